@@ -1,0 +1,26 @@
+"""What an embedder is here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vectors = NDArray[np.float32]
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors. ``name`` identifies the model (vectors of different names are never compared)."""
+
+    name: str
+    dimensions: int
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``.
+
+        Raises:
+            Transient, Throttled, Misconfigured: an embedder over the network could not answer.
+        """
+        ...

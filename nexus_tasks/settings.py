@@ -1,0 +1,112 @@
+"""Every setting, read from ``NEXUS_*`` variables. The README's table is compared with this class by a test."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import platformdirs
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from nexus_tasks.errors import ConfigurationError
+
+Price = tuple[float, float, float, float]
+
+# USD per million tokens: input, output, cache write (5 minutes), cache read. From Anthropic's public price list as of
+# October 2026; Haiku 5.5 is the band up to 100,000 prompt tokens. NEXUS_PRICES overrides or adds rows.
+PRICES: dict[str, Price] = {
+    "claude-haiku-5-5": (0.10, 0.50, 0.125, 0.01),
+    "claude-sonnet-5-5": (2.00, 10.00, 2.50, 0.10),
+    "claude-sonnet-5": (2.00, 10.00, 2.50, 0.20),
+    "claude-opus-5-5": (4.00, 20.00, 5.00, 0.20),
+    "claude-opus-5": (5.00, 25.00, 6.25, 0.50),
+    "claude-haiku-4-5": (1.00, 5.00, 1.25, 0.10),
+}
+
+
+def _home() -> Path:
+    return Path(platformdirs.user_data_path("nexus-tasks", appauthor=False))
+
+
+class Settings(BaseSettings):
+    """Settings of one process. Secrets are :class:`~pydantic.SecretStr`: they show in no log, ``repr`` or error."""
+
+    model_config = SettingsConfigDict(env_prefix="NEXUS_", frozen=True, extra="ignore")
+
+    home: Path = Field(default_factory=_home, description="folder of the embedded servers, logs and beat's schedule")
+    database_url: SecretStr | None = Field(None, description="Postgres with pgvector; unset: embedded")
+    redis_url: SecretStr | None = Field(None, description="Redis ≥ 6.2 for claims, results and the broker; unset: embedded")
+    broker_url: SecretStr | None = Field(None, description="another Celery broker (RabbitMQ); unset: the same Redis")
+    key_prefix: str = Field("nexus", pattern=r"^[A-Za-z0-9_\-]{1,64}$", description="first part of every Redis key")
+    database_pool_size: int = Field(10, ge=1, le=200, description="Postgres connections a process keeps open")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("WARNING", description="what the command line logs")
+
+    model: Literal["auto", "anthropic", "offline"] = Field("auto", description="which model speaks")
+    model_derive: str = Field("claude-haiku-5-5", description="Claude model that derives facts")
+    model_reflect: str = Field("claude-sonnet-5-5", description="Claude model that reflects")
+    model_digest: str = Field("claude-haiku-5-5", description="Claude model that digests sessions")
+    max_tokens_derive: int = Field(8_000, ge=256, description="longest answer of a derivation, tokens")
+    max_tokens_reflect: int = Field(8_000, ge=256, description="longest answer of a reflection, tokens")
+    max_tokens_digest: int = Field(4_000, ge=256, description="longest answer of a digest, tokens")
+    model_timeout: float = Field(120.0, gt=0, description="seconds one model call may take")
+    anthropic_base_url: str | None = Field(None, description="another address for the Claude API (a gateway)")
+    prices: dict[str, Price] = Field(
+        default_factory=dict, description="JSON: model → USD per million tokens [input, output, cache write, cache read]"
+    )
+    embedder: str = Field("hashing", description="`hashing`, or an embedder that an extra brings")
+
+    lease_seconds: float = Field(10.0, ge=0.2, description="how long a running claim lives without a heartbeat")
+    max_attempts: int = Field(5, ge=1, description="crashes plus unknown errors before a job is a dead letter")
+    retry_for: float = Field(86_400.0, ge=0, description="seconds a job with passing errors is retried")
+    namespace_concurrency: int = Field(16, ge=1, description="runs of one namespace at a time")
+
+    derive_batch_tokens: int = Field(2_000, ge=1, description="message tokens one derivation call takes along")
+    derive_min_tokens: int = Field(512, ge=0, description="an open session is derived at once from this many tokens on")
+    derive_max_wait: float = Field(10.0, ge=0, description="seconds a message waits for company at the most")
+    derive_context_messages: int = Field(6, ge=0, description="earlier messages shown to the model, context only")
+    reflect_min_new: int = Field(5, ge=1, description="unreflected facts that start a reflection")
+    digest_min_messages: int = Field(8, ge=1, description="new messages that make a rollover digest due")
+    digest_short_tokens: int = Field(600, ge=20, description="longest short digest; also the new tokens that make one due")
+    digest_long_tokens: int = Field(1_800, ge=50, description="longest long digest")
+    digest_chunk_tokens: int = Field(8_000, ge=500, description="a longer window is digested in chunks, then merged")
+
+    @property
+    def embedded(self) -> bool:
+        """Whether Postgres and Redis are the embedded ones (no URL is set)."""
+        return self.database_url is None and self.redis_url is None
+
+    def price_of(self, model: str) -> Price:
+        """USD per million tokens of ``model`` (zeros for a model without a row, such as the offline one)."""
+        return self.prices.get(model) or PRICES.get(model) or (0.0, 0.0, 0.0, 0.0)
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    """The process's settings, read once from the environment.
+
+    Raises:
+        ConfigurationError: a variable does not parse, or only one of the two URLs is set.
+    """
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        faults = "; ".join(f"NEXUS_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors())
+        raise ConfigurationError(f"Settings do not parse: {faults}.") from None
+    if (settings.database_url is None) != (settings.redis_url is None):
+        unset = "NEXUS_DATABASE_URL" if settings.database_url is None else "NEXUS_REDIS_URL"
+        raise ConfigurationError(
+            f"{unset} is not set, the other one is.", remedy="Set both (your own servers) or neither (embedded)."
+        )
+    return settings
+
+
+def mask_url(url: str) -> str:
+    """``url`` with its password replaced by ``***``."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    user, _, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:***@{host}"))
