@@ -4,29 +4,68 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 import unicodedata
+from collections.abc import Iterator
 from functools import lru_cache
 
 import snowballstemmer
 
-_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
-# A sentence ends at . ! ? (and closing quotes) before white space, or at a line break.
-_SENTENCE = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|\s*\n+\s*")
-_TRAILING = re.compile(r"[\s.!?,;:…]+$")
+# Scripts written without spaces: every character is a word, so that two such texts can share words at all.
+_SPACELESS = "\u3041-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+_LETTER = rf"[^\W_{_SPACELESS}]"
+# Combining marks (Latin, Cyrillic, Hebrew, Arabic, Indic, Thai, Lao, Myanmar, Khmer) and the joiners of Persian and
+# Indic scripts. `re` does not count them as word characters, so "हिन्दी" would be four words.
+_MARK = (
+    "[\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc"
+    "\u06df-\u06e8\u06ea-\u06ed\u0711\u0730-\u074a\u0900-\u0963\u0971-\u0df3\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc"
+    "\u0ec8-\u0ece\u102b-\u103e\u17b4-\u17d3\u200c\u200d]"
+)
+# A number keeps its thousands, decimals, clock and unit: 4,000  3.5  10:30am  3.11.2. Possessive quantifiers
+# throughout: no input makes the matching quadratic.
+_NUMBER = rf"\d(?:\d{{0,2}}+(?:,\d{{3}}(?!\d))++|\d*+)(?:[.:]\d+)*+{_LETTER}*+"
+_NAME = rf"{_LETTER}++(?:{_MARK}++{_LETTER}*+)*+(?:'{_LETTER}++|(?:(?<=\d)\.\d++)++)?+"  # don't, हिन्दी, v3.11
+_WORD = re.compile(rf"{_NUMBER}|{_NAME}|[{_SPACELESS}]")
+_GROUPED = re.compile(r"(?<=\d),(?=\d)")
 
+_EMOJI = "\u2600-\u27bf\u2b50\u2b55\u20e3\ufe0f\u200d\U0001f000-\U0001faff\U000e0020-\U000e007f"
+# Where a sentence may end, on a line whose white space is folded: terminators with closing quotes and emoji behind
+# them, emoji alone, or the full stops of scripts without spaces. `_ends` decides.
+_END = re.compile(
+    rf"(?:(?P<mark>[.!?…]++)(?P<close>[\"'”’»)\]*_]*+)|(?P<emoji>[{_EMOJI}]++))(?: ?[{_EMOJI}]++)*+"
+    "|[。！？]++[」』”’）]*+"
+)
+_TRAILING = " .!?,;:…"
+
+
+def _set(listed: str) -> frozenset[str]:
+    return frozenset(listed.split())
+
+
+# Never the end of a sentence when a full stop follows.
+_TITLES = _set(
+    "dr mr mrs ms mx prof rev hon gen col sgt capt lt fr mt vs e.g i.e eg ie cf approx fig figs vol pp al resp"
+)
+# The end of one only when a capital follows.
+_ABBREVIATIONS = _set(
+    "etc inc ltd co corp st ave rd blvd dept est jr sr a.m p.m u.s u.k u.s.a d.c ph.d b.sc m.sc b.a m.a jan feb mar "
+    "apr jun jul aug sep sept oct nov dec mon tue tues wed thu thur thurs fri sat sun min max hr hrs mins secs"
+)
 # English words that carry no content of their own. Negations are content and therefore not in it.
-STOP_WORDS = frozenset(
+STOP_WORDS = _set(
     """a about above after again all also am an and any are as at be because been before being below between both but by
     can could did do does doing down during each few for from further had has have having he her here hers herself him
     himself his how i if in into is it its itself just me more most my myself of off on once only or other our ours
     ourselves out over own same she should so some such than that the their theirs them themselves then there these they
     this those through to too under until up very was we were what when where which while who whom why will with would
     you your yours yourself yourselves i'm i've i'd i'll you're you've you'll you'd he's she's it's we're we've we'll
-    they're they've they'll that's there's what's let's oh hey hi yeah well really""".split()
+    they're they've they'll that's there's what's let's here's how's where's who's it'll that'll he'll she'll he'd she'd
+    we'd they'd im ive oh hey hi yeah well really"""
 )
-NEGATIONS = frozenset(
-    "no not never none nobody nothing neither nor nowhere without cannot can't won't don't doesn't didn't isn't aren't "
-    "wasn't weren't hasn't haven't hadn't shouldn't wouldn't couldn't stopped quit".split()
+NEGATIONS = _set(
+    """no not never none nobody nothing neither nor nowhere without cannot can't won't don't doesn't didn't isn't aren't
+    wasn't weren't hasn't haven't hadn't shouldn't wouldn't couldn't mustn't needn't ain't dont doesnt didnt isnt cant
+    wont"""
 )
 
 
@@ -36,46 +75,109 @@ def estimate_tokens(text: str) -> int:
 
 
 def words(text: str) -> list[str]:
-    """The words of ``text``: NFC, lower case, apostrophes straightened, punctuation off, in order."""
-    folded = unicodedata.normalize("NFC", text).lower().replace("’", "'")
-    return _WORD.findall(folded)
+    """The words of ``text``: NFC, lower case, apostrophes straightened, punctuation off, in order.
+
+    A number is one word with its separators and unit ("4,000", "3.5km", "10:30"); in scripts without spaces every
+    character is one.
+    """
+    return _WORD.findall(_lower(text).replace("’", "'"))
+
+
+def _lower(text: str) -> str:
+    # Lower-casing can leave a letter and its mark apart ("İ"), so NFC comes last as well as first.
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).lower())
+
+
+_stemmer = snowballstemmer.stemmer("english")
+_stemming = threading.Lock()  # the stemmer keeps the word it works on in itself
 
 
 @lru_cache(maxsize=50_000)
 def stem(word: str) -> str:
-    """The English (Snowball) stem of a lower-case word."""
-    return str(_stemmer().stemWord(word))
-
-
-@lru_cache(maxsize=1)
-def _stemmer() -> snowballstemmer.stemmer:
-    return snowballstemmer.stemmer("english")
+    """The English (Snowball) stem of a lower-case word. Safe to call from many threads."""
+    with _stemming:
+        return str(_stemmer.stemWord(word))
 
 
 def content_words(text: str) -> list[str]:
     """Stems of the words that carry content, in order: stop words off, numbers and negations kept.
 
-    Every negation becomes ``not``, so that "don't", "never" and "no" agree with each other.
+    Every negation becomes ``not``, so that "don't", "never" and "no" agree with each other; "4,000" becomes "4000".
     """
-    found = []
-    for word in words(text):
-        if word in NEGATIONS:
-            found.append("not")
-        elif word not in STOP_WORDS:
-            found.append(stem(word.removesuffix("'s")))
-    return found
+    return [_content(word) for word in words(text) if word not in STOP_WORDS]
+
+
+@lru_cache(maxsize=50_000)
+def _content(word: str) -> str:
+    if word in NEGATIONS:
+        return "not"
+    if word[0].isdigit():
+        return _GROUPED.sub("", word)
+    return stem(word.removesuffix("'s"))
 
 
 def sentences(text: str) -> list[str]:
-    """``text`` split at sentence ends and line breaks; white space folded, empty pieces left out."""
-    pieces = (" ".join(piece.split()) for piece in _SENTENCE.split(text))
-    return [piece for piece in pieces if piece]
+    """``text`` split at sentence ends and line breaks; white space folded, empty pieces left out.
+
+    Not split: abbreviations ("Dr. Lee", "e.g. this"), initials, decimals, addresses, "1." that numbers a list, and
+    "..." before a lower-case word. Emoji stay with the sentence before them. Linear in the length of ``text``, and
+    nothing but white space is lost.
+    """
+    return [piece for line in text.splitlines() for piece in _split(" ".join(line.split())) if piece]
+
+
+def _split(line: str) -> Iterator[str]:
+    start = 0
+    for match in _END.finditer(line):
+        if _ends(line, start, match):
+            yield line[start : match.end()].strip()
+            start = match.end()
+    yield line[start:].strip()
+
+
+def _ends(line: str, start: int, match: re.Match[str]) -> bool:
+    """Whether the sentence that began at ``start`` ends with ``match``."""
+    mark, after = match["mark"], line[match.end() : match.end() + 2]
+    if mark is None and match["emoji"] is None:
+        return True  # a full stop of a script without spaces
+    if not after:
+        return True
+    if after[0] != " ":
+        return False  # inside a number, an address, a file name
+    following = after[1]
+    if mark is None:
+        return following.isupper() and "❤" not in match["emoji"]  # a heart may stand for a verb
+    if mark == ".":
+        return _full_stop_ends(line, start, match.start(), following)
+    if match["close"] or mark.startswith(("..", "…")):
+        return not following.islower()  # '"Really?" she said', "well... maybe"
+    return True
+
+
+def _full_stop_ends(line: str, start: int, stop: int, following: str) -> bool:
+    begin = max(line.rfind(" ", start, stop) + 1, start)
+    token = line[begin:stop].lstrip("([\"'“‘")
+    word = token.lower()
+    if word in _TITLES:
+        return False
+    if word in _ABBREVIATIONS:
+        return following.isupper()
+    if word == "no":
+        return not following.isdigit()  # "No. 5"
+    if token.isdecimal():
+        return bool(line[start:begin].strip())  # "1. First": the number of a list
+    return not (len(token) == 1 and token.isupper() and token != "I" and following.isupper())  # "J. Smith"
+
+
+def fold(text: str) -> str:
+    """``text`` in NFC and lower case, with single spaces, without trailing punctuation (unless it is nothing else)."""
+    folded = " ".join(_lower(text).split())
+    return folded.rstrip(_TRAILING) or folded
 
 
 def content_hash(text: str) -> str:
-    """Hex SHA-256 of ``text`` folded to NFC, lower case, single spaces, without trailing punctuation."""
-    folded = " ".join(unicodedata.normalize("NFC", text).lower().split())
-    return hashlib.sha256(_TRAILING.sub("", folded).encode()).hexdigest()
+    """Hex SHA-256 of the folded ``text`` (see :func:`fold`)."""
+    return _sha256(fold(text))
 
 
 def content_key(text: str) -> str:
@@ -85,14 +187,20 @@ def content_key(text: str) -> str:
     A text without content words falls back to its :func:`content_hash`.
     """
     found = content_words(text)
-    return hashlib.sha256(" ".join(found).encode()).hexdigest() if found else content_hash(text)
+    return _sha256(" ".join(found)) if found else content_hash(text)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def shorten(text: str, characters: int) -> str:
     """``text`` cut to at most ``characters``, at a word boundary, with an ellipsis when something was cut."""
     if len(text) <= characters:
         return text
-    head = text[: max(characters - 1, 0)]
+    if characters < 1:
+        return ""
+    head = text[: characters - 1]
     cut = head.rfind(" ")
     return (head[:cut] if cut > characters // 2 else head).rstrip(" ,;:") + "…"
 
