@@ -1,0 +1,108 @@
+"""The built-in embedder, and choosing one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nexus_tasks.embeddings.choose import embedder
+from nexus_tasks.embeddings.hashing import HashingEmbedder, _features
+from nexus_tasks.errors import ConfigurationError
+from nexus_tasks.settings import Settings
+
+EMBED = HashingEmbedder().embed
+GOLDEN = [
+    (64, -0.4743),
+    (35, 0.3369),
+    (338, 0.3369),
+    (46, 0.2808),
+    (270, 0.2808),
+    (2, -0.156),
+    (50, -0.156),
+    (5, 0.1496),
+]
+TEXTS = st.text(st.characters(), max_size=40)
+
+
+def cosine(left: str, right: str) -> float:
+    a, b = EMBED([left, right])
+    return float(a @ b)
+
+
+@settings(max_examples=50)
+@given(st.lists(TEXTS, max_size=8))
+def test_vectors_are_unit_finite_and_independent_of_their_company(texts: list[str]) -> None:
+    vectors = EMBED(texts)
+    assert vectors.shape == (len(texts), 384)
+    assert vectors.dtype == np.float32
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    for text, vector in zip(texts, vectors, strict=True):
+        assert np.array_equal(EMBED([text])[0], vector)
+
+
+def test_many_texts_keep_their_order_across_chunks() -> None:
+    texts = [f"message number {i}" for i in range(1_200)]
+    assert np.array_equal(EMBED(texts), np.concatenate([EMBED([text]) for text in texts]))
+
+
+def test_the_empty_text_is_a_fixed_unit_vector() -> None:
+    empty, blank = EMBED(["", " \n"])
+    assert empty.tolist() == blank.tolist() == [1.0] + [0.0] * 383
+
+
+def test_near_wordings_are_near() -> None:
+    asked = "when do we deploy the billing service"
+    texts = ["Billing service deployments happen on Tuesdays", "We serve bills", "My cat sleeps on the windowsill"]
+    scores = [cosine(asked, text) for text in texts]
+    assert all(better > worse for better, worse in pairwise(scores))
+    assert cosine("favourite colour", "favorite color") > 0.2  # by n-grams: no stem is shared
+    assert cosine("👍", "👎") < 0.5
+
+
+def test_the_vectors_are_those_of_the_name() -> None:
+    """Stored vectors are compared with new ones: when this fails, give the embedder a new name."""
+    vector = EMBED(["Deploys happen on Tuesdays, never at 10:30."])[0]
+    top = np.argsort(-np.abs(vector), kind="stable")[:8]
+    assert HashingEmbedder.name == "hashing-384"
+    assert [(int(i), round(float(vector[i]), 4)) for i in top] == GOLDEN
+
+
+def test_other_processes_make_the_same_vectors() -> None:
+    program = (
+        "import sys; from nexus_tasks.embeddings.hashing import HashingEmbedder; "
+        "sys.stdout.buffer.write(HashingEmbedder().embed(['Ann moved to Lisbon 😊']).tobytes())"
+    )
+    made = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert made == {EMBED(["Ann moved to Lisbon 😊"]).tobytes()}
+
+
+def test_a_word_of_a_megabyte_costs_no_more_than_its_reading() -> None:
+    _features.cache_clear()
+    EMBED(["x" * 1_000_000])
+    assert len(_features("x" * 1_000_000)[0]) < 100
+
+
+def test_the_setting_chooses_once() -> None:
+    chosen = embedder(Settings(embedder="hashing"))
+    assert chosen.name == "hashing-384"
+    assert chosen is embedder(Settings(embedder="hashing"))
+
+
+def test_an_unknown_embedder_is_named_with_what_exists() -> None:
+    with pytest.raises(ConfigurationError, match="no embedder named 'hashed'; there is: hashing"):
+        embedder(Settings(embedder="hashed"))
