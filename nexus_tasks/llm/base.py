@@ -22,7 +22,8 @@ class Request(Generic[AnswerT]):
 
     ``instructions`` are the same for every call of a purpose, ``transcript`` is the same for every observer of it, and
     ``question`` varies: a provider may cache the prefix that ends with the transcript. ``material`` is what the prompt
-    was rendered from; the offline model reads it in place of the text.
+    was rendered from; the offline model reads it in place of the text. ``shared`` says whether other calls with this
+    very transcript follow within minutes (several observers): caching what nobody reads again costs a quarter more.
     """
 
     purpose: Purpose
@@ -31,6 +32,7 @@ class Request(Generic[AnswerT]):
     question: str
     answer: type[AnswerT]
     material: Material
+    shared: bool = True
 
     def hash(self, model: str) -> str:
         """Hex SHA-256 of everything that decides the answer: the model, the text and the answer's schema."""

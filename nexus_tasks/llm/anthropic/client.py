@@ -1,0 +1,147 @@
+"""One Claude client per process, built when it is first needed, and whether the SDK finds credentials for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from nexus_tasks.errors import Misconfigured
+from nexus_tasks.llm.anthropic.errors import job_error
+
+if TYPE_CHECKING:  # importing the SDK costs more than a second
+    import anthropic
+
+    from nexus_tasks.settings import Settings
+
+_LONGEST_CONNECT = 10.0
+
+
+class ClientHolder:
+    """The process's client for one ``settings``; safe between threads, and built anew in a forked child."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._inherited: list[anthropic.Anthropic] = []
+        self._start_afresh()
+        _holders.add(self)
+
+    def _start_afresh(self) -> None:
+        self._lock = threading.Lock()
+        self._client: anthropic.Anthropic | None = None
+
+    def after_fork(self) -> None:
+        """Leave the parent's client and lock alone: another thread of the parent may have held either."""
+        if self._client is not None:
+            self._inherited.append(self._client)  # never collected, because closing it needs its pool's lock
+        self._start_afresh()
+
+    def get(self) -> anthropic.Anthropic:
+        """The client.
+
+        Raises:
+            Misconfigured: the SDK finds no credentials, or cannot use what it finds.
+        """
+        client = self._client
+        if client is not None:
+            return client
+        with self._lock:
+            if self._client is None:
+                self._client = _with_credentials(_build(self._settings))
+            return self._client
+
+    def forget(self, client: anthropic.Anthropic) -> None:
+        """Let the next call build a client with freshly read credentials, after ``client`` was refused with 401.
+
+        The SDK drops a refused token only when it retries by itself, and its retries are off. ``client`` is not closed:
+        other threads may be using it.
+        """
+        with self._lock:
+            if self._client is client:
+                self._client = None
+
+
+_holders: WeakSet[ClientHolder] = WeakSet()
+
+
+def _after_fork() -> None:
+    for holder in list(_holders):
+        holder.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _build(settings: Settings) -> anthropic.Anthropic:
+    import anthropic
+    import httpx2  # the SDK's own HTTP library
+
+    seconds = settings.model_timeout
+    try:
+        return anthropic.Anthropic(
+            base_url=settings.anthropic_base_url or None,  # None: ANTHROPIC_BASE_URL, then the profile's
+            max_retries=0,  # the queue retries
+            # Never equal to the SDK's default timeout, or it would put a limit of its own on max_tokens.
+            timeout=anthropic.Timeout(seconds, connect=min(seconds, _LONGEST_CONNECT)),
+        )
+    except anthropic.AnthropicError as error:
+        raise job_error(error) from None
+    except httpx2.InvalidURL as error:
+        raise Misconfigured(
+            f"The address of the Claude API is malformed: {error}.",
+            remedy="Correct NEXUS_ANTHROPIC_BASE_URL or ANTHROPIC_BASE_URL.",
+        ) from None
+
+
+def _with_credentials(client: anthropic.Anthropic) -> anthropic.Anthropic:
+    # Without this check the SDK would raise a bare TypeError at the first call.
+    if not _has_credentials(client):
+        raise Misconfigured(
+            "No credentials for Claude were found.",
+            remedy="Set ANTHROPIC_API_KEY (or another source the Anthropic SDK knows), then run `nexus jobs resume`; "
+            "or set NEXUS_MODEL=offline.",
+        )
+    return client
+
+
+def _has_credentials(client: anthropic.Anthropic) -> bool:
+    if client.credentials is not None:  # a profile or federation: a token is fetched at the first call
+        return True
+    # A key, a token, or ANTHROPIC_CUSTOM_HEADERS.
+    return any(name.lower() in ("authorization", "x-api-key") for name in client.default_headers)
+
+
+def credentials_found() -> bool:
+    """Whether the SDK finds credentials: a key or token in the environment, a profile, or federation. No network.
+
+    Whether they are *valid* only a call can tell (:meth:`AnthropicModel.probe`).
+
+    Raises:
+        Misconfigured: a profile was chosen explicitly and cannot be read.
+    """
+    if os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_AUTH_TOKEN"):
+        return True
+    if _nowhere_to_look():
+        return False
+    import anthropic
+
+    try:
+        client = anthropic.Anthropic()
+    except anthropic.AnthropicError as error:
+        raise job_error(error) from None
+    with client:
+        return _has_credentials(client)
+
+
+def _nowhere_to_look() -> bool:
+    """No variable of the SDK is set and its folder does not exist: known without importing the SDK.
+
+    This is what every command on a machine without credentials asks first. The places are the ones documented on
+    ``anthropic.Anthropic``; Windows has another folder and always asks the SDK.
+    """
+    if os.name != "posix" or any(name.startswith("ANTHROPIC_") and value for name, value in os.environ.items()):
+        return False
+    return not (Path.home() / ".config" / "anthropic").exists()

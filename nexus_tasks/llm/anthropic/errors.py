@@ -1,0 +1,139 @@
+"""What the SDK raises, as the job error that decides what happens next. No secret and no prompt text gets through.
+
+The contract is the table "Errors" in ``docs/jobs.md``; here is what Claude's answers mean in its terms.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import os
+import re
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from nexus_tasks.errors import JobError, Misconfigured, OverBudget, Permanent, Throttled, TooLarge, Transient
+
+if TYPE_CHECKING:
+    import anthropic
+
+RETRY_AFTER_DEFAULT = 5.0
+RETRY_AFTER_BOUNDS = (0.5, 3600.0)
+
+_LONGEST_DETAIL = 300
+_SECRET_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_IDENTITY_TOKEN")
+_SECRETS = re.compile(
+    r"sk-ant-[\w-]+"  # API keys and OAuth tokens
+    r"|eyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?"  # JSON web tokens
+    r"|(?<=//)[^/@\s]+(?=@)"  # user:password of a URL
+    r"|(?i:(?<=bearer )\S+)"
+)
+# Too long even alone: said with 400, while 413 is only the size in bytes.
+_TOO_LONG = re.compile(r"prompt is too long|exceeds? (?:the )?context (?:limit|window)", re.IGNORECASE)
+# Spend limits come as 429 with these codes; waiting a moment, as for other 429s, would not help.
+_SPENT = frozenset({"enforced_spend_limit_reached", "contract_spend_limit_reached"})
+# 400 with these codes says something about the account, not about the request.
+_ACCOUNT = frozenset({"organization_on_hold", "cmek_key_disabled", "cmek_key_network_blocked"})
+
+
+def redact(text: str) -> str:
+    """``text`` on one line, capped, with everything that looks like a credential (or is one of ours) starred out."""
+    for name in _SECRET_VARIABLES:
+        value = os.environ.get(name, "").strip()
+        if value:
+            text = text.replace(value, "***")
+    line = " ".join(_SECRETS.sub("***", text).split())
+    return line if len(line) <= _LONGEST_DETAIL else line[: _LONGEST_DETAIL - 1] + "…"
+
+
+def retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds the server asked to wait: ``retry-after-ms``, else ``retry-after`` as seconds or as an HTTP date.
+
+    Held within :data:`RETRY_AFTER_BOUNDS`, so that "0" is not a busy loop and a wrong date is not a lost day;
+    :data:`RETRY_AFTER_DEFAULT` when the server said nothing that can be read.
+    """
+    seconds = _number(headers.get("retry-after-ms"), scale=1000)
+    if seconds is None:
+        seconds = _number(headers.get("retry-after"))
+    if seconds is None:
+        date = email.utils.parsedate_tz(headers.get("retry-after") or "")
+        seconds = email.utils.mktime_tz(date) - time.time() if date else RETRY_AFTER_DEFAULT
+    low, high = RETRY_AFTER_BOUNDS
+    return min(max(seconds, low), high)
+
+
+def _number(value: str | None, scale: float = 1) -> float | None:
+    try:
+        number = float(value or "") / scale
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def job_error(error: anthropic.AnthropicError) -> JobError:
+    """The error a job raises in place of ``error``; raise it ``from None``, the SDK's own text may hold anything."""
+    import anthropic
+    from anthropic.lib.credentials import WorkloadIdentityError
+
+    if isinstance(error, anthropic.APIStatusError):
+        return _status_error(error)
+    if isinstance(error, anthropic.APITimeoutError):
+        return Transient("The Claude API did not answer in time.")
+    if isinstance(error, anthropic.APIConnectionError):
+        return _connection_error(error)
+    if isinstance(error, WorkloadIdentityError):
+        return _exchange_error(error)
+    if isinstance(error, anthropic.APIError):
+        return Transient(f"The Claude API answered with something unexpected ({type(error).__name__}).")
+    return Misconfigured(f"The credentials for Claude cannot be used: {redact(str(error))}")
+
+
+def _status_error(error: anthropic.APIStatusError) -> JobError:
+    status, code = error.status_code, error.error_code
+    reason = str(error.api_message or error.type or "without a reason")
+    said = f"{status} {redact(reason)}"
+    if error.request_id:
+        said += f" (request {redact(error.request_id)})"
+    if status == 402 or code in _SPENT or error.type == "billing_error":
+        return OverBudget(
+            f"The Claude account has no credit or reached its limit: {said}.",
+            remedy="Check credit and spend limits in the Claude Console; the jobs wait meanwhile.",
+        )
+    if status == 429:
+        return Throttled(f"Claude asked to be called later: {said}.", retry_after=retry_after(error.response.headers))
+    if status in (401, 403) or code in _ACCOUNT:
+        return Misconfigured(f"Claude refused the credentials or the account: {said}.")
+    if status == 404:
+        return Misconfigured(f"Claude does not know the model, or the address is wrong: {said}.")
+    if status == 413 or (status == 400 and _TOO_LONG.search(reason)):
+        return TooLarge(f"The request is larger than the model takes: {said}.")
+    if status in (408, 409, 499) or status >= 500:
+        return Transient(f"The Claude API failed in a way that passes: {said}.")
+    return Permanent(f"Claude rejected the request: {said}.")
+
+
+def _connection_error(error: anthropic.APIConnectionError) -> JobError:
+    """A cut or refused connection passes; an address or key that cannot even be written to the wire does not.
+
+    Only the cause's class is told: for a key that ends in a line break its text holds the key.
+    """
+    import httpx2  # the SDK's own HTTP library
+
+    cause = error.__cause__
+    if isinstance(cause, (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError)):
+        return Misconfigured(
+            f"The address of the Claude API or the key is malformed ({type(cause).__name__}).",
+            remedy="Check NEXUS_ANTHROPIC_BASE_URL, ANTHROPIC_BASE_URL and the key for stray characters, "
+            "then run `nexus jobs resume`.",
+        )
+    return Transient(f"The connection to the Claude API failed ({type(cause or error).__name__}).")
+
+
+def _exchange_error(error: Exception) -> JobError:
+    """The token exchange of a profile or federation failed: like an answer without a status, or by its status."""
+    status = getattr(error, "status_code", None)
+    said = redact(str(error))
+    if status == 429 or (status or 0) >= 500 or "Failed to reach token endpoint" in said:
+        return Transient(f"The token exchange for Claude failed: {said}")
+    return Misconfigured(f"The token exchange for Claude was refused: {said}")

@@ -1,0 +1,153 @@
+"""The body of a Messages request, and what its answer is worth. Serves live calls and the Message Batches API alike."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from nexus_tasks.llm.anthropic.errors import redact
+from nexus_tasks.llm.base import AnswerT, Completion, Purpose, Request, Usage
+from nexus_tasks.text import estimate_tokens
+
+if TYPE_CHECKING:
+    from anthropic.types import Message
+
+    from nexus_tasks.settings import Settings
+
+# Tokens a prefix needs before Claude caches it, by the start of the model's name; below, a marker is ignored.
+# https://platform.claude.com/docs/en/build-with-claude/prompt-caching
+CACHE_MINIMUM = (("claude-haiku-", 4096), ("", 1024))
+
+# Control characters but tab and line feed, and lone surrogates, which neither UTF-8 nor Postgres can hold.
+_UNWANTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def model_name(settings: Settings, purpose: Purpose) -> str:
+    """The configured Claude model for ``purpose``."""
+    return str(getattr(settings, f"model_{purpose}"))
+
+
+def request_params(request: Request[AnswerT], settings: Settings) -> dict[str, Any]:
+    """What ``messages.create`` takes as keywords, and a batch item as ``params``.
+
+    Ordered from what is shared most to what varies. A cache marker closes the instructions or the transcript only where
+    the prefix up to it reaches the model's minimum: the instructions are read again by every call of the purpose, the
+    transcript by the other observers of it, if ``request.shared`` says that there are any (writing costs 25 % more).
+    """
+    model = model_name(settings, request.purpose)
+    minimum = next(tokens for prefix, tokens in CACHE_MINIMUM if model.startswith(prefix))
+    system = _block(request.instructions)
+    transcript = _block(request.transcript)
+    if estimate_tokens(request.instructions) >= minimum:
+        _mark(system)
+    if request.shared and estimate_tokens(request.instructions + request.transcript) >= minimum:
+        _mark(transcript)
+    content = [block for block in (transcript, _block(request.question)) if block["text"]]  # empty ones are refused
+    return {
+        "model": model,
+        "max_tokens": int(getattr(settings, f"max_tokens_{request.purpose}")),
+        "system": [system],
+        "messages": [{"role": "user", "content": content}],
+        "output_config": {"format": {"type": "json_schema", "schema": _schema(request.answer)}},
+    }
+
+
+def _block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _mark(block: dict[str, Any]) -> None:
+    block["cache_control"] = {"type": "ephemeral"}
+
+
+@lru_cache(maxsize=32)
+def _schema(answer: type[BaseModel]) -> dict[str, Any]:
+    import anthropic
+
+    return anthropic.transform_schema(answer)
+
+
+def completion(message: Message, request: Request[AnswerT], model: str, seconds: float) -> Completion[AnswerT]:
+    """``message`` read as the answer to ``request``; a worthless one carries its fault and its usage all the same.
+
+    ``model`` is the name that was asked for, which prices and hashes go by; the one that served it is in ``raw``.
+    """
+    answer: AnswerT | None = None
+    fault, detail = _fault(message)
+    if not fault:
+        text = "".join(block.text for block in message.content if block.type == "text")
+        try:
+            answer = parse(text, request.answer)
+        except ValueError as error:
+            fault, detail = "invalid", _why(error)
+    return Completion(
+        model=model,
+        usage=_usage(message),
+        seconds=seconds,
+        answer=answer,
+        fault=fault,
+        detail=detail,
+        raw={"id": message.id, "model": message.model, "stop_reason": message.stop_reason},
+    )
+
+
+def _fault(message: Message) -> tuple[Any, str]:
+    stop = message.stop_reason
+    if stop in ("max_tokens", "model_context_window_exceeded"):
+        return "truncated", f"{stop} after {message.usage.output_tokens} tokens"
+    if stop == "refusal":
+        about = message.stop_details
+        said = [about.category, about.explanation] if about else []
+        return "refused", redact(": ".join(part for part in said if part)) or "no reason given"
+    if stop not in ("end_turn", "stop_sequence", None):
+        return "invalid", redact(f"stopped with {stop}")
+    return "", ""
+
+
+def _usage(message: Message) -> Usage:
+    usage = message.usage
+    return Usage(
+        input_tokens=usage.input_tokens or 0,
+        output_tokens=usage.output_tokens or 0,
+        cache_write_tokens=usage.cache_creation_input_tokens or 0,
+        cache_read_tokens=usage.cache_read_input_tokens or 0,
+    )
+
+
+def parse(text: str, answer: type[AnswerT]) -> AnswerT:
+    """``text`` validated against ``answer``, its strings freed of control characters.
+
+    Raises:
+        ValueError: it is no JSON, nested beyond reason, or does not fit (pydantic's ``ValidationError`` is one).
+    """
+    try:
+        # strict=False takes raw control characters inside strings: they are stripped anyway.
+        return answer.model_validate(_clean(json.loads(text, strict=False)))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return _UNWANTED.sub("", value)
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    return value
+
+
+def _why(error: ValueError) -> str:
+    """What is wrong, by place and rule: never what the model wrote there."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_input=False, include_url=False, include_context=False)[:3]
+        places = (".".join(str(part)[:40] for part in fault["loc"]) for fault in first)
+        rules = "; ".join(f"{place}: {fault['type']}" for place, fault in zip(places, first, strict=True))
+        return redact(f"{error.error_count()} faults: {rules}")
+    if isinstance(error, json.JSONDecodeError):
+        return f"no JSON: {error.msg} at character {error.pos}"
+    return redact(f"no JSON: {error}")

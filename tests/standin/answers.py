@@ -1,0 +1,70 @@
+"""The answers given when nothing was scripted: computed from the prompt, the same for the same prompt."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tests.standin.ledger import Call
+
+# "[123] 2026-01-02T03:04:05Z ann (user): text"; context-only lines begin with "(context)" and do not match.
+LINE = re.compile(r"^\[(?P<id>\d+)\]\s+(?P<time>\S+)\s+(?P<author>.+?)\s+\((?P<role>\w+)\):\s?(?P<text>.*)$", re.M)
+SUBJECTS = re.compile(r"subjects?\b[^:\n]*:(?P<names>.*)\Z", re.I | re.S)
+LONGEST_CONTENT = 240
+
+
+def default_answer(call: Call) -> Any:
+    """What a sensible model would say, for any purpose."""
+    if call.purpose == "derive":
+        return derive(call)
+    if call.purpose == "digest":
+        return digest(call)
+    if call.purpose == "reflect":
+        return {"relations": [], "insights": []}
+    return smallest(call.schema, call.schema.get("$defs", {}))
+
+
+def derive(call: Call) -> Any:
+    """One observation per batch line whose author is among the subjects that the question names."""
+    question = call.parts[-1] if call.parts else ""
+    found = SUBJECTS.search(question)
+    wanted = found["names"] if found else question
+    lines = [line for line in LINE.finditer("\n".join(call.parts)) if _named(line["author"], wanted)]
+    return {"observations": [_observation(line) for line in lines]}
+
+
+def _named(author: str, text: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(author)}(?!\w)", text) is not None
+
+
+def _observation(line: re.Match[str]) -> dict[str, Any]:
+    return {
+        "subject": line["author"],
+        "content": f"{line['author']} said: {line['text']}"[:LONGEST_CONTENT].rstrip(),
+        "category": "other",
+        "confidence": 0.9,
+        "sources": [int(line["id"])],
+        "occurred_at": None,
+        "labels": [],
+    }
+
+
+def digest(call: Call) -> Any:
+    """The beginning of what was said, at two lengths."""
+    text = "\n".join(call.parts)
+    said = " ".join(line["text"] for line in LINE.finditer(text)) or " ".join(text.split())
+    return {"short": said[:200].strip() or "Nothing was said.", "long": said[:800].strip() or "Nothing was said."}
+
+
+def smallest(schema: dict[str, Any], definitions: dict[str, Any]) -> Any:
+    """The smallest value that fits ``schema``: what a purpose unknown here gets."""
+    if "$ref" in schema:
+        return smallest(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    if "anyOf" in schema:
+        return smallest(schema["anyOf"][-1], definitions)
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema.get("type") == "object":
+        properties = schema.get("properties", {})
+        return {name: smallest(properties[name], definitions) for name in schema.get("required", [])}
+    return {"array": [], "string": "", "integer": 0, "number": 0, "boolean": False}.get(schema.get("type", ""))
