@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,8 +102,9 @@ def prepare(home: Path, account: Account | None) -> Places:
 
 def locate(home: Path) -> Places | None:
     """The places as they are, or ``None`` when nothing was ever started here; makes nothing."""
-    link = home / "run"
-    run = link.readlink() if link.is_symlink() else link
+    run = home / "run"
+    with suppress(OSError):  # not a link, or nothing there
+        run = run.readlink()
     return Places(home, run, postgres_account(create=False)) if _is_ours(run) else None
 
 

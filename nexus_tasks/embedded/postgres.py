@@ -137,7 +137,7 @@ def _run(places: Places, command: list[str], fd: int, text: str = "") -> None:
         **(places.account.popen if places.account else {}),
     )
     if done.returncode != 0:
-        said = " ".join(done.stderr.split())[-400:]
+        said = " ".join(done.stderr.split())[-400:] or f"it ended with {done.returncode}."
         raise EmbeddedError(
             f"{Path(command[0]).name} failed: {said}",
             remedy=f"Correct the cause and try again; nothing was left in {places.home}.",

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from nexus_tasks.embedded.account import Account
-from nexus_tasks.embedded.locks import FileLock, lock, locked, try_lock
+from nexus_tasks.embedded.locks import FileLock, locked, try_lock
 from nexus_tasks.errors import EmbeddedError
 
 START_SECONDS = 60.0  # a server that replays a long log after a crash is given this long
@@ -81,7 +81,7 @@ def launch(server: Server, held: FileLock) -> None:
     # The shell ends at once, so the server is adopted by init: it survives its starter, no signal from the starter's
     # terminal reaches it, and no zombie of it stays behind.
     command = ["/bin/sh", "-c", '"$@" </dev/null &', "sh", *server.command()]
-    with server.log.open("ab") as log:
+    with open(server.log, "ab", opener=_private) as log:
         subprocess.run(
             command,
             check=True,
@@ -134,10 +134,13 @@ def halt(server: Server) -> bool:
     if not locked(server.lock):
         return False
     for sign, seconds in server.stop:
-        _signal(server, sign)
-        with suppress(EmbeddedError):
-            lock(server.lock, seconds).release()
-            return True
+        deadline = time.monotonic() + seconds
+        sent = False
+        while time.monotonic() < deadline:
+            sent = sent or _signal(server, sign)  # one that was just launched has yet to write its pid
+            if not locked(server.lock):
+                return True
+            time.sleep(0.005)
     raise EmbeddedError(
         f"{server.name} does not end.", remedy=f"See which processes hold {server.lock} (`fuser {server.lock}`)."
     )
@@ -148,12 +151,14 @@ def log_size(server: Server) -> int:
     return server.log.stat().st_size if server.log.exists() else 0
 
 
-def _signal(server: Server, sign: signal.Signals) -> None:
+def _signal(server: Server, sign: signal.Signals) -> bool:
     # The pid is its own: the file is deleted before every launch, and the lock says that the writer lives.
     with suppress(OSError, ValueError, IndexError):
         pid = int(server.pid_file.read_text().splitlines()[0])
         os.kill(pid, sign)
         os.kill(pid, signal.SIGCONT)  # a suspended one would not hear the polite signals
+        return True
+    return False
 
 
 def _failure(server: Server, message: str) -> EmbeddedError:
@@ -172,6 +177,10 @@ def _tail(log: Path, since: int) -> str:
         lines.seek(since if since <= log.stat().st_size else 0)
         text = lines.read().decode(errors="replace")
     return " ".join(" ".join(text.splitlines()[-4:]).split())[-400:] or "its log is empty."
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _rotate(log: Path) -> None:

