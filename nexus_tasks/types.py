@@ -109,7 +109,7 @@ class Perspective:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What :meth:`Nexus.ingest` did. ``buffered`` counts messages kept in the session buffer because Postgres was away."""
+    """What :meth:`Nexus.ingest` did. ``buffered``: messages kept in the session buffer while Postgres is away."""
 
     namespaces: tuple[str, ...]
     session_keys: tuple[str, ...]
@@ -175,7 +175,7 @@ class ContextSection:
 
 @dataclass(frozen=True, kw_only=True)
 class ContextBlock:
-    """What :meth:`Nexus.context` returns. ``tokens`` (estimated, characters/4 rounded up) never exceeds ``max_tokens``."""
+    """What :meth:`Nexus.context` returns. ``tokens`` (characters / 4, rounded up) never exceeds ``max_tokens``."""
 
     namespace: str
     text: str

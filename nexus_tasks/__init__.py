@@ -1,0 +1,56 @@
+"""Always-on memory for AI agents, as a Celery application.
+
+The public names are resolved on first use: importing the package costs milliseconds and starts nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nexus_tasks.celery import app
+    from nexus_tasks.client import Nexus
+    from nexus_tasks.errors import NexusError
+    from nexus_tasks.settings import Settings
+    from nexus_tasks.tasks.derive_memory import derive_memory
+    from nexus_tasks.tasks.digest_session import digest_session
+    from nexus_tasks.tasks.reflect_namespace import reflect_namespace
+    from nexus_tasks.tasks.reflect_perspective import reflect_perspective
+    from nexus_tasks.types import Message
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Message",
+    "Nexus",
+    "NexusError",
+    "Settings",
+    "app",
+    "derive_memory",
+    "digest_session",
+    "reflect_namespace",
+    "reflect_perspective",
+]
+
+_HOMES = {
+    "Message": "types",
+    "Nexus": "client",
+    "NexusError": "errors",
+    "Settings": "settings",
+    "app": "celery",
+    "derive_memory": "tasks.derive_memory",
+    "digest_session": "tasks.digest_session",
+    "reflect_namespace": "tasks.reflect_namespace",
+    "reflect_perspective": "tasks.reflect_perspective",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,360 @@
+"""The client: writes memory, queues what follows, reads it back."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from nexus_tasks.cognition.context import Ask, Format, assemble, rendered
+from nexus_tasks.cognition.search import search
+from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.idempotency.result import JobResult
+from nexus_tasks.storage import memories, namespaces, sessions
+from nexus_tasks.storage import messages as turns
+from nexus_tasks.storage.memories import Filter
+from nexus_tasks.tasks import digest_session, operate, produce
+from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.types import LEVELS, ContextBlock, Message, Recalls, Receipt, check_name, check_namespace, to_utc
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MOST_RESULTS = 1_000
+MOST_TOKENS = 1_000_000
+_MESSAGE = TypeAdapter(Message)
+
+
+def _twin(method: Callable[Concatenate[Nexus, P], R]) -> Callable[Concatenate[Nexus, P], Coroutine[Any, Any, R]]:
+    """The asynchronous twin of a method: the same call in a thread, so that an event loop is never blocked."""
+
+    async def twin(self: Nexus, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.to_thread(method, self, *args, **kwargs)
+
+    functools.update_wrapper(twin, method)
+    return twin
+
+
+class Nexus:
+    """Memory for agents. Settings come from ``NEXUS_*`` variables; connects on first use. Thread-safe.
+
+    Every method raises a :class:`~nexus_tasks.errors.NexusError` whose message says what to do, and has an
+    asynchronous twin (``aingest``, ``asearch``, …).
+    """
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+    def ingest(
+        self,
+        namespace: str,
+        session_key: str,
+        messages: Sequence[Message | Mapping[str, Any]],
+        *,
+        observers: Sequence[str] | None = None,
+        end: bool = False,
+    ) -> Receipt:
+        """Store what was said, in one transaction, and queue what follows. Safe to repeat: see :class:`Message`.
+
+        Args:
+            observers: who wants facts from these messages; ``None``: the namespace's own observers.
+            end: end the session too (see :meth:`end_session`).
+
+        Raises:
+            InvalidInput: nothing was stored.
+            Transient: Postgres does not answer; nothing was stored.
+        """
+        check_namespace(namespace)
+        session_key = check_name("session_key", session_key)
+        said = [self._message(position, message) for position, message in enumerate(messages)]
+        wanted = None if observers is None else [check_name("observers", observer) for observer in observers]
+        with runtime().database.transaction() as tx:
+            known = namespaces.ensure(tx, namespace)
+            stored = turns.store(tx, known.id, session_key, said, wanted if wanted is not None else known.observers)
+            ended = end and sessions.end(tx, sessions.get(tx, known.id, session_key))
+            flush = sessions.wanted_memories(tx, stored.session_id) if end else []
+        enqueued = produce.derivations(namespace, stored)
+        if end:
+            enqueued += produce.ended(namespace, session_key, flush, digest=ended)
+        return Receipt(
+            namespaces=(namespace,),
+            session_keys=(session_key,),
+            messages=len(said),
+            stored=len(stored.memory_ids),
+            duplicates=stored.duplicates,
+            enqueued=enqueued,
+        )
+
+    def _message(self, position: int, message: Message | Mapping[str, Any]) -> Message:
+        if isinstance(message, Message):
+            return message
+        try:
+            return _MESSAGE.validate_python(dict(message))
+        except (ValidationError, TypeError, ValueError) as error:
+            why = (
+                "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+                if isinstance(error, ValidationError)
+                else str(error)
+            )
+            raise InvalidInput(f"messages[{position}] is no message: {why}.") from None
+
+    def remember(self, namespace: str, text: str, *, author: str = "user", session_key: str = "notes") -> Receipt:
+        """Store one thing worth knowing, as a message of ``author``."""
+        return self.ingest(namespace, session_key, [Message(content=text, author=author)])
+
+    def end_session(self, namespace: str, session_key: str) -> JobResult | None:
+        """End a session: what waits for company is derived now, then it is digested. ``None`` when nothing is new.
+
+        Raises:
+            NotFound: there is no such namespace or session.
+        """
+        check_namespace(namespace)
+        with runtime().database.transaction() as tx:
+            known = namespaces.get(tx, namespace)
+            session = sessions.get(tx, known.id, check_name("session_key", session_key), lock=True)
+            ended = sessions.end(tx, session)
+            flush = sessions.wanted_memories(tx, session.id)
+        produce.ended(namespace, session_key, flush, digest=ended)
+        return produce.result(digest_session.request(namespace, session_key, "session_end")) if ended else None
+
+    def digest(self, namespace: str, session_key: str, *, rebuild: bool = False) -> JobResult:
+        """Digest a session now; ``rebuild`` makes the digest again from scratch.
+
+        Raises:
+            NotFound: there is no such namespace or session.
+        """
+        check_namespace(namespace)
+        reason: digest_session.Reason = "manual_rebuild" if rebuild else "manual_digest"
+        with runtime().database.transaction() as tx:
+            known = namespaces.get(tx, namespace)
+            session = sessions.get(tx, known.id, check_name("session_key", session_key))
+            sessions.request_digest(tx, session, reason)
+        return digest_session.digest_session.apply_async(
+            kwargs={"namespace": namespace, "session_key": session_key, "reason": reason}
+        )
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+    def search(
+        self,
+        namespace: str,
+        query: str,
+        *,
+        observer: str | None = None,
+        subject: str | None = None,
+        session_key: str | None = None,
+        levels: Sequence[str] | None = None,
+        as_of: datetime | None = None,
+        limit: int = 10,
+    ) -> Recalls:
+        """The memories that best answer ``query``, best first, each with its score, why it was found and its evidence.
+
+        Args:
+            levels: only these; ``None``: all but archived messages and superseded memories.
+            as_of: what held at that time, instead of now.
+            limit: 1 to 1,000.
+        """
+        if not isinstance(query, str) or not query.strip():
+            raise InvalidInput("query must be a non-empty text.")
+        if not 1 <= limit <= MOST_RESULTS:
+            raise InvalidInput(f"limit must be 1 to {MOST_RESULTS:,}, not {limit!r}.")
+        here = runtime()
+        with here.database.transaction() as tx:
+            wanted = self._filter(namespaces.get(tx, check_namespace(namespace)).id, observer, subject, levels, as_of)
+            wanted = replace(wanted, session_key=session_key)
+            return search(tx, here.mind.embedder, wanted, query, limit)
+
+    def context(
+        self,
+        namespace: str,
+        *,
+        session_key: str | None = None,
+        query: str | None = None,
+        observer: str | None = None,
+        subject: str | None = None,
+        max_tokens: int = 2_000,
+        format: Format = "text",
+    ) -> ContextBlock:
+        """What an agent should know now, within ``max_tokens`` (estimated: characters / 4), every line cited.
+
+        Args:
+            session_key: adds the session's digest and what it said that is not derived yet.
+            query: chooses the facts; without it the recent and confirmed ones come first.
+            format: ``text``, ``anthropic`` (``messages`` to put before the conversation) or ``json``.
+        """
+        if not isinstance(max_tokens, int) or not 1 <= max_tokens <= MOST_TOKENS:
+            raise InvalidInput(f"max_tokens must be 1 to {MOST_TOKENS:,}, not {max_tokens!r}.")
+        if format not in ("text", "anthropic", "json"):
+            raise InvalidInput(f"format must be text, anthropic or json, not {format!r}.")
+        here = runtime()
+        with here.database.transaction() as tx:
+            known = namespaces.get(tx, check_namespace(namespace))
+            ask = Ask(
+                namespace=namespace,
+                namespace_id=known.id,
+                session_key=session_key,
+                query=query or None,
+                observer=observer,
+                subject=subject,
+                max_tokens=max_tokens,
+            )
+            return rendered(assemble(tx, here.mind.embedder, ask), format)
+
+    def memories(
+        self,
+        namespace: str,
+        *,
+        observer: str | None = None,
+        subject: str | None = None,
+        session_key: str | None = None,
+        levels: Sequence[str] | None = None,
+        as_of: datetime | None = None,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        """Memories that fit, newest first, without their evidence."""
+        with runtime().database.transaction() as tx:
+            wanted = self._filter(namespaces.get(tx, check_namespace(namespace)).id, observer, subject, levels, as_of)
+            rows = memories.every(tx, replace(wanted, session_key=session_key), limit)
+        return [memories.summary(row) for row in rows]
+
+    def memory(self, namespace: str, memory_id: int) -> dict[str, Any]:
+        """One memory with its evidence, what rests on it, and what it superseded.
+
+        Raises:
+            NotFound: the namespace has no such memory.
+        """
+        with runtime().database.transaction() as tx:
+            known = namespaces.get(tx, check_namespace(namespace))
+            row = memories.get(tx, known.id, memory_id)
+            if row is None:
+                raise NotFound(f"There is no memory {memory_id} in {namespace}.")
+            return memories.summary(row) | {
+                "evidence": [memories.cited(edge) for edge in memories.evidence(tx, [memory_id]).get(memory_id, ())],
+                "supports": memories.resting_on(tx, memory_id),
+                "superseded": memories.superseded_by(tx, memory_id),
+            }
+
+    def sessions(self, namespace: str) -> list[dict[str, Any]]:
+        """The namespace's sessions, newest first."""
+        with runtime().database.transaction() as tx:
+            return list(sessions.every(tx, namespaces.get(tx, check_namespace(namespace)).id))
+
+    def session(self, namespace: str, session_key: str) -> dict[str, Any]:
+        """One session: its figures, its messages and its digests."""
+        with runtime().database.transaction() as tx:
+            known = namespaces.get(tx, check_namespace(namespace))
+            return sessions.details(tx, sessions.get(tx, known.id, session_key))
+
+    # --- namespaces ---------------------------------------------------------------------------------------------------
+    def namespaces(self) -> list[dict[str, Any]]:
+        """Every namespace with its settings."""
+        with runtime().database.transaction() as tx:
+            return [namespaces.summary(known) for known in namespaces.every(tx)]
+
+    def namespace(self, namespace: str) -> dict[str, Any]:
+        """One namespace with its settings and memories by level."""
+        with runtime().database.transaction() as tx:
+            known = namespaces.get(tx, check_namespace(namespace))
+            return namespaces.summary(known) | {"memories": operate.memory_counts(tx, known.id)}
+
+    def create_namespace(self, namespace: str, /, **settings: Any) -> dict[str, Any]:
+        """Make a namespace (one that exists stays) and set what is given, as :meth:`set_namespace` does."""
+        with runtime().database.transaction() as tx:
+            namespaces.ensure(tx, check_namespace(namespace))
+        return self.set_namespace(namespace, **settings)
+
+    def set_namespace(
+        self,
+        namespace: str,
+        *,
+        observers: Sequence[str] | None = None,
+        budget_usd_per_day: float | None = None,
+        concurrency: int | None = None,
+        unset: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Change a namespace's settings; those named in ``unset`` go back to the process-wide ones."""
+        if observers is not None and not observers:
+            raise InvalidInput("observers must name at least one.")
+        if budget_usd_per_day is not None and not 0 <= budget_usd_per_day < 1e8:
+            raise InvalidInput("budget_usd_per_day must be 0 or more.")
+        if concurrency is not None and concurrency < 1:
+            raise InvalidInput("concurrency must be 1 or more.")
+        if unknown := set(unset) - {"budget_usd_per_day", "concurrency"}:
+            raise InvalidInput(f"{', '.join(sorted(unknown))} cannot be unset.")
+        with runtime().database.transaction() as tx:
+            namespaces.get(tx, check_namespace(namespace))
+            known = namespaces.change(
+                tx,
+                namespace,
+                observers=None if observers is None else [check_name("observers", name) for name in observers],
+                budget_usd_per_day=budget_usd_per_day,
+                concurrency=concurrency,
+                unset=unset,
+            )
+        return namespaces.summary(known)
+
+    # --- what goes on -------------------------------------------------------------------------------------------------
+    def status(self, namespace: str | None = None) -> dict[str, Any]:
+        """What is waiting, running and dead, and why it waits; for one namespace or all."""
+        return operate.status(None if namespace is None else check_namespace(namespace))
+
+    def jobs(self, *, namespace: str | None = None, status: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
+        """Jobs: queued and running ones, dead letters, then recent runs, each newest first."""
+        return operate.jobs(namespace, status, limit)
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """One job with everything that is known of it."""
+        return operate.job(job_id)
+
+    def retry_job(self, job_id: str) -> JobResult:
+        """Run a dead letter again, its counters at 0. Retrying twice enqueues once."""
+        return operate.retry(job_id)
+
+    def drop_job(self, job_id: str) -> dict[str, Any]:
+        """Give a dead letter up, or remove a queued job."""
+        return operate.drop(job_id)
+
+    def resume_jobs(self, kind: str | None = None) -> list[str]:
+        """Lift the pause of a job kind, or of all; returns the kinds."""
+        return operate.resume(kind)
+
+    def _filter(
+        self,
+        namespace_id: int,
+        observer: str | None,
+        subject: str | None,
+        levels: Sequence[str] | None,
+        as_of: datetime | None,
+    ) -> Filter:
+        if unknown := set(levels or ()) - set(LEVELS):
+            raise InvalidInput(f"levels: {', '.join(sorted(unknown))} is none of {', '.join(LEVELS)}.")
+        return Filter(
+            namespace_id=namespace_id,
+            observer=observer,
+            subject=subject,
+            levels=tuple(levels) if levels else None,
+            as_of=to_utc(as_of) if as_of else None,
+        )
+
+    aingest = _twin(ingest)
+    aremember = _twin(remember)
+    aend_session = _twin(end_session)
+    adigest = _twin(digest)
+    asearch = _twin(search)
+    acontext = _twin(context)
+    amemories = _twin(memories)
+    amemory = _twin(memory)
+    asessions = _twin(sessions)
+    asession = _twin(session)
+    anamespaces = _twin(namespaces)
+    anamespace = _twin(namespace)
+    acreate_namespace = _twin(create_namespace)
+    aset_namespace = _twin(set_namespace)
+    astatus = _twin(status)
+    ajobs = _twin(jobs)
+    ajob = _twin(job)
+    aretry_job = _twin(retry_job)
+    adrop_job = _twin(drop_job)
+    aresume_jobs = _twin(resume_jobs)

@@ -1,0 +1,222 @@
+"""derive_memory: facts about each subject, from a batch of messages of one session, as one observer holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from nexus_tasks.cognition import prompts
+from nexus_tasks.cognition.echo import is_echo, without_echo
+from nexus_tasks.cognition.mind import Errand, Mind, ask
+from nexus_tasks.llm.answers import DeriveMaterial, Line, Observation, Observations
+from nexus_tasks.llm.base import Request
+from nexus_tasks.settings import Settings
+from nexus_tasks.storage import derivations, embeddings, facts, messages, perspectives, sessions
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Memory, Session
+from nexus_tasks.text import shorten
+from nexus_tasks.types import JobOutcome, clean_text
+
+MIN_CONFIDENCE = 0.70
+LONGEST_FACT = 500  # characters
+LONGEST_LABEL, MOST_LABELS = 40, 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to derive: the batch that a run should gather, or why there is nothing to do (``outcome``)."""
+
+    outcome: JobOutcome | None = None
+    memory_ids: tuple[int, ...] = ()
+    again: bool = False  # the members of a call that was cut off
+    wait: float = 0.0  # seconds until the batch is ripe
+    wanted_tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowUps:
+    """What a derivation makes due: subjects to reflect on, and whether the session's digest is."""
+
+    reflect: tuple[str, ...] = ()
+    digest: str | None = None  # the reason
+
+
+def plan(
+    tx: Transaction, settings: Settings, namespace_id: int, memory_id: int, observer: str, *, alone: bool = False
+) -> Plan:
+    """Look at a message and its wanted siblings; ``alone`` leaves the siblings out (the job has crashed twice)."""
+    memory = tx.get(Memory, memory_id)
+    if memory is None or memory.namespace_id != namespace_id:
+        return Plan(outcome=JobOutcome(status="gone"))
+    if memory.level != "raw" or memory.session_id is None:
+        return Plan(outcome=JobOutcome(status="skipped", details={"why": f"a {memory.level} memory is no message"}))
+    state, batch = derivations.state(tx, namespace_id, memory, observer)
+    if state == "done":
+        return Plan(outcome=JobOutcome(status="already_derived"))
+    if state == "dead":
+        return Plan(outcome=JobOutcome(status="dead"))
+    if alone:
+        return Plan(memory_ids=(memory_id,))
+    if batch:
+        members = derivations.wanted(tx, memory.session_id, observer, batch=batch)
+        return Plan(memory_ids=tuple(m.memory_id for m in members), again=True)
+    wanted = derivations.wanted(tx, memory.session_id, observer)
+    session = tx.get_one(Session, memory.session_id)
+    return Plan(
+        memory_ids=_batch(wanted, memory, settings.derive_batch_tokens),
+        wait=_unripe(wanted, session, settings),
+        wanted_tokens=sum(one.tokens for one in wanted),
+    )
+
+
+def _batch(wanted: Sequence[derivations.Wanted], lead: Memory, most: int) -> tuple[int, ...]:
+    """The lead and the oldest wanted messages beside it, up to ``most`` tokens."""
+    ids, tokens = [lead.id], lead.tokens
+    for one in wanted:
+        if one.memory_id != lead.id:
+            if tokens + one.tokens > most:
+                break
+            ids.append(one.memory_id)
+            tokens += one.tokens
+    return tuple(sorted(ids))
+
+
+def _unripe(wanted: Sequence[derivations.Wanted], session: Session, settings: Settings) -> float:
+    """Seconds until the batch is ripe: big enough, old enough, or of a session that has ended."""
+    if session.ended_at or not wanted or sum(one.tokens for one in wanted) >= settings.derive_min_tokens:
+        return 0.0
+    age = (datetime.now(UTC) - min(one.stored_at for one in wanted)).total_seconds()
+    return max(settings.derive_max_wait - age, 0.0)
+
+
+def derive(mind: Mind, errand: Errand, observer: str, memory_ids: Sequence[int]) -> tuple[JobOutcome, FollowUps]:
+    """Derive one batch: one model call, one transaction.
+
+    Raises:
+        InvalidAnswer, Refused, TooLarge: the batch as a whole gave no answer; the caller may try halves.
+    """
+    with mind.database.transaction() as tx:
+        batch = _load(tx, memory_ids)
+        if not batch:
+            return errand.commit(tx, JobOutcome(status="gone")), FollowUps()
+        request = _request(tx, mind.settings, observer, batch)
+    observations = ask(mind, errand, request).observations if _anything(request.material) else []
+    drafts = _drafts(observations, request.material, batch, mind.model.model_for("derive"))
+    vectors = mind.embedder.embed([*(d.content for d in drafts), *(m.content for m in batch)])
+    session_id = batch[0].session_id
+    assert session_id is not None
+    with mind.database.transaction() as tx:
+        wanted = set(derivations.lock_wanted(tx, memory_ids, observer))
+        kept = [(i, d) for i, d in enumerate(drafts) if wanted.issuperset(d.sources)]
+        held = perspectives.locked(tx, errand.namespace_id, observer, [d.subject for _, d in kept])
+        stored = [(i, *facts.keep(tx, held[d.subject], d)) for i, d in kept]
+        raw = [(len(drafts) + i, m.id) for i, m in enumerate(batch) if m.id in wanted]
+        worded = [(i, memory_id) for i, memory_id, what in stored if what is not facts.Kept.REINFORCED]
+        placed = {memory_id: i for i, memory_id in worded + raw}
+        embeddings.store(tx, errand.namespace_id, mind.embedder.name, [*placed], vectors[[*placed.values()]])
+        derivations.done(tx, sorted(wanted), observer)
+        tx.flush()
+        new = sum(what is facts.Kept.NEW for _, _, what in stored)
+        outcome = JobOutcome(
+            status="completed" if wanted else "already_derived",
+            details={
+                "facts": new,
+                "reinforced": len(stored) - new,
+                "batch": len(wanted),
+                "model": mind.model.model_for("derive"),
+            },
+        )
+        follow_ups = FollowUps(
+            reflect=tuple(
+                subject
+                for subject, row in held.items()
+                if perspectives.unreflected(tx, row.id) >= mind.settings.reflect_min_new
+            ),
+            digest=_due_digest(tx, mind.settings, session_id),
+        )
+        return errand.commit(tx, outcome), follow_ups
+
+
+def _load(tx: Transaction, memory_ids: Sequence[int]) -> list[Memory]:
+    found = (tx.get(Memory, memory_id) for memory_id in sorted(memory_ids))
+    return sorted((m for m in found if m is not None), key=lambda m: m.seq or 0)
+
+
+def _request(tx: Transaction, settings: Settings, observer: str, batch: Sequence[Memory]) -> Request[Observations]:
+    session_id, first, last = batch[0].session_id, batch[0].seq, batch[-1].seq
+    assert session_id is not None
+    assert first is not None
+    assert last is not None
+    earlier = messages.window(tx, session_id, 0, first - 1, limit=settings.derive_context_messages)
+    lines = [_line(m, context_only=True) for m in earlier] if settings.derive_context_messages else []
+    lines += [_line(m) for m in batch]
+    subjects = tuple(messages.participants(tx, session_id, last))
+    return Request(
+        purpose="derive",
+        instructions=prompts.instructions("derive"),
+        transcript=prompts.transcript(lines),
+        question=f"The observer is {observer}. The subjects: {', '.join(subjects)}.",
+        answer=Observations,
+        material=DeriveMaterial(lines=tuple(lines), observer=observer, subjects=subjects),
+    )
+
+
+def _line(memory: Memory, *, context_only: bool = False) -> Line:
+    return Line(
+        id=memory.id,
+        author=memory.author or memory.role or "user",
+        role=memory.role or "user",
+        content=without_echo(memory.content),
+        occurred_at=memory.occurred_at,
+        context_only=context_only,
+    )
+
+
+def _anything(material: object) -> bool:
+    assert isinstance(material, DeriveMaterial)
+    return bool(material.subjects) and any(line.content for line in material.lines if not line.context_only)
+
+
+def _drafts(
+    observations: Sequence[Observation], material: object, batch: Sequence[Memory], made_by: str
+) -> list[facts.Draft]:
+    """The observations that hold: confident, about a wanted subject, citing messages of the batch, not an echo."""
+    assert isinstance(material, DeriveMaterial)
+    by_id = {memory.id: memory for memory in batch}
+    subjects = {subject.casefold(): subject for subject in material.subjects}
+    drafts = []
+    for observation in observations:
+        content = shorten(" ".join(clean_text(observation.content).split()), LONGEST_FACT)
+        subject = subjects.get(observation.subject.strip().casefold())
+        sources = sorted(set(observation.sources))
+        if not content or is_echo(content) or subject is None or observation.confidence < MIN_CONFIDENCE:
+            continue
+        if not sources or not all(source in by_id for source in sources):
+            continue
+        drafts.append(
+            facts.Draft(
+                subject=subject,
+                content=content,
+                category=observation.category,
+                confidence=min(observation.confidence, 1.0),
+                labels=tuple(clean_text(label)[:LONGEST_LABEL] for label in observation.labels[:MOST_LABELS]),
+                sources=tuple(sources),
+                valid_from=min(by_id[source].occurred_at for source in sources),
+                session_id=batch[0].session_id,
+                made_by=made_by,
+            )
+        )
+    return drafts
+
+
+def _due_digest(tx: Transaction, settings: Settings, session_id: int) -> str | None:
+    """Why the session's digest is due now that this batch is derived, if it is."""
+    if sessions.underived(tx, session_id):
+        return None
+    requested = sessions.requested(tx, session_id)
+    if requested:
+        return requested[0]
+    waiting, tokens = sessions.undigested(tx, tx.get_one(Session, session_id))
+    due = waiting >= settings.digest_min_messages or tokens >= settings.digest_short_tokens
+    return "rollover" if due else None

@@ -1,0 +1,96 @@
+"""What thinks: storage, a model and an embedder. And asking the model so that no answer is paid for twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from nexus_tasks.embeddings.base import Embedder
+from nexus_tasks.errors import InvalidAnswer, Refused
+from nexus_tasks.llm.base import AnswerT, Completion, LanguageModel, Request
+from nexus_tasks.settings import Settings
+from nexus_tasks.storage import ledger
+from nexus_tasks.storage.engine import Database, Transaction
+from nexus_tasks.types import JobOutcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mind:
+    """The means of every job: all they know of the outside."""
+
+    database: Database
+    model: LanguageModel
+    embedder: Embedder
+    settings: Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errand:
+    """One run of a job, as cognition sees it.
+
+    ``still_mine`` raises when the run has lost its claim; it is called before anything is committed. ``record`` writes
+    the run row in the transaction that holds the effects. ``asked`` collects the hashes of the answers used.
+    """
+
+    namespace_id: int
+    namespace: str
+    job_id: str
+    still_mine: Callable[[], None]
+    record: Callable[[Transaction, JobOutcome], None]
+    asked: list[str] = field(default_factory=list)
+
+    def commit(self, tx: Transaction, outcome: JobOutcome) -> JobOutcome:
+        """Write the run row and use up the answers, as the last step of the effects' transaction."""
+        self.still_mine()
+        if self.asked:
+            ledger.use_up(tx, self.namespace_id, self.asked)
+        self.record(tx, outcome)
+        return outcome
+
+
+def ask(mind: Mind, errand: Errand, request: Request[AnswerT]) -> AnswerT:
+    """The model's validated answer to ``request``; one that was paid for before the run was cut off is used again.
+
+    Every call that returns is entered into the ledger, and a valid answer saved, before anything else happens.
+
+    Raises:
+        InvalidAnswer: the answer does not fit, or was cut off.
+        Refused: the model refused.
+        JobError: whatever :meth:`LanguageModel.complete` raises.
+    """
+    model = mind.model.model_for(request.purpose)
+    request_hash = request.hash(model)
+    errand.asked.append(request_hash)
+    with mind.database.transaction() as tx:
+        saved = ledger.saved_answer(tx, errand.namespace_id, request_hash)
+    if saved is not None:
+        try:
+            return request.answer.model_validate(saved)
+        except ValidationError as error:  # saved by another version of the schema, which is part of the hash: a bug
+            raise InvalidAnswer("A saved answer does not fit its schema.") from error
+    completion = mind.model.complete(request)
+    with mind.database.transaction() as tx:
+        ledger.record(
+            tx,
+            errand.namespace_id,
+            job_id=errand.job_id,
+            purpose=request.purpose,
+            model=completion.model,
+            usage=completion.usage,
+            price=mind.settings.price_of(model),
+            seconds=completion.seconds,
+            fault=completion.fault,
+        )
+        if completion.answer is not None:
+            ledger.save_answer(tx, errand.namespace_id, request_hash, completion.answer.model_dump(mode="json"))
+    return _worth_something(completion)
+
+
+def _worth_something(completion: Completion[AnswerT]) -> AnswerT:
+    if completion.answer is not None:
+        return completion.answer
+    if completion.fault == "refused":
+        raise Refused(f"The model refused to answer. {completion.detail}".strip())
+    raise InvalidAnswer(f"The model's answer is {completion.fault}. {completion.detail}".strip())

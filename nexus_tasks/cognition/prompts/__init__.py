@@ -1,0 +1,43 @@
+"""The instructions of each purpose, one file each, and how messages are laid out for a model.
+
+What varies least comes first: the instructions are the same bytes for every call of a purpose, so that a provider can
+cache them together with a transcript that several observers share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from functools import lru_cache
+from importlib import resources
+
+from nexus_tasks.llm.answers import Line
+from nexus_tasks.llm.base import Purpose
+
+
+@lru_cache
+def instructions(purpose: Purpose) -> str:
+    """The stable part of every prompt of ``purpose``."""
+    return (resources.files(__name__) / f"{purpose}.md").read_text(encoding="utf-8")
+
+
+def transcript(lines: Iterable[Line]) -> str:
+    """Messages as delimited data, one per line: ``[id] time author (role): text``; context-only ones say so.
+
+    Line breaks inside a message are indented, so that no content can pass for a line of the transcript.
+    """
+    rendered = (
+        f"{'(context) ' if line.context_only else ''}[{line.id}] {moment(line.occurred_at)} "
+        f"{line.author} ({line.role}): {_indented(line.content)}"
+        for line in lines
+    )
+    return "\n".join(("<transcript>", *rendered, "</transcript>"))
+
+
+def moment(when: datetime) -> str:
+    """A UTC time to the second, as the prompts show it."""
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _indented(text: str) -> str:
+    return text.replace("</transcript>", "</ transcript>").replace("\n", "\n    ")

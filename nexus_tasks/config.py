@@ -1,0 +1,85 @@
+"""Celery's settings. Each has a reason; the deployment may override any of them in ``celeryconfig.py``.
+
+``broker_url`` and ``result_backend`` are looked up when Celery first asks for them (see ``__getattr__``), because that
+may start the embedded servers and importing must not.
+"""
+
+from __future__ import annotations
+
+from kombu import Exchange, Queue
+
+from nexus_tasks.endpoints import endpoints as _endpoints
+from nexus_tasks.settings import get_settings as _get_settings
+
+_settings = _get_settings()
+
+imports = ("nexus_tasks.tasks",)
+
+# --- delivery: a message is only a wake-up, but losing fewer of them means fewer detours over the sweep ---------------
+task_acks_late = True
+task_reject_on_worker_lost = True
+worker_prefetch_multiplier = 1
+worker_disable_prefetch = True  # a message a busy worker holds back is one an idle worker cannot have
+task_ignore_result = True  # how a job ended is in its run row
+task_track_started = True
+worker_send_task_events = True
+broker_connection_retry_on_startup = True
+broker_pool_acquire_timeout = 5
+
+# --- what may be on the wire ------------------------------------------------------------------------------------------
+task_serializer = result_serializer = "json"
+accept_content = ["json"]
+result_accept_content = ["json"]
+enable_utc = True
+timezone = "UTC"
+
+# --- Redis ------------------------------------------------------------------------------------------------------------
+broker_transport_options = {
+    "global_keyprefix": f"{_settings.key_prefix}:celery:",
+    "visibility_timeout": 3_600,  # kombu reads it here and nowhere else; recovery does not depend on it
+    "unacked_restore_throttle": 1,
+    "socket_timeout": 30,
+    "socket_connect_timeout": 5,
+    "socket_keepalive": True,
+    "health_check_interval": 25,
+}
+result_backend_transport_options = {"global_keyprefix": f"{_settings.key_prefix}:results:"}
+redis_socket_timeout = 30.0
+redis_socket_connect_timeout = 5.0
+redis_backend_health_check_interval = 25
+result_expires = 86_400
+result_chord_expires = 7 * 86_400  # a chord that waits longer than this loses its body
+
+# --- queues -----------------------------------------------------------------------------------------------------------
+QUEUES = ("derive", "reflect", "digest", "capture", "maintenance")
+_exchange = Exchange("nexus", type="direct")
+task_queues = [Queue(name, _exchange, routing_key=name) for name in QUEUES]
+task_default_queue = "maintenance"
+task_default_exchange = "nexus"
+task_default_routing_key = "maintenance"
+task_create_missing_queues = False  # a misspelt queue is an error in the producer, not a message nobody reads
+
+# --- workers: the work is network I/O, so threads; prefork works too (`--pool prefork`) -------------------------------
+worker_pool = "threads"
+worker_concurrency = 16
+worker_hijack_root_logger = True
+worker_redirect_stdouts = False
+
+# --- beat -------------------------------------------------------------------------------------------------------------
+beat_enable_remote_control = True
+beat_schedule_filename = str(_settings.home / "beat-schedule")
+beat_schedule = {
+    "prune": {"task": "nexus_tasks.prune", "schedule": 3_600.0},
+}
+
+
+def __getattr__(name: str) -> str:
+    if name == "broker_url":
+        return _endpoints().broker_url
+    if name == "result_backend":
+        return _endpoints().result_url
+    raise AttributeError(name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), "broker_url", "result_backend"]

@@ -1,0 +1,134 @@
+"""What comes back from the claims: typed outcomes, the claim itself, and the wake-ups to publish."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from nexus_tasks.idempotency.request import Flags
+
+
+class Claimed(StrEnum):
+    """What a request met."""
+
+    ENQUEUED = "enqueued"  # nothing: a new job
+    MERGED = "merged"  # a job that had not started: it serves both
+    RERUN = "rerun"  # a running job: one more run follows
+    RUNNING = "running"  # a running job whose input cannot change: it serves both
+    DONE = "done"  # a finished job whose input cannot change
+
+
+class Begun(StrEnum):
+    """What a worker that was woken finds."""
+
+    RUN = "run"
+    SUPERSEDED = "superseded"  # another live run has it
+    STALE = "stale"  # it is done, or was dropped
+    EARLY = "early"  # it waits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wakeup:
+    """The message that wakes a worker for a claim. Losing it or receiving it twice never matters."""
+
+    key: str
+    job_id: str
+    kind: str
+    queue: str
+    args: Mapping[str, Any]
+    published_at: str
+    namespace: str
+
+    @classmethod
+    def parse(cls, row: list[str]) -> Wakeup:
+        """From the list that ``wakeup`` in ``common.lua`` returns."""
+        key, job_id, kind, queue, args, published_at, namespace = row
+        return cls(
+            key=key,
+            job_id=job_id,
+            kind=kind,
+            queue=queue,
+            args=json.loads(args),
+            published_at=published_at,
+            namespace=namespace,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ticket:
+    """The answer to a request: its outcome and the id of the job that will do the work."""
+
+    outcome: Claimed
+    job_id: str
+    wakeup: Wakeup | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claim as Redis has it. Times are seconds since the epoch, of the Redis server."""
+
+    key: str
+    job_id: str
+    also: tuple[str, ...]  # ids of reruns folded into this job; each gets its run row
+    rerun_id: str
+    kind: str
+    namespace: str
+    queue: str
+    scope: str
+    args: Mapping[str, Any]
+    state: str
+    flags: Flags  # of the current run
+    errors: int
+    crashes: int
+    retries: int
+    failing_since: float | None
+    enqueued_at: float
+    started_at: float | None
+    due_at: float | None
+    wait_reason: str
+    wait_detail: str
+    token: str
+
+    @classmethod
+    def parse(cls, key: str, fields: Mapping[str, str]) -> Claim:
+        """From a claim's hash."""
+        read = fields.get
+        return cls(
+            key=key,
+            job_id=fields["id"],
+            also=tuple(filter(None, read("also", "").split(","))),
+            rerun_id=read("rerun_id", ""),
+            kind=fields["kind"],
+            namespace=fields["namespace"],
+            queue=fields["queue"],
+            scope=fields["scope"],
+            args=json.loads(fields["args"]),
+            state=fields["state"],
+            flags=Flags(
+                force=read("run_force") == "1",
+                reasons=tuple(sorted(filter(None, read("run_reasons", "").split(",")))),
+                urgency=read("run_urgency", ""),
+            ),
+            errors=int(read("errors", 0)),
+            crashes=int(read("crashes", 0)),
+            retries=int(read("retries", 0)),
+            failing_since=_seconds(read("failing_since")),
+            enqueued_at=_seconds(read("enqueued_at")) or 0.0,
+            started_at=_seconds(read("started_at")),
+            due_at=_seconds(read("due_at")),
+            wait_reason=read("wait_reason", ""),
+            wait_detail=read("wait_detail", ""),
+            token=read("token", ""),
+        )
+
+    @property
+    def attempts(self) -> int:
+        """Runs so far, the current one included."""
+        return self.retries + self.crashes + 1
+
+
+def _seconds(milliseconds: str | None) -> float | None:
+    return int(milliseconds) / 1000 if milliseconds else None

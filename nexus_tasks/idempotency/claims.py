@@ -1,0 +1,270 @@
+"""Claims in Redis: one method per transition, each one Lua script, each with a typed answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
+from importlib import resources
+from typing import Any
+
+import redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from nexus_tasks.errors import QueueUnavailable
+from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Ticket, Wakeup
+from nexus_tasks.idempotency.request import VERSION, Request, claim_key
+
+Row = list[Any]
+
+
+class Claims:
+    """The claims of one deployment (one Redis database and key prefix). Thread-safe; connects on first use.
+
+    Every method raises :class:`QueueUnavailable` when Redis does not answer.
+    """
+
+    def __init__(self, url: str, prefix: str, *, timeout: float = 5.0) -> None:
+        self.url = url
+        self.prefix = prefix
+        self._timeout = timeout
+
+    @cached_property
+    def redis(self) -> Any:  # redis-py's annotations mix its synchronous and asynchronous answers
+        """The claims' own client: kombu's key prefix reaches only the first key of a script."""
+        return redis.Redis.from_url(
+            self.url,
+            decode_responses=True,
+            socket_timeout=self._timeout,
+            socket_connect_timeout=min(self._timeout, 5.0),
+            socket_keepalive=not self.url.startswith("unix"),
+            health_check_interval=25,
+        )
+
+    @cached_property
+    def _scripts(self) -> dict[str, Callable[..., Any]]:
+        return {name: self.redis.register_script(source) for name, source in _sources().items()}
+
+    def _run(self, script: str, keys: Sequence[str], *args: str | int | float) -> Any:
+        with answering():
+            return self._scripts[script](keys=list(keys), args=[self.prefix, *args])
+
+    def key(self, request: Request) -> str:
+        """The request's idempotency key."""
+        return request.key(self.prefix)
+
+    # --- producers ----------------------------------------------------------------------------------------------------
+    def claim(self, requests: Sequence[Request]) -> list[Ticket]:
+        """Ask for jobs; one atomic step for all of them. The caller publishes the wake-ups."""
+        if not requests:
+            return []
+        rows = self._run("claim", [self.key(r) for r in requests], *(r.as_json() for r in requests))
+        return [
+            Ticket(outcome=Claimed[outcome], job_id=job_id, wakeup=Wakeup.parse(wakeup) if wakeup else None)
+            for outcome, job_id, wakeup in rows
+        ]
+
+    # --- runs ---------------------------------------------------------------------------------------------------------
+    def begin(
+        self, request: Request, token: str, *, lease: float, cap: int, gathers: bool, published_at: str
+    ) -> tuple[Begun, Claim | None]:
+        """Start a run of the request's claim under ``token``; the claim comes back only with :attr:`Begun.RUN`.
+
+        ``cap`` is how many runs its namespace may have at once; ``gathers`` lets siblings take this run along until it
+        has called :meth:`take` itself.
+        """
+        key = self.key(request)
+        outcome, fields = self._run(
+            "begin", [key], token, _ms(lease), cap, int(gathers), published_at or 0, request.as_json(), VERSION
+        )
+        return Begun[outcome], Claim.parse(key, _pairs(fields)) if fields else None
+
+    def take(
+        self, lead: Claim, siblings: Sequence[Request], *, lease: float, again: bool = False
+    ) -> list[Claim] | None:
+        """Take siblings into the lead's run; those that run or wait elsewhere are left out.
+
+        ``again`` retakes the members of a batch that was cut off, whatever they wait for. ``None`` when the lead's run
+        was itself taken into another batch.
+        """
+        keys = [self.key(r) for r in siblings]
+        rows = self._run(
+            "take", [lead.key, *keys], lead.token, _ms(lease), int(again), *(r.as_json() for r in siblings)
+        )
+        if rows is None:
+            return None
+        return [Claim.parse(key, _pairs(row)) for key, row in zip(keys, rows, strict=True) if row]
+
+    def renew(self, running: Sequence[tuple[Claim, Request]], *, lease: float) -> list[Claim]:
+        """Extend the leases of this process's running claims; returns those that are no longer its own."""
+        if not running:
+            return []
+        args = [text for claim, request in running for text in (claim.token, request.as_json())]
+        lost = self._run("renew", [claim.key for claim, _ in running], _ms(lease), *args)
+        return [running[position - 1][0] for position in lost]
+
+    def finish(self, claims: Sequence[Claim], statuses: Sequence[str]) -> list[Wakeup]:
+        """End the run of ``claims``, each with its status (``dead`` after its dead letter is committed)."""
+        _, wakeups = self._run("finish", [c.key for c in claims], claims[0].token, *statuses)
+        return [Wakeup.parse(row) for row in wakeups]
+
+    def wait(
+        self,
+        claims: Sequence[Claim],
+        reason: str,
+        seconds: float,
+        *,
+        detail: str = "",
+        retry: bool = False,
+        error: bool = False,
+    ) -> list[Wakeup]:
+        """Let ``claims`` wait; ``retry`` counts a failed attempt, ``error`` one whose cause is unknown."""
+        _, wakeups = self._run(
+            "wait", [c.key for c in claims], claims[0].token, reason, _ms(seconds), detail, int(retry), int(error)
+        )
+        return [Wakeup.parse(row) for row in wakeups]
+
+    # --- what came ----------------------------------------------------------------------------------------------------
+    def hurry(
+        self, reason: str, *, requests: Sequence[Request] = (), whose: str = "", limit: int = 1_000
+    ) -> list[Wakeup]:
+        """Make claims that wait for ``reason`` due now: the given ones, or the longest waiting of ``whose``."""
+        rows = self._run("hurry", [self.key(r) for r in requests], reason, whose, limit)
+        return [Wakeup.parse(row) for row in rows]
+
+    def drop(self, key: str, *, job_id: str = "") -> tuple[bool, list[Wakeup]]:
+        """Remove a claim in any state; with ``job_id`` only while the claim has that id."""
+        dropped, wakeups = self._run("drop", [key], job_id)
+        return bool(dropped), [Wakeup.parse(row) for row in wakeups]
+
+    # --- the sweep ----------------------------------------------------------------------------------------------------
+    def sweep_due(self, limit: int) -> list[Wakeup]:
+        """Waiting claims whose time has come."""
+        return [Wakeup.parse(row) for row in self._run("sweep_due", [], limit)]
+
+    def sweep_leases(
+        self, limit: int, *, attempts: int, token: str, lease: float, jitter: float
+    ) -> tuple[int, list[Claim], list[Wakeup]]:
+        """Claims without a heartbeat: how many went back, which have used up their attempts, whom to wake."""
+        returned, dead, wakeups = self._run("sweep_leases", [], limit, attempts, token, _ms(lease), jitter)
+        return returned, self._claims(dead), [Wakeup.parse(row) for row in wakeups]
+
+    def sweep_lost(
+        self,
+        queue: str,
+        limit: int,
+        *,
+        empty: bool,
+        attempts: int,
+        token: str,
+        lease: float,
+        grace: float,
+        longest: float,
+    ) -> tuple[list[Claim], list[Wakeup]]:
+        """Pending claims of ``queue`` whose message is lost: which have used up their attempts, whom to wake again."""
+        dead, wakeups = self._run(
+            "sweep_lost", [], queue, int(empty), limit, _ms(grace), _ms(longest), attempts, token, _ms(lease)
+        )
+        return self._claims(dead), [Wakeup.parse(row) for row in wakeups]
+
+    def _claims(self, rows: Sequence[Row]) -> list[Claim]:
+        found = []
+        for row in rows:
+            fields = _pairs(row)
+            found.append(Claim.parse(claim_key(self.prefix, fields["kind"], fields["scope"]), fields))
+        return found
+
+    # --- pauses -------------------------------------------------------------------------------------------------------
+    def pause(self, kind: str, reason: str) -> None:
+        """Let no job of ``kind`` begin until :meth:`resume`."""
+        with answering():
+            seconds, _ = self.redis.time()
+            self.redis.hset(f"{self.prefix}:paused:{kind}", mapping={"reason": reason, "since": seconds})
+
+    def resume(self, kind: str) -> list[Wakeup]:
+        """Lift the pause of ``kind``; returns the first thousand claims to wake, the sweep brings the rest."""
+        with answering():
+            self.redis.delete(f"{self.prefix}:paused:{kind}")
+        return self.hurry("pause", whose=kind)
+
+    def paused(self) -> dict[str, dict[str, str]]:
+        """The paused kinds, each with ``reason`` and ``since`` (seconds since the epoch)."""
+        with answering():
+            keys = list(self.redis.scan_iter(f"{self.prefix}:paused:*", count=1_000))
+            return {key.rpartition(":")[2]: self.redis.hgetall(key) for key in keys}
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+    def get(self, key: str) -> Claim | None:
+        """The claim behind a key, if there is one."""
+        with answering():
+            fields = self.redis.hgetall(key)
+        return Claim.parse(key, fields) if fields else None
+
+    def marker(self, key: str) -> tuple[str, str] | None:
+        """Job id and status that the last run of a claim left behind, while the marker lasts."""
+        with answering():
+            text = self.redis.get(key.replace(f"{self.prefix}:job:", f"{self.prefix}:done:", 1))
+        return (text.partition(" ")[0], text.partition(" ")[2]) if text else None
+
+    def exist(self, requests: Sequence[Request]) -> list[bool]:
+        """Whether each request has a claim."""
+        with answering():
+            pipe = self.redis.pipeline(transaction=False)
+            for request in requests:
+                pipe.exists(self.key(request))
+            return [bool(found) for found in pipe.execute()]
+
+    def counts(self, namespace: str) -> dict[str, int]:
+        """Claims of a namespace by state: ``waiting``, ``pending``, ``running``; and the ``slots`` in use."""
+        with answering():
+            return {name: int(n) for name, n in self.redis.hgetall(f"{self.prefix}:count:{namespace}").items()}
+
+    def waiting(self, limit: int = 1_000) -> list[Claim]:
+        """Waiting claims, soonest due first."""
+        return self._read(f"{self.prefix}:due", limit)
+
+    def running(self, limit: int = 1_000) -> list[Claim]:
+        """Running claims, those whose lease ends first in front."""
+        return self._read(f"{self.prefix}:leases", limit)
+
+    def pending(self, queue: str, limit: int = 1_000) -> list[Claim]:
+        """Claims of a queue that a worker has yet to begin, oldest first."""
+        return self._read(f"{self.prefix}:published:{queue}", limit)
+
+    def _read(self, index: str, limit: int) -> list[Claim]:
+        with answering():
+            keys = self.redis.zrange(index, 0, limit - 1)
+            pipe = self.redis.pipeline(transaction=False)
+            for key in keys:
+                pipe.hgetall(key)
+            rows = pipe.execute()
+        return [Claim.parse(key, fields) for key, fields in zip(keys, rows, strict=True) if fields]
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Turn a Redis that does not answer into :class:`QueueUnavailable`."""
+    try:
+        yield
+    except (RedisConnectionError, redis.exceptions.TimeoutError, redis.exceptions.BusyLoadingError, OSError) as error:
+        raise QueueUnavailable(f"Redis does not answer: {type(error).__name__}.") from error
+    except redis.exceptions.ReadOnlyError as error:
+        raise QueueUnavailable("This Redis is a read-only replica.") from error
+
+
+@lru_cache(maxsize=1)
+def _sources() -> Mapping[str, str]:
+    folder = resources.files("nexus_tasks.idempotency") / "lua"
+    files = {
+        item.name.removesuffix(".lua"): item.read_text() for item in folder.iterdir() if item.name.endswith(".lua")
+    }
+    common = files.pop("common")
+    return {name: common + source for name, source in files.items()}
+
+
+def _pairs(flat: Sequence[str]) -> dict[str, str]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)

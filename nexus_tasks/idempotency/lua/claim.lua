@@ -1,0 +1,43 @@
+-- claim: a producer asks for a job. KEYS: one claim key per request. ARGV[2..]: one request each, a JSON object with
+-- id, kind, namespace, queue, scope, args, version, force, reasons, urgency, delay (ms), while_running (drop|rerun),
+-- immutable, anew.
+-- Returns per request {outcome, job id, wake-up or false}; outcome ENQUEUED, MERGED, RERUN, RUNNING or DONE.
+
+local function claim(key, request)
+  local state = field(key, 'state')
+  local delay = number(request.delay)
+  if not state then
+    local id, status = string.match(redis.call('GET', done_key(key)) or '', '^(%S+) (%S+)$')
+    if id and request.immutable and not request.anew and status ~= 'dropped' then return { 'DONE', id, false } end
+    create(key, request)
+    merge(key, request.force, request.reasons, request.urgency)
+    if delay > 0 then
+      to_waiting(key, request.wait_reason, now + delay, '')
+      return { 'ENQUEUED', request.id, false }
+    end
+    return { 'ENQUEUED', request.id, to_pending(key) }
+  end
+  if state == 'running' and request.while_running == 'drop' then return { 'RUNNING', field(key, 'id'), false } end
+  if not request.anew then merge(key, request.force, request.reasons, request.urgency) end
+  if state == 'running' then
+    if request.anew then return { 'RUNNING', field(key, 'id'), false } end
+    redis.call('HSETNX', key, 'rerun_id', request.id)
+    return { 'RERUN', field(key, 'rerun_id'), false }
+  end
+  local id = field(key, 'id')
+  if state == 'waiting' then
+    -- A delay that a caller chose gives way to an earlier request; any other wait has its own reason to last.
+    local due = number(field(key, 'due_at'))
+    if field(key, 'wait_reason') == 'delay' and now + delay < due then
+      due = now + delay
+      redis.call('HSET', key, 'due_at', integer(due))
+      redis.call('ZADD', prefix .. ':due', integer(due), key)
+    end
+    if due <= now then return { 'MERGED', id, to_pending(key) } end
+  end
+  return { 'MERGED', id, false }
+end
+
+local answers = {}
+for i, key in ipairs(KEYS) do answers[i] = claim(key, cjson.decode(ARGV[i + 1])) end
+return answers

@@ -1,0 +1,159 @@
+-- Shared by every transition; the loader puts this file in front of each script.
+-- KEYS are claim keys, ARGV[1] is the prefix: the first part of every key. Times are milliseconds of the Redis server.
+--
+--   <prefix>:job:<kind>:<hash>       hash    the claim. state waiting|pending|running; id, kind, namespace, queue, scope,
+--                                            args, version; force, reasons, urgency (merged for the next run) and run_*
+--                                            (of the current one); errors, crashes, retries, failing_since; token,
+--                                            lease_until, open, slot; due_at, wait_reason, wait_detail; rerun_id, also
+--                                            (ids folded into this job); enqueued_at, published_at, republished
+--   <prefix>:done:<kind>:<hash>      string  "<job id> <status>" of the last run, for 15 minutes (dropped: 24 hours)
+--   <prefix>:due                     zset    waiting claims by due_at
+--   <prefix>:leases                  zset    running claims by lease_until
+--   <prefix>:published:<queue>       zset    pending claims by published_at
+--   <prefix>:delivered:<queue>       string  published_at of the newest message of this queue that a worker has begun
+--   <prefix>:count:<namespace>       hash    claims by state, and `slots`: runs that count against the namespace's cap
+--   <prefix>:waits:<reason>:<whose>  zset    claims waiting for that reason, by enqueued_at; whose: the namespace, or
+--                                            for `pause` the kind
+--   <prefix>:paused:<kind>           hash    why and since when no job of this kind runs
+
+local prefix = ARGV[1]
+local DONE_SECONDS = 900
+local DROPPED_SECONDS = 86400
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+
+local function number(value) return tonumber(value or 0) or 0 end
+
+local function integer(value) return string.format('%.0f', value) end
+
+local function field(key, name) return redis.call('HGET', key, name) end
+
+local function done_key(key) return prefix .. ':done:' .. string.sub(key, #prefix + 6) end
+
+local function waits_key(key, reason)
+  local whose = field(key, reason == 'pause' and 'kind' or 'namespace')
+  return prefix .. ':waits:' .. reason .. ':' .. whose
+end
+
+local function count(key, what, by)
+  local counts = prefix .. ':count:' .. field(key, 'namespace')
+  if redis.call('HINCRBY', counts, what, by) <= 0 then redis.call('HDEL', counts, what) end
+end
+
+-- Takes the claim out of the index of the state it is in. The caller puts it into the next one.
+local function leave(key)
+  local state = field(key, 'state')
+  if not state then return end
+  count(key, state, -1)
+  if state == 'waiting' then
+    redis.call('ZREM', prefix .. ':due', key)
+    redis.call('ZREM', waits_key(key, field(key, 'wait_reason')), key)
+    redis.call('HDEL', key, 'due_at', 'wait_reason', 'wait_detail')
+  elseif state == 'pending' then
+    redis.call('ZREM', prefix .. ':published:' .. field(key, 'queue'), key)
+  else
+    redis.call('ZREM', prefix .. ':leases', key)
+    if field(key, 'slot') then count(key, 'slots', -1) end
+    redis.call('HDEL', key, 'token', 'lease_until', 'open', 'slot')
+  end
+end
+
+local function enter(key, state)
+  redis.call('HSET', key, 'state', state)
+  count(key, state, 1)
+end
+
+-- The message that wakes a worker for this claim; the caller of the script publishes it.
+local function wakeup(key)
+  local f = redis.call('HMGET', key, 'id', 'kind', 'queue', 'args', 'published_at', 'namespace')
+  return { key, f[1], f[2], f[3], f[4], f[5], f[6] }
+end
+
+local function to_pending(key)
+  leave(key)
+  enter(key, 'pending')
+  redis.call('HSET', key, 'published_at', integer(now))
+  redis.call('ZADD', prefix .. ':published:' .. field(key, 'queue'), integer(now), key)
+  return wakeup(key)
+end
+
+local function to_waiting(key, reason, due_at, detail)
+  leave(key)
+  enter(key, 'waiting')
+  redis.call('HSET', key, 'due_at', integer(due_at), 'wait_reason', reason, 'wait_detail', detail or '')
+  redis.call('ZADD', prefix .. ':due', integer(due_at), key)
+  redis.call('ZADD', waits_key(key, reason), number(field(key, 'enqueued_at')), key)
+end
+
+-- `slot` is false for the siblings of a batch: a batch counts once against its namespace's cap.
+local function to_running(key, token, lease, slot)
+  leave(key)
+  enter(key, 'running')
+  redis.call('HSET', key, 'token', token, 'lease_until', integer(now + lease), 'started_at', integer(now))
+  redis.call('HDEL', key, 'republished')
+  if slot then
+    redis.call('HSET', key, 'slot', '1')
+    count(key, 'slots', 1)
+  end
+  redis.call('ZADD', prefix .. ':leases', integer(now + lease), key)
+end
+
+-- Creates the claim's fields from a request (a JSON object); the caller then moves it into a state.
+local function create(key, request)
+  redis.call('HSET', key, 'id', request.id, 'kind', request.kind, 'namespace', request.namespace, 'queue', request.queue,
+    'scope', request.scope, 'args', request.args, 'version', request.version, 'enqueued_at', integer(now))
+end
+
+-- Merges a request's flags into those of the next run: force OR-ed, reasons a set, live wins over dream.
+local function merge(key, force, reasons, urgency)
+  if force == '1' then redis.call('HSET', key, 'force', '1') end
+  if urgency == 'live' or (urgency and urgency ~= '' and not field(key, 'urgency')) then
+    redis.call('HSET', key, 'urgency', urgency)
+  end
+  local known = field(key, 'reasons') or ''
+  for reason in string.gmatch(reasons or '', '[^,]+') do
+    if not string.find(',' .. known .. ',', ',' .. reason .. ',', 1, true) then
+      known = known == '' and reason or known .. ',' .. reason
+    end
+  end
+  if known ~= '' then redis.call('HSET', key, 'reasons', known) end
+end
+
+-- The merged flags become those of the run that starts now.
+local function flags_to_run(key)
+  local f = redis.call('HMGET', key, 'force', 'reasons', 'urgency')
+  redis.call('HSET', key, 'run_force', f[1] or '', 'run_reasons', f[2] or '', 'run_urgency', f[3] or '')
+  redis.call('HDEL', key, 'force', 'reasons', 'urgency')
+end
+
+-- A run that did not end gives its flags back, and a rerun that waited for its end folds in: one run serves both ids.
+local function flags_from_run(key)
+  local f = redis.call('HMGET', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'also')
+  merge(key, f[1], f[2], f[3])
+  redis.call('HDEL', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id')
+  if f[4] then redis.call('HSET', key, 'also', f[5] and (f[5] .. ',' .. f[4]) or f[4]) end
+end
+
+-- Ends the claim's run: the rerun that was asked for becomes the claim's next life, else a marker stays behind.
+-- Returns the rerun's wake-up or nil.
+local function conclude(key, status)
+  local rerun = field(key, 'rerun_id')
+  if rerun then
+    redis.call('HDEL', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'also', 'errors', 'crashes', 'retries',
+      'failing_since')
+    redis.call('HSET', key, 'id', rerun, 'enqueued_at', integer(now))
+    return to_pending(key)
+  end
+  local id = field(key, 'id')
+  leave(key)
+  redis.call('DEL', key)
+  if status ~= 'gone' then redis.call('SET', done_key(key), id .. ' ' .. status, 'EX', DONE_SECONDS) end
+  return nil
+end
+
+-- A run of this namespace has ended: the claim that has waited longest for a free slot is published.
+local function next_in_line(namespace, wakeups)
+  local waiting = redis.call('ZRANGE', prefix .. ':waits:concurrency:' .. namespace, 0, 0)[1]
+  if waiting then table.insert(wakeups, to_pending(waiting)) end
+end

@@ -1,0 +1,20 @@
+-- renew: the heartbeat of a worker process. KEYS: its running claims. ARGV: 2 lease (ms), then per claim its token and
+-- its request (JSON). A claim that is gone without a marker is made again: Redis was flushed under a live run.
+-- Returns the positions (from 1) of the claims that are no longer this process's.
+
+local lease, lost = number(ARGV[2]), {}
+for i, key in ipairs(KEYS) do
+  local token = ARGV[2 * i + 1]
+  if field(key, 'token') == token then
+    redis.call('HSET', key, 'lease_until', integer(now + lease))
+    redis.call('ZADD', prefix .. ':leases', integer(now + lease), key)
+  elseif redis.call('EXISTS', key) == 0 and redis.call('EXISTS', done_key(key)) == 0 then
+    local request = cjson.decode(ARGV[2 * i + 2])
+    create(key, request)
+    to_running(key, token, lease, request.slot)
+    redis.call('HSET', key, 'run_force', request.force, 'run_reasons', request.reasons, 'run_urgency', request.urgency)
+  else
+    table.insert(lost, i)
+  end
+end
+return lost

@@ -1,0 +1,22 @@
+-- sweep_leases: running claims whose heartbeat has stopped. ARGV: 2 how many at the most, 3 attempts before a job is
+-- dead, 4 a token of the sweep's own, 5 lease (ms), 6 a random number from 0 to 1.
+-- Each crash counts; its claim is due again within 2 s. One that has used up its attempts is taken over by the sweep,
+-- which writes the dead letter and then fails it.
+-- Returns {number of claims returned to the queue, fields of the claims that have used up their attempts, wake-ups}.
+
+local returned, dead, wakeups = 0, {}, {}
+local expired = redis.call('ZRANGE', prefix .. ':leases', '-inf', integer(now), 'BYSCORE', 'LIMIT', 0, ARGV[2])
+for _, key in ipairs(expired) do
+  local crashes = redis.call('HINCRBY', key, 'crashes', 1)
+  local namespace, slot = field(key, 'namespace'), field(key, 'slot')
+  if crashes + number(field(key, 'errors')) >= number(ARGV[3]) then
+    to_running(key, ARGV[4], number(ARGV[5]), false)
+    table.insert(dead, redis.call('HGETALL', key))
+  else
+    flags_from_run(key)
+    to_waiting(key, 'crash', now + math.floor(2000 * tonumber(ARGV[6])), '')
+    returned = returned + 1
+  end
+  if slot then next_in_line(namespace, wakeups) end
+end
+return { returned, dead, wakeups }

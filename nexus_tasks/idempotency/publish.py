@@ -1,0 +1,38 @@
+"""Sending wake-ups. A wake-up that is not sent is no loss: the sweep finds its claim pending and sends another."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from nexus_tasks.idempotency.claim import Wakeup
+from nexus_tasks.idempotency.request import VERSION
+
+log = logging.getLogger(__name__)
+
+HEADER = "nexus"
+TASK_PREFIX = "nexus_tasks."
+
+
+def publish(app: Celery, wakeups: Iterable[Wakeup], **options: Any) -> int:
+    """Publish each wake-up as a message of its job's own task; returns how many went out."""
+    sent = 0
+    for wakeup in wakeups:
+        try:
+            app.tasks[TASK_PREFIX + wakeup.kind].send(wakeup, **options)
+            sent += 1
+        except OperationalError as error:
+            log.warning("Job %s is queued, its message is not (%s); the sweep will send it.", wakeup.job_id, error)
+        except KeyError:
+            # A job kind that only another worker knows: its own sweep publishes it.
+            log.warning("No task named %s%s is registered here.", TASK_PREFIX, wakeup.kind)
+    return sent
+
+
+def header(wakeup: Wakeup) -> Mapping[str, Any]:
+    """What a message tells the worker beside the task's arguments."""
+    return {HEADER: {"version": VERSION, "published_at": wakeup.published_at}}

@@ -1,0 +1,79 @@
+"""What a producer asks for, and the idempotency key that makes two requests the same work."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+# Raised when the meaning of a claim's fields or of a message changes; an older worker leaves newer claims alone.
+VERSION = 1
+
+WhileRunning = Literal["drop", "rerun"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """What is merged when requests for the same work meet: force OR-ed, reasons a set, live wins over dream."""
+
+    force: bool = False
+    reasons: tuple[str, ...] = ()
+    urgency: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One request for a job, ready to be claimed. ``scope`` and ``args`` are canonical JSON."""
+
+    id: str
+    kind: str
+    namespace: str
+    queue: str
+    scope: str
+    args: str
+    flags: Flags
+    while_running: WhileRunning
+    immutable: bool
+    delay: float = 0.0  # seconds
+    wait_reason: str = "delay"
+    anew: bool = False
+
+    def key(self, prefix: str) -> str:
+        """The idempotency key: ``<prefix>:job:<kind>:<sha256 of the canonical scope>``."""
+        return claim_key(prefix, self.kind, self.scope)
+
+    def as_json(self) -> str:
+        """The request as the Lua scripts read it."""
+        fields = asdict(self)
+        del fields["flags"]
+        fields |= {
+            "version": VERSION,
+            "delay": int(self.delay * 1000),
+            "force": "1" if self.flags.force else "",
+            "reasons": ",".join(self.flags.reasons),
+            "urgency": self.flags.urgency,
+        }
+        return json.dumps(fields)
+
+    def renewed(self) -> Request:
+        """The same request, past the done marker and setting no flag: how reconcile, erasure and replay ask."""
+        return replace(self, anew=True, flags=Flags())
+
+
+def claim_key(prefix: str, kind: str, scope: str) -> str:
+    """The idempotency key of a kind and its canonical scope."""
+    return f"{prefix}:job:{kind}:{hashlib.sha256(scope.encode()).hexdigest()}"
+
+
+def canonical(value: Mapping[str, Any]) -> str:
+    """Sorted JSON in UTF-8 NFC, without ``None`` (absent and ``None`` are the same). Floats are a bug: they have no
+    single spelling.
+    """
+    for name, item in value.items():
+        assert not isinstance(item, float), f"{name} is a float and cannot be part of a key"
+    kept = {name: item for name, item in value.items() if item is not None}
+    text = json.dumps(kept, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return unicodedata.normalize("NFC", text)

@@ -1,0 +1,87 @@
+"""What ``.delay()`` returns: Celery's result, and how the job really ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from celery.result import AsyncResult
+
+from nexus_tasks.errors import JobFailed, WaitTimeout
+from nexus_tasks.idempotency.binding import binding
+from nexus_tasks.idempotency.claim import Claimed
+from nexus_tasks.idempotency.request import claim_key
+from nexus_tasks.types import JobOutcome
+
+_FIRST_LOOK, _LONGEST_PAUSE = 0.02, 0.5
+
+
+class JobResult(AsyncResult):  # type: ignore[misc]
+    """A job that was asked for. ``id`` is that of the job which does the work: the waiting one's for a duplicate."""
+
+    def __init__(
+        self,
+        id: str,
+        *,
+        outcome: Claimed,
+        kind: str,
+        scope: str,
+        created: bool,
+        **options: Any,
+    ) -> None:
+        super().__init__(id, **options)
+        self.outcome = outcome
+        self.kind = kind
+        self.scope = scope
+        self.created = created
+        self.parts: tuple[JobResult, ...] = ()
+        self._asked_at = time.time()
+
+    def joined(self, others: Sequence[JobResult]) -> JobResult:
+        """This result, standing also for ``others`` (one job per observer, say): it ends when all have ended."""
+        self.parts = tuple(others)
+        self.created = self.created or any(other.created for other in others)
+        return self
+
+    def wait(self, timeout: float | None = None, **_options: Any) -> JobOutcome:
+        """Wait until the job has ended, and say how.
+
+        Raises:
+            JobFailed: it is a dead letter.
+            WaitTimeout: ``timeout`` seconds are up; the job goes on. (A :class:`TimeoutError`.)
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        outcomes = [part._await(deadline) for part in (self, *self.parts)]
+        for outcome in outcomes:
+            if outcome.status == "dead":
+                raise JobFailed(
+                    f"{self.kind} {outcome.job_id} is a dead letter: {outcome.details.get('error', 'no error text')}"
+                )
+        return outcomes[0]
+
+    def _await(self, deadline: float | None) -> JobOutcome:
+        pause = _FIRST_LOOK
+        while True:
+            outcome = self.look()
+            if outcome:
+                return outcome
+            if deadline is not None and time.monotonic() >= deadline:
+                raise WaitTimeout(f"{self.kind} {self.id} has not ended in time.")
+            time.sleep(pause if deadline is None else min(pause, max(deadline - time.monotonic(), 0.0)))
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+    def look(self) -> JobOutcome | None:
+        """How the job ended, or ``None`` while it has not."""
+        bound = binding()
+        # Order matters: a claim that is seen absent first has its run row already.
+        key = claim_key(bound.claims.prefix, self.kind, self.scope)
+        claim = bound.claims.get(key)
+        mine = claim and self.id in (claim.job_id, claim.rerun_id, *claim.also)
+        marker = None if claim else bound.claims.marker(key)
+        outcome = bound.storage.outcome(str(self.id), self.kind, self.scope, self._asked_at)
+        if outcome and (outcome.job_id == self.id or not mine):
+            return outcome
+        if marker and marker[0] == self.id and marker[1] == "dropped":
+            return JobOutcome(status="dropped", job_id=str(self.id))
+        return None

@@ -1,0 +1,194 @@
+"""The sweep: every worker looks every two seconds for what got stuck; one at a time does the work."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Sequence
+
+from celery import Celery, bootsteps
+from kombu.exceptions import OperationalError
+
+from nexus_tasks.errors import NexusError, QueueUnavailable
+from nexus_tasks.idempotency.binding import Binding, binding
+from nexus_tasks.idempotency.claim import Claim, Wakeup
+from nexus_tasks.idempotency.claims import answering
+from nexus_tasks.idempotency.policy import PROBE_EVERY
+from nexus_tasks.idempotency.publish import TASK_PREFIX, publish
+from nexus_tasks.idempotency.run import new_token
+
+log = logging.getLogger(__name__)
+
+EVERY = 2.0
+RECONCILE_EVERY = 10.0
+GRACE, LONGEST_GRACE = 10.0, 600.0
+AT_ONCE = 500  # claims per step of a tick
+LOCK_SECONDS = 10  # a sweeper that dies in its tick blocks the others this long at the most
+
+
+class Sweeper:
+    """Returns to the queue what a dead worker, a lost message or a flushed Redis left behind."""
+
+    def __init__(self, app: Celery, bound: Binding) -> None:
+        self.app, self.bound, self.claims = app, bound, bound.claims
+        self.token = new_token()
+        self._lock = f"{self.claims.prefix}:sweeping"
+        self._last_answer: float | None = None
+        self._hold_leases_until = 0.0
+        self._reconciled_at = self._probed_at = float("-inf")
+
+    def tick(self) -> None:
+        """One look at everything; does nothing while another worker's tick is under way."""
+        with answering():
+            mine = self.claims.redis.set(self._lock, self.token, nx=True, ex=LOCK_SECONDS)
+        if not mine:
+            return
+        try:
+            self._note_answer()
+            self._due()
+            self._leases()
+            for queue in self.app.amqp.queues:
+                self._lost(queue)
+            now = time.monotonic()
+            if now - self._probed_at >= PROBE_EVERY:
+                self._probed_at = now
+                self.probe()
+            if now - self._reconciled_at >= RECONCILE_EVERY:
+                self._reconciled_at = now
+                self.reconcile()
+        finally:
+            with answering():
+                if self.claims.redis.get(self._lock) == self.token:
+                    self.claims.redis.delete(self._lock)
+
+    def reconcile(self) -> int:
+        """Enqueue what storage wants and no claim stands for; returns how many jobs that made."""
+        made = 0
+        wanted = self.bound.storage.wanted(AT_ONCE)
+        exist = self.claims.exist(wanted) if wanted else []
+        missing = [request for request, there in zip(wanted, exist, strict=True) if not there]
+        for ticket in self.claims.claim([request.renewed() for request in missing]):
+            made += publish(self.app, [ticket.wakeup]) if ticket.wakeup else 0
+        if made:
+            log.info("Reconcile enqueued %d jobs that storage wanted.", made)
+        return made
+
+    def probe(self) -> None:
+        """Lift the pause of every kind whose cause is gone."""
+        for kind in self.claims.paused():
+            try:
+                self.bound.storage.probe(kind)
+            except NexusError as error:
+                log.warning("%s stays paused: %s", kind, error)
+            else:
+                self.resume(kind)
+
+    def resume(self, kind: str) -> None:
+        """Lift the pause of ``kind`` and wake what waited for it."""
+        publish(self.app, self.claims.resume(kind))
+
+    def _note_answer(self) -> None:
+        """After Redis was away nobody could renew: no lease is expired until one full lease has passed."""
+        now = time.monotonic()
+        with answering():
+            uptime = float(self.claims.redis.info("server")["uptime_in_seconds"])
+        away = self._last_answer is not None and now - self._last_answer > EVERY + self.bound.lease / 2
+        if away or uptime < self.bound.lease:
+            self._hold_leases_until = max(self._hold_leases_until, now + self.bound.lease - (0 if away else uptime))
+        self._last_answer = now
+
+    def _due(self) -> None:
+        while wakeups := self.claims.sweep_due(AT_ONCE):
+            publish(self.app, wakeups)
+            if len(wakeups) < AT_ONCE:
+                break
+
+    def _leases(self) -> None:
+        if time.monotonic() < self._hold_leases_until:
+            return
+        returned, dead, wakeups = self.claims.sweep_leases(
+            AT_ONCE, attempts=self.bound.max_attempts, token=self.token, lease=self.bound.lease, jitter=random.random()
+        )
+        if returned:
+            log.warning("%d jobs lost their worker and go back to the queue.", returned)
+        self._bury(dead)
+        publish(self.app, wakeups)
+
+    def _lost(self, queue: str) -> None:
+        dead, wakeups = self.claims.sweep_lost(
+            queue,
+            AT_ONCE,
+            empty=self._is_empty(queue),
+            attempts=self.bound.max_attempts,
+            token=self.token,
+            lease=self.bound.lease,
+            grace=GRACE,
+            longest=LONGEST_GRACE,
+        )
+        if wakeups:
+            log.warning("%d messages of queue %s were lost and are sent again.", len(wakeups), queue)
+        self._bury(dead)
+        publish(self.app, wakeups)
+
+    def _is_empty(self, queue: str) -> bool:
+        try:
+            with self.app.connection_for_read() as connection, connection.channel() as channel:
+                return int(self.app.amqp.queues[queue](channel).queue_declare(passive=True).message_count) == 0
+        except connection_faults(self.app):
+            return False
+
+    def _bury(self, dead: Sequence[Claim]) -> None:
+        wakeups: list[Wakeup] = []
+        for claim in dead:
+            self.bound.storage.dead_letter(claim, None)
+            log.error("Job %s (%s) is a dead letter: its worker died every time.", claim.job_id, claim.kind)
+            wakeups += self.claims.finish([claim], ["dead"])
+        publish(self.app, wakeups)
+
+
+def connection_faults(app: Celery) -> tuple[type[BaseException], ...]:
+    """What the broker's transport raises when it does not answer, or when a queue does not exist yet."""
+    connection = app.connection_for_read()
+    return (OperationalError, *connection.connection_errors, *connection.channel_errors)
+
+
+class SweepStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Runs the sweep in a thread of the worker's main process: a blocking tick on the event loop stalls consumption."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, _worker: object, **_options: object) -> None:
+        self._stopped = threading.Event()
+
+    def start(self, worker: object) -> None:
+        """Called when the worker starts, after its pool has forked."""
+        threading.Thread(target=self._run, args=(worker.app,), name="nexus-sweep", daemon=True).start()  # type: ignore[attr-defined]
+
+    def stop(self, _worker: object) -> None:
+        """Called when the worker shuts down."""
+        self._stopped.set()
+
+    def _run(self, app: Celery) -> None:
+        bound = binding()
+        sweeper = Sweeper(app, bound)
+        silent_until = 0.0
+        started = False
+        while True:
+            try:
+                if not started:
+                    for name, task in app.tasks.items():
+                        if name.startswith(TASK_PREFIX) and hasattr(task, "kind"):
+                            sweeper.resume(task.kind)
+                    started = True
+                sweeper.tick()
+            except (QueueUnavailable, NexusError) as error:
+                # One line a minute while something is away: the next tick tries again.
+                if time.monotonic() >= silent_until:
+                    log.warning("The sweep could not look: %s", error)
+                    silent_until = time.monotonic() + 60
+            except Exception:
+                log.exception("The sweep failed; it goes on.")
+            if self._stopped.wait(EVERY * random.uniform(0.8, 1.2)):
+                return

@@ -1,0 +1,125 @@
+"""Derivations: which observer wants facts from which message. The outbox of ``derive_memory``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Derivation, Memory, Namespace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A message whose facts are wanted."""
+
+    memory_id: int
+    tokens: int
+    stored_at: datetime
+
+
+def state(tx: Transaction, namespace_id: int, memory: Memory, observer: str) -> tuple[str, str | None]:
+    """State and batch of a derivation, which is made when nobody had asked for it."""
+    assert memory.session_id is not None
+    tx.execute(
+        insert(Derivation)
+        .values(namespace_id=namespace_id, memory_id=memory.id, session_id=memory.session_id, observer=observer)
+        .on_conflict_do_nothing()
+    )
+    query = select(Derivation.state, Derivation.batch).where(
+        Derivation.memory_id == memory.id, Derivation.observer == observer
+    )
+    found, batch = tx.execute(query).one()
+    return str(found), batch
+
+
+def wanted(
+    tx: Transaction, session_id: int, observer: str, *, batch: str | None = None, limit: int = 500
+) -> list[Wanted]:
+    """The oldest wanted messages of a session; with ``batch`` those of one model call that was cut off."""
+    query = (
+        select(Memory.id, Memory.tokens, Memory.created_at)
+        .join(Derivation, Derivation.memory_id == Memory.id)
+        .where(Derivation.session_id == session_id, Derivation.observer == observer, Derivation.state == "wanted")
+        .order_by(Derivation.memory_id)
+        .limit(limit)
+    )
+    if batch:
+        query = query.where(Derivation.batch == batch)
+    return [Wanted(memory_id=i, tokens=tokens, stored_at=at) for i, tokens, at in tx.execute(query)]
+
+
+def store_batch(tx: Transaction, memory_ids: Sequence[int], observer: str, batch: str) -> None:
+    """Note the members of a model call before it is made, so that a rerun asks the same question."""
+    tx.execute(
+        update(Derivation)
+        .where(Derivation.memory_id.in_(memory_ids), Derivation.observer == observer, Derivation.state == "wanted")
+        .values(batch=batch)
+    )
+
+
+def lock_wanted(tx: Transaction, memory_ids: Sequence[int], observer: str) -> list[int]:
+    """Lock the derivations that are still wanted, and their sources; returns their memory ids.
+
+    What was erased or derived by another run meanwhile is not among them: its facts must not be stored.
+    """
+    query = (
+        select(Derivation.memory_id)
+        .join(Memory, Memory.id == Derivation.memory_id)
+        .where(Derivation.memory_id.in_(memory_ids), Derivation.observer == observer, Derivation.state == "wanted")
+        .order_by(Derivation.memory_id)
+        .with_for_update(of=[Derivation, Memory], key_share=True)
+    )
+    return list(tx.scalars(query))
+
+
+def done(tx: Transaction, memory_ids: Sequence[int], observer: str) -> int:
+    """Flip wanted derivations to done; returns how many that were."""
+    flipped = tx.execute(
+        update(Derivation)
+        .where(Derivation.memory_id.in_(memory_ids), Derivation.observer == observer, Derivation.state == "wanted")
+        .values(state="done", batch=None)
+        .returning(Derivation.id)
+    )
+    return len(flipped.all())
+
+
+def mark(tx: Transaction, memory_id: int, observer: str, *, dead: bool) -> None:
+    """Take a derivation out of the outbox with its dead letter, or put it back when it is retried."""
+    was, becomes = ("wanted", "dead") if dead else ("dead", "wanted")
+    tx.execute(
+        update(Derivation)
+        .where(Derivation.memory_id == memory_id, Derivation.observer == observer, Derivation.state == was)
+        .values(state=becomes, batch=None)
+    )
+
+
+def page(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int, str]]:
+    """Derivation id, namespace, memory id and observer of wanted derivations from id ``after`` on."""
+    query = (
+        select(Derivation.id, Namespace.name, Derivation.memory_id, Derivation.observer)
+        .join(Namespace, Namespace.id == Derivation.namespace_id)
+        .where(Derivation.state == "wanted", Derivation.id > after)
+        .order_by(Derivation.id)
+        .limit(limit)
+    )
+    return [row._tuple() for row in tx.execute(query)]
+
+
+def underived_messages(tx: Transaction, session_id: int) -> set[int]:
+    """Messages of a session from which no observer has derived facts yet."""
+    query = select(Derivation.memory_id).where(Derivation.session_id == session_id, Derivation.state != "done")
+    return set(tx.scalars(query))
+
+
+def backlog(tx: Transaction, namespace_id: int) -> tuple[int, datetime | None]:
+    """How many messages of a namespace have wanted derivations, and when the oldest of them was stored."""
+    query = select(func.count(func.distinct(Derivation.memory_id)), func.min(Derivation.created_at)).where(
+        Derivation.namespace_id == namespace_id, Derivation.state == "wanted"
+    )
+    messages, oldest = tx.execute(query).one()
+    return int(messages), oldest

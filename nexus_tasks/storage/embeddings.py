@@ -1,0 +1,42 @@
+"""Vectors, stored per embedding model beside the memories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from nexus_tasks.embeddings.base import Vectors
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Embedding, Memory
+
+
+def store(tx: Transaction, namespace_id: int, model: str, memory_ids: Sequence[int], vectors: Vectors) -> None:
+    """Store (or replace, when a wording changed) the vectors of memories."""
+    if not memory_ids:
+        return
+    rows = {
+        memory_id: {"memory_id": memory_id, "model": model, "namespace_id": namespace_id, "vector": vector}
+        for memory_id, vector in zip(memory_ids, vectors, strict=True)
+    }
+    statement = insert(Embedding).values([rows[memory_id] for memory_id in sorted(rows)])
+    tx.execute(
+        statement.on_conflict_do_update(
+            index_elements=[Embedding.memory_id, Embedding.model], set_={"vector": statement.excluded.vector}
+        )
+    )
+
+
+def missing(tx: Transaction, namespace_id: int, model: str) -> int:
+    """How many active memories of a namespace have no vector of ``model``: un-derived messages, usually."""
+    has = (
+        select(Embedding.memory_id)
+        .where(Embedding.memory_id == Memory.id, Embedding.model == model)
+        .correlate(Memory)
+        .exists()
+    )
+    query = select(func.count()).where(
+        Memory.namespace_id == namespace_id, Memory.valid_to.is_(None), Memory.archived_at.is_(None), ~has
+    )
+    return int(tx.scalar(query) or 0)

@@ -1,0 +1,83 @@
+"""Connections to Postgres: one engine per process and URL, a transaction as a ``with`` block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TypeAlias
+
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.orm import Session as _Session
+
+from nexus_tasks.errors import SchemaOutdated, Transient
+
+# Postgres error classes that pass by themselves: connection trouble, rollback (deadlock, serialisation), resources,
+# operator intervention, and the system's own errors.
+_PASSING = ("08", "40", "53", "57", "58")
+_UNDEFINED_TABLE_OR_COLUMN = ("42P01", "42703")
+
+Transaction: TypeAlias = _Session
+
+
+class Database:
+    """A pool of connections. ``transaction()`` is the only way in; it commits when its block ends well."""
+
+    def __init__(self, url: str, pool_size: int = 10) -> None:
+        self.url = url
+        self.engine: Engine = create_engine(
+            url,
+            pool_size=pool_size,
+            max_overflow=pool_size,
+            pool_pre_ping=True,  # a restarted server costs one round trip, not one failed job per connection
+            pool_recycle=1_800,
+            connect_args={"connect_timeout": 5, "application_name": "nexus-tasks"},
+        )
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """One transaction, READ COMMITTED, committed at the end of the block and rolled back on any error.
+
+        Raises:
+            Transient: the server is away, restarting, out of connections, or chose this transaction in a deadlock.
+            SchemaOutdated: a table or column is missing.
+        """
+        try:
+            with Transaction(self.engine, expire_on_commit=False) as session, session.begin():
+                yield session
+        except DBAPIError as error:
+            raise _translate(error) from error
+
+    def dispose(self) -> None:
+        """Close every pooled connection."""
+        self.engine.dispose()
+
+
+def _translate(error: DBAPIError) -> Exception:
+    state = getattr(error.orig, "sqlstate", None) or ""
+    if state in _UNDEFINED_TABLE_OR_COLUMN:
+        return SchemaOutdated()
+    if error.connection_invalidated or isinstance(error, OperationalError) or state.startswith(_PASSING):
+        # Only the first line: libpq repeats it for each address and adds hints about the server's own host.
+        return Transient(f"Postgres: {str(error.orig).strip().splitlines()[0] if str(error.orig) else 'no answer'}.")
+    return error
+
+
+@lru_cache(maxsize=8)
+def _database(url: str, pool_size: int, _pid: int) -> Database:
+    return Database(url, pool_size)
+
+
+def database(url: str, pool_size: int = 10) -> Database:
+    """This process's :class:`Database` for ``url``; a forked child gets its own."""
+    return _database(url, pool_size, os.getpid())
+
+
+def _forget_after_fork() -> None:
+    # A child must not speak on its parent's sockets, nor close them with a goodbye on the wire.
+    _database.cache_clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

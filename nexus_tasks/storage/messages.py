@@ -1,0 +1,143 @@
+"""Storing messages: raw memories with a gapless ``seq``, and the derivations they make wanted, in one transaction."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Derivation, Memory, Session
+from nexus_tasks.text import estimate_tokens
+from nexus_tasks.types import Message, to_utc
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """What storing did. ``memory_ids`` are the new raw memories, in order; ``observers`` want facts from them."""
+
+    session_id: int
+    memory_ids: tuple[int, ...]
+    duplicates: int
+    observers: tuple[str, ...]
+
+
+def store(
+    tx: Transaction, namespace_id: int, session_key: str, messages: Sequence[Message], observers: Sequence[str]
+) -> Stored:
+    """Append ``messages`` to a session (made, or opened again, as needed), leaving out those it has already."""
+    session = _locked_session(tx, namespace_id, session_key)
+    keys = message_keys(session_key, messages)
+    known = set(
+        tx.scalars(
+            select(Memory.message_key).where(
+                Memory.namespace_id == namespace_id,
+                Memory.session_id == session.id,
+                Memory.level == "raw",
+                Memory.message_key.in_(keys),
+            )
+        )
+    )
+    new: dict[str, Message] = {}
+    for key, message in zip(keys, messages, strict=True):
+        if key not in known:
+            new.setdefault(key, message)
+    ids = _insert(tx, session, new) if new else []
+    if ids:
+        # A message to a session that was ended opens it again.
+        tx.execute(
+            update(Session).where(Session.id == session.id).values(last_seq=Session.last_seq + len(ids), ended_at=None)
+        )
+        tx.execute(
+            insert(Derivation),
+            [
+                {"namespace_id": namespace_id, "memory_id": memory_id, "session_id": session.id, "observer": observer}
+                for memory_id in ids
+                for observer in observers
+            ],
+        ) if observers else None
+    return Stored(
+        session_id=session.id, memory_ids=tuple(ids), duplicates=len(messages) - len(ids), observers=tuple(observers)
+    )
+
+
+def message_keys(session_key: str, messages: Sequence[Message]) -> list[str]:
+    """The idempotency key of each message: its own id, else a hash that tells two equal turns of one call apart."""
+    seen: Counter[str] = Counter()
+    keys = []
+    for message in messages:
+        if message.id is not None:
+            keys.append(f"id:{message.id}")
+            continue
+        when = to_utc(message.occurred_at).isoformat() if message.occurred_at else ""
+        calls = [dict(call) for call in message.tool_calls]
+        parts = [session_key, message.role, message.author or message.role, when, message.content, calls]
+        digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+        seen[digest] += 1
+        keys.append(f"hash:{digest}:{seen[digest]}")
+    return keys
+
+
+def _locked_session(tx: Transaction, namespace_id: int, session_key: str) -> Session:
+    tx.execute(upsert(Session).values(namespace_id=namespace_id, session_key=session_key).on_conflict_do_nothing())
+    return tx.scalars(
+        select(Session)
+        .where(Session.namespace_id == namespace_id, Session.session_key == session_key)
+        .with_for_update()
+    ).one()
+
+
+def _insert(tx: Transaction, session: Session, new: dict[str, Message]) -> list[int]:
+    now = datetime.now(UTC)
+    rows = [
+        {
+            "namespace_id": session.namespace_id,
+            "session_id": session.id,
+            "level": "raw",
+            "content": message.content,
+            "tokens": estimate_tokens(message.content),
+            "occurred_at": to_utc(message.occurred_at) if message.occurred_at else now,
+            "seq": session.last_seq + position,
+            "role": message.role,
+            "author": message.author or message.role,
+            "external_id": message.id,
+            "message_key": key,
+            "tool_calls": [dict(call) for call in message.tool_calls] or None,
+        }
+        for position, (key, message) in enumerate(new.items(), start=1)
+    ]
+    inserted = tx.execute(insert(Memory).returning(Memory.id, sort_by_parameter_order=True), rows)
+    return list(inserted.scalars())
+
+
+def participants(tx: Transaction, session_id: int, through_seq: int) -> list[str]:
+    """Who spoke in a session up to ``through_seq``, in order of first appearance; tools and system prompts left out."""
+    first = func.min(Memory.seq)
+    rows = tx.execute(
+        select(Memory.author)
+        .where(
+            Memory.session_id == session_id,
+            Memory.level == "raw",
+            Memory.role.in_(("user", "assistant")),
+            Memory.seq <= through_seq,
+        )
+        .group_by(Memory.author)
+        .order_by(first)
+    )
+    return [str(author) for author in rows.scalars()]
+
+
+def window(tx: Transaction, session_id: int, after: int, through: int, limit: int | None = None) -> Sequence[Memory]:
+    """Raw memories with ``after < seq <= through``, in order; with ``limit`` only the last ones."""
+    query = select(Memory).where(
+        Memory.session_id == session_id, Memory.level == "raw", Memory.seq > after, Memory.seq <= through
+    )
+    if limit is None:
+        return tx.scalars(query.order_by(Memory.seq)).all()
+    return tx.scalars(query.order_by(Memory.seq.desc()).limit(limit)).all()[::-1]

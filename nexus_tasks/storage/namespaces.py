@@ -1,0 +1,105 @@
+"""Namespaces: tenants and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from nexus_tasks.errors import NotFound
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Namespace
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamespaceSettings:
+    """A namespace; ``None`` means the process-wide setting."""
+
+    id: int
+    name: str
+    observers: tuple[str, ...]
+    budget_usd_per_day: float | None
+    concurrency: int | None
+
+
+def _settings(row: Namespace) -> NamespaceSettings:
+    budget = row.budget_usd_per_day
+    return NamespaceSettings(
+        id=row.id,
+        name=row.name,
+        observers=tuple(row.observers),
+        budget_usd_per_day=None if budget is None else float(budget),
+        concurrency=row.concurrency,
+    )
+
+
+def find(tx: Transaction, name: str) -> NamespaceSettings | None:
+    """The namespace, or ``None``."""
+    row = tx.scalar(select(Namespace).where(Namespace.name == name))
+    return _settings(row) if row else None
+
+
+def get(tx: Transaction, name: str) -> NamespaceSettings:
+    """The namespace.
+
+    Raises:
+        NotFound: there is none of that name.
+    """
+    found = find(tx, name)
+    if found is None:
+        raise NotFound(
+            f"There is no namespace {name!r}.",
+            remedy="It is made by the first `nexus ingest`; see `nexus namespaces list`.",
+        )
+    return found
+
+
+def ensure(tx: Transaction, name: str) -> NamespaceSettings:
+    """The namespace, made with default settings when it is new."""
+    found = find(tx, name)
+    if found:
+        return found
+    tx.execute(insert(Namespace).values(name=name).on_conflict_do_nothing())
+    return get(tx, name)
+
+
+def every(tx: Transaction) -> Sequence[NamespaceSettings]:
+    """All namespaces, by name."""
+    return [_settings(row) for row in tx.scalars(select(Namespace).order_by(Namespace.name))]
+
+
+def change(
+    tx: Transaction,
+    name: str,
+    *,
+    observers: Sequence[str] | None = None,
+    budget_usd_per_day: float | None = None,
+    concurrency: int | None = None,
+    unset: Sequence[str] = (),
+) -> NamespaceSettings:
+    """Change the given settings; those named in ``unset`` go back to the process-wide one."""
+    values: dict[str, Any] = dict.fromkeys(unset)
+    if observers is not None:
+        values["observers"] = list(observers)
+    if budget_usd_per_day is not None:
+        values["budget_usd_per_day"] = Decimal(str(budget_usd_per_day))
+    if concurrency is not None:
+        values["concurrency"] = concurrency
+    if values:
+        tx.execute(update(Namespace).where(Namespace.name == name).values(**values))
+    tx.expire_all()
+    return get(tx, name)
+
+
+def summary(known: NamespaceSettings) -> dict[str, Any]:
+    """A namespace as the command line shows it."""
+    return {
+        "namespace": known.name,
+        "observers": list(known.observers),
+        "budget_usd_per_day": known.budget_usd_per_day,
+        "concurrency": known.concurrency,
+    }

@@ -1,0 +1,110 @@
+"""Perspectives: who holds memories about whom, and how far those have been reflected on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import ScalarSelect, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Memory, Namespace, PerspectiveRow
+
+
+def locked(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence[str]) -> dict[str, PerspectiveRow]:
+    """The perspectives of ``observer`` on each subject, made as needed, locked in one order until the commit.
+
+    The lock makes the ids of a perspective's facts grow in the order of their commits, so that a watermark on ids
+    never passes a fact that is yet to be committed.
+    """
+    for subject in sorted(set(subjects)):
+        tx.execute(
+            insert(PerspectiveRow)
+            .values(namespace_id=namespace_id, observer=observer, subject=subject)
+            .on_conflict_do_nothing()
+        )
+    rows = tx.scalars(
+        select(PerspectiveRow)
+        .where(
+            PerspectiveRow.namespace_id == namespace_id,
+            PerspectiveRow.observer == observer,
+            PerspectiveRow.subject.in_(subjects),
+        )
+        .order_by(PerspectiveRow.id)
+        .with_for_update()
+    )
+    return {row.subject: row for row in rows}
+
+
+def find(tx: Transaction, namespace_id: int, observer: str, subject: str) -> PerspectiveRow | None:
+    """The perspective, or ``None``."""
+    return tx.scalar(
+        select(PerspectiveRow).where(
+            PerspectiveRow.namespace_id == namespace_id,
+            PerspectiveRow.observer == observer,
+            PerspectiveRow.subject == subject,
+        )
+    )
+
+
+def _unreflected() -> ScalarSelect[int]:
+    return (
+        select(func.count())
+        .where(
+            Memory.perspective_id == PerspectiveRow.id,
+            Memory.level == "explicit",
+            Memory.id > PerspectiveRow.reflected_through,
+        )
+        .correlate(PerspectiveRow)
+        .scalar_subquery()
+    )
+
+
+def unreflected(tx: Transaction, perspective_id: int) -> int:
+    """How many facts of a perspective have not been reflected on."""
+    query = select(_unreflected()).where(PerspectiveRow.id == perspective_id)
+    return int(tx.scalar(query) or 0)
+
+
+def ripe(
+    tx: Transaction, *, at_least: int, namespace_id: int | None = None, after: int = 0, limit: int = 1_000
+) -> list[tuple[int, str, str, str]]:
+    """Id, namespace, observer and subject of perspectives with ``at_least`` unreflected facts, from id ``after`` on;
+    those held for review, or given up on, are left out.
+    """
+    query = (
+        select(PerspectiveRow.id, Namespace.name, PerspectiveRow.observer, PerspectiveRow.subject)
+        .join(Namespace, Namespace.id == PerspectiveRow.namespace_id)
+        .where(
+            PerspectiveRow.id > after, PerspectiveRow.held.is_(None), ~PerspectiveRow.dead, _unreflected() >= at_least
+        )
+        .order_by(PerspectiveRow.id)
+        .limit(limit)
+    )
+    if namespace_id is not None:
+        query = query.where(PerspectiveRow.namespace_id == namespace_id)
+    return [row._tuple() for row in tx.execute(query)]
+
+
+def advance(tx: Transaction, perspective_id: int, *, seen: int, through: int) -> bool:
+    """Move the watermark from ``seen`` to ``through``; ``False`` when another run has moved it meanwhile."""
+    moved = tx.execute(
+        update(PerspectiveRow)
+        .where(PerspectiveRow.id == perspective_id, PerspectiveRow.reflected_through == seen)
+        .values(reflected_through=through)
+        .returning(PerspectiveRow.id)
+    )
+    return moved.first() is not None
+
+
+def mark(tx: Transaction, namespace_id: int, observer: str, subject: str, *, dead: bool) -> None:
+    """Keep reconcile from asking for a reflection that gave up, or let it ask again."""
+    tx.execute(
+        update(PerspectiveRow)
+        .where(
+            PerspectiveRow.namespace_id == namespace_id,
+            PerspectiveRow.observer == observer,
+            PerspectiveRow.subject == subject,
+        )
+        .values(dead=dead)
+    )

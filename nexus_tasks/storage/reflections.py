@@ -1,0 +1,194 @@
+"""What a reflection reads (new facts, each with its nearest earlier ones) and writes (relations, insights)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import func, insert, or_, select, text, update
+
+from nexus_tasks.storage import facts
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow
+from nexus_tasks.text import estimate_tokens
+
+
+def unreflected_facts(tx: Transaction, perspective: PerspectiveRow, limit: int) -> Sequence[Memory]:
+    """Facts past the perspective's watermark, oldest first."""
+    query = (
+        select(Memory)
+        .where(
+            Memory.perspective_id == perspective.id,
+            Memory.level == "explicit",
+            Memory.id > perspective.reflected_through,
+        )
+        .order_by(Memory.id)
+        .limit(limit)
+    )
+    return tx.scalars(query).all()
+
+
+# One index scan of the perspective per new fact; distances are exact, within the perspective only.
+_NEAREST = text(
+    """
+    SELECT new.id AS new_id, near.id AS old_id
+    FROM memories AS new
+    JOIN embeddings AS new_vector ON new_vector.memory_id = new.id AND new_vector.model = :model
+    CROSS JOIN LATERAL (
+        SELECT old.id
+        FROM memories AS old
+        JOIN embeddings AS old_vector ON old_vector.memory_id = old.id AND old_vector.model = :model
+        WHERE old.perspective_id = :perspective AND old.level = 'explicit' AND old.valid_to IS NULL
+          AND old.id <> new.id
+        ORDER BY old_vector.vector <=> new_vector.vector, old.id
+        LIMIT :nearest
+    ) AS near
+    WHERE new.id = ANY(:new_ids)
+    ORDER BY new.id, near.id
+    """
+)
+
+
+def nearest(
+    tx: Transaction, perspective_id: int, new_ids: Sequence[int], *, model: str, count: int
+) -> dict[int, list[int]]:
+    """For each new fact its ``count`` nearest active facts of the perspective."""
+    found: dict[int, list[int]] = {}
+    rows = tx.execute(
+        _NEAREST, {"model": model, "perspective": perspective_id, "nearest": count, "new_ids": list(new_ids)}
+    )
+    for new_id, old_id in rows:
+        found.setdefault(new_id, []).append(old_id)
+    return found
+
+
+def active(tx: Transaction, perspective_id: int) -> int:
+    """How many facts of a perspective hold now."""
+    query = select(func.count()).where(
+        Memory.perspective_id == perspective_id, Memory.level == "explicit", Memory.valid_to.is_(None)
+    )
+    return int(tx.scalar(query) or 0)
+
+
+def by_id(tx: Transaction, ids: Sequence[int]) -> dict[int, Memory]:
+    """Memories by id."""
+    return {memory.id: memory for memory in tx.scalars(select(Memory).where(Memory.id.in_(ids)))}
+
+
+def related(tx: Transaction, first: int, second: int) -> bool:
+    """Whether a relation between two facts is recorded already, between them or by a memory that rests on both."""
+    direct = select(Evidence.memory_id).where(
+        Evidence.role.in_(("reinforces", "supersedes")),
+        or_(
+            (Evidence.memory_id == first) & (Evidence.source_id == second),
+            (Evidence.memory_id == second) & (Evidence.source_id == first),
+        ),
+    )
+    both = (
+        select(Evidence.memory_id)
+        .where(Evidence.role.in_(("reinforces", "contradicts")), Evidence.source_id.in_((first, second)))
+        .group_by(Evidence.memory_id)
+        .having(func.count(func.distinct(Evidence.source_id)) == 2)
+    )
+    return tx.scalar(direct.limit(1)) is not None or tx.scalar(both.limit(1)) is not None
+
+
+def insight_on(tx: Transaction, perspective_id: int, support: Sequence[int]) -> bool:
+    """Whether an insight rests on all of these facts already."""
+    query = (
+        select(Evidence.memory_id)
+        .join(Memory, Memory.id == Evidence.memory_id)
+        .where(
+            Memory.perspective_id == perspective_id,
+            Evidence.role == "insight_support",
+            Evidence.source_id.in_(support),
+        )
+        .group_by(Evidence.memory_id)
+        .having(func.count() == len(set(support)))
+    )
+    return tx.scalar(query.limit(1)) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conclusion:
+    """A memory that a reflection makes: a reinforcement in new words, a contradiction, an insight."""
+
+    level: str
+    content: str
+    confidence: float
+    sources: tuple[int, ...]
+    role: str
+    made_by: str
+
+
+def conclude(tx: Transaction, perspective: PerspectiveRow, conclusion: Conclusion) -> int:
+    """Store what a reflection concluded, with its evidence."""
+    now = datetime.now(UTC)
+    memory_id = tx.execute(
+        insert(Memory)
+        .values(
+            namespace_id=perspective.namespace_id,
+            perspective_id=perspective.id,
+            level=conclusion.level,
+            content=conclusion.content,
+            tokens=estimate_tokens(conclusion.content),
+            confidence=conclusion.confidence,
+            occurred_at=now,
+            valid_from=now,
+            made_by=conclusion.made_by,
+        )
+        .returning(Memory.id)
+    ).scalar_one()
+    facts.link(tx, perspective.namespace_id, memory_id, conclusion.sources, conclusion.role)
+    return memory_id
+
+
+def reinforce(tx: Transaction, ids: Sequence[int]) -> None:
+    """Count a reinforcement on each of the facts."""
+    tx.execute(
+        update(Memory)
+        .where(Memory.id.in_(ids))
+        .values(times_reinforced=Memory.times_reinforced + 1, last_validated_at=datetime.now(UTC))
+    )
+
+
+def weaken(tx: Transaction, memory_id: int, by: float) -> None:
+    """Lower a fact's confidence, at most to 0."""
+    tx.execute(
+        update(Memory).where(Memory.id == memory_id).values(confidence=func.greatest(Memory.confidence - by, 0.0))
+    )
+
+
+def supersede(tx: Transaction, old: Memory, new: Memory) -> None:
+    """Let ``new`` take the place of ``old`` from the time it became valid."""
+    tx.execute(
+        update(Memory)
+        .where(Memory.id == old.id, Memory.valid_to.is_(None))
+        .values(valid_to=new.valid_from or datetime.now(UTC), superseded_by=new.id)
+    )
+    facts.link(tx, new.namespace_id, new.id, [old.id], "supersedes")
+
+
+def hold(tx: Transaction, perspective_id: int, plan: dict[str, Any] | None) -> None:
+    """Hold a reflection's plan for review, or lift that."""
+    tx.execute(update(PerspectiveRow).where(PerspectiveRow.id == perspective_id).values(held=plan))
+
+
+def archive_raw(tx: Transaction, namespace_id: int, before: datetime) -> int:
+    """Archive messages stored before ``before`` that are derived and digested; returns how many that were."""
+    archived = tx.execute(
+        text(
+            """
+            UPDATE memories AS m SET archived_at = now()
+            FROM sessions AS s
+            WHERE m.namespace_id = :namespace AND m.level = 'raw' AND m.archived_at IS NULL AND m.created_at < :before
+              AND s.id = m.session_id AND m.seq <= s.digest_end_seq
+              AND NOT EXISTS (SELECT 1 FROM derivations AS d WHERE d.memory_id = m.id AND d.state = 'wanted')
+            RETURNING m.id
+            """
+        ),
+        {"namespace": namespace_id, "before": before},
+    )
+    return len(archived.all())

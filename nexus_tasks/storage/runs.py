@@ -1,0 +1,193 @@
+"""Job runs and dead letters: how every job ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from nexus_tasks.storage import ledger
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import DeadLetter, JobRun, Namespace
+from nexus_tasks.types import JobOutcome, Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobHeader:
+    """What a run row says about its job beside the outcome. ``ids``: the job's own, and reruns folded into it."""
+
+    ids: tuple[str, ...]
+    kind: str
+    scope: str
+    reasons: tuple[str, ...]
+    attempts: int
+    queued_at: datetime | None
+    started_at: datetime | None
+
+
+def record(tx: Transaction, namespace_id: int, jobs: Sequence[JobHeader], outcome: JobOutcome) -> None:
+    """Write the run rows of a run's jobs, once per id, in the transaction that holds its effects.
+
+    What the model cost is entered with the first job: a batch is paid for once.
+    """
+    lead = jobs[0].ids[0]
+    calls, usd = ledger.spent(tx, job_id=lead)
+    rows = [
+        {
+            "job_id": job_id,
+            "namespace_id": namespace_id,
+            "kind": job.kind,
+            "scope": job.scope,
+            "status": outcome.status,
+            "reasons": list(job.reasons),
+            "attempts": job.attempts,
+            "details": dict(outcome.details),
+            "queued_at": job.queued_at,
+            "started_at": job.started_at,
+            "model_calls": calls if job_id == lead else 0,
+            "cost_usd": usd if job_id == lead else 0,
+        }
+        for job in jobs
+        for job_id in job.ids
+    ]
+    tx.execute(insert(JobRun).values(rows).on_conflict_do_nothing())
+
+
+def outcome_of(tx: Transaction, job_id: str, kind: str, scope: str, since: datetime) -> JobOutcome | None:
+    """How a job ended: by its run row or dead letter, else the newest run of the same work after ``since``."""
+    run = tx.scalar(select(JobRun).where(JobRun.job_id == job_id))
+    if run:
+        return _outcome(run)
+    letter = tx.scalar(select(DeadLetter).where(DeadLetter.job_id == job_id))
+    if letter:
+        status: Status = "dropped" if letter.resolution == "dropped" else "dead"
+        return JobOutcome(status=status, job_id=job_id, details={"error": letter.message})
+    run = tx.scalar(
+        select(JobRun)
+        .where(JobRun.kind == kind, JobRun.scope == scope, JobRun.finished_at >= since)
+        .order_by(JobRun.finished_at.desc())
+        .limit(1)
+    )
+    return _outcome(run) if run else None
+
+
+def _outcome(run: JobRun) -> JobOutcome:
+    return JobOutcome(
+        status=cast(Status, run.status),
+        job_id=run.job_id,
+        reasons=tuple(run.reasons),
+        details=run.details,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a job gave up."""
+
+    error_type: str
+    message: str
+    traceback: str
+    errors: int
+    crashes: int
+    first_at: datetime | None
+
+
+def bury(
+    tx: Transaction, namespace_id: int, *, job_id: str, kind: str, scope: str, args: Mapping[str, Any], why: Failure
+) -> bool:
+    """Write a dead letter; ``False`` when it is there already."""
+    written = tx.execute(
+        insert(DeadLetter)
+        .values(
+            job_id=job_id,
+            namespace_id=namespace_id,
+            kind=kind,
+            scope=scope,
+            args=dict(args),
+            error_type=why.error_type,
+            message=why.message,
+            traceback=why.traceback,
+            errors=why.errors,
+            crashes=why.crashes,
+            first_at=why.first_at,
+        )
+        .on_conflict_do_nothing()
+        .returning(DeadLetter.id)
+    )
+    return written.first() is not None
+
+
+def letter(tx: Transaction, job_id: str, *, lock: bool = False) -> DeadLetter | None:
+    """The open dead letter of a job, or ``None``."""
+    query = select(DeadLetter).where(DeadLetter.job_id == job_id, DeadLetter.resolution.is_(None))
+    return tx.scalar(query.with_for_update() if lock else query)
+
+
+def resolve(tx: Transaction, letter_id: int, resolution: str) -> None:
+    """Mark a dead letter ``retried`` or ``dropped``."""
+    tx.execute(
+        update(DeadLetter)
+        .where(DeadLetter.id == letter_id)
+        .values(resolution=resolution, resolved_at=datetime.now(UTC))
+    )
+
+
+def dead_letters(
+    tx: Transaction, namespace_id: int | None = None, limit: int = 100
+) -> Sequence[tuple[DeadLetter, str]]:
+    """Open dead letters with their namespaces, newest first."""
+    query = (
+        select(DeadLetter, Namespace.name)
+        .join(Namespace, Namespace.id == DeadLetter.namespace_id)
+        .where(DeadLetter.resolution.is_(None))
+        .order_by(DeadLetter.id.desc())
+        .limit(limit)
+    )
+    if namespace_id is not None:
+        query = query.where(DeadLetter.namespace_id == namespace_id)
+    return [row._tuple() for row in tx.execute(query)]
+
+
+def recent(tx: Transaction, namespace_id: int | None = None, limit: int = 100) -> Sequence[tuple[JobRun, str]]:
+    """Finished runs with their namespaces, newest first."""
+    query = (
+        select(JobRun, Namespace.name)
+        .join(Namespace, Namespace.id == JobRun.namespace_id)
+        .order_by(JobRun.finished_at.desc(), JobRun.id.desc())
+        .limit(limit)
+    )
+    if namespace_id is not None:
+        query = query.where(JobRun.namespace_id == namespace_id)
+    return [row._tuple() for row in tx.execute(query)]
+
+
+def run(tx: Transaction, job_id: str) -> tuple[JobRun, str] | None:
+    """The run row of a job with its namespace, or ``None``."""
+    query = select(JobRun, Namespace.name).join(Namespace, Namespace.id == JobRun.namespace_id)
+    row = tx.execute(query.where(JobRun.job_id == job_id)).first()
+    return row._tuple() if row else None
+
+
+def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
+    """Delete runs, and dead letters that were dealt with, older than ``days``; open dead letters stay."""
+    before = datetime.now(UTC) - timedelta(days=days)
+    runs = tx.execute(delete(JobRun).where(JobRun.finished_at < before).returning(JobRun.id)).all()
+    letters = tx.execute(delete(DeadLetter).where(DeadLetter.resolved_at < before).returning(DeadLetter.id)).all()
+    return {"job_runs": len(runs), "dead_letters": len(letters)}
+
+
+def any_letter(tx: Transaction, job_id: str) -> tuple[DeadLetter, str] | None:
+    """A job's dead letter, open or dealt with, with its namespace; or ``None``."""
+    query = select(DeadLetter, Namespace.name).join(Namespace, Namespace.id == DeadLetter.namespace_id)
+    row = tx.execute(query.where(DeadLetter.job_id == job_id)).first()
+    return row._tuple() if row else None
+
+
+def count_dead(tx: Transaction, namespace_id: int) -> int:
+    """Open dead letters of a namespace."""
+    query = select(func.count()).where(DeadLetter.namespace_id == namespace_id, DeadLetter.resolution.is_(None))
+    return int(tx.scalar(query) or 0)

@@ -1,0 +1,72 @@
+"""Bringing a database to the schema that this version needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import NullPool
+
+from nexus_tasks.errors import StorageUnavailable
+
+# Two processes that upgrade at once take turns on this Postgres advisory lock ("nexus" in ASCII).
+_LOCK = 0x6E65787573
+
+
+def config(url: str) -> Config:
+    """Alembic's configuration for ``url``, made in code: the wheel carries no ini file."""
+    made = Config()
+    made.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+    made.attributes["url"] = url
+    return made
+
+
+def upgrade(url: str, revision: str = "head") -> None:
+    """Run the missing migrations up to ``revision``; safe to call from several processes at once.
+
+    Raises:
+        StorageUnavailable: the server does not answer.
+    """
+    _run(url, revision, up=True)
+
+
+def downgrade(url: str, revision: str) -> None:
+    """Run migrations backwards down to ``revision`` (``base`` empties the database)."""
+    _run(url, revision, up=False)
+
+
+def _run(url: str, revision: str, *, up: bool) -> None:
+    settings = config(url)
+    engine = create_engine(url, poolclass=NullPool)
+    try:
+        with engine.begin() as connection:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            settings.attributes["connection"] = connection
+            (command.upgrade if up else command.downgrade)(settings, revision)
+    except OperationalError as error:
+        raise StorageUnavailable(f"Postgres does not answer: {str(error.orig).strip().splitlines()[0]}.") from error
+    finally:
+        engine.dispose()
+
+
+def versions(url: str) -> tuple[str | None, str]:
+    """The database's revision (``None`` when empty) and the one this version needs.
+
+    Raises:
+        StorageUnavailable: the server does not answer.
+    """
+    needed = ScriptDirectory.from_config(config(url)).get_current_head()
+    assert needed is not None
+    engine = create_engine(url, poolclass=NullPool)
+    try:
+        with engine.connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision(), needed
+    except OperationalError as error:
+        raise StorageUnavailable(f"Postgres does not answer: {str(error.orig).strip().splitlines()[0]}.") from error
+    finally:
+        engine.dispose()

@@ -1,0 +1,68 @@
+"""digest_session: the rolling summary of a session."""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar, Literal
+
+from nexus_tasks.cognition import digest
+from nexus_tasks.idempotency.request import Flags, Request
+from nexus_tasks.idempotency.run import Run, Wait
+from nexus_tasks.idempotency.task import Arguments, job
+from nexus_tasks.storage import sessions
+from nexus_tasks.tasks.arguments import Name, NamespaceName
+from nexus_tasks.tasks.errand import errand
+from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.types import JobOutcome
+
+Reason = Literal["rollover", "dream_digest", "session_end", "manual_digest", "manual_rebuild"]
+
+# Digests that nobody asked for by hand wait until the session is derived: facts are shorter than what was said.
+PATIENT = frozenset(("rollover", "session_end"))
+PATIENCE, LOOK_AGAIN = 300.0, 10.0  # seconds
+
+
+class DigestSession(Arguments):
+    """Any reason but ``rollover`` forces a digest below the threshold."""
+
+    scope: ClassVar = ("namespace", "session_key")
+    namespace: NamespaceName
+    session_key: Name
+    reason: Reason = "rollover"
+
+    def flags(self) -> Flags:
+        """Requests for one session merge: a forced one is never swallowed by a rollover that came first."""
+        urgency = "dream" if self.reason == "dream_digest" else "live"
+        return Flags(force=self.reason != "rollover", reasons=(self.reason,), urgency=urgency)
+
+
+@job(arguments=DigestSession, queue="digest")
+def digest_session(run: Run, arguments: DigestSession) -> JobOutcome:
+    """Digest what is new in a session."""
+    here = runtime()
+    namespace = here.namespace(arguments.namespace)
+    if namespace is None:
+        return JobOutcome(status="gone")
+    reasons = frozenset(run.flags.reasons)
+    if reasons <= PATIENT and not run.eager and time.time() - run.lead.enqueued_at < PATIENCE:
+        with here.database.transaction() as tx:
+            session = sessions.find(tx, namespace.id, arguments.session_key)
+            waiting = sessions.underived(tx, session.id) if session else 0
+        if waiting:
+            raise Wait("derivation", LOOK_AGAIN, f"{waiting} messages to derive")
+    return digest.digest(
+        here.mind,
+        errand(run, namespace),
+        arguments.session_key,
+        force=run.flags.force,
+        rebuild="manual_rebuild" in reasons,
+    )
+
+
+def request(namespace: str, session_key: str, reason: Reason, *, after_derivation: bool = False) -> Request:
+    """The request for a digest; ``after_derivation`` lets it wait for the session's messages to be derived."""
+    return digest_session.request_for(
+        DigestSession(namespace=namespace, session_key=session_key, reason=reason),
+        delay=LOOK_AGAIN if after_derivation else 0.0,
+        wait_reason="derivation",
+    )

@@ -1,0 +1,47 @@
+"""From a run (claims) to an errand (cognition), and the run rows between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from nexus_tasks.cognition.mind import Errand
+from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.run import Run
+from nexus_tasks.storage import runs
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.namespaces import NamespaceSettings
+from nexus_tasks.types import JobOutcome
+
+
+def errand(run: Run, namespace: NamespaceSettings, claims: Sequence[Claim] | None = None) -> Errand:
+    """The errand of a run's claims, or of some of them: each gets its run row in the effects' transaction."""
+    chosen = list(claims or run.claims)
+
+    def record(tx: Transaction, outcome: JobOutcome) -> None:
+        runs.record(tx, namespace.id, [header(claim) for claim in chosen], outcome)
+
+    return Errand(
+        namespace_id=namespace.id,
+        namespace=namespace.name,
+        job_id=chosen[0].job_id,
+        still_mine=run.check,
+        record=record,
+    )
+
+
+def header(claim: Claim) -> runs.JobHeader:
+    """What a claim's run row says."""
+    return runs.JobHeader(
+        ids=(claim.job_id, *claim.also),
+        kind=claim.kind,
+        scope=claim.scope,
+        reasons=claim.flags.reasons,
+        attempts=claim.attempts,
+        queued_at=_moment(claim.enqueued_at),
+        started_at=_moment(claim.started_at),
+    )
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return datetime.fromtimestamp(seconds, UTC) if seconds else None

@@ -1,0 +1,57 @@
+"""What one job makes due: more jobs, asked for after the commit. What gets lost here reconcile finds in Postgres."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import cast
+
+from nexus_tasks.celery import app
+from nexus_tasks.cognition.derive import FollowUps
+from nexus_tasks.errors import QueueUnavailable
+from nexus_tasks.idempotency.claim import Ticket
+from nexus_tasks.idempotency.publish import publish
+from nexus_tasks.idempotency.request import Request
+from nexus_tasks.storage.models import Memory, Session
+from nexus_tasks.tasks.runtime import runtime
+
+log = logging.getLogger(__name__)
+
+
+def ask(requests: Sequence[Request]) -> list[Ticket]:
+    """Claim and publish; with Redis away nothing is asked for, and a line is logged."""
+    try:
+        tickets = runtime().claims.claim(requests)
+    except QueueUnavailable as error:
+        log.warning("%d follow-up jobs were not queued, reconcile will: %s", len(requests), error)
+        return []
+    publish(app, [ticket.wakeup for ticket in tickets if ticket.wakeup])
+    return tickets
+
+
+def hurry(reason: str, requests: Sequence[Request]) -> None:
+    """Wake those of ``requests`` that wait for ``reason``."""
+    try:
+        publish(app, runtime().claims.hurry(reason, requests=requests))
+    except QueueUnavailable as error:
+        log.warning("Jobs that wait for %s were not woken, they will be when due: %s", reason, error)
+
+
+def after_derivation(namespace: str, observer: str, memory_id: int, due: FollowUps) -> None:
+    """Ask for the reflections and the digest that a derivation made due."""
+    from nexus_tasks.tasks import digest_session, reflect_perspective  # both import this module
+
+    requests = [reflect_perspective.request(namespace, observer, subject) for subject in due.reflect]
+    if due.digest:
+        with runtime().database.transaction() as tx:
+            memory = tx.get(Memory, memory_id)
+            session = tx.get(Session, memory.session_id) if memory else None
+        if session:
+            reason = cast(digest_session.Reason, due.digest)
+            digest = digest_session.request(namespace, session.session_key, reason)
+            requests.append(digest)
+            ask(requests)
+            hurry("derivation", [digest])
+            return
+    if requests:
+        ask(requests)

@@ -1,0 +1,232 @@
+"""What an operator sees and does: status, jobs, dead letters, pauses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from nexus_tasks import config
+from nexus_tasks.celery import app
+from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.publish import TASK_PREFIX, publish
+from nexus_tasks.idempotency.result import JobResult
+from nexus_tasks.idempotency.task import task_of
+from nexus_tasks.storage import derivations, ledger, memories, namespaces, runs
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import DeadLetter, JobRun
+from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.tasks.storage import mark
+from nexus_tasks.types import LEVELS
+
+MOST_WAITS = 20
+
+
+def memory_counts(tx: Transaction, namespace_id: int) -> dict[str, int]:
+    """Active memories of a namespace by level, every level named."""
+    return dict.fromkeys(LEVELS, 0) | dict(memories.counts(tx, namespace_id))
+
+
+def status(namespace: str | None) -> dict[str, Any]:
+    """The document that ``nexus status --json`` prints."""
+    here = runtime()
+    waiting: dict[str, list[Claim]] = {}
+    for claim in here.claims.waiting():
+        waiting.setdefault(claim.namespace, []).append(claim)
+    with here.database.transaction() as tx:
+        known = [namespaces.get(tx, namespace)] if namespace else namespaces.every(tx)
+        found = [_namespace_status(tx, one, waiting.get(one.name, [])) for one in known]
+    paused = [
+        {"kind": kind, "reason": why["reason"], "since": _moment(float(why["since"]))}
+        for kind, why in here.claims.paused().items()
+    ]
+    return {"namespaces": found, "paused": paused}
+
+
+def _namespace_status(tx: Transaction, known: namespaces.NamespaceSettings, waiting: list[Claim]) -> dict[str, Any]:
+    counts = runtime().claims.counts(known.name)
+    underived, oldest = derivations.backlog(tx, known.id)
+    calls, usd = ledger.spent(tx, namespace_id=known.id)
+    now = time.time()
+    return {
+        "namespace": known.name,
+        "jobs": {state: counts.get(state, 0) for state in ("waiting", "pending", "running")}
+        | {"dead": runs.count_dead(tx, known.id)},
+        "memories": memory_counts(tx, known.id),
+        "underived": underived,
+        "oldest_underived_seconds": (datetime.now(UTC) - oldest).total_seconds() if oldest else None,
+        "waits": [
+            {
+                "kind": claim.kind,
+                "scope": claim.scope,
+                "reason": claim.wait_reason,
+                "detail": claim.wait_detail,
+                "due_in_seconds": round(max((claim.due_at or now) - now, 0.0), 1),
+            }
+            for claim in waiting[:MOST_WAITS]
+        ],
+        "spend_today_usd": float(usd),
+        "model_calls_today": calls,
+    }
+
+
+def jobs(namespace: str | None, wanted: str | None, limit: int) -> list[dict[str, Any]]:
+    """Claims, dead letters and recent runs, as ``nexus jobs list`` shows them."""
+    here = runtime()
+    with here.database.transaction() as tx:
+        namespace_id = namespaces.get(tx, namespace).id if namespace else None
+        letters = [_letter(letter, name) for letter, name in runs.dead_letters(tx, namespace_id, limit)]
+        finished = [_run(run, name) for run, name in runs.recent(tx, namespace_id, limit)]
+    alive = [_claim(claim) for claim in _claims(limit) if namespace in (None, claim.namespace)]
+    rows = [*alive, *letters, *finished]
+    return [row for row in rows if wanted in (None, row["status"])][:limit]
+
+
+def job(job_id: str) -> dict[str, Any]:
+    """Everything known of one job.
+
+    Raises:
+        NotFound: nobody has heard of it, or it is older than what is kept.
+    """
+    claim = _find(job_id)
+    if claim:
+        return _claim(claim) | {"args": dict(claim.args), "errors": claim.errors, "crashes": claim.crashes}
+    with runtime().database.transaction() as tx:
+        letter = runs.any_letter(tx, job_id)
+        if letter:
+            found, name = letter
+            return _letter(found, name) | {
+                "args": found.args,
+                "error_type": found.error_type,
+                "traceback": found.traceback,
+                "errors": found.errors,
+                "crashes": found.crashes,
+                "resolution": found.resolution,
+            }
+        run = runs.run(tx, job_id)
+        if run is None:
+            raise NotFound(
+                f"There is no job {job_id!r}.", remedy="List jobs with `nexus jobs list`; runs are kept 30 days."
+            )
+        return _run(*run) | {
+            "reasons": run[0].reasons,
+            "details": run[0].details,
+            "model_calls": run[0].model_calls,
+            "cost_usd": float(run[0].cost_usd),
+        }
+
+
+def retry(job_id: str) -> JobResult:
+    """Put a dead letter's work back and ask for it anew; returns the job that does it now.
+
+    Raises:
+        NotFound: there is no open dead letter of that id.
+    """
+    with runtime().database.transaction() as tx:
+        letter = runs.letter(tx, job_id, lock=True)
+        if letter is None:
+            raise NotFound(
+                f"There is no open dead letter {job_id!r}.", remedy="List them with `nexus jobs list --status dead`."
+            )
+        runs.resolve(tx, letter.id, "retried")
+        mark(tx, letter.namespace_id, letter.kind, letter.args, dead=False)
+    return task_of(app, letter.kind).anew(letter.args)
+
+
+def drop(job_id: str) -> dict[str, Any]:
+    """Give up a dead letter, or take a job out of the queue together with the work it stands for.
+
+    Raises:
+        NotFound: no open dead letter and no queued job has that id.
+    """
+    here = runtime()
+    with here.database.transaction() as tx:
+        letter = runs.letter(tx, job_id, lock=True)
+        if letter:
+            runs.resolve(tx, letter.id, "dropped")
+            return {"id": job_id, "kind": letter.kind, "status": "dropped"}
+    claim = _find(job_id)
+    if claim is None:
+        raise NotFound(f"There is no dead letter or queued job {job_id!r}.", remedy="List jobs with `nexus jobs list`.")
+    with here.database.transaction() as tx:
+        mark(tx, namespaces.get(tx, claim.namespace).id, claim.kind, claim.args, dead=True)
+    _, wakeups = here.claims.drop(claim.key)
+    publish(app, wakeups)
+    return {"id": job_id, "kind": claim.kind, "status": "dropped"}
+
+
+def resume(kind: str | None) -> list[str]:
+    """Lift the pause of one job kind, or of every paused one.
+
+    Raises:
+        InvalidInput: there is no such kind.
+    """
+    if kind is not None and TASK_PREFIX + kind not in app.tasks:
+        raise InvalidInput(f"There is no job kind {kind!r}.")
+    kinds = [kind] if kind else sorted(runtime().claims.paused())
+    for one in kinds:
+        publish(app, runtime().claims.resume(one))
+    return kinds
+
+
+def _claims(limit: int) -> list[Claim]:
+    claims = runtime().claims
+    pending = [claim for queue in config.QUEUES for claim in claims.pending(queue, limit)]
+    return [*claims.running(limit), *claims.waiting(limit), *pending]
+
+
+def _find(job_id: str) -> Claim | None:
+    """A claim by its job's id: operators ask rarely, so no index is kept for it."""
+    return next((c for c in _claims(1_000_000) if job_id in (c.job_id, c.rerun_id, *c.also)), None)
+
+
+def _claim(claim: Claim) -> dict[str, Any]:
+    return {
+        "id": claim.job_id,
+        "namespace": claim.namespace,
+        "kind": claim.kind,
+        "scope": claim.scope,
+        "status": claim.state,
+        "attempts": claim.attempts - (claim.state != "running"),
+        "reason": claim.wait_reason or None,
+        "detail": claim.wait_detail or None,
+        "queued_at": _moment(claim.enqueued_at),
+        "started_at": _moment(claim.started_at) if claim.started_at else None,
+        "finished_at": None,
+    }
+
+
+def _letter(letter: DeadLetter, namespace: str) -> dict[str, Any]:
+    return {
+        "id": letter.job_id,
+        "namespace": namespace,
+        "kind": letter.kind,
+        "scope": letter.scope,
+        "status": "dead" if letter.resolution is None else letter.resolution,
+        "attempts": letter.errors + letter.crashes,
+        "error": letter.message,
+        "queued_at": letter.first_at,
+        "started_at": None,
+        "finished_at": letter.last_at,
+    }
+
+
+def _run(run: JobRun, namespace: str) -> dict[str, Any]:
+    found: Mapping[str, Any] = {
+        "id": run.job_id,
+        "namespace": namespace,
+        "kind": run.kind,
+        "scope": run.scope,
+        "status": run.status,
+        "attempts": run.attempts,
+        "queued_at": run.queued_at,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+    }
+    return dict(found)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

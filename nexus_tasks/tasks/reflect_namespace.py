@@ -1,0 +1,33 @@
+"""reflect_namespace: a reflection for every perspective that has something new, then the archive."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from nexus_tasks.cognition import reflect
+from nexus_tasks.idempotency.run import Run
+from nexus_tasks.idempotency.task import Arguments, job
+from nexus_tasks.tasks import follow_up, reflect_perspective
+from nexus_tasks.tasks.arguments import NamespaceName
+from nexus_tasks.tasks.errand import errand
+from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.types import JobOutcome
+
+
+class ReflectNamespace(Arguments):
+    """The whole namespace."""
+
+    scope: ClassVar = ("namespace",)
+    namespace: NamespaceName
+
+
+@job(arguments=ReflectNamespace, queue="reflect")
+def reflect_namespace(run: Run, arguments: ReflectNamespace) -> JobOutcome:
+    """Start the reflections that a namespace is due."""
+    here = runtime()
+    namespace = here.namespace(arguments.namespace)
+    if namespace is None:
+        return JobOutcome(status="gone")
+    outcome, due = reflect.reflect_namespace(here.mind, errand(run, namespace))
+    follow_up.ask([reflect_perspective.request(namespace.name, observer, subject) for observer, subject in due])
+    return outcome

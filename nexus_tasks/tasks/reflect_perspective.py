@@ -1,0 +1,44 @@
+"""reflect_perspective: how new facts about a subject relate to what an observer knew."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from nexus_tasks.cognition import reflect
+from nexus_tasks.idempotency.request import Request
+from nexus_tasks.idempotency.run import Run
+from nexus_tasks.idempotency.task import Arguments, job
+from nexus_tasks.tasks import follow_up
+from nexus_tasks.tasks.arguments import Name, NamespaceName
+from nexus_tasks.tasks.errand import errand
+from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.types import JobOutcome
+
+
+class ReflectPerspective(Arguments):
+    """Who holds the memories, about whom."""
+
+    scope: ClassVar = ("namespace", "observer", "subject")
+    namespace: NamespaceName
+    observer: Name
+    subject: Name
+
+
+@job(arguments=ReflectPerspective, queue="reflect")
+def reflect_perspective(run: Run, arguments: ReflectPerspective) -> JobOutcome:
+    """Reflect on a perspective's new facts, a hundred per run."""
+    here = runtime()
+    namespace = here.namespace(arguments.namespace)
+    if namespace is None:
+        return JobOutcome(status="gone")
+    outcome, more = reflect.reflect_perspective(
+        here.mind, errand(run, namespace), arguments.observer, arguments.subject
+    )
+    if more:
+        follow_up.ask([request(namespace.name, arguments.observer, arguments.subject)])
+    return outcome
+
+
+def request(namespace: str, observer: str, subject: str) -> Request:
+    """The request for one reflection."""
+    return reflect_perspective.request_for(ReflectPerspective(namespace=namespace, observer=observer, subject=subject))

@@ -1,0 +1,101 @@
+"""The durable side of jobs, as the claims see it: dead letters, outcomes, and what Postgres wants done."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.request import Request
+from nexus_tasks.storage import derivations, namespaces, perspectives, runs, sessions
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.tasks import derive_memory, digest_session, reflect_perspective
+from nexus_tasks.tasks.runtime import Runtime
+from nexus_tasks.types import JobOutcome
+
+# A digest that was asked for is left to the last derivation of its session for this long.
+_DIGEST_SETTLES = timedelta(minutes=5)
+
+
+class JobStorage:
+    """See :class:`nexus_tasks.idempotency.binding.Storage`."""
+
+    def __init__(self, here: Runtime) -> None:
+        self.here = here
+        self._derivation = self._digest = self._perspective = 0  # where the next page of each begins
+
+    def dead_letter(self, claim: Claim, error: BaseException | None) -> None:
+        """Commit the letters of a claim, and take the work out of the outbox."""
+        why = runs.Failure(
+            error_type=type(error).__name__ if error else "WorkerLost",
+            message=str(error) if error else "The worker died every time it ran this job.",
+            traceback="".join(traceback.format_exception(error)) if error else "",
+            errors=claim.errors + (1 if error else 0),
+            crashes=claim.crashes,
+            first_at=datetime.fromtimestamp(claim.failing_since or claim.enqueued_at, UTC),
+        )
+        with self.here.database.transaction() as tx:
+            namespace = namespaces.find(tx, claim.namespace)
+            if namespace is None:
+                return
+            for job_id in (claim.job_id, *claim.also):
+                runs.bury(
+                    tx,
+                    namespace.id,
+                    job_id=job_id,
+                    kind=claim.kind,
+                    scope=claim.scope,
+                    args=claim.args,
+                    why=why,
+                )
+            mark(tx, namespace.id, claim.kind, claim.args, dead=True)
+
+    def is_dead(self, job_id: str) -> bool:
+        """Whether the job has an open dead letter."""
+        with self.here.database.transaction() as tx:
+            return runs.letter(tx, job_id) is not None
+
+    def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
+        """How the job ended."""
+        with self.here.database.transaction() as tx:
+            return runs.outcome_of(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
+
+    def wanted(self, limit: int) -> Sequence[Request]:
+        """The next page of wanted derivations, digests and reflections."""
+        settled = datetime.now(UTC) - _DIGEST_SETTLES
+        with self.here.database.transaction() as tx:
+            facts = derivations.page(tx, self._derivation, limit)
+            digests = sessions.wanted_digests(tx, self._digest, limit, settled)
+            ripe = perspectives.ripe(
+                tx, at_least=self.here.settings.reflect_min_new, after=self._perspective, limit=limit
+            )
+        # A page that is not full was the last one: the next look starts over.
+        self._derivation = facts[-1][0] if len(facts) == limit else 0
+        self._digest = digests[-1][0] if len(digests) == limit else 0
+        self._perspective = ripe[-1][0] if len(ripe) == limit else 0
+        return [
+            *(derive_memory.request(namespace, memory, observer) for _, namespace, memory, observer in facts),
+            *(digest_session.request(namespace, key, "session_end") for _, namespace, key in digests),
+            *(reflect_perspective.request(namespace, observer, subject) for _, namespace, observer, subject in ripe),
+        ]
+
+    def cap(self, namespace: str) -> int:
+        """How many runs a namespace may have at a time."""
+        return self.here.cap(namespace)
+
+    def probe(self, kind: str) -> None:  # noqa: ARG002 - every kind speaks to the same model
+        """Check the model's credentials and names."""
+        self.here.mind.model.probe()
+
+
+def mark(tx: Transaction, namespace_id: int, kind: str, args: object, *, dead: bool) -> None:
+    """Take a job's wanted row out of the outbox with its dead letter, or put it back when it is retried."""
+    named = cast(dict[str, str], args)
+    if kind == "derive_memory":
+        derivations.mark(tx, int(named["memory_id"]), named["observer"], dead=dead)
+    elif kind == "digest_session":
+        sessions.mark_requests(tx, namespace_id, named["session_key"], dead=dead)
+    elif kind == "reflect_perspective":
+        perspectives.mark(tx, namespace_id, named["observer"], named["subject"], dead=dead)
