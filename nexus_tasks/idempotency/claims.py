@@ -32,13 +32,14 @@ class Claims:
     @cached_property
     def redis(self) -> Any:  # redis-py's annotations mix its synchronous and asynchronous answers
         """The claims' own client: kombu's key prefix reaches only the first key of a script."""
+        over_tcp = {} if self.url.startswith("unix") else {"socket_keepalive": True}
         return redis.Redis.from_url(
             self.url,
             decode_responses=True,
             socket_timeout=self._timeout,
             socket_connect_timeout=min(self._timeout, 5.0),
-            socket_keepalive=not self.url.startswith("unix"),
             health_check_interval=25,
+            **over_tcp,
         )
 
     @cached_property

@@ -6,6 +6,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self
 
@@ -226,8 +227,9 @@ class JobTask(Task):  # type: ignore[misc]
             if not failed:
                 return JobOutcome(status="superseded", job_id=run.lead.job_id, details={"waits": str(error)})
             outcome = failed
+        lead = run.lead if run.claims else None
         self._finish(run.claims, outcome)
-        return outcome
+        return replace(outcome, job_id=lead.job_id, reasons=lead.flags.reasons) if lead else outcome
 
     def _finish(self, claims: Sequence[Claim], outcome: JobOutcome) -> None:
         if claims:

@@ -107,7 +107,7 @@ def page(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int, s
         .order_by(Derivation.id)
         .limit(limit)
     )
-    return [row._tuple() for row in tx.execute(query)]
+    return list(tx.execute(query).all())
 
 
 def underived_messages(tx: Transaction, session_id: int) -> set[int]:

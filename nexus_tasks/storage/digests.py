@@ -24,7 +24,7 @@ def latest(tx: Transaction, session_id: int) -> dict[str, Memory]:
         .join(Memory, Memory.id == SessionDigest.memory_id)
         .where(SessionDigest.session_id == session_id, Memory.valid_to.is_(None))
     )
-    return dict(row._tuple() for row in tx.execute(query))
+    return dict(tx.execute(query).all())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,6 +87,7 @@ def _insert(tx: Transaction, perspective: PerspectiveRow, draft: Draft) -> int:
             perspective_id=perspective.id,
             session_id=draft.session_id,
             level="explicit",
+            author=perspective.subject,
             content=draft.content,
             tokens=estimate_tokens(draft.content),
             content_key=draft.key,

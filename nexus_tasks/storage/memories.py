@@ -172,7 +172,7 @@ def counts(tx: Transaction, namespace_id: int) -> Mapping[str, int]:
         .where(Memory.namespace_id == namespace_id, Memory.valid_to.is_(None))
         .group_by(Memory.level)
     )
-    return dict(row._tuple() for row in tx.execute(query))
+    return dict(tx.execute(query).all())
 
 
 def superseded_by(tx: Transaction, memory_id: int) -> list[int]:

@@ -153,13 +153,13 @@ class Memory(Base):
     level: Mapped[str]
     content: Mapped[str]
     tokens: Mapped[int] = mapped_column(Integer)
+    author: Mapped[str | None]  # who said it; of a perspective's memory the subject, so that searches find the name
     occurred_at: Mapped[datetime]
     created_at: Mapped[datetime] = _now()
 
     # raw only
     seq: Mapped[int | None]
     role: Mapped[str | None]
-    author: Mapped[str | None]
     external_id: Mapped[str | None]
     message_key: Mapped[str | None]
     tool_calls: Mapped[list[Any] | None] = mapped_column(JSONB)

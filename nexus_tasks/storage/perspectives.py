@@ -83,7 +83,7 @@ def ripe(
     )
     if namespace_id is not None:
         query = query.where(PerspectiveRow.namespace_id == namespace_id)
-    return [row._tuple() for row in tx.execute(query)]
+    return list(tx.execute(query).all())
 
 
 def advance(tx: Transaction, perspective_id: int, *, seen: int, through: int) -> bool:

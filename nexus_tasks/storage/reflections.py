@@ -132,6 +132,7 @@ def conclude(tx: Transaction, perspective: PerspectiveRow, conclusion: Conclusio
             namespace_id=perspective.namespace_id,
             perspective_id=perspective.id,
             level=conclusion.level,
+            author=perspective.subject,
             content=conclusion.content,
             tokens=estimate_tokens(conclusion.content),
             confidence=conclusion.confidence,

@@ -149,7 +149,7 @@ def dead_letters(
     )
     if namespace_id is not None:
         query = query.where(DeadLetter.namespace_id == namespace_id)
-    return [row._tuple() for row in tx.execute(query)]
+    return list(tx.execute(query).all())
 
 
 def recent(tx: Transaction, namespace_id: int | None = None, limit: int = 100) -> Sequence[tuple[JobRun, str]]:
@@ -162,14 +162,14 @@ def recent(tx: Transaction, namespace_id: int | None = None, limit: int = 100) -
     )
     if namespace_id is not None:
         query = query.where(JobRun.namespace_id == namespace_id)
-    return [row._tuple() for row in tx.execute(query)]
+    return list(tx.execute(query).all())
 
 
 def run(tx: Transaction, job_id: str) -> tuple[JobRun, str] | None:
     """The run row of a job with its namespace, or ``None``."""
     query = select(JobRun, Namespace.name).join(Namespace, Namespace.id == JobRun.namespace_id)
     row = tx.execute(query.where(JobRun.job_id == job_id)).first()
-    return row._tuple() if row else None
+    return row
 
 
 def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
@@ -184,7 +184,7 @@ def any_letter(tx: Transaction, job_id: str) -> tuple[DeadLetter, str] | None:
     """A job's dead letter, open or dealt with, with its namespace; or ``None``."""
     query = select(DeadLetter, Namespace.name).join(Namespace, Namespace.id == DeadLetter.namespace_id)
     row = tx.execute(query.where(DeadLetter.job_id == job_id)).first()
-    return row._tuple() if row else None
+    return row
 
 
 def count_dead(tx: Transaction, namespace_id: int) -> int:

@@ -133,7 +133,7 @@ def wanted_digests(tx: Transaction, after: int, limit: int, settled_before: date
         .order_by(DigestRequest.id)
         .limit(limit)
     )
-    return [row._tuple() for row in tx.execute(query)]
+    return list(tx.execute(query).all())
 
 
 def mark_requests(tx: Transaction, namespace_id: int, session_key: str, *, dead: bool) -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from nexus_tasks.idempotency.binding import Binding, bind
 from nexus_tasks.idempotency.claims import Claims
-from nexus_tasks.tasks import derive_memory, digest_session, maintenance, reflect_namespace, reflect_perspective
-from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.tasks import (
+    derive_memory,
+    digest_session,
+    maintenance,
+    reflect_namespace,
+    reflect_perspective,
+    runtime,
+)
 from nexus_tasks.tasks.storage import JobStorage
 
 
 def _binding() -> Binding:
-    here = runtime()
+    here = runtime.runtime()
     lease = here.settings.lease_seconds
     return Binding(
         claims=here.claims,

@@ -1,0 +1,41 @@
+"""The run's own servers, started once; each test gets a database and a key prefix of its own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from nexus_tasks import embedded
+from nexus_tasks.embedded import Endpoints
+from tests.deployment import Deployment, deployment, make_template
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Endpoints]:
+    """A real Redis and Postgres for the whole run."""
+    home = Path(tempfile.mkdtemp(prefix="nexus-run-"))
+    try:
+        started = embedded.ensure(home)
+        make_template(started)
+        yield started
+    finally:
+        embedded.stop(home)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def deploy(servers: Endpoints) -> Iterator[Callable[..., Deployment]]:
+    """Make a deployment with settings of the test's choice: ``deploy(NEXUS_DERIVE_MAX_WAIT="0")``."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(deployment(servers, **settings))
+
+
+@pytest.fixture
+def here(deploy: Callable[..., Deployment]) -> Deployment:
+    """A deployment with default settings and the offline model."""
+    return deploy()

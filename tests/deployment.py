@@ -1,0 +1,215 @@
+"""One test's own nexus-tasks: a database, a key prefix, and workers as real processes, on the run's shared servers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import kombu.pools
+import redis
+from sqlalchemy import create_engine, text
+
+from nexus_tasks import config
+from nexus_tasks.celery import app
+from nexus_tasks.embedded import Endpoints
+from nexus_tasks.endpoints import endpoints
+from nexus_tasks.idempotency import binding, heartbeat
+from nexus_tasks.settings import get_settings
+from nexus_tasks.tasks import runtime
+
+T = TypeVar("T")
+TEMPLATE = "nexus_template"
+
+
+def eventually(look: Callable[[], T], *, within: float = 30.0, why: str = "") -> T:
+    """Look until something true comes back, and return it; fail after ``within`` seconds."""
+    deadline = time.monotonic() + within
+    pause = 0.01
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < deadline, why or f"not within {within} s; last seen: {found!r}"
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.25)
+
+
+@dataclass
+class Worker:
+    """A Celery worker process of a deployment."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """A warm shutdown, as an operator does it; killed when it takes more than 20 s."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def text(self) -> str:
+        """What it has logged."""
+        return self.log.read_text(errors="replace")
+
+
+@dataclass
+class Deployment:
+    """The environment of one test and of every process it starts."""
+
+    servers: Endpoints
+    name: str
+    environment: dict[str, str]
+    folder: Path
+    workers: list[Worker] = field(default_factory=list)
+
+    @property
+    def database_url(self) -> str:
+        """The test's own database."""
+        return self.environment["NEXUS_DATABASE_URL"]
+
+    def sql(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        """Rows of a statement, past the product's own code."""
+        with runtime.runtime().database.transaction() as tx:
+            result = tx.execute(text(statement), values)
+            return [tuple(row) for row in result] if result.returns_rows else []
+
+    def redis(self) -> redis.Redis:
+        """A client to the run's Redis, past the product's own code."""
+        return redis.Redis.from_url(self.servers.redis_url, decode_responses=True)
+
+    def flush(self) -> None:
+        """Delete every key of this deployment, as FLUSHALL would on a Redis of its own."""
+        client = self.redis()
+        for key in client.scan_iter(f"{self.name}:*", count=1_000):
+            client.delete(key)
+
+    def worker(self, *options: str, concurrency: int = 8, pool: str = "threads", **environment: str) -> Worker:
+        """Start a worker and wait until it consumes; it is stopped at the test's end."""
+        log = self.folder / f"worker-{len(self.workers)}.log"
+        name = f"w{len(self.workers)}-{uuid.uuid4().hex[:6]}@{self.name}"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "celery", "-A", "nexus_tasks", "worker", "--hostname", name),
+                    *("--loglevel", "INFO", "--pool", pool, "--concurrency", str(concurrency), *options),
+                ],
+                env={**self.environment, **environment},
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        worker = Worker(process, log)
+        self.workers.append(worker)
+        eventually(
+            lambda: process.poll() is not None or " ready." in worker.text(), within=60, why="the worker does not start"
+        )
+        assert process.poll() is None, worker.text()
+        return worker
+
+    def run(self, *arguments: str, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run ``nexus ARGUMENTS`` as a user would."""
+        return subprocess.run(
+            [sys.executable, "-m", "nexus_tasks.cli.main", *arguments],
+            env={**self.environment, **environment},
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def close(self) -> None:
+        """End what the test started."""
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.kill()
+        self.flush()
+
+
+def make_template(servers: Endpoints) -> None:
+    """A migrated database that each test's own is copied from: faster than migrating every time."""
+    from nexus_tasks.storage import schema
+
+    _admin(servers, f"CREATE DATABASE {TEMPLATE}")
+    schema.upgrade(servers.database_url.replace("/nexus?", f"/{TEMPLATE}?"))
+
+
+def _admin(servers: Endpoints, statement: str) -> None:
+    engine = create_engine(servers.database_url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(statement))
+    engine.dispose()
+
+
+@contextmanager
+def deployment(servers: Endpoints, **settings: str) -> Iterator[Deployment]:
+    """A fresh deployment; this process's settings, client and Celery application point at it meanwhile."""
+    name = f"t{uuid.uuid4().hex[:12]}"
+    _admin(servers, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    ours = {
+        "NEXUS_DATABASE_URL": servers.database_url.replace("/nexus?", f"/{name}?"),
+        "NEXUS_REDIS_URL": servers.redis_url,
+        "NEXUS_KEY_PREFIX": name,
+        "NEXUS_MODEL": "offline",
+        **settings,
+    }
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEXUS_", "ANTHROPIC_", "CELERY_"))}
+    before = dict(os.environ)
+    with tempfile.TemporaryDirectory(prefix="nexus-test-") as folder:
+        ours["NEXUS_HOME"] = folder
+        os.environ.clear()
+        os.environ.update(kept | ours)
+        _point_here()
+        made = Deployment(servers=servers, name=name, environment=dict(os.environ), folder=Path(folder))
+        try:
+            yield made
+        finally:
+            made.close()
+            runtime.runtime().database.dispose()
+            os.environ.clear()
+            os.environ.update(before)
+            _point_here()
+            _admin(servers, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _point_here() -> None:
+    """Forget what this process has cached of its settings, and let the Celery application read them again."""
+    get_settings.cache_clear()
+    endpoints.cache_clear()
+    runtime._runtime.cache_clear()
+    binding._bound = None
+    heartbeat._heartbeat = None
+    if "NEXUS_REDIS_URL" not in os.environ:
+        return
+    prefix = get_settings().key_prefix
+    app.conf.update(
+        broker_url=endpoints().broker_url,
+        result_backend=endpoints().result_url,
+        broker_transport_options={**config.broker_transport_options, "global_keyprefix": f"{prefix}:celery:"},
+        result_backend_transport_options={"global_keyprefix": f"{prefix}:results:"},
+    )
+    kombu.pools.reset()
+    app._pool = None
+    app.amqp._producer_pool = None
+    app._backend_cache = None
+    app._local.__dict__.pop("backend", None)
