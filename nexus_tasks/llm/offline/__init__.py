@@ -1,0 +1,50 @@
+"""The offline model: deterministic, extractive, without a network. Good enough to see the system work and to test it.
+
+It reads a request's material in place of its text, and says only what somebody said. English rules; other languages
+yield fewer facts, never an error.
+"""
+
+from __future__ import annotations
+
+import time
+
+from nexus_tasks.llm.answers import DeriveMaterial, Digest, Material, Observations, Reflection, ReflectMaterial
+from nexus_tasks.llm.base import AnswerT, Completion, Purpose, Request, Usage
+from nexus_tasks.llm.offline.derive import derive
+from nexus_tasks.llm.offline.digest import digest
+from nexus_tasks.llm.offline.reflect import reflect
+
+__all__ = ["OfflineModel"]
+
+
+class OfflineModel:
+    """A :class:`~nexus_tasks.llm.base.LanguageModel` that costs nothing and gives the same answer every time."""
+
+    name = "offline"
+
+    def model_for(self, purpose: Purpose) -> str:  # noqa: ARG002 - one model for all purposes
+        """Always ``"offline"``."""
+        return self.name
+
+    def complete(self, request: Request[AnswerT]) -> Completion[AnswerT]:
+        """Answer from ``request.material``. The answer never fails, and has no usage.
+
+        Raises:
+            TypeError: the request wants another type of answer than its material gives.
+        """
+        began = time.perf_counter()
+        answer = _answer(request.material)
+        if not isinstance(answer, request.answer):
+            raise TypeError(f"{type(request.material).__name__} gives {type(answer).__name__}, not {request.answer}.")
+        return Completion(model=self.name, usage=Usage(), seconds=time.perf_counter() - began, answer=answer)
+
+    def probe(self) -> None:
+        """Nothing can be missing."""
+
+
+def _answer(material: Material) -> Observations | Reflection | Digest:
+    if isinstance(material, DeriveMaterial):
+        return derive(material)
+    if isinstance(material, ReflectMaterial):
+        return reflect(material)
+    return digest(material)

@@ -1,0 +1,63 @@
+"""Attributes that have one value at a time: where one lives and works, how old one is, what one prefers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nexus_tasks.text import content_words
+
+_NAME = r"(?P<value>(?-i:[A-Z])[\w'-]+(?: (?-i:[A-Z])[\w'-]+)*)"
+_SELF = r"\b(?:i|we)(?:'(?:m|re|ve|d)| am| are| have)?(?: \w+ly| now| just| still)?"
+_PHRASE = r"[\w'-]+(?: [\w'-]+){0,4}?"
+_END = r"(?=[,.;:!?)–—]|$| and\b| but\b| now\b| these\b| in the\b)"
+_PATTERNS = tuple(
+    (attribute, re.compile(pattern, re.IGNORECASE))
+    for attribute, pattern in (
+        ("home", rf"{_SELF} (?:live|living|based) in {_NAME}"),
+        ("home", rf"\bi(?:'ve)?(?: \w+ly| just)? (?:moved|relocated)(?: from {_PHRASE})? to {_NAME}"),
+        ("workplace", rf"{_SELF} work(?:ing)? (?:at|for) {_NAME}"),
+        ("age", rf"\bi(?:'m| am| turned| just turned) (?P<value>\d{{1,3}})(?: years old)?{_END}"),
+        ("favourite", rf"\bmy favou?rite (?P<what>{_PHRASE}) (?:is|are) (?P<value>{_PHRASE}){_END}"),
+        (
+            "preference",
+            rf"{_SELF} prefer (?P<value>{_PHRASE}) (?:over|to|rather than|instead of) (?P<than>{_PHRASE}){_END}",
+        ),
+        ("preference", rf"{_SELF} prefer (?P<value>{_PHRASE}){_END}"),
+    )
+)
+
+
+class _Claim(NamedTuple):
+    attribute: str
+    what: frozenset[str]
+    value: frozenset[str]
+    than: frozenset[str]
+
+    def contradicts(self, other: _Claim) -> bool:
+        if (self.attribute, self.what) != (other.attribute, other.what) or self.value & other.value:
+            return False
+        # Many things can be preferred; what was passed over for another cannot.
+        return bool(self.attribute != "preference" or self.than & other.value or other.than & self.value)
+
+
+def attribute_conflict(left: str, right: str) -> str:
+    """Why two facts about one subject cannot both hold now, when they give one attribute two values; else ``""``."""
+    for one in _claims(left):
+        for other in _claims(right):
+            if one.contradicts(other):
+                values = " and ".join(" ".join(sorted(claim.value)) for claim in (one, other))
+                return f"the {one.attribute} differs: {values}"
+    return ""
+
+
+def _claims(text: str) -> Iterator[_Claim]:
+    text = text.replace("’", "'")
+    for attribute, pattern in _PATTERNS:
+        for match in pattern.finditer(text):
+            what, value, than = (
+                frozenset(content_words(match.groupdict().get(part) or "")) for part in ("what", "value", "than")
+            )
+            if value:
+                yield _Claim(attribute, what, value, than)

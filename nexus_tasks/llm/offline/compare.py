@@ -1,0 +1,96 @@
+"""How two facts about one subject relate: the same, much the same, or one takes the other's place.
+
+Word overlap and negation follow the design: 0.80 of the words shared reinforces; 0.30 with a negation near a shared
+word, on one side only, contradicts. The rest (changed values, replaced things, single-valued attributes) is there
+because people seldom negate what has changed: they say what holds now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from nexus_tasks.llm.offline.attributes import attribute_conflict
+from nexus_tasks.llm.offline.reading import Reading, read
+from nexus_tasks.llm.offline.statements import is_vague
+from nexus_tasks.text import jaccard
+
+REINFORCES, CONTRADICTS, SAME_MATTER = 0.80, 0.30, 0.60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How one fact relates to another, and why, in one line."""
+
+    kind: Literal["duplicate", "reinforces", "contradicts"]
+    rationale: str
+
+
+def compare(left: str, right: str) -> Verdict | None:
+    """The relation between two facts of one subject, the same both ways round; ``None`` when there is none."""
+    one, other = read(left), read(right)
+    if one.key == other.key:
+        return Verdict(kind="duplicate", rationale="the same content words in the same order")
+    why = (
+        _denial(one, other)
+        or _changed_value(one, other)
+        or _replacement(one, other)
+        or _replacement(other, one)
+        or attribute_conflict(left, right)
+    )
+    if why:
+        return Verdict(kind="contradicts", rationale=why)
+    shared, overlap = one.everything & other.everything, jaccard(one.everything, other.everything)
+    if overlap >= REINFORCES and not _differs(one, other):
+        return Verdict(kind="reinforces", rationale=f"{overlap:.0%} of the words are shared: {_listed(shared)}")
+    return None
+
+
+def _differs(one: Reading, other: Reading) -> bool:
+    """Whether values or a negation keep two like sentences from saying the same."""
+    return one.slots != other.slots or bool(one.denied ^ other.denied)
+
+
+def _denial(one: Reading, other: Reading) -> str:
+    shared = one.everything & other.everything
+    if jaccard(one.everything, other.everything) < CONTRADICTS or bool(one.denied & shared) == bool(
+        other.denied & shared
+    ):
+        return ""
+    denying, said = (one, other) if one.denied & shared else (other, one)
+    denied = {word for word in shared & denying.denied if not is_vague(word)}
+    if not denied or said.past:
+        return ""  # what happened once may well not be so now
+    if not denying.everything - denying.content <= said.everything:
+        return ""  # "not on Fridays" denies less than was said
+    return f"one denies what the other says: {_listed(denied)}"
+
+
+def _changed_value(one: Reading, other: Reading) -> str:
+    kinds = [kind for kind in one.slots if kind in other.slots]
+    if len(kinds) != 1 or one.slots[kinds[0]] & other.slots[kinds[0]]:
+        return ""
+    kind = kinds[0]
+    moved = kind in one.target or kind in other.target
+    if not moved and not one.updated and not other.updated and (one.past or other.past):
+        return ""  # two events, not one thing that changed
+    shared, smaller = one.content & other.content, min(len(one.content), len(other.content))
+    # "The standup moved to 10:30" shares little with what it changes, but all that it speaks of.
+    alike = len(shared) / smaller if moved and smaller else jaccard(one.content, other.content)
+    if alike < SAME_MATTER:
+        return ""
+    values = " and ".join("/".join(sorted(reading.slots[kind])) for reading in (one, other))
+    return f"the {kind} of the same matter differs: {values}"
+
+
+def _replacement(change: Reading, other: Reading) -> str:
+    gone = change.replaced
+    if not gone or not gone <= other.everything - other.denied or change.everything <= other.everything:
+        return ""
+    if not change.content & (other.content - gone) and not (change.switched and other.habit):
+        return ""  # the same word, of another matter
+    return f"one replaces what the other says: {_listed(gone)}"
+
+
+def _listed(words: frozenset[str] | set[str]) -> str:
+    return ", ".join(sorted(words)[:6])

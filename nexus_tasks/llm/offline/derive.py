@@ -1,0 +1,92 @@
+"""Deriving facts: the sentences of a line that state something, in their author's words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nexus_tasks.llm.answers import Category, DeriveMaterial, Line, Observation, Observations
+from nexus_tasks.llm.offline.dates import day_meant
+from nexus_tasks.llm.offline.statements import is_statement, is_vague, spoken, strength
+from nexus_tasks.text import NEGATIONS, STOP_WORDS, fold, shorten, words
+
+MAX_CONTENT = 300  # characters of a fact, see answers.Observation
+MAX_LABELS = 3
+BASE_CONFIDENCE, PER_MARKER = 0.75, 0.05  # 0.90 with all three kinds of marker
+
+# The first that is found names the category.
+_CATEGORIES: tuple[tuple[Category, str], ...] = (
+    (
+        "preference",
+        r"prefer\w*|favou?rite|i(?:\s\w+)? (?:love|like|hate|enjoy|dislike|adore)|can['’]?t stand|rather than",
+    ),
+    (
+        "constraint",
+        r"must|allergic|allergy|deadline|not allowed|forbidden|have to|has to|can['’]?t (?:eat|drink|use|work)",
+    ),
+    ("plan", r"will|gonna|going to|plan(?:s|ning)?|want to|hope to|hoping to|thinking of|tomorrow|next \w+|upcoming"),
+    ("plan", r"(?:i|we)['’]ll|looking forward"),
+    ("opinion", r"think|believe|feel(?:s|ing)? (?:that|like)|in my opinion|seems?"),
+    (
+        "event",
+        r"yesterday|last \w+|ago|went|visited|met|bought|got|started|finished|joined|moved|took|saw|made|won|lost",
+    ),
+    (
+        "relationship",
+        r"(?:my|our) (?:wife|husband|partner|spouse|(?:girl|boy)?friends?|sisters?|brothers?|mom|mum|mother)",
+    ),
+    (
+        "relationship",
+        r"(?:my|our) (?:dad|father|parents|sons?|daughters?|kids?|children|family|boss|manager|colleagues?)",
+    ),
+    ("event", r"(?:i|we|just) (?:\w+ )?\w{2,}ed"),
+    ("fact", r"is|are|am|was|were|has|have|i['’]m|we['’]re|it['’]s|lives?|works?|happens?|costs?|runs?|uses?|\d+"),
+)
+_COMPILED = tuple((category, re.compile(rf"\b(?:{found})\b", re.IGNORECASE)) for category, found in _CATEGORIES)
+
+
+def derive(material: DeriveMaterial) -> Observations:
+    """The observations of every line that is to be derived and whose author is wanted, in order."""
+    wanted = frozenset(material.subjects)
+    lines = (line for line in material.lines if not line.context_only and line.author in wanted)
+    return Observations(observations=[found for line in lines for found in _of_line(line)])
+
+
+def _of_line(line: Line) -> Iterator[Observation]:
+    """What one line says. It depends on nothing but the line, so batches can be cut anywhere."""
+    if line.role not in ("user", "assistant"):
+        return
+    pieces = spoken(line.content)
+    seen: set[str] = set()
+    for sentence in pieces:
+        if is_statement(sentence, alone=len(pieces) == 1) and fold(sentence) not in seen:
+            seen.add(fold(sentence))
+            yield _observation(sentence, line)
+
+
+def _observation(sentence: str, line: Line) -> Observation:
+    content = shorten(sentence, MAX_CONTENT)
+    return Observation(
+        subject=line.author,
+        content=content,
+        category=_category(content),
+        confidence=round(BASE_CONFIDENCE + PER_MARKER * strength(content), 2),
+        sources=[line.id],
+        occurred_at=day_meant(content, line.occurred_at),
+        labels=_labels(content),
+    )
+
+
+def _category(sentence: str) -> Category:
+    return next((category for category, pattern in _COMPILED if pattern.search(sentence)), "other")
+
+
+def _labels(sentence: str) -> list[str]:
+    """The longest content words, in their order: without a corpus, length tells rare words from common ones."""
+    found = dict.fromkeys(
+        word
+        for word in words(sentence)
+        if word not in STOP_WORDS and word not in NEGATIONS and not is_vague(word) and len(word) <= 30
+    )
+    longest = sorted(found, key=len, reverse=True)[:MAX_LABELS]
+    return [word for word in found if word in longest]

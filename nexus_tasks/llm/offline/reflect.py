@@ -1,0 +1,108 @@
+"""Reflecting: every new fact against its candidates, and what several facts say together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from itertools import combinations
+
+from nexus_tasks.llm.answers import Fact, Insight, Reflection, ReflectMaterial, Relation
+from nexus_tasks.llm.offline.compare import compare
+from nexus_tasks.llm.offline.reading import read
+from nexus_tasks.text import jaccard, shorten
+from nexus_tasks.types import to_utc
+
+INSIGHT_OVERLAP = 0.55  # words shared by two facts of one insight
+INSIGHT_SUPPORT = 3
+MAX_INSIGHT = 180  # characters, see answers.Insight
+_PREFIX = "Repeatedly: "
+
+
+def reflect(material: ReflectMaterial) -> Reflection:
+    """The relations of the new facts, each pair once, in the order of the clusters; then insights by their first id."""
+    facts = {fact.id: fact for fact in material.facts}
+    clusters = {
+        new: tuple(id for id in candidates if id in facts and id != new)
+        for new, candidates in material.clusters
+        if new in facts
+    }
+    relations = list(_relations(facts, clusters))
+    outdated = {r.old_id if r.holds == "new" else r.new_id for r in relations if r.kind == "contradicts"}
+    return Reflection(relations=relations, insights=list(_insights(facts, clusters, outdated)))
+
+
+def _relations(facts: Mapping[int, Fact], clusters: Mapping[int, tuple[int, ...]]) -> Iterator[Relation]:
+    seen: set[frozenset[int]] = set()
+    for new, candidates in clusters.items():
+        for candidate in candidates:
+            pair = frozenset((new, candidate))
+            if pair not in seen:
+                seen.add(pair)
+                both_new = new in clusters.get(candidate, ())  # then either may be called the new one
+                newer, older = new, candidate
+                if both_new and _age(facts[candidate]) > _age(facts[new]):
+                    newer, older = candidate, new
+                yield from _relation(facts[newer], facts[older])
+
+
+def _relation(new: Fact, old: Fact) -> Iterator[Relation]:
+    verdict = compare(new.content, old.content)
+    if verdict is not None:
+        later = "new" if _age(new) > _age(old) else "old"
+        yield Relation(
+            kind=verdict.kind,
+            new_id=new.id,
+            old_id=old.id,
+            holds=later if verdict.kind == "contradicts" else "both",
+            rationale=verdict.rationale,
+        )
+
+
+def _age(fact: Fact) -> tuple[datetime, int]:
+    """Sorts facts by when they became valid; two of one moment by when they were stored."""
+    return to_utc(fact.valid_from), fact.id
+
+
+def _insights(
+    facts: Mapping[int, Fact], clusters: Mapping[int, tuple[int, ...]], outdated: set[int]
+) -> Iterator[Insight]:
+    likeness = _likeness(facts, clusters, outdated)
+    for support in _components(likeness):
+        if len(support) >= INSIGHT_SUPPORT and not clusters.keys().isdisjoint(support):
+            central = max(support, key=lambda id: (round(sum(likeness[id].values()), 9), -id))
+            yield Insight(
+                content=_PREFIX + shorten(facts[central].content, MAX_INSIGHT - len(_PREFIX)),
+                support=support,
+                rationale=f"{len(support)} facts say much the same; this is the most central one",
+            )
+
+
+def _likeness(
+    facts: Mapping[int, Fact], clusters: Mapping[int, tuple[int, ...]], outdated: set[int]
+) -> dict[int, dict[int, float]]:
+    """For each fact those of its clusters that are alike and do not contradict it, with their overlap."""
+    likeness: dict[int, dict[int, float]] = defaultdict(dict)
+    for new, candidates in clusters.items():
+        for a, b in combinations(sorted({new, *candidates} - outdated), 2):
+            if b in likeness[a]:
+                continue
+            overlap = jaccard(read(facts[a].content).everything, read(facts[b].content).everything)
+            verdict = compare(facts[a].content, facts[b].content) if overlap >= INSIGHT_OVERLAP else None
+            if overlap >= INSIGHT_OVERLAP and (verdict is None or verdict.kind != "contradicts"):
+                likeness[a][b] = likeness[b][a] = overlap
+    return likeness
+
+
+def _components(likeness: Mapping[int, Mapping[int, float]]) -> Iterator[list[int]]:
+    seen: set[int] = set()
+    for start in sorted(likeness):
+        if start in seen:
+            continue
+        component, frontier = {start}, [start]
+        while frontier:
+            reached = likeness[frontier.pop()].keys() - component
+            component |= reached
+            frontier.extend(reached)
+        seen |= component
+        yield sorted(component)
