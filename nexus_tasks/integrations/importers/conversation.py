@@ -1,0 +1,130 @@
+"""What every importer makes, and how each of them complains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.types import Message
+
+T = TypeVar("T")
+_KINDS: dict[type, str] = {
+    **{type(None): "null", bool: "a boolean", int: "a number", float: "a number"},
+    **{str: "text", list: "a list", dict: "an object"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """The messages of one session, in order."""
+
+    namespace: str
+    session_key: str
+    messages: tuple[Message, ...]
+
+
+class Sessions:
+    """Collects messages by session. Sessions keep the order in which they begin, messages that in which they come."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[str, str], list[Message]] = {}
+        self._by_id: dict[tuple[str, str, str], Message] = {}
+
+    def add(self, namespace: str, session_key: str, message: Message) -> None:
+        """Put ``message`` at the end of its session.
+
+        Raises:
+            InvalidInput: nothing is left of its content without control characters; or the session has another
+                message with this id. The very same message may come twice, as it does in exports that were joined:
+                storing it is idempotent.
+        """
+        if not message.content.strip() and not message.tool_calls:
+            raise InvalidInput("content is empty, but for control characters")
+        if message.id is not None:
+            first = self._by_id.setdefault((namespace, session_key, message.id), message)
+            if (first.content, first.role, first.author) != (message.content, message.role, message.author):
+                raise InvalidInput(f"id {message.id!r} is already that of another message of session {session_key!r}")
+        self._sessions.setdefault((namespace, session_key), []).append(message)
+
+    def conversations(self) -> list[Conversation]:
+        """What was collected."""
+        return [
+            Conversation(namespace=namespace, session_key=session_key, messages=tuple(messages))
+            for (namespace, session_key), messages in self._sessions.items()
+        ]
+
+
+def wrong(path: Path, where: str, why: str) -> InvalidInput:
+    """The error for a file that is not as it should be; ``where`` is a line, a JSON path, or nothing."""
+    place = f"{path}, {where}" if where else str(path)
+    return InvalidInput(
+        f"{place}: {why.rstrip('.')}.", remedy="Correct the file and ingest it again; nothing was stored."
+    )
+
+
+def decoded(path: Path, data: bytes) -> str:
+    """``data`` as UTF-8 text, with or without a byte order mark.
+
+    Raises:
+        InvalidInput: it is not UTF-8; names the line.
+    """
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise wrong(path, f"line {line}", f"not UTF-8 (byte 0x{data[error.start]:02x})") from None
+
+
+def parsed(text: str) -> object:
+    """The JSON value of ``text``, strictly.
+
+    Raises:
+        ValueError: it is not JSON; the message says why.
+    """
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")  # Python reads NaN and Infinity; Postgres would not store them
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def kind_of(value: object) -> str:
+    """What a JSON value is called in an error."""
+    return _KINDS[type(value)]
+
+
+def field(record: Mapping[str, Any], key: str, kind: type[T]) -> T | None:
+    """``record[key]``, which is of type ``kind``; ``None`` when it is null or not there.
+
+    Raises:
+        InvalidInput: it is of another type, or half a character that no database stores.
+    """
+    value = record.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, kind):
+        raise InvalidInput(f'"{key}" must be {_KINDS[kind]}, not {kind_of(value)}')
+    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        raise InvalidInput(f'"{key}" has half a character (a lone surrogate)')
+    return value
+
+
+def needed(record: object, key: str, kind: type[T]) -> T:
+    """``record[key]``, which must be there.
+
+    Raises:
+        InvalidInput: ``record`` is no object, or has no such field of type ``kind``.
+    """
+    if not isinstance(record, dict):
+        raise InvalidInput(f"must be an object, not {kind_of(record)}")
+    value = field(record, key, kind)
+    if value is None:
+        raise InvalidInput(f'"{key}" is missing')
+    return value

@@ -1,0 +1,91 @@
+"""JSONL: one message per line, ``{"session", "role", "author", "content", "occurred_at", "id", "tool_calls"}``.
+
+Only ``content`` is required (not even that beside ``tool_calls``); ``null`` counts as left out, other keys are ignored,
+so are blank lines. Lines of one session may lie between those of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.integrations.importers.conversation import Conversation, Sessions, field, kind_of, parsed, wrong
+from nexus_tasks.text import shorten
+from nexus_tasks.types import Message, Role, check_name, to_utc
+
+# Seconds since 1970, of the years 1973 to 2286. The same years in milliseconds are other numbers altogether.
+_FIRST, _LAST = 10**8, 10**10
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parse(path: Path, text: str, namespace: str, default_session: str) -> list[Conversation]:
+    """The conversations in ``text``, all of whose lines are checked.
+
+    Raises:
+        InvalidInput: a line is not a message; names it and says why.
+    """
+    sessions = Sessions()
+    for number, line in enumerate(text.split("\n"), start=1):  # not splitlines(): JSON may hold U+2028 as it is
+        if line.strip():
+            try:
+                record = _record(line)
+                session = field(record, "session", str)
+                key = default_session if session is None else session
+                sessions.add(namespace, check_name("session", key), _message(record))
+            except InvalidInput as error:
+                raise wrong(path, f"line {number}", error.message) from None
+    return sessions.conversations()
+
+
+def _record(line: str) -> dict[str, Any]:
+    try:
+        record = parsed(line)
+    except ValueError as error:
+        raise InvalidInput(f"not JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise InvalidInput(f"{kind_of(record)}, where a message is an object")
+    return record
+
+
+def _message(record: Mapping[str, Any]) -> Message:
+    content, role, tool_calls = field(record, "content", str), field(record, "role", str), _tool_calls(record)
+    if content is None and not tool_calls:
+        raise InvalidInput('"content" is missing')
+    return Message(
+        content=content or "",
+        role=cast("Role", "user" if role is None else role),  # Message checks it
+        author=field(record, "author", str),
+        occurred_at=_time(record.get("occurred_at")),
+        tool_calls=tool_calls,
+        id=field(record, "id", str),
+    )
+
+
+def _tool_calls(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    value = field(record, "tool_calls", list) or []
+    if not all(isinstance(call, dict) for call in value):
+        raise InvalidInput('"tool_calls" must be a list of objects')
+    return tuple(value)
+
+
+def _time(value: object) -> datetime | None:
+    """A time as ISO 8601 (UTC when it names no zone), or as seconds or milliseconds since 1970."""
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if _FIRST <= value < _LAST:
+            return _EPOCH + timedelta(seconds=value)
+        if _FIRST * 1000 <= value < _LAST * 1000:
+            return _EPOCH + timedelta(milliseconds=value)
+        raise InvalidInput(f'"occurred_at" {value} is neither seconds nor milliseconds since 1970')
+    if not isinstance(value, str):
+        raise InvalidInput(f'"occurred_at" must be a time, not {kind_of(value)}')
+    try:
+        return to_utc(datetime.fromisoformat(value))
+    except (ValueError, OverflowError):
+        raise InvalidInput(
+            f'"occurred_at" {shorten(value, 40)!r} is not an ISO 8601 time such as 2026-03-09T14:30Z'
+        ) from None

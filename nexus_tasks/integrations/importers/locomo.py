@@ -1,0 +1,100 @@
+"""LoCoMo (Maharana et al., ACL 2024): long conversations of two people, as benchmarks use them.
+
+One namespace per sample (``NS.<sample_id>``), one session per ``session_N`` that has turns (some dates have none).
+A turn becomes a message of role ``user``: its speaker is the author, its ``dia_id`` the id, and an image's caption is
+appended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.integrations.importers.conversation import Conversation, Sessions, field, needed, parsed, wrong
+from nexus_tasks.text import shorten
+from nexus_tasks.types import Message, check_namespace
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_TIME = re.compile(r"(\d{1,2}):(\d\d)\s*([ap])m on (\d{1,2}) ([a-z]{3})[a-z]*,? (\d{4})", re.IGNORECASE)
+_SESSION = re.compile(r"session_(\d+)")
+
+
+def looks_like(text: str) -> bool:
+    """Whether ``text`` is a JSON document rather than JSONL: a list, or an object that holds a conversation."""
+    text = text.lstrip()
+    if text.startswith("["):
+        return True
+    first_line, _, rest = text.partition("\n")
+    if not text.startswith("{") or '"conversation"' not in text:
+        return False
+    try:
+        first = parsed(first_line)
+    except ValueError:
+        return bool(rest)  # an object over several lines
+    return isinstance(first, dict) and "conversation" in first and "content" not in first
+
+
+def parse(path: Path, text: str, namespace: str) -> list[Conversation]:
+    """The conversations of every sample, all of them checked.
+
+    Raises:
+        InvalidInput: something is not as LoCoMo has it; names the JSON path and says why.
+    """
+    try:
+        document = parsed(text)
+    except ValueError as error:
+        raise wrong(path, "", f"not JSON: {error}") from None
+    if isinstance(document, dict):
+        document = [document]
+    if not isinstance(document, list) or not document:
+        raise wrong(path, "$", "LoCoMo is a list of samples")
+    sessions = Sessions()
+    for index, sample in enumerate(document):
+        where = f"$[{index}]"
+        try:
+            space = check_namespace(f"{namespace}.{needed(sample, 'sample_id', str)}")
+            conversation = needed(sample, "conversation", dict)
+        except InvalidInput as error:
+            raise wrong(path, where, f"not a LoCoMo sample: {error.message}") from None
+        _read_sample(path, f"{where}.conversation", conversation, space, sessions)
+    return sessions.conversations()
+
+
+def _read_sample(path: Path, where: str, conversation: Mapping[str, Any], space: str, sessions: Sessions) -> None:
+    for key in sorted(filter(_SESSION.fullmatch, conversation), key=lambda key: int(key.removeprefix("session_"))):
+        at = f"{where}.{key}"
+        try:
+            turns = needed(conversation, key, list)
+            if not turns:
+                continue
+            began = _time(needed(conversation, f"{key}_date_time", str))
+            for index, turn in enumerate(turns):
+                at = f"{where}.{key}[{index}]"
+                # Only the session has a time. A second per turn keeps the turns in order wherever times are sorted.
+                sessions.add(space, key, _message(turn, began + timedelta(seconds=index)))
+        except InvalidInput as error:
+            raise wrong(path, at, error.message) from None
+
+
+def _message(turn: object, occurred_at: datetime) -> Message:
+    text, author, id = needed(turn, "text", str), needed(turn, "speaker", str), needed(turn, "dia_id", str)
+    caption = field(cast("dict[str, Any]", turn), "blip_caption", str)
+    content = " ".join(filter(None, (text.strip(), f"[image: {caption}]" if caption else "")))
+    return Message(content=content, author=author, id=id, occurred_at=occurred_at)
+
+
+def _time(text: str) -> datetime:
+    """A time such as "1:56 pm on 8 May, 2023", taken as UTC. Not by ``strptime``, whose month names vary by locale."""
+    match = _TIME.fullmatch(text.strip())
+    try:
+        if match is None or int(match[1]) > 12:
+            raise ValueError
+        hour, minute, half, day, month, year = match.groups()
+        hours = int(hour) % 12 + 12 * (half.lower() == "p")
+        return datetime(int(year), _MONTHS.index(month.lower()) + 1, int(day), hours, int(minute), tzinfo=UTC)
+    except ValueError:
+        raise InvalidInput(f"{shorten(text, 40)!r} is not a time such as '1:56 pm on 8 May, 2023'") from None
