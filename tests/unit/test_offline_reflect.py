@@ -94,7 +94,7 @@ def test_contradictions(left: str, right: str) -> None:
         ("I love hiking.", "I haven't been hiking in the Alps."),
         ("I didn't go to the gym yesterday.", "I go to the gym on Mondays."),
         ("I work on the parser.", "I don't work on Fridays."),  # denies less than was said
-        ("I don't play the drums.", "I played the drums at school."),  # what was once may well not be so now
+        ("I don't play the guitar.", "I played the guitar at school."),  # what was once may well not be so now
         ("I never eat breakfast.", "I don't eat breakfast."),
         ("I turned 35.", "I'm 5 minutes late."),
         ("I changed the tyres from summer to winter.", "I love summer."),

@@ -101,7 +101,7 @@ _STRONG = _rule(
 )
 # "I'm a nurse", "I am from Porto": one word says it all.
 _IDENTITY = _rule(r"\bi(?:['’]?m| am) (?:an?|from|allergic|\d+|vegan|vegetarian|married|single|pregnant|retired)\b")
-# Of two content words alone, "Max and Daisy!", only those with a verb between them tell anything.
+# Of two content words alone, "Rex and Mimi!", only those with a verb between them tell anything.
 _STATES = _rule(
     r"\b" + _words("is are was were has have costs? starts? ends? runs? happens? lives? works? uses?") + r"\b"
 )
