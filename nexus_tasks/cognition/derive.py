@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from sqlalchemy import select
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.echo import is_echo, without_echo
 from nexus_tasks.cognition.mind import Errand, Mind, ask
+from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.llm.answers import DeriveMaterial, Line, Observation, Observations
 from nexus_tasks.llm.base import Request
 from nexus_tasks.settings import Settings
@@ -103,21 +106,19 @@ def derive(mind: Mind, errand: Errand, observer: str, memory_ids: Sequence[int])
         request = _request(tx, mind.settings, observer, batch)
     observations = ask(mind, errand, request).observations if _anything(request.material) else []
     drafts = _drafts(observations, request.material, batch, mind.model.model_for("derive"))
-    vectors = mind.embedder.embed([*(d.content for d in drafts), *(m.content for m in batch)])
+    texts = list(dict.fromkeys([*(draft.content for draft in drafts), *(memory.content for memory in batch)]))
+    vectors = dict(zip(texts, mind.embedder.embed(texts), strict=True))
     session_id = batch[0].session_id
     assert session_id is not None
     with mind.database.transaction() as tx:
         wanted = set(derivations.lock_wanted(tx, memory_ids, observer))
-        kept = [(i, d) for i, d in enumerate(drafts) if wanted.issuperset(d.sources)]
-        held = perspectives.locked(tx, errand.namespace_id, observer, [d.subject for _, d in kept])
-        stored = [(i, *facts.keep(tx, held[d.subject], d)) for i, d in kept]
-        raw = [(len(drafts) + i, m.id) for i, m in enumerate(batch) if m.id in wanted]
-        worded = [(i, memory_id) for i, memory_id, what in stored if what is not facts.Kept.REINFORCED]
-        placed = {memory_id: i for i, memory_id in worded + raw}
-        embeddings.store(tx, errand.namespace_id, mind.embedder.name, [*placed], vectors[[*placed.values()]])
+        kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]
+        held = perspectives.locked(tx, errand.namespace_id, observer, [draft.subject for draft in kept])
+        stored = facts.keep(tx, held, kept)
+        _embed(tx, mind, errand, stored, [m for m in batch if m.id in wanted], vectors)
         derivations.done(tx, sorted(wanted), observer)
         tx.flush()
-        new = sum(what is facts.Kept.NEW for _, _, what in stored)
+        new = sum(fact.kept is facts.Kept.NEW for fact in stored)
         outcome = JobOutcome(
             status="completed" if wanted else "already_derived",
             details={
@@ -138,9 +139,22 @@ def derive(mind: Mind, errand: Errand, observer: str, memory_ids: Sequence[int])
         return errand.commit(tx, outcome), follow_ups
 
 
+def _embed(
+    tx: Transaction,
+    mind: Mind,
+    errand: Errand,
+    stored: Sequence[facts.Stored],
+    batch: Sequence[Memory],
+    vectors: Mapping[str, Vectors],
+) -> None:
+    """Store the vectors of the messages and of the facts whose wording is new."""
+    placed = {fact.id: vectors[fact.content] for fact in stored if fact.kept is not facts.Kept.REINFORCED}
+    placed |= {memory.id: vectors[memory.content] for memory in batch}
+    embeddings.store(tx, errand.namespace_id, mind.embedder.name, list(placed), list(placed.values()))
+
+
 def _load(tx: Transaction, memory_ids: Sequence[int]) -> list[Memory]:
-    found = (tx.get(Memory, memory_id) for memory_id in sorted(memory_ids))
-    return sorted((m for m in found if m is not None), key=lambda m: m.seq or 0)
+    return list(tx.scalars(select(Memory).where(Memory.id.in_(memory_ids)).order_by(Memory.seq)))
 
 
 def _request(tx: Transaction, settings: Settings, observer: str, batch: Sequence[Memory]) -> Request[Observations]:

@@ -12,7 +12,9 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Embedding, Memory
 
 
-def store(tx: Transaction, namespace_id: int, model: str, memory_ids: Sequence[int], vectors: Vectors) -> None:
+def store(
+    tx: Transaction, namespace_id: int, model: str, memory_ids: Sequence[int], vectors: Vectors | Sequence[Vectors]
+) -> None:
     """Store (or replace, when a wording changed) the vectors of memories."""
     if not memory_ids:
         return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -37,81 +38,122 @@ class Draft:
 
 
 class Kept(StrEnum):
-    """What became of a draft."""
+    """What became of a fact."""
 
     NEW = "new"
     REWORDED = "reworded"  # it was there, in the words of a later source
     REINFORCED = "reinforced"
 
 
-def keep(tx: Transaction, perspective: PerspectiveRow, draft: Draft) -> tuple[int, Kept]:
-    """Store a fact of a locked perspective; returns its id and what became of it.
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A stored fact: its memory id, its wording now, and what became of it."""
+
+    id: int
+    content: str
+    kept: Kept
+
+
+def keep(tx: Transaction, perspectives: Mapping[str, PerspectiveRow], drafts: Sequence[Draft]) -> list[Stored]:
+    """Store the facts of locked perspectives (by subject), in a handful of statements whatever their number.
 
     A fact that is there already is reinforced by every source it did not rest on yet. Its wording is that of its
     earliest source, whichever derivation came first: the stored facts do not depend on the order of the jobs.
     """
-    existing = tx.scalar(
-        select(Memory).where(
-            Memory.namespace_id == perspective.namespace_id,
-            Memory.perspective_id == perspective.id,
-            Memory.content_key == draft.key,
-            Memory.level == "explicit",
-            Memory.valid_to.is_(None),
+    groups: dict[tuple[int, str], list[Draft]] = {}
+    for draft in drafts:
+        groups.setdefault((perspectives[draft.subject].id, draft.key), []).append(draft)
+    if not groups:
+        return []
+    owners = {row.id: row for row in perspectives.values()}
+    namespace_id = next(iter(owners.values())).namespace_id
+    existing = _existing(tx, namespace_id, list(groups))
+    fresh = {where: group for where, group in groups.items() if where not in existing}
+    ids = dict(zip(fresh, _insert(tx, owners, fresh), strict=True)) if fresh else {}
+    ids |= {where: memory.id for where, memory in existing.items()}
+    edges = [(ids[where], source) for where, group in groups.items() for draft in group for source in draft.sources]
+    added = Counter(memory_id for memory_id, _ in link_all(tx, namespace_id, edges, "derived_from"))
+    stored = [Stored(id=ids[where], content=_earliest(group).content, kept=Kept.NEW) for where, group in fresh.items()]
+    return stored + [_reinforce(tx, memory, groups[where], added[memory.id]) for where, memory in existing.items()]
+
+
+def _existing(tx: Transaction, namespace_id: int, wanted: Sequence[tuple[int, str]]) -> dict[tuple[int, str], Memory]:
+    query = select(Memory).where(
+        Memory.namespace_id == namespace_id,
+        Memory.perspective_id.in_({perspective for perspective, _ in wanted}),
+        Memory.content_key.in_({key for _, key in wanted}),
+        Memory.level == "explicit",
+        Memory.valid_to.is_(None),
+    )
+    found = {(memory.perspective_id or 0, memory.content_key or ""): memory for memory in tx.scalars(query)}
+    return {where: found[where] for where in wanted if where in found}
+
+
+def _earliest(group: Sequence[Draft]) -> Draft:
+    return min(group, key=lambda draft: (draft.valid_from, draft.content))
+
+
+def _insert(
+    tx: Transaction, owners: Mapping[int, PerspectiveRow], groups: Mapping[tuple[int, str], Sequence[Draft]]
+) -> list[int]:
+    now = datetime.now(UTC)
+    rows = []
+    for (perspective_id, key), group in groups.items():
+        first, owner = _earliest(group), owners[perspective_id]
+        again = len({source for draft in group for source in draft.sources}) - len(first.sources)
+        rows.append(
+            {
+                "namespace_id": owner.namespace_id,
+                "perspective_id": perspective_id,
+                "session_id": first.session_id,
+                "level": "explicit",
+                "author": owner.subject,
+                "content": first.content,
+                "tokens": estimate_tokens(first.content),
+                "content_key": key,
+                "category": first.category,
+                "confidence": max(draft.confidence for draft in group),
+                "labels": list(first.labels),
+                "occurred_at": first.valid_from,
+                "valid_from": first.valid_from,
+                "times_reinforced": again,
+                "last_validated_at": now if again else None,
+                "made_by": first.made_by,
+            }
         )
-    )
-    if existing is None:
-        return _insert(tx, perspective, draft), Kept.NEW
-    new = link(tx, perspective.namespace_id, existing.id, draft.sources, "derived_from")
-    earlier = existing.valid_from is not None and (draft.valid_from, draft.content) < (
-        existing.valid_from,
-        existing.content,
-    )
-    if new:
+    return list(tx.execute(insert(Memory).returning(Memory.id, sort_by_parameter_order=True), rows).scalars())
+
+
+def _reinforce(tx: Transaction, memory: Memory, group: Sequence[Draft], added: int) -> Stored:
+    """Count the sources that were ``added`` to a fact, and take over an earlier wording."""
+    first = _earliest(group)
+    assert memory.valid_from is not None
+    earlier = added > 0 and (first.valid_from, first.content) < (memory.valid_from, memory.content)
+    if added:
         values: dict[str, Any] = {
-            "times_reinforced": Memory.times_reinforced + len(new),
+            "times_reinforced": Memory.times_reinforced + added,
             "last_validated_at": datetime.now(UTC),
-            "confidence": max(existing.confidence, draft.confidence),
+            "confidence": max(memory.confidence, *(draft.confidence for draft in group)),
         }
         if earlier:
-            values |= {"content": draft.content, "valid_from": draft.valid_from, "occurred_at": draft.valid_from}
-        tx.execute(update(Memory).where(Memory.id == existing.id).values(**values))
-        tx.expire(existing)
-    return existing.id, Kept.REWORDED if new and earlier else Kept.REINFORCED
-
-
-def _insert(tx: Transaction, perspective: PerspectiveRow, draft: Draft) -> int:
-    statement = (
-        insert(Memory)
-        .values(
-            namespace_id=perspective.namespace_id,
-            perspective_id=perspective.id,
-            session_id=draft.session_id,
-            level="explicit",
-            author=perspective.subject,
-            content=draft.content,
-            tokens=estimate_tokens(draft.content),
-            content_key=draft.key,
-            category=draft.category,
-            confidence=draft.confidence,
-            labels=list(draft.labels),
-            occurred_at=draft.valid_from,
-            valid_from=draft.valid_from,
-            made_by=draft.made_by,
-        )
-        .returning(Memory.id)
-    )
-    memory_id = tx.execute(statement).scalar_one()
-    link(tx, perspective.namespace_id, memory_id, draft.sources, "derived_from")
-    return memory_id
+            values |= {"content": first.content, "valid_from": first.valid_from, "occurred_at": first.valid_from}
+        tx.execute(update(Memory).where(Memory.id == memory.id).values(**values))
+    kept = Kept.REWORDED if earlier else Kept.REINFORCED
+    return Stored(id=memory.id, content=first.content if earlier else memory.content, kept=kept)
 
 
 def link(tx: Transaction, namespace_id: int, memory_id: int, sources: Sequence[int], role: str) -> list[int]:
-    """Add evidence edges; returns the sources that were not linked in this role before."""
-    if not sources:
+    """Add evidence edges of one memory; returns the sources that were not linked in this role before."""
+    return [source for _, source in link_all(tx, namespace_id, [(memory_id, source) for source in sources], role)]
+
+
+def link_all(tx: Transaction, namespace_id: int, edges: Sequence[tuple[int, int]], role: str) -> list[tuple[int, int]]:
+    """Add evidence edges (memory, source); returns those that were not there before."""
+    if not edges:
         return []
     rows = [
         {"namespace_id": namespace_id, "memory_id": memory_id, "source_id": source, "role": role}
-        for source in sorted(set(sources))
+        for memory_id, source in sorted(set(edges))
     ]
-    added = tx.execute(upsert(Evidence).values(rows).on_conflict_do_nothing().returning(Evidence.source_id))
-    return list(added.scalars())
+    added = upsert(Evidence).values(rows).on_conflict_do_nothing().returning(Evidence.memory_id, Evidence.source_id)
+    return list(tx.execute(added).all())

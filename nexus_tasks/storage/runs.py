@@ -168,8 +168,7 @@ def recent(tx: Transaction, namespace_id: int | None = None, limit: int = 100) -
 def run(tx: Transaction, job_id: str) -> tuple[JobRun, str] | None:
     """The run row of a job with its namespace, or ``None``."""
     query = select(JobRun, Namespace.name).join(Namespace, Namespace.id == JobRun.namespace_id)
-    row = tx.execute(query.where(JobRun.job_id == job_id)).first()
-    return row
+    return tx.execute(query.where(JobRun.job_id == job_id)).first()
 
 
 def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
@@ -183,8 +182,7 @@ def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
 def any_letter(tx: Transaction, job_id: str) -> tuple[DeadLetter, str] | None:
     """A job's dead letter, open or dealt with, with its namespace; or ``None``."""
     query = select(DeadLetter, Namespace.name).join(Namespace, Namespace.id == DeadLetter.namespace_id)
-    row = tx.execute(query.where(DeadLetter.job_id == job_id)).first()
-    return row
+    return tx.execute(query.where(DeadLetter.job_id == job_id)).first()
 
 
 def count_dead(tx: Transaction, namespace_id: int) -> int:
