@@ -50,8 +50,8 @@ def check_name(field_name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise InvalidInput(f"{field_name} must be a non-empty text, not {value!r}.")
     value = value.strip()
-    if len(value) > MAX_NAME or _CONTROL.search(value) or "\n" in value:
-        raise InvalidInput(f"{field_name} must be one line of at most {MAX_NAME} characters.")
+    if len(value) > MAX_NAME or not value.isprintable():
+        raise InvalidInput(f"{field_name} must be one line of at most {MAX_NAME} printable characters.")
     return value
 
 
@@ -83,6 +83,7 @@ class Message:
     def __post_init__(self) -> None:
         if not isinstance(self.content, str):
             raise InvalidInput(f"content must be text, not {type(self.content).__name__}.")
+        object.__setattr__(self, "content", clean_text(self.content))
         if not self.content.strip() and not self.tool_calls:
             raise InvalidInput("content is empty, and there are no tool_calls either.")
         if len(self.content) > MAX_CONTENT:
@@ -95,7 +96,6 @@ class Message:
             object.__setattr__(self, "id", check_name("id", self.id))
         if self.occurred_at is not None and not isinstance(self.occurred_at, datetime):
             raise InvalidInput(f"occurred_at must be a datetime, not {self.occurred_at!r}.")
-        object.__setattr__(self, "content", clean_text(self.content))
         object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
 
 
