@@ -36,13 +36,30 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: another user
 
 
 @pytest.fixture
-def home() -> Iterator[Path]:
+def new_home() -> Iterator[Path]:
     """A home that does not exist yet; afterwards no server of it may live."""
     base = Path(tempfile.mkdtemp(prefix="nx-"))
     yield base / "home"
     embedded.stop(base / "home")
     eventually(lambda: not servers(base))
     shutil.rmtree(base)
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[Path]:
+    """A home whose database is made, and stopped."""
+    base = Path(tempfile.mkdtemp(prefix="nx-"))
+    embedded.ensure(base / "home")
+    embedded.stop(base / "home")
+    yield base / "home"
+    shutil.rmtree(base)
+
+
+@pytest.fixture
+def home(new_home: Path, template: Path) -> Path:
+    """A home that was used before: a copy of the template."""
+    subprocess.run(["cp", "-a", template, new_home], check=True)
+    return new_home
 
 
 def eventually(condition: Callable[[], object], seconds: float = 15.0) -> None:
@@ -85,12 +102,12 @@ def starter(home: Path, **options: Any) -> subprocess.Popen[bytes]:
 
 
 # --- what one gets ----------------------------------------------------------------------------------------------------
-def test_first_start_and_stop(home: Path) -> None:
-    assert embedded.running(home) is None
-    assert embedded.stop(home) == []
-    assert not home.exists()
-    endpoints = embedded.ensure(home)
-    assert embedded.running(home) == endpoints == embedded.ensure(home)
+def test_first_start_and_stop(new_home: Path) -> None:
+    assert embedded.running(new_home) is None
+    assert embedded.stop(new_home) == []
+    assert not new_home.exists()
+    endpoints = embedded.ensure(new_home)
+    assert embedded.running(new_home) == endpoints == embedded.ensure(new_home)
 
     assert sql(endpoints, "SELECT '[1,2]'::vector <-> '[1,4]', split_part(version(), ' ', 2)")[0][0] == 2.0
     assert sql(endpoints, "SHOW server_version")[0][0].startswith("18.")  # type: ignore[attr-defined]
@@ -101,14 +118,14 @@ def test_first_start_and_stop(home: Path) -> None:
     assert config["appendfsync"] == "everysec"
     assert config["maxmemory-policy"] == "noeviction"
     assert config["port"] == "0"
-    assert not [c for p in servers(home) for c in p.net_connections("inet")]
+    assert not [c for p in servers(new_home) for c in p.net_connections("inet")]
 
     sql(endpoints, "CREATE TABLE kept AS SELECT 17 AS id")
     client(endpoints).set("kept", "17")
-    assert embedded.stop(home) == ["Redis", "Postgres"]
-    assert embedded.stop(home) == []
-    assert embedded.running(home) is None
-    assert embedded.ensure(home) == endpoints
+    assert embedded.stop(new_home) == ["Redis", "Postgres"]
+    assert embedded.stop(new_home) == []
+    assert embedded.running(new_home) is None
+    assert embedded.ensure(new_home) == endpoints
     assert sql(endpoints, "SELECT id FROM kept") == [(17,)]
     assert client(endpoints).get("kept") == "17"
 
@@ -139,12 +156,12 @@ def test_urls_are_rewritten_both_ways(for_redis_py: str, for_celery: str) -> Non
     assert embedded.client_url(for_celery) == embedded.client_url(for_redis_py) == for_redis_py
 
 
-def test_nobody_else_can_read_it(home: Path) -> None:
-    embedded.ensure(home)
-    for path in (home, *home.rglob("*")):
+def test_nobody_else_can_read_it(new_home: Path) -> None:
+    embedded.ensure(new_home)
+    for path in (new_home, *new_home.rglob("*")):
         mode = stat.S_IMODE(path.lstat().st_mode)
         # As root, Postgres' group may pass through home and the sockets' folder: account.py says why.
-        allowed = 0o710 if os.geteuid() == 0 and path in (home, home / "run") else 0o700
+        allowed = 0o710 if os.geteuid() == 0 and path in (new_home, new_home / "run") else 0o700
         assert mode & ~allowed == 0, (path, oct(mode))
 
 
@@ -154,34 +171,34 @@ def test_import_starts_nothing_and_loads_nothing_heavy() -> None:
     assert subprocess.check_output([sys.executable, "-W", "error", "-c", code], text=True) == "set()\n"
 
 
-def test_missing_programs_are_an_error_with_a_remedy(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_are_an_error_with_a_remedy(new_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nexus_tasks.embedded.redis.find_spec", lambda _: None)
     monkeypatch.setattr("nexus_tasks.embedded.postgres.find_spec", lambda _: None)
-    old = home.parent / "redis-server"
+    old = new_home.parent / "redis-server"
     old.write_text("#!/bin/sh\necho 'Redis server v=6.0.16 sha=0:0 malloc=libc'\n")
     old.chmod(0o755)
-    monkeypatch.setenv("PATH", str(home.parent))
+    monkeypatch.setenv("PATH", str(new_home.parent))
     with pytest.raises(EmbeddedError, match=r"6\.2 or later.*v=6\.0\.16"):
-        embedded.ensure(home)
+        embedded.ensure(new_home)
     old.unlink()
     with pytest.raises(EmbeddedError, match="no redis-server") as caught:
-        embedded.ensure(home)
+        embedded.ensure(new_home)
     assert "nexus-tasks[embedded]" in caught.value.remedy
     monkeypatch.setattr("nexus_tasks.embedded.redis.find_spec", find_spec)
     with pytest.raises(EmbeddedError, match="no embedded PostgreSQL"):
-        embedded.ensure(home)
-    assert not servers(home), "Redis was left running alone"
-    assert not (home / "postgres.new").exists()
+        embedded.ensure(new_home)
+    assert not servers(new_home), "Redis was left running alone"
+    assert not (new_home / "postgres.new").exists()
 
 
 # --- many at once, and the death of anybody ---------------------------------------------------------------------------
-def test_ten_starters_make_one_server_each(home: Path) -> None:
-    starters = [starter(home, stderr=subprocess.PIPE) for _ in range(10)]
+def test_ten_starters_make_one_server_each(new_home: Path) -> None:
+    starters = [starter(new_home, stderr=subprocess.PIPE) for _ in range(10)]
     said = [one.communicate(timeout=30)[1] for one in starters]
     assert [one.returncode for one in starters] == [0] * 10, said
     assert said == [b""] * 10
-    assert len(servers(home, "redis-server")) == 1
-    assert len(servers(home, "postgres -D")) == 1
+    assert len(servers(new_home, "redis-server")) == 1
+    assert len(servers(new_home, "postgres -D")) == 1
 
 
 def test_servers_survive_their_starter_and_its_terminal(home: Path) -> None:
@@ -220,13 +237,13 @@ def test_killed_server_comes_back_with_its_data(home: Path, victim: str) -> None
 @pytest.mark.parametrize(
     "moment", ["redis.lock", "postgres.new", "postgres.new/base/1", "postgres", "postgres/postmaster.pid"]
 )
-def test_starter_killed_half_way(home: Path, moment: str) -> None:
-    with starter(home) as one:
-        eventually((home / moment).exists)
+def test_starter_killed_half_way(new_home: Path, moment: str) -> None:
+    with starter(new_home) as one:
+        eventually((new_home / moment).exists)
         one.kill()
-    embedded.ensure(home)
-    assert len(servers(home)) == 2
-    assert not (home / "postgres.new").exists()
+    embedded.ensure(new_home)
+    assert len(servers(new_home)) == 2
+    assert not (new_home / "postgres.new").exists()
 
 
 def test_stale_files_and_reused_pids(home: Path) -> None:
@@ -309,8 +326,8 @@ def test_full_queue_of_connections_is_not_mistaken_for_no_server(home: Path) -> 
 
 # --- paths ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["h" * 120, "with space, 'quote' and $(id)"])
-def test_path_that_no_socket_can_have(home: Path, name: str) -> None:
-    home = home / name
+def test_path_that_no_socket_can_have(new_home: Path, name: str) -> None:
+    home = new_home / name
     try:
         endpoints = embedded.ensure(home)
         assert sql(endpoints, "SELECT 1") == [(1,)]
@@ -328,8 +345,8 @@ def test_path_that_no_socket_can_have(home: Path, name: str) -> None:
     assert not servers(home)
 
 
-def test_squatted_folder_for_sockets_is_not_used(home: Path) -> None:
-    home = home / ("h" * 120)
+def test_squatted_folder_for_sockets_is_not_used(new_home: Path) -> None:
+    home = new_home / ("h" * 120)
     squatted = places._short_folder(Path(tempfile.gettempdir()).resolve(), home)
     squatted.chmod(0o777)
     try:
@@ -342,13 +359,13 @@ def test_squatted_folder_for_sockets_is_not_used(home: Path) -> None:
 
 
 # --- what cannot work says why ----------------------------------------------------------------------------------------
-def test_file_in_the_way(home: Path) -> None:
-    home.write_text("")
+def test_file_in_the_way(new_home: Path) -> None:
+    new_home.write_text("")
     with pytest.raises(EmbeddedError, match="in the way") as caught:
-        embedded.ensure(home)
+        embedded.ensure(new_home)
     assert "NEXUS_HOME" in caught.value.remedy
-    assert embedded.running(home) is None
-    assert embedded.stop(home) == []
+    assert embedded.running(new_home) is None
+    assert embedded.stop(new_home) == []
 
 
 def test_database_of_another_version(home: Path) -> None:
@@ -375,36 +392,36 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
 
 
 @as_root
-def test_read_only_disk(home: Path) -> None:
-    with mounted(home, "size=1m,ro"), pytest.raises(EmbeddedError, match="Read-only file system"):
-        embedded.ensure(home)
+def test_read_only_disk(new_home: Path) -> None:
+    with mounted(new_home, "size=1m,ro"), pytest.raises(EmbeddedError, match="Read-only file system"):
+        embedded.ensure(new_home)
 
 
 @as_root
-def test_disk_too_small_for_a_database(home: Path) -> None:
-    with mounted(home, "size=20m"):
+def test_disk_too_small_for_a_database(new_home: Path) -> None:
+    with mounted(new_home, "size=20m"):
         with pytest.raises(EmbeddedError, match="MB left"):
-            embedded.ensure(home)
-        assert not servers(home)
-        assert not (home / "postgres").exists()
-        assert not (home / "postgres.new").exists()
+            embedded.ensure(new_home)
+        assert not servers(new_home)
+        assert not (new_home / "postgres").exists()
+        assert not (new_home / "postgres.new").exists()
 
 
 @as_root
-def test_disk_that_fills_up(home: Path) -> None:
-    with mounted(home, "size=220m"):
-        endpoints = embedded.ensure(home)
+def test_disk_that_fills_up(new_home: Path) -> None:
+    with mounted(new_home, "size=220m"):
+        endpoints = embedded.ensure(new_home)
         client(endpoints).set("kept", "17")
-        embedded.stop(home)
-        ballast = home / "ballast"
+        embedded.stop(new_home)
+        ballast = new_home / "ballast"
         with suppress(OSError), ballast.open("wb") as file:
             while True:
                 file.write(bytes(1_000_000))
         with pytest.raises(EmbeddedError, match="is full"):
-            embedded.ensure(home)
-        assert not servers(home)
+            embedded.ensure(new_home)
+        assert not servers(new_home)
         ballast.unlink()
-        embedded.ensure(home)
+        embedded.ensure(new_home)
         assert client(endpoints).get("kept") == "17"
 
         with suppress(OSError), ballast.open("wb") as file:
@@ -413,13 +430,13 @@ def test_disk_that_fills_up(home: Path) -> None:
         with suppress(redis.RedisError):
             client(endpoints).set("big", "x" * 1_000_000)
         eventually(lambda: client(endpoints).info("persistence")["aof_last_write_status"] == "err")
-        assert embedded.running(home) == endpoints
+        assert embedded.running(new_home) == endpoints
         with pytest.raises(EmbeddedError, match="is full"):
-            embedded.ensure(home)
+            embedded.ensure(new_home)
         ballast.unlink()
-        embedded.ensure(home)
+        embedded.ensure(new_home)
         client(endpoints).set("kept", "18")
-        embedded.stop(home)
+        embedded.stop(new_home)
 
 
 # --- users ------------------------------------------------------------------------------------------------------------
@@ -444,10 +461,10 @@ def as_user(uid: int, work: Callable[[], None]) -> None:
 
 
 @as_root
-def test_ordinary_user(home: Path) -> None:
+def test_ordinary_user(new_home: Path) -> None:
     nobody = 65534
-    home.parent.chmod(0o755)
-    shelf = home.parent / "shelf"
+    new_home.parent.chmod(0o755)
+    shelf = new_home.parent / "shelf"
     shelf.mkdir()
     os.chown(shelf, nobody, nobody)
 
@@ -474,8 +491,8 @@ def test_ordinary_user(home: Path) -> None:
 
 
 @as_root
-def test_root_opens_no_more_than_needed(home: Path) -> None:
-    closed = home.parent / "closed"
+def test_root_opens_no_more_than_needed(new_home: Path) -> None:
+    closed = new_home.parent / "closed"
     closed.mkdir(mode=0o700)
     try:
         endpoints = embedded.ensure(closed / "home")
@@ -498,16 +515,16 @@ def test_root_opens_no_more_than_needed(home: Path) -> None:
 
 
 @as_root
-def test_programs_that_pip_unpacked_for_root_alone(home: Path) -> None:
+def test_programs_that_pip_unpacked_for_root_alone(new_home: Path) -> None:
     user = account.postgres_account()
     assert user is not None
-    binaries = home / "private" / "pginstall18" / "bin"
+    binaries = new_home / "private" / "pginstall18" / "bin"
     binaries.mkdir(parents=True)
     program = binaries / "postgres"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o700)
-    for folder in (home, home / "private", binaries.parent, binaries):
+    for folder in (new_home, new_home / "private", binaries.parent, binaries):
         folder.chmod(0o700)
-    home.parent.chmod(0o755)
+    new_home.parent.chmod(0o755)
     account.let_run(binaries, user)
     assert subprocess.run([program], **user.popen, check=False).returncode == 0

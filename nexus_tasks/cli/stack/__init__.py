@@ -1,0 +1,24 @@
+"""``nexus up`` and ``nexus down``, and workers that other commands start for their own duration.
+
+Kept light: every child process imports this package before Celery. Typer is imported by :func:`register`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nexus_tasks.cli.stack.lifetime import supervisor_pid
+from nexus_tasks.cli.stack.workers import temporary_worker, worker_alive
+
+if TYPE_CHECKING:
+    import typer
+
+__all__ = ["register", "supervisor_pid", "temporary_worker", "worker_alive"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands ``up`` and ``down`` to ``app``."""
+    from nexus_tasks.cli.stack.commands import down, up
+
+    app.command()(up)
+    app.command()(down)

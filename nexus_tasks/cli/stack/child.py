@@ -1,0 +1,40 @@
+"""What every child of the stack runs: a Celery command that ends by itself when its parent is gone.
+
+``python -m nexus_tasks.cli.stack.child READY_FD celery-arguments…``. Standard input is the lifeline: a pipe whose other
+end only the parent has, so that it ends with the parent, however that died. (Linux could send a signal instead, but
+when the parent's *thread* ends, and other systems could not.)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+from nexus_tasks.cli.stack.processes import GRACE_SECONDS
+
+
+def main() -> None:
+    """Run Celery with the arguments after the first, and say on READY_FD when a worker is ready."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    from celery.__main__ import main as celery
+    from celery.signals import worker_ready
+
+    ready = int(sys.argv[1])
+    worker_ready.connect(lambda **_: os.write(ready, b"ready\n"), weak=False)
+    sys.argv = ["celery", *sys.argv[2:]]
+    celery()
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_SECONDS)
+    os.killpg(0, signal.SIGKILL)  # the parent made this process the leader of its own group
+
+
+if __name__ == "__main__":
+    main()

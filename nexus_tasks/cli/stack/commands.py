@@ -1,0 +1,93 @@
+"""The commands ``nexus up`` and ``nexus down``."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from nexus_tasks import embedded
+from nexus_tasks.cli.stack.lifetime import claim, end
+from nexus_tasks.cli.stack.run import Plan, detach, supervise
+from nexus_tasks.embedded.clients import in_use
+from nexus_tasks.errors import ConfigurationError
+from nexus_tasks.settings import Settings, get_settings
+
+
+def up(
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Jobs the worker runs at a time.")] = None,
+    flower: Annotated[bool, typer.Option("--flower", help="Run Flower too, on 127.0.0.1.")] = False,
+    in_background: Annotated[bool, typer.Option("--detach", help="Return as soon as the worker is ready.")] = False,
+) -> None:
+    """Run the stack: Redis, Postgres, a worker, beat and, if asked, Flower.
+
+    With NEXUS_DATABASE_URL and NEXUS_REDIS_URL set, only the processes.
+    """
+    settings = get_settings()
+    with claim(settings.home) as held:
+        plan = Plan(concurrency, _flower_port() if flower else None)
+        _upgrade_schema()
+        if in_background:
+            pid = detach(settings, plan, held)
+            _announce(plan, f"The stack runs (pid {pid}), logs in {settings.home / 'logs'}. `nexus down` stops it.")
+            return
+        try:
+            supervise(settings, plan, lambda: _announce(plan, "The stack runs. Ctrl-C stops it."))
+        finally:
+            if settings.embedded:
+                _stop_unless_used(settings)
+
+
+def down() -> None:
+    """Stop the stack: the processes of `nexus up`, then the embedded servers."""
+    settings = get_settings()
+    stopped = ["worker and companions"] if end(settings.home) else []
+    if settings.embedded:
+        stopped += embedded.stop(settings.home)
+    typer.echo(f"Stopped: {', '.join(stopped)}." if stopped else "Nothing was running.")
+
+
+def _announce(plan: Plan, message: str) -> None:
+    typer.echo(message)
+    if plan.flower_port is not None:
+        typer.echo(f"Flower: http://127.0.0.1:{plan.flower_port}")
+
+
+def _upgrade_schema() -> None:
+    # Imported when needed: `nexus down` and `nexus --help` want neither SQLAlchemy nor Alembic.
+    from nexus_tasks.endpoints import endpoints
+    from nexus_tasks.storage.schema import upgrade
+
+    upgrade(endpoints().database_url)
+
+
+def _stop_unless_used(settings: Settings) -> None:
+    """Leave nothing behind, but do not pull the servers from under another command of the same user."""
+    deadline = time.monotonic() + 2.0  # the connections of the children that have just ended take a moment to go
+    while (found := embedded.running(settings.home)) and in_use(found.database_url, found.redis_url):
+        if time.monotonic() > deadline:
+            typer.echo("Redis and Postgres go on: another process uses them. `nexus down` stops them.")
+            return
+        time.sleep(0.05)
+    embedded.stop(settings.home)
+
+
+def _flower_port() -> int:
+    if find_spec("flower") is None:
+        raise ConfigurationError(
+            "Flower is not installed.", remedy="Install it with `pip install 'nexus-tasks[flower]'`."
+        )
+    try:
+        port = int(os.environ.get("FLOWER_PORT", "5555"))
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+    except (OSError, ValueError, OverflowError) as error:
+        raise ConfigurationError(
+            f"Flower cannot listen on its port: {error}.", remedy="Set FLOWER_PORT to a free port number."
+        ) from error
+    return port

@@ -1,0 +1,92 @@
+"""One stack per home: who runs it, and whether all of it has ended.
+
+``stack.pid`` holds the supervisor's pid and is locked by it as long as it lives, so a pid found there without the lock
+means nothing, and no other process is ever signalled. ``children.lock`` is held by the children too: after a
+``kill -9`` of the supervisor it tells when the last of them has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from nexus_tasks.cli.stack.processes import GRACE_SECONDS
+from nexus_tasks.embedded.locks import FileLock, locked, try_lock
+from nexus_tasks.errors import EmbeddedError
+
+
+def _pid_file(home: Path) -> Path:
+    return home / "stack.pid"
+
+
+def _children_lock(home: Path) -> Path:
+    return home / "children.lock"
+
+
+def supervisor_pid(home: Path) -> int | None:
+    """The pid of the running ``nexus up`` of ``home``, ``None`` when there is none."""
+    path = _pid_file(home)
+    if not locked(path):
+        return None
+    with suppress(OSError, ValueError):
+        return int(path.read_text())
+    return None
+
+
+def claim(home: Path) -> FileLock:
+    """Become the one ``nexus up`` of ``home``.
+
+    Raises:
+        EmbeddedError: there is one already.
+    """
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    held = try_lock(_pid_file(home))
+    if held is None:
+        raise EmbeddedError(
+            f"The stack of {home} already runs (pid {supervisor_pid(home)}).", remedy="Stop it with `nexus down` first."
+        )
+    held.write(f"{os.getpid()}\n")
+    return held
+
+
+def claim_children(home: Path) -> FileLock:
+    """The lock that the children inherit, once those of an earlier stack have ended.
+
+    Raises:
+        EmbeddedError: they do not end.
+    """
+    deadline = time.monotonic() + GRACE_SECONDS + 5.0
+    while (held := try_lock(_children_lock(home))) is None:
+        if time.monotonic() > deadline:
+            raise _still_there(home)
+        time.sleep(0.05)
+    return held
+
+
+def end(home: Path) -> bool:
+    """End the running stack of ``home`` and wait for it; returns whether there was one.
+
+    Raises:
+        EmbeddedError: something of it lives on.
+    """
+    if not locked(_pid_file(home)) and not locked(_children_lock(home)):
+        return False
+    for sign, seconds in ((signal.SIGTERM, GRACE_SECONDS + 10.0), (signal.SIGKILL, GRACE_SECONDS + 5.0)):
+        pid = supervisor_pid(home)
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, sign)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if not locked(_pid_file(home)) and not locked(_children_lock(home)):
+                return True
+            time.sleep(0.02)
+    raise _still_there(home)
+
+
+def _still_there(home: Path) -> EmbeddedError:
+    path = _children_lock(home)
+    return EmbeddedError("Processes of the stack do not end.", remedy=f"See which hold {path} (`fuser {path}`).")

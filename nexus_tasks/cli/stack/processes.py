@@ -1,0 +1,160 @@
+"""One child process: started, awaited, stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from pydantic import SecretStr
+
+from nexus_tasks.settings import Settings
+
+GRACE_SECONDS = 30.0  # running jobs may finish this long; what is cut off then is recovered by its lease
+_LOG_BYTES = 10_000_000
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The environment in which a child reads the same settings."""
+    env = {**os.environ, "NEXUS_HOME": str(settings.home), "PYTHONUNBUFFERED": "1"}
+    for name in settings.model_fields_set:
+        value = getattr(settings, name)
+        if value is None:
+            env.pop(f"NEXUS_{name.upper()}", None)
+        else:
+            env[f"NEXUS_{name.upper()}"] = _as_text(value)
+    return env
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+def log_file(home: Path, name: str) -> Path:
+    """``logs/NAME.log`` under ``home``, whose folders are made, closed to other users."""
+    folder = home / "logs"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder / f"{name}.log"
+
+
+@dataclass
+class Child:
+    """A Celery command in a process and session of its own. ``log=None`` prints its lines, prefixed with its name."""
+
+    name: str
+    arguments: list[str]
+    env: dict[str, str]
+    log: Path | None = None
+    inherit: tuple[int, ...] = ()  # descriptors it keeps open: locks
+    process: subprocess.Popen[bytes] | None = field(init=False, default=None)
+    started: float = field(init=False, default=0.0)
+    _ready: int = field(init=False, default=-1)
+    _printer: threading.Thread | None = field(init=False, default=None)
+
+    def start(self) -> None:
+        """Start the process (again)."""
+        self._close()
+        self._ready, theirs = os.pipe()
+        command = [sys.executable, "-m", "nexus_tasks.cli.stack.child", str(theirs), *self.arguments]
+        output = subprocess.PIPE if self.log is None else open_log(self.log)
+        try:
+            self.process = subprocess.Popen(
+                command,
+                env=self.env,
+                stdin=subprocess.PIPE,  # its lifeline, see child.py
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(theirs, *self.inherit),
+                umask=0o077,
+                start_new_session=True,  # Ctrl-C is for the parent, who then stops it in order
+            )
+        finally:
+            os.close(theirs)
+            if output != subprocess.PIPE:
+                os.close(output)
+        self.started = time.monotonic()
+        if self.process.stdout is not None:
+            self._printer = threading.Thread(target=_print_lines, args=(self.name, self.process.stdout), daemon=True)
+            self._printer.start()
+
+    @property
+    def ready_fd(self) -> int:
+        """Becomes readable when the worker is ready or has ended."""
+        return self._ready
+
+    def await_ready(self, seconds: float) -> bool:
+        """Whether the worker was ready within ``seconds``; ``False`` at once when it ends before."""
+        if not select.select([self._ready], [], [], seconds)[0]:
+            return False
+        return os.read(self._ready, 16) != b""
+
+    def ended(self) -> bool:
+        """Whether the process is over."""
+        return self.process is None or self.process.poll() is not None
+
+    def terminate(self) -> None:
+        """Ask it to finish its running jobs and end."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def kill(self) -> None:
+        """End it, and what it started, at once."""
+        if self.process is None:
+            return
+        if not self.ended():
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        if self._printer is not None:
+            self._printer.join(1.0)  # its last words; a process that it left behind may hold the pipe open for longer
+        self._close()
+
+    def stop(self, grace: float) -> None:
+        """Let it finish for ``grace`` seconds, then kill it; an interrupted wait kills it too."""
+        try:
+            self.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                if self.process is not None:
+                    self.process.wait(grace)
+        finally:
+            self.kill()
+
+    def last_words(self) -> str:
+        """The last line of its log: of a traceback, the error."""
+        if self.log is None:
+            return "its output is above."
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1][-500:] if lines else "its log is empty."
+
+    def _close(self) -> None:
+        if self._ready >= 0:
+            os.close(self._ready)
+            self._ready = -1
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+def open_log(path: Path) -> int:
+    """A descriptor that appends to ``path`` (mode 0600), begun anew beyond 10 MB."""
+    if path.exists() and path.stat().st_size > _LOG_BYTES:
+        path.replace(path.with_suffix(".log.1"))
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def _print_lines(name: str, output: IO[bytes]) -> None:
+    with output:
+        for line in output:  # to the end also when nobody reads ours any more: a full pipe would block the child
+            with suppress(OSError):
+                sys.stdout.write(f"{name:>6} | {line.decode(errors='replace').rstrip()}\n")
+                sys.stdout.flush()

@@ -1,0 +1,21 @@
+"""Whether anybody uses the servers."""
+
+from __future__ import annotations
+
+_OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+
+
+def in_use(database_url: str, redis_url: str) -> bool:
+    """Whether a client other than this call is connected to either server; one that does not answer has none."""
+    import psycopg
+    import redis
+
+    try:
+        with redis.Redis.from_url(redis_url) as client:
+            if len(client.client_list()) > 1:
+                return True
+        with psycopg.connect(database_url.replace("+psycopg", "", 1)) as connection:
+            row = connection.execute(_OTHERS).fetchone()
+    except (redis.ConnectionError, psycopg.OperationalError):  # somebody else is stopping it
+        return False
+    return row is not None and row[0] > 0
