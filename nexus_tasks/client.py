@@ -293,6 +293,7 @@ class Nexus:
                 concurrency=concurrency,
                 unset=unset,
             )
+        produce.changed(namespace, budget=budget_usd_per_day is not None or "budget_usd_per_day" in unset)
         return namespaces.summary(known)
 
     # --- what goes on -------------------------------------------------------------------------------------------------

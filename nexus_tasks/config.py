@@ -69,6 +69,7 @@ worker_redirect_stdouts = False
 beat_enable_remote_control = True
 beat_schedule_filename = str(_settings.home / "beat-schedule")
 beat_schedule = {
+    "dream_due": {"task": "nexus_tasks.dream_due", "schedule": 60.0},
     "prune": {"task": "nexus_tasks.prune", "schedule": 3_600.0},
 }
 

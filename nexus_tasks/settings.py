@@ -59,6 +59,9 @@ class Settings(BaseSettings):
         default_factory=dict,
         description="JSON: model → USD per million tokens [input, output, cache write, cache read]",
     )
+    budget_usd_per_day: float | None = Field(
+        None, ge=0, description="what a namespace may spend per UTC day; unset: no limit"
+    )
     embedder: str = Field("hashing", description="`hashing`, or an embedder that an extra brings")
 
     lease_seconds: float = Field(10.0, ge=0.2, description="how long a running claim lives without a heartbeat")

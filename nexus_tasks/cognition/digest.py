@@ -37,6 +37,10 @@ def digest(mind: Mind, errand: Errand, session_key: str, *, force: bool, rebuild
         if session is None:
             return errand.commit(tx, JobOutcome(status="gone"))
         requests = sessions.requests_through(tx, session.id)
+        # What was asked for stands in Postgres too: Redis may have lost the flags with which it was asked.
+        asked = sessions.requested(tx, session.id)
+        force = force or any(reason != "rollover" for reason in asked)
+        rebuild = rebuild or "manual_rebuild" in asked
         status = _nothing_to_do(tx, mind.settings, session, force=force, rebuild=rebuild)
         if status:
             sessions.satisfy(tx, session.id, requests)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
+from nexus_tasks.cognition import budget
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.errors import InvalidAnswer, Refused
 from nexus_tasks.llm.base import AnswerT, Completion, LanguageModel, Request
@@ -37,6 +38,7 @@ class Errand:
     namespace_id: int
     namespace: str
     job_id: str
+    budget_usd: float | None  # per UTC day
     still_mine: Callable[[], None]
     record: Callable[[Transaction, JobOutcome], None]
     asked: list[str] = field(default_factory=list)
@@ -58,6 +60,7 @@ def ask(mind: Mind, errand: Errand, request: Request[AnswerT]) -> AnswerT:
     Raises:
         InvalidAnswer: the answer does not fit, or was cut off.
         Refused: the model refused.
+        OverBudget: the namespace's budget for the day does not allow the call.
         JobError: whatever :meth:`LanguageModel.complete` raises.
     """
     model = mind.model.model_for(request.purpose)
@@ -70,7 +73,15 @@ def ask(mind: Mind, errand: Errand, request: Request[AnswerT]) -> AnswerT:
             return request.answer.model_validate(saved)
         except ValidationError as error:  # saved by another version of the schema, which is part of the hash: a bug
             raise InvalidAnswer("A saved answer does not fit its schema.") from error
-    completion = mind.model.complete(request)
+    with budget.within(mind.database, mind.settings, mind.model, errand.namespace_id, errand.budget_usd, request):
+        completion = mind.model.complete(request)
+        _enter(mind, errand, request, request_hash, completion)
+    return _worth_something(completion)
+
+
+def _enter(
+    mind: Mind, errand: Errand, request: Request[AnswerT], request_hash: str, completion: Completion[AnswerT]
+) -> None:
     with mind.database.transaction() as tx:
         ledger.record(
             tx,
@@ -79,13 +90,12 @@ def ask(mind: Mind, errand: Errand, request: Request[AnswerT]) -> AnswerT:
             purpose=request.purpose,
             model=completion.model,
             usage=completion.usage,
-            price=mind.settings.price_of(model),
+            price=mind.settings.price_of(mind.model.model_for(request.purpose)),
             seconds=completion.seconds,
             fault=completion.fault,
         )
         if completion.answer is not None:
             ledger.save_answer(tx, errand.namespace_id, request_hash, completion.answer.model_dump(mode="json"))
-    return _worth_something(completion)
 
 
 def _worth_something(completion: Completion[AnswerT]) -> AnswerT:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from nexus_tasks.llm.base import Usage
 from nexus_tasks.settings import Price
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import ModelCall, SavedAnswer
+from nexus_tasks.storage.models import BudgetHold, ModelCall, Namespace, SavedAnswer
 
 
 def cost_usd(usage: Usage, price: Price) -> Decimal:
@@ -77,6 +77,32 @@ def use_up(tx: Transaction, namespace_id: int, request_hashes: Sequence[str]) ->
             SavedAnswer.namespace_id == namespace_id, SavedAnswer.request_hash.in_(request_hashes)
         )
     )
+
+
+def hold(
+    tx: Transaction, namespace_id: int, *, budget_usd: float, cost: Decimal, seconds: float
+) -> tuple[int | None, Decimal]:
+    """Reserve ``cost`` USD under a namespace's budget for the day, for at most ``seconds``.
+
+    Returns the hold's id, or ``None`` when the budget does not allow it, and what is spent or held without it.
+    """
+    tx.execute(select(Namespace.id).where(Namespace.id == namespace_id).with_for_update(key_share=True))
+    now = datetime.now(UTC)
+    held = select(func.coalesce(func.sum(BudgetHold.cost_usd), 0)).where(
+        BudgetHold.namespace_id == namespace_id, BudgetHold.expires_at > now
+    )
+    used = spent(tx, namespace_id=namespace_id)[1] + Decimal(tx.scalar(held) or 0)
+    if used + cost > Decimal(str(budget_usd)):
+        return None, used
+    statement = insert(BudgetHold).values(
+        namespace_id=namespace_id, cost_usd=cost, expires_at=now + timedelta(seconds=seconds)
+    )
+    return tx.execute(statement.returning(BudgetHold.id)).scalar_one(), used
+
+
+def release(tx: Transaction, hold_id: int) -> None:
+    """End a hold: the call is in the ledger now, or it did not happen."""
+    tx.execute(delete(BudgetHold).where(BudgetHold.id == hold_id))
 
 
 def spent(tx: Transaction, *, namespace_id: int | None = None, job_id: str | None = None) -> tuple[int, Decimal]:

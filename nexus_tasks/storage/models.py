@@ -294,6 +294,38 @@ class ModelCall(Base):
     at: Mapped[datetime] = _now()
 
 
+class BudgetHold(Base):
+    """What a call under way may cost at the most, so that parallel calls do not overrun a budget together."""
+
+    __tablename__ = "budget_holds"
+    __table_args__ = (Index("ix_budget_holds_namespace_id", "namespace_id", "expires_at"),)
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    namespace_id: Mapped[int] = _namespace()
+    cost_usd: Mapped[Decimal] = mapped_column(Numeric(14, 8))
+    expires_at: Mapped[datetime]
+
+
+class Dream(Base):
+    """A consolidation of a namespace: the durable state behind its chord. ``sessions`` are the ids it digests."""
+
+    __tablename__ = "dreams"
+    __table_args__ = (
+        CheckConstraint("state IN ('open','finished')", name="state"),
+        # No new dream of a namespace while one is open.
+        Index("uq_dreams_open", "namespace_id", unique=True, postgresql_where=text("state = 'open'")),
+        Index("ix_dreams_namespace_id", "namespace_id", "started_at"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    namespace_id: Mapped[int] = _namespace()
+    state: Mapped[str] = mapped_column(server_default="open")
+    urgency: Mapped[str] = mapped_column(server_default="dream")
+    sessions: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))
+    started_at: Mapped[datetime] = _now()
+    finished_at: Mapped[datetime | None]
+
+
 class SavedAnswer(Base):
     """A validated answer under the hash of its request, so that a rerun does not pay again."""
 

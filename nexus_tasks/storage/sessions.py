@@ -52,6 +52,14 @@ def requested(tx: Transaction, session_id: int) -> list[str]:
     return sorted(set(tx.scalars(query)))
 
 
+def count_requested(tx: Transaction, namespace_id: int) -> int:
+    """How many sessions of a namespace have a digest to come that somebody asked for."""
+    query = select(func.count(func.distinct(DigestRequest.session_id))).where(
+        DigestRequest.namespace_id == namespace_id, ~DigestRequest.dead
+    )
+    return tx.scalar(query) or 0
+
+
 def requests_through(tx: Transaction, session_id: int) -> int:
     """The newest digest request of a session, or 0: a run satisfies those up to here."""
     query = select(func.max(DigestRequest.id)).where(DigestRequest.session_id == session_id)

@@ -7,6 +7,7 @@ from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.tasks import (
     derive_memory,
     digest_session,
+    dream,
     maintenance,
     reflect_namespace,
     reflect_perspective,
@@ -30,4 +31,4 @@ def _binding() -> Binding:
 
 bind(_binding)
 
-__all__ = ["derive_memory", "digest_session", "maintenance", "reflect_namespace", "reflect_perspective"]
+__all__ = ["derive_memory", "digest_session", "dream", "maintenance", "reflect_namespace", "reflect_perspective"]

@@ -11,6 +11,7 @@ from nexus_tasks.idempotency.run import Run
 from nexus_tasks.storage import runs
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.namespaces import NamespaceSettings
+from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
 
@@ -25,6 +26,7 @@ def errand(run: Run, namespace: NamespaceSettings, claims: Sequence[Claim] | Non
         namespace_id=namespace.id,
         namespace=namespace.name,
         job_id=chosen[0].job_id,
+        budget_usd=_budget(namespace),
         still_mine=run.check,
         record=record,
     )
@@ -41,6 +43,11 @@ def header(claim: Claim) -> runs.JobHeader:
         queued_at=_moment(claim.enqueued_at),
         started_at=_moment(claim.started_at),
     )
+
+
+def _budget(namespace: NamespaceSettings) -> float | None:
+    own = namespace.budget_usd_per_day
+    return own if own is not None else runtime().settings.budget_usd_per_day
 
 
 def _moment(seconds: float | None) -> datetime | None:

@@ -37,6 +37,15 @@ def hurry(reason: str, requests: Sequence[Request]) -> None:
         log.warning("Jobs that wait for %s were not woken, they will be when due: %s", reason, error)
 
 
+def hurry_all(reason: str, namespace: str) -> None:
+    """Wake everything in a namespace that waits for ``reason``."""
+    try:
+        while wakeups := runtime().claims.hurry(reason, whose=namespace):
+            publish(app, wakeups)
+    except QueueUnavailable as error:
+        log.warning("Jobs that wait for %s were not woken, they will be when due: %s", reason, error)
+
+
 def after_derivation(namespace: str, observer: str, memory_id: int, due: FollowUps) -> None:
     """Ask for the reflections and the digest that a derivation made due."""
     from nexus_tasks.tasks import digest_session, reflect_perspective  # both import this module

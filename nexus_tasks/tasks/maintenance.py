@@ -1,14 +1,40 @@
-"""What beat starts. Each run is idempotent: two beats, or a beat that catches up, do no harm."""
+"""What beat starts. Each tick is done once per slot of its schedule: two beats running at once do no harm."""
 
 from __future__ import annotations
 
+import time
+
 from nexus_tasks.celery import app
-from nexus_tasks.storage import runs
+from nexus_tasks.idempotency.claims import answering
+from nexus_tasks.storage import dreams, runs
+from nexus_tasks.tasks import dream
 from nexus_tasks.tasks.runtime import runtime
+
+
+@app.task(name="nexus_tasks.dream_due")  # type: ignore[untyped-decorator]
+def dream_due() -> list[str]:
+    """Start the dreams that are due; returns their namespaces."""
+    if not _first_in_slot("dream_due"):
+        return []
+    with runtime().database.transaction() as tx:
+        due = dreams.due(tx)
+    return [namespace for namespace in due if dream.start(namespace).dream_id is not None]
 
 
 @app.task(name="nexus_tasks.prune")  # type: ignore[untyped-decorator]
 def prune() -> dict[str, int]:
     """Delete job runs, and dead letters that were dealt with, after 30 days. Open dead letters stay."""
+    if not _first_in_slot("prune"):
+        return {}
     with runtime().database.transaction() as tx:
         return runs.prune(tx)
+
+
+def _first_in_slot(schedule: str) -> bool:
+    """Whether nobody has done this schedule's tick for the present slot."""
+    seconds = app.conf.beat_schedule[schedule]["schedule"]
+    claims = runtime().claims
+    with answering():
+        slot = int(time.time() // seconds)
+        key = f"{claims.prefix}:tick:{schedule}:{slot}"
+        return bool(claims.redis.set(key, "1", nx=True, ex=int(2 * seconds)))

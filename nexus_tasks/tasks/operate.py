@@ -14,7 +14,7 @@ from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.publish import TASK_PREFIX, publish
 from nexus_tasks.idempotency.result import JobResult
 from nexus_tasks.idempotency.task import task_of
-from nexus_tasks.storage import derivations, ledger, memories, namespaces, runs
+from nexus_tasks.storage import derivations, ledger, memories, namespaces, runs, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, JobRun
 from nexus_tasks.tasks.runtime import runtime
@@ -56,6 +56,7 @@ def _namespace_status(tx: Transaction, known: namespaces.NamespaceSettings, wait
         | {"dead": runs.count_dead(tx, known.id)},
         "memories": memory_counts(tx, known.id),
         "underived": underived,
+        "digests_wanted": sessions.count_requested(tx, known.id),
         "oldest_underived_seconds": (datetime.now(UTC) - oldest).total_seconds() if oldest else None,
         "waits": [
             {

@@ -36,6 +36,12 @@ def ended(namespace: str, session_key: str, underived: Sequence[tuple[int, str]]
     return _made(follow_up.ask([asked]))
 
 
+def changed(namespace: str, *, budget: bool) -> None:
+    """A namespace's settings were changed: what waited for a budget may go on."""
+    if budget:
+        follow_up.hurry_all("budget", namespace)
+
+
 def result(request: Request) -> JobResult:
     """The job that stands for ``request``, without asking for another."""
     return task_of(app, request.kind).standing(request)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from nexus_tasks.cognition import reflect
+from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.run import Run
 from nexus_tasks.idempotency.task import Arguments, job
 from nexus_tasks.tasks import follow_up, reflect_perspective
@@ -31,3 +33,9 @@ def reflect_namespace(run: Run, arguments: ReflectNamespace) -> JobOutcome:
     outcome, due = reflect.reflect_namespace(here.mind, errand(run, namespace))
     follow_up.ask([reflect_perspective.request(namespace.name, observer, subject) for observer, subject in due])
     return outcome
+
+
+def request(namespace: str, *, urgency: str) -> Request:
+    """The request for a namespace's reflections."""
+    asked = reflect_namespace.request_for(ReflectNamespace(namespace=namespace))
+    return replace(asked, flags=replace(asked.flags, urgency=urgency))

@@ -9,9 +9,9 @@ from typing import cast
 
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.storage import derivations, namespaces, perspectives, runs, sessions
+from nexus_tasks.storage import derivations, dreams, namespaces, perspectives, runs, sessions
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.tasks import derive_memory, digest_session, reflect_perspective
+from nexus_tasks.tasks import derive_memory, digest_session, dream, reflect_perspective
 from nexus_tasks.tasks.runtime import Runtime
 from nexus_tasks.types import JobOutcome
 
@@ -24,7 +24,7 @@ class JobStorage:
 
     def __init__(self, here: Runtime) -> None:
         self.here = here
-        self._derivation = self._digest = self._perspective = 0  # where the next page of each begins
+        self._derivation = self._digest = self._dream = self._perspective = 0  # where the next page of each begins
 
     def dead_letter(self, claim: Claim, error: BaseException | None) -> None:
         """Commit the letters of a claim, and take the work out of the outbox."""
@@ -63,21 +63,24 @@ class JobStorage:
             return runs.outcome_of(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
 
     def wanted(self, limit: int) -> Sequence[Request]:
-        """The next page of wanted derivations, digests and reflections."""
+        """The next page of wanted derivations, digests, reflections, and dreams whose chord was lost."""
         settled = datetime.now(UTC) - _DIGEST_SETTLES
         with self.here.database.transaction() as tx:
             facts = derivations.page(tx, self._derivation, limit)
             digests = sessions.wanted_digests(tx, self._digest, limit, settled)
+            dreamt = dreams.open_dreams(tx, self._dream, limit)
             ripe = perspectives.ripe(
                 tx, at_least=self.here.settings.reflect_min_new, after=self._perspective, limit=limit
             )
         # A page that is not full was the last one: the next look starts over.
         self._derivation = facts[-1][0] if len(facts) == limit else 0
         self._digest = digests[-1][0] if len(digests) == limit else 0
+        self._dream = dreamt[-1][0] if len(dreamt) == limit else 0
         self._perspective = ripe[-1][0] if len(ripe) == limit else 0
         return [
             *(derive_memory.request(namespace, memory, observer) for _, namespace, memory, observer in facts),
             *(digest_session.request(namespace, key, "session_end") for _, namespace, key in digests),
+            *(dream.request(namespace, dream_id) for dream_id, namespace in dreamt),
             *(reflect_perspective.request(namespace, observer, subject) for _, namespace, observer, subject in ripe),
         ]
 
