@@ -150,11 +150,12 @@ def make_template(servers: Endpoints) -> None:
     """A migrated database that each test's own is copied from: faster than migrating every time."""
     from nexus_tasks.storage import schema
 
-    _admin(servers, f"CREATE DATABASE {TEMPLATE}")
+    administer(servers, f"CREATE DATABASE {TEMPLATE}")
     schema.upgrade(servers.database_url.replace("/nexus?", f"/{TEMPLATE}?"))
 
 
-def _admin(servers: Endpoints, statement: str) -> None:
+def administer(servers: Endpoints, statement: str) -> None:
+    """Run a statement outside any transaction, on the run's first database."""
     engine = create_engine(servers.database_url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.execute(text(statement))
@@ -165,7 +166,7 @@ def _admin(servers: Endpoints, statement: str) -> None:
 def deployment(servers: Endpoints, **settings: str) -> Iterator[Deployment]:
     """A fresh deployment; this process's settings, client and Celery application point at it meanwhile."""
     name = f"t{uuid.uuid4().hex[:12]}"
-    _admin(servers, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    administer(servers, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
     ours = {
         "NEXUS_DATABASE_URL": servers.database_url.replace("/nexus?", f"/{name}?"),
         "NEXUS_REDIS_URL": servers.redis_url,
@@ -189,7 +190,7 @@ def deployment(servers: Endpoints, **settings: str) -> Iterator[Deployment]:
             os.environ.clear()
             os.environ.update(before)
             _point_here()
-            _admin(servers, f"DROP DATABASE {name} WITH (FORCE)")
+            administer(servers, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def _point_here() -> None:
