@@ -25,6 +25,7 @@ EVERY = 2.0
 RECONCILE_EVERY = 10.0
 GRACE, LONGEST_GRACE = 10.0, 600.0
 AT_ONCE = 500  # claims per step of a tick
+NOT_FOUND = 404  # AMQP's reply code for a queue that does not exist
 LOCK_SECONDS = 10  # a sweeper that dies in its tick blocks the others this long at the most
 
 
@@ -135,9 +136,10 @@ class Sweeper:
     def _is_empty(self, queue: str) -> bool:
         try:
             with self.app.connection_for_read() as connection, connection.channel() as channel:
-                return int(self.app.amqp.queues[queue](channel).queue_declare(passive=True).message_count) == 0
-        except connection_faults(self.app):
-            return False
+                return int(channel.queue_declare(queue=queue, passive=True).message_count) == 0
+        except connection_faults(self.app) as error:
+            # Not found: on Redis a queue without messages does not exist, and elsewhere nobody has declared it yet.
+            return int(getattr(error, "reply_code", None) or 0) == NOT_FOUND
 
     def _bury(self, dead: Sequence[Claim]) -> None:
         wakeups: list[Wakeup] = []
@@ -149,7 +151,7 @@ class Sweeper:
 
 
 def connection_faults(app: Celery) -> tuple[type[BaseException], ...]:
-    """What the broker's transport raises when it does not answer, or when a queue does not exist yet."""
+    """What the broker's transport raises when it does not answer, or when a queue does not exist."""
     connection = app.connection_for_read()
     return (OperationalError, *connection.connection_errors, *connection.channel_errors)
 
