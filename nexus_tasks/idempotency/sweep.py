@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from celery import Celery, bootsteps
+from kombu import Queue
 from kombu.exceptions import OperationalError
 
 from nexus_tasks.errors import NexusError, QueueUnavailable
@@ -25,7 +26,6 @@ EVERY = 2.0
 RECONCILE_EVERY = 10.0
 GRACE, LONGEST_GRACE = 10.0, 600.0
 AT_ONCE = 500  # claims per step of a tick
-NOT_FOUND = 404  # AMQP's reply code for a queue that does not exist
 LOCK_SECONDS = 10  # a sweeper that dies in its tick blocks the others this long at the most
 
 
@@ -134,12 +134,13 @@ class Sweeper:
         publish(self.app, wakeups)
 
     def _is_empty(self, queue: str) -> bool:
+        declared = self.app.amqp.queues.get(queue) or Queue(queue)
         try:
             with self.app.connection_for_read() as connection, connection.channel() as channel:
-                return int(channel.queue_declare(queue=queue, passive=True).message_count) == 0
-        except connection_faults(self.app) as error:
-            # Not found: on Redis a queue without messages does not exist, and elsewhere nobody has declared it yet.
-            return int(getattr(error, "reply_code", None) or 0) == NOT_FOUND
+                # Not passively: kombu takes a Redis list that is empty, or has a key prefix, for a queue that is not.
+                return int(declared(channel).queue_declare().message_count) == 0
+        except connection_faults(self.app):
+            return False
 
     def _bury(self, dead: Sequence[Claim]) -> None:
         wakeups: list[Wakeup] = []
@@ -151,7 +152,7 @@ class Sweeper:
 
 
 def connection_faults(app: Celery) -> tuple[type[BaseException], ...]:
-    """What the broker's transport raises when it does not answer, or when a queue does not exist."""
+    """What the broker's transport raises when it does not answer, or disagrees about what a queue is."""
     connection = app.connection_for_read()
     return (OperationalError, *connection.connection_errors, *connection.channel_errors)
 

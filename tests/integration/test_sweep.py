@@ -8,13 +8,12 @@ from nexus_tasks import digest_session
 from nexus_tasks.celery import app
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.sweep import Sweeper
-from tests.deployment import Deployment
 
 
 @pytest.mark.usefixtures("here")
 def test_a_queue_without_messages_is_empty() -> None:
     sweeper = Sweeper(app, binding())
-    assert sweeper._is_empty("digest")  # kombu says of an empty queue on Redis that it does not exist
+    assert sweeper._is_empty("digest")
     digest_session.delay(namespace="acme", session_key="s")
     assert not sweeper._is_empty("digest")
     assert sweeper._is_empty("derive")
