@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -111,8 +112,13 @@ def get_settings() -> Settings:
     return settings
 
 
+# libpq, redis-py and Celery take passwords as options too: ?password=, ?sslpassword=, ?ssl_keyfile_password=.
+_SECRET_OPTION = re.compile(r"(?<=[?&])(\w*pass(?:word|wd|phrase)?)=[^&#]*", re.IGNORECASE)
+
+
 def mask_url(url: str) -> str:
-    """``url`` with its password replaced by ``***``."""
+    """``url`` with its passwords replaced by ``***``."""
+    url = _SECRET_OPTION.sub(r"\1=***", url)
     parts = urlsplit(url)
     if parts.password is None:
         return url

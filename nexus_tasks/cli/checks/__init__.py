@@ -1,0 +1,1 @@
+"""What ``nexus doctor`` looks at."""

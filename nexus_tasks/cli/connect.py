@@ -1,0 +1,33 @@
+"""The client that commands use. What it imports takes a second, so that nobody imports it before it is needed."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nexus_tasks.client import Nexus
+
+
+def start_logging() -> None:
+    """Log to standard error at NEXUS_LOG_LEVEL.
+
+    Raises:
+        ConfigurationError: a setting does not parse.
+    """
+    from nexus_tasks.settings import get_settings
+
+    logging.basicConfig(stream=sys.stderr, level=get_settings().log_level, format="%(levelname)s %(name)s: %(message)s")
+
+
+def connect() -> Nexus:
+    """The client, with logging on.
+
+    Raises:
+        ConfigurationError: a setting does not parse.
+    """
+    start_logging()
+    from nexus_tasks.client import Nexus
+
+    return Nexus()

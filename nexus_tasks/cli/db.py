@@ -1,0 +1,59 @@
+"""``nexus db``: the database's schema."""
+
+from __future__ import annotations
+
+import typer
+
+from nexus_tasks.cli.connect import start_logging
+from nexus_tasks.cli.options import Json
+from nexus_tasks.cli.output import emit
+from nexus_tasks.errors import SchemaOutdated
+
+app = typer.Typer(help="Check the database's schema and bring it up to date.", no_args_is_help=True)
+
+
+@app.command()
+def upgrade(json: Json = False) -> None:
+    """Bring the database to the schema this version needs. Safe to run from several machines at once."""
+    found, needed, url = _versions()
+    if found != needed:
+        _refuse_newer(found, needed)
+        from nexus_tasks.storage.schema import upgrade
+
+        upgrade(url)
+    if json:
+        emit({"ok": True, "from": found, "to": needed})
+    elif found == needed:
+        print(f"The database is up to date (schema {needed}).")
+    else:
+        print(f"The database was upgraded from {f'schema {found}' if found else 'empty'} to schema {needed}.")
+
+
+@app.command()
+def check(json: Json = False) -> None:
+    """Say whether the database has the schema this version needs; exit 1 when not."""
+    found, needed, _ = _versions()
+    if found != needed:
+        _refuse_newer(found, needed)
+        raise SchemaOutdated(f"The database is {f'at schema {found}' if found else 'empty'}; {needed} is needed.")
+    if json:
+        emit({"ok": True, "found": found, "needed": needed})
+    else:
+        print(f"The database is up to date (schema {needed}).")
+
+
+def _versions() -> tuple[str | None, str, str]:
+    start_logging()
+    from nexus_tasks.endpoints import endpoints
+    from nexus_tasks.storage.schema import versions
+
+    url = endpoints().database_url
+    return *versions(url), url
+
+
+def _refuse_newer(found: str | None, needed: str) -> None:
+    if found is not None and found > needed:  # revisions are numbered
+        raise SchemaOutdated(
+            f"The database is at schema {found}, this version knows {needed}.",
+            remedy="Upgrade nexus-tasks; the database was used with a newer version.",
+        )

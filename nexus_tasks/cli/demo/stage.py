@@ -1,0 +1,66 @@
+"""Where the demo plays: embedded servers in a home of its own, started for it and stopped after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from nexus_tasks import embedded
+from nexus_tasks.cli.stack import temporary_worker
+from nexus_tasks.embedded.locks import try_lock
+from nexus_tasks.errors import EmbeddedError
+from nexus_tasks.settings import Settings, get_settings
+
+_KEPT = ("NEXUS_HOME", "NEXUS_LOG_LEVEL")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def set_up() -> Settings:
+    """Settings that cost nothing and touch nothing, for this process and its children, whatever is exported.
+
+    Of the user's settings only the place and the loudness count: no server, model, embedder or Celery configuration
+    that is set for real work may come in here.
+    """
+    for name in list(os.environ):
+        if name.upper().startswith(("NEXUS_", "CELERY_")) and name.upper() not in _KEPT:
+            del os.environ[name]
+    get_settings.cache_clear()
+    home = get_settings().home.expanduser().resolve() / "demo"
+    os.environ.update(NEXUS_HOME=str(home), NEXUS_MODEL="offline", CELERY_CONFIG_MODULE="nexus_tasks.config")
+    get_settings.cache_clear()
+    return get_settings()
+
+
+@contextmanager
+def stage(settings: Settings) -> Iterator[None]:
+    """Servers, a worker and beat for the time of the block; they are stopped after it, however it ends.
+
+    Raises:
+        EmbeddedError: something does not start, or another demo is on.
+    """
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    held = try_lock(settings.home / "demo.lock")
+    if held is None:
+        raise EmbeddedError("Another demo is running.", remedy="Wait for its end, or give this one its own NEXUS_HOME.")
+    with held:
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _leave)  # unwinds, as Ctrl-C does
+        try:
+            embedded.ensure(settings.home)
+            with temporary_worker(settings, beat=True):
+                yield
+        finally:
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_IGN)  # impatience now would leave the servers behind
+            embedded.stop(settings.home)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)

@@ -1,0 +1,187 @@
+"""What there is to tell about a namespace: chosen here, shown by the report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from nexus_tasks.types import ContextBlock, Recalls
+
+if TYPE_CHECKING:
+    from nexus_tasks.client import Nexus
+
+FACTS, RESULTS, CONTEXT_TOKENS = 5, 3, 200
+_MOST_JOBS, _MOST_MEMORIES, _ONE_LINE = 1_000, 1_000, 73
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A message that a fact rests on."""
+
+    id: int
+    author: str
+    at: datetime
+    external_id: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """A fact, and who said so."""
+
+    id: int
+    subject: str
+    category: str
+    content: str
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A contradiction that was resolved: what held earlier, what holds now."""
+
+    id: int
+    earlier: Fact
+    now: Fact
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digest:
+    """The short digest of a session."""
+
+    id: int
+    session_key: str
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """The queue's: finished jobs by kind, the median time from queued to started, and what thinking cost today."""
+
+    jobs: Mapping[str, int]
+    median_queued_ms: float | None
+    model_calls: int
+    spend_usd: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """Everything the report shows of one namespace."""
+
+    namespace: str
+    observer: str
+    memories: Mapping[str, int]
+    facts: tuple[Fact, ...]
+    change: Change | None
+    digest: Digest | None
+    query: str
+    results: Recalls
+    context: ContextBlock
+    figures: Figures
+
+
+def tell(nexus: Nexus, namespace: str, query: str | None) -> Story:
+    """Choose what to show of ``namespace``; ``query`` is what is asked, else the newest change or fact decides."""
+    space = nexus.namespace(namespace)
+    change, digest = _change(nexus, namespace, query), _digest(nexus, namespace)
+    facts = _facts(nexus, namespace)
+    asked = query or (change.now.content if change else facts[0].content if facts else "what is new?")
+    return Story(
+        namespace=namespace,
+        observer=", ".join(space["observers"]),
+        memories=space["memories"],
+        facts=facts,
+        change=change,
+        digest=digest,
+        query=asked,
+        results=nexus.search(namespace, asked, limit=RESULTS),
+        context=nexus.context(namespace, query=asked, max_tokens=CONTEXT_TOKENS),
+        figures=_figures(nexus, namespace),
+    )
+
+
+def _facts(nexus: Nexus, namespace: str) -> tuple[Fact, ...]:
+    """The best fact of every category, then the second best, so that no kind of thing fills the list alone."""
+    found = nexus.memories(namespace, levels=["explicit"], limit=_MOST_MEMORIES)
+    # What an observer said itself is the least of what it should remember.
+    found.sort(key=lambda memory: (memory["subject"] == memory["observer"], *_interest(memory)))
+    by_category: dict[str, list[dict[str, Any]]] = {}
+    for memory in found:
+        by_category.setdefault(memory["category"] or "", []).append(memory)
+    most = max((len(memories) for memories in by_category.values()), default=0)
+    turns = [memories[rank] for rank in range(most) for memories in by_category.values() if rank < len(memories)]
+    return tuple(_fact(nexus, namespace, memory["id"]) for memory in turns[:FACTS])
+
+
+def _interest(memory: Mapping[str, Any]) -> tuple[float, ...]:
+    """First what was said again and is sure; of equals the longest that still fits a line."""
+    length = len(memory["content"])
+    return -memory["times_reinforced"], -memory["confidence"], length > _ONE_LINE, -length
+
+
+def _fact(nexus: Nexus, namespace: str, memory_id: int) -> Fact:
+    memory = nexus.memory(namespace, memory_id)
+    return Fact(
+        id=memory_id,
+        subject=memory["subject"],
+        category=memory["category"] or "fact",
+        content=memory["content"],
+        sources=_sources(nexus, namespace, memory["evidence"]),
+    )
+
+
+def _sources(nexus: Nexus, namespace: str, evidence: Sequence[Mapping[str, Any]]) -> tuple[Source, ...]:
+    messages = (nexus.memory(namespace, edge["id"]) for edge in evidence if edge["role"] == "derived_from")
+    return tuple(
+        Source(id=said["id"], author=said["author"], at=said["occurred_at"], external_id=said["external_id"])
+        for said in messages
+    )
+
+
+def _change(nexus: Nexus, namespace: str, query: str | None) -> Change | None:
+    """The contradiction nearest to ``query`` (else the newest) one side of which gave way."""
+    only = ["contradiction"]
+    if query:
+        ids = [found.id for found in nexus.search(namespace, query, levels=only)]
+    else:
+        ids = [found["id"] for found in nexus.memories(namespace, levels=only)]
+    for memory_id in ids:
+        edges = nexus.memory(namespace, memory_id)["evidence"]
+        sides = [nexus.memory(namespace, edge["id"]) for edge in edges if edge["role"] == "contradicts"]
+        earlier = next((side for side in sides if side["superseded_by"]), None)
+        now = next((side for side in sides if not side["superseded_by"]), None)
+        if earlier and now:
+            return Change(
+                id=memory_id,
+                earlier=_fact(nexus, namespace, earlier["id"]),
+                now=_fact(nexus, namespace, now["id"]),
+            )
+    return None
+
+
+def _digest(nexus: Nexus, namespace: str) -> Digest | None:
+    """The newest session's short digest."""
+    for session in nexus.sessions(namespace):
+        found = nexus.session(namespace, session["session_key"])["digests"].get("summary_short")
+        if found:
+            return Digest(id=found["id"], session_key=session["session_key"], content=found["content"])
+    return None
+
+
+def _figures(nexus: Nexus, namespace: str) -> Figures:
+    finished = [job for job in nexus.jobs(namespace=namespace, limit=_MOST_JOBS) if job["finished_at"]]
+    waited = [
+        (job["started_at"] - job["queued_at"]).total_seconds() * 1000
+        for job in finished
+        if job["started_at"] and job["queued_at"]
+    ]
+    today = nexus.status(namespace)["namespaces"][0]
+    return Figures(
+        jobs=Counter(job["kind"] for job in finished),
+        median_queued_ms=median(waited) if waited else None,
+        model_calls=today["model_calls_today"],
+        spend_usd=today["spend_today_usd"],
+    )

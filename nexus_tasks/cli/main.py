@@ -1,0 +1,94 @@
+"""The command line: ``nexus``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from nexus_tasks import __version__
+from nexus_tasks.cli import (
+    db,
+    demo,
+    digest,
+    doctor,
+    ingest,
+    jobs,
+    memories,
+    namespaces,
+    recall,
+    sessions,
+    stack,
+    status,
+)
+from nexus_tasks.cli.failing import FAILED, INTERRUPTED, crash, fail, hang_up
+from nexus_tasks.errors import NexusError
+
+app = typer.Typer(
+    name="nexus",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog="Settings are NEXUS_* variables; `nexus doctor` shows what is found.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"nexus-tasks {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def nexus(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Always-on memory for AI agents, as a Celery application."""
+
+
+app.command()(demo.demo)
+stack.register(app)
+app.add_typer(db.app, name="db")
+app.command()(ingest.ingest)
+app.command()(ingest.remember)
+app.command()(recall.search)
+app.command()(recall.context)
+app.add_typer(memories.app, name="memories")
+app.add_typer(sessions.app, name="sessions")
+app.add_typer(namespaces.app, name="namespaces")
+app.command()(digest.digest)
+app.command()(status.status)
+app.add_typer(jobs.app, name="jobs")
+app.command()(doctor.doctor)
+
+
+def main() -> None:
+    """Run the command that the arguments name, and exit with its code."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where a closed pipe can still be handled
+    except SystemExit as ended:  # how Typer ends; wrong usage is 2
+        return ended.code if isinstance(ended.code, int) else FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        hang_up()
+        return FAILED
+    except NexusError as error:
+        return fail(error)
+    except Exception as error:  # the top: whoever runs a command wants a line, not a traceback
+        return crash(error)
+    return 0
+
+
+if __name__ == "__main__":
+    main()

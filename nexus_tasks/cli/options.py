@@ -1,0 +1,51 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from nexus_tasks.cli.output import JSON
+from nexus_tasks.types import LEVELS
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not an ISO 8601 time such as 2026-11-01 or 2026-11-01T09:30Z.") from None
+
+
+def _levels(values: list[str] | None) -> list[str] | None:
+    for value in values or ():
+        if value not in LEVELS:
+            raise typer.BadParameter(f"{value!r} is none of {', '.join(LEVELS)}.")
+    return values
+
+
+Json = Annotated[bool, JSON]
+Namespace = Annotated[str, typer.Option("--namespace", metavar="NS", help="Whose memory: a tenant's name.")]
+AnyNamespace = Annotated[
+    str | None, typer.Option("--namespace", metavar="NS", help="Only this namespace.", show_default="all")
+]
+Session = Annotated[str | None, typer.Option("--session", metavar="KEY", help="Only this session.")]
+Observer = Annotated[str | None, typer.Option("--observer", metavar="O", help="Only what this observer holds.")]
+Subject = Annotated[str | None, typer.Option("--subject", metavar="S", help="Only what is about this subject.")]
+Levels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--level", metavar="L", help=f"Only this level; repeat for more: {', '.join(LEVELS)}.", callback=_levels
+    ),
+]
+AsOf = Annotated[
+    datetime | None,
+    typer.Option("--as-of", metavar="T", parser=_moment, help="What held at that time (ISO 8601; UTC without a zone)."),
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1_000, help="At most this many.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done; starts a worker when there is none.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="S", min=0, help="With --wait: give up after this many seconds.")
+]
+DEFAULT_TIMEOUT = 3_600.0

@@ -1,0 +1,73 @@
+"""Where a command's words go: its result to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+from rich.console import Console
+
+REPORT_WIDTH = 80  # of a report that nobody looks at in a terminal
+
+
+_json = False
+
+
+def _remember(value: bool) -> bool:
+    global _json
+    _json = value
+    return value
+
+
+JSON = typer.Option("--json", help="Print one JSON document.", callback=_remember)
+
+
+def json_wanted() -> bool:
+    """Whether the command in progress was asked for JSON: an error is then a document too."""
+    return _json
+
+
+def emit(document: object) -> None:
+    """Print one JSON document; times in ISO 8601 with a zone."""
+    print(json.dumps(document, default=_plain, ensure_ascii=False, indent=2))
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, datetime):
+        return iso(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+def iso(moment: datetime) -> str:
+    """ISO 8601 with a zone, ``Z`` for UTC; a naive time is taken as UTC."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return aware.isoformat().replace("+00:00", "Z")
+
+
+# What people wrote may hold "[bold]" or ":smile:", so neither markup nor emoji codes mean anything on any console.
+# Made anew for each use: tests and pipes replace the streams.
+def out() -> Console:
+    """The console for results, as wide as the terminal."""
+    return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else REPORT_WIDTH)
+
+
+def err() -> Console:
+    """The console for hints, warnings and progress."""
+    # In a log a line stays a line, however long.
+    return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+def hint(text: str) -> None:
+    """Tell a person what to do next; scripts ignore it."""
+    err().print(text, style="dim")
+
+
+def warn(text: str) -> None:
+    """Tell a person that something is not as they may think."""
+    err().print(f"warning: {text}", style="yellow")

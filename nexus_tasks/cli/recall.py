@@ -1,0 +1,82 @@
+"""``nexus search`` and ``nexus context``: reading memory back."""
+
+from __future__ import annotations
+
+import json as encoder
+from dataclasses import asdict
+from typing import Annotated, Literal
+
+import typer
+
+from nexus_tasks.cli.connect import connect
+from nexus_tasks.cli.options import AsOf, Json, Levels, Limit, Namespace, Observer, Session, Subject
+from nexus_tasks.cli.output import emit, hint
+
+
+def search(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words.")],
+    namespace: Namespace,
+    observer: Observer = None,
+    subject: Subject = None,
+    session: Session = None,
+    level: Levels = None,
+    as_of: AsOf = None,
+    limit: Limit = 10,
+    json: Json = False,
+) -> None:
+    """Find the memories that best answer a question, best first."""
+    results = connect().search(
+        namespace,
+        query,
+        observer=observer,
+        subject=subject,
+        session_key=session,
+        levels=level,
+        as_of=as_of,
+        limit=limit,
+    )
+    missing = results.missing_embeddings
+    if json:
+        found = [asdict(result) for result in results]
+        emit({"query": query, "namespace": namespace, "results": found, "missing_embeddings": missing})
+        return
+    from nexus_tasks.cli.show import memories as show
+
+    show.found(results, missing)
+
+
+def context(
+    namespace: Namespace,
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="KEY", help="With this session's digest and what is not derived.")
+    ] = None,
+    query: Annotated[str | None, typer.Option("--query", metavar="Q", help="Choose the facts by this.")] = None,
+    observer: Observer = None,
+    subject: Subject = None,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", metavar="N", min=1, max=1_000_000, help="The block's bound (characters / 4).")
+    ] = 2_000,
+    format: Annotated[
+        Literal["text", "anthropic", "json"],
+        typer.Option("--format", help="Text, messages for Claude, or the sections as JSON."),
+    ] = "text",
+    json: Json = False,
+) -> None:
+    """Assemble what an agent should know now, under a token bound, every line with a citation."""
+    block = connect().context(
+        namespace,
+        session_key=session,
+        query=query,
+        observer=observer,
+        subject=subject,
+        max_tokens=max_tokens,
+        format=format,
+    )
+    if json:
+        emit({name: value for name, value in asdict(block).items() if name != "messages" or value})
+        return
+    if format == "anthropic":
+        print(encoder.dumps(block.messages, ensure_ascii=False, indent=2))
+    else:
+        print(block.text)  # as it is: it goes into a prompt
+    hint(f"{block.tokens:,} of {block.max_tokens:,} tokens")

@@ -1,0 +1,74 @@
+"""Long work as it goes: a bar on a terminal, a line now and then elsewhere. On standard error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from nexus_tasks.cli.output import err
+
+_LINE_EVERY = 5.0  # seconds, where there is no terminal
+
+
+class Meter(Protocol):
+    """What the work tells about itself."""
+
+    def at(self, done: int, total: int, note: str = "") -> None:
+        """``done`` of ``total`` are; ``note`` says what else there is to know."""
+        ...
+
+
+@contextmanager
+def meter(label: str) -> Iterator[Meter]:
+    """A meter for the time of the block; ``label`` is the work's name, such as ``stored``."""
+    console = err()
+    if console.is_terminal:
+        with _bar(console) as progress:
+            yield _Bar(progress, label)
+    else:
+        lines = _Lines(console, label)
+        yield lines
+        lines.close()
+
+
+def _bar(console: Console) -> Progress:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}", markup=False, style="dim"),
+    )
+    return Progress(*columns, console=console, transient=True)
+
+
+class _Bar:
+    def __init__(self, progress: Progress, label: str) -> None:
+        self.progress = progress
+        self.task = progress.add_task(label, total=1, note="")
+
+    def at(self, done: int, total: int, note: str = "") -> None:
+        self.progress.update(self.task, completed=done, total=total, note=note)
+
+
+class _Lines:
+    def __init__(self, console: Console, label: str) -> None:
+        self.console, self.label = console, label
+        self.printed, self.latest, self.due = "", "", 0.0
+
+    def at(self, done: int, total: int, note: str = "") -> None:
+        self.latest = f"{self.label} {done:,} of {total:,}" + (f", {note}" if note else "")
+        if time.monotonic() >= self.due:
+            self.close()
+            self.due = time.monotonic() + _LINE_EVERY
+
+    def close(self) -> None:
+        if self.latest != self.printed:
+            self.console.print(self.latest)
+            self.printed = self.latest

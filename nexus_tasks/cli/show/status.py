@@ -1,0 +1,59 @@
+"""The status of namespaces for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from nexus_tasks.cli.output import out
+from nexus_tasks.cli.show import words
+from nexus_tasks.cli.show.namespaces import memories
+from nexus_tasks.cli.show.paragraph import paragraph
+
+_MOST_WAITS = 8
+_LABEL = 11
+
+
+def status(found: Mapping[str, Any]) -> None:
+    """Each namespace with its memories, jobs, waits and spending; then what is paused."""
+    console = out()
+    if not found["namespaces"]:
+        console.print("Nothing is stored yet: begin with `nexus ingest` or `nexus remember`.", style="dim")
+    for one in found["namespaces"]:
+        _namespace(console, one)
+    for paused in found["paused"]:
+        said = f"paused: {paused['kind']}, {words.ago(paused['since'])}: {words.line(paused['reason'])}"
+        console.print(said, style="bold red")
+        console.print("Correct the cause, then run `nexus jobs resume`.", style="dim")
+
+
+def _namespace(console: Console, one: Mapping[str, Any]) -> None:
+    console.print(Text(one["namespace"], style="bold"))
+    _line(console, "memories", memories(one["memories"]))
+    _line(console, "to derive", _backlog(one))
+    jobs = one["jobs"]
+    counted = ", ".join(f"{n:,} {state}" for state, n in jobs.items() if n) or "none"
+    _line(console, "jobs", counted, style="red" if jobs["dead"] else "")
+    if jobs["dead"]:
+        _line(console, "", f"read why with `nexus jobs list --status dead --namespace {one['namespace']}`", style="dim")
+    for waiting in one["waits"][:_MOST_WAITS]:
+        _line(console, "waiting", f"{waiting['kind']} {words.scope(waiting['scope'])}: {words.wait(waiting)}")
+    if len(one["waits"]) > _MOST_WAITS:
+        _line(console, "", "… and more: `nexus jobs list --status waiting`", style="dim")
+    calls = words.count(one["model_calls_today"], "model call")
+    _line(console, "today", f"{calls}, {words.money(one['spend_today_usd'])} spent")
+    console.print()
+
+
+def _backlog(one: Mapping[str, Any]) -> str:
+    if not one["underived"]:
+        return "nothing, all messages are derived"
+    oldest = words.span(one["oldest_underived_seconds"])
+    return f"{words.count(one['underived'], 'message')}, the oldest stored {oldest} ago"
+
+
+def _line(console: Console, name: str, value: str, style: str = "") -> None:
+    paragraph(console, Text(value, style=style), indent=_LABEL, first=Text(name, style="dim"))

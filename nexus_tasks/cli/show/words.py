@@ -1,0 +1,90 @@
+"""Numbers, times, scopes and waits in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+_NAMES = {
+    "raw": ("message", "messages"),
+    "explicit": ("fact", "facts"),
+    "derived": ("reflection", "reflections"),
+    "contradiction": ("contradiction", "contradictions"),
+    "summary_short": ("short digest", "short digests"),
+    "summary_long": ("long digest", "long digests"),
+}
+_WAITS = {
+    "derivation": "until its session is derived",
+    "retry": "before it tries again",
+    "throttle": "because the model asked for a pause",
+    "budget": "because today's budget is spent",
+    "pause": "because its kind is paused",
+    "concurrency": "because its namespace runs all it may",
+    "batch": "for an answer of the Batches API",
+    "delay": "as it was asked to",
+}
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """A number with its noun: ``1 job``, ``2,000 jobs``."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def level(name: str, number: int = 1) -> str:
+    """A level as people call it: ``explicit`` is a fact."""
+    return _NAMES[name][number != 1]
+
+
+def span(seconds: float) -> str:
+    """A length of time with as much detail as one wants to read: ``9 s``, ``5 min``, ``2 h 10 min``, ``3 days``."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes, hours, days = round(seconds / 60), int(seconds // 3600), int(seconds // 86_400)
+    if minutes < 60:
+        return f"{minutes} min"
+    if days < 2:
+        rest = int(seconds // 60) % 60
+        return f"{hours} h {rest} min" if rest else f"{hours} h"
+    return f"{days} days"
+
+
+def ago(moment: datetime, now: datetime | None = None) -> str:
+    """How long ago: ``just now``, ``5 min ago``, ``3 days ago``; the date when that says more."""
+    seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
+    if seconds < -1 or seconds >= 30 * 86_400:
+        return f"{moment:%Y-%m-%d}"
+    return "just now" if seconds < 5 else f"{span(seconds)} ago"
+
+
+def money(usd: float) -> str:
+    """US dollars; a fraction of a cent is not rounded away."""
+    return f"${usd:.2f}" if usd == 0 or usd >= 0.01 else f"${usd:.6f}"
+
+
+def scope(text: str) -> str:
+    """What a job works on: its scope's values without the namespace, memories as ``m17``."""
+    parts: list[str] = []
+    for name, value in json.loads(text).items():
+        if name == "memory_id":
+            parts.insert(0, f"m{value}")
+        elif name != "namespace":
+            parts.append(str(value))
+    return " · ".join(parts)
+
+
+def wait(waiting: Mapping[str, Any]) -> str:
+    """Why a job waits, and until when: ``312 of 512 tokens, due in 9 s``."""
+    due, detail = f"due in {span(max(waiting['due_in_seconds'], 1))}", waiting.get("detail") or ""
+    if waiting["reason"] == "ripeness" and detail:
+        return f"{detail}, {due}"
+    why = f"waits {_WAITS.get(waiting['reason'], 'for ' + waiting['reason'])}"
+    return f"{why} ({detail}), {due}" if detail else f"{why}, {due}"
+
+
+def line(text: str) -> str:
+    """A text on one line."""
+    return " ".join(text.split())

@@ -1,0 +1,65 @@
+"""Is there a worker? And one for the duration of a command where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nexus_tasks.cli import stack
+from nexus_tasks.cli.output import hint, warn
+from nexus_tasks.errors import QueueUnavailable
+
+_OWN = "No worker answers: nothing is derived until one runs. Start one with `celery -A nexus_tasks worker`."
+_EMBEDDED = "No worker runs: jobs wait until one does. Start one with `nexus up`."
+
+
+def alive() -> bool:
+    """Whether a worker answers, or a stack of this home is up. A broker that is away has none.
+
+    Raises:
+        QueueUnavailable: the broker does not answer.
+    """
+    from kombu.exceptions import OperationalError
+
+    from nexus_tasks.settings import get_settings
+
+    settings = get_settings()
+    if settings.embedded and stack.supervisor_pid(settings.home) is not None:
+        return True
+    try:
+        return stack.worker_alive()
+    except OperationalError as error:
+        raise QueueUnavailable(f"The broker does not answer: {str(error).rstrip('.')}.") from error
+
+
+def say_when_there_is_none() -> None:
+    """Tell a person that nothing is going to happen by itself."""
+    from nexus_tasks.settings import get_settings
+
+    try:
+        found = alive()
+    except QueueUnavailable as error:
+        warn(f"{error.message} What was stored is queued by a worker once it does.")
+        return
+    if not found:
+        hint(_EMBEDDED) if get_settings().embedded else warn(_OWN)
+
+
+@contextmanager
+def for_the_wait() -> Iterator[None]:
+    """A worker for as long as the block lasts: the running one, or on the embedded stack one of its own.
+
+    Raises:
+        EmbeddedError: it does not start.
+    """
+    from nexus_tasks.settings import get_settings
+
+    settings = get_settings()
+    if alive():
+        yield
+    elif settings.embedded:
+        with stack.temporary_worker(settings):
+            yield
+    else:
+        warn(_OWN)
+        yield
