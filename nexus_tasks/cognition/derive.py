@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sqlalchemy import select
@@ -12,6 +12,7 @@ from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.echo import is_echo, without_echo
 from nexus_tasks.cognition.mind import Errand, Mind, ask
 from nexus_tasks.embeddings.base import Vectors
+from nexus_tasks.errors import InvalidAnswer, Permanent
 from nexus_tasks.llm.answers import DeriveMaterial, Line, Observation, Observations
 from nexus_tasks.llm.base import Request
 from nexus_tasks.settings import Settings
@@ -93,18 +94,20 @@ def _unripe(wanted: Sequence[derivations.Wanted], session: Session, settings: Se
     return max(settings.derive_max_wait - age, 0.0)
 
 
-def derive(mind: Mind, errand: Errand, observer: str, memory_ids: Sequence[int]) -> tuple[JobOutcome, FollowUps]:
-    """Derive one batch: one model call, one transaction.
+def derive(
+    mind: Mind, errand: Errand, observer: str, memory_ids: Sequence[int], *, context: bool = True
+) -> tuple[JobOutcome, FollowUps]:
+    """Derive one batch: one model call, one transaction. ``context`` shows the model what was said before, too.
 
     Raises:
-        InvalidAnswer, Refused, TooLarge: the batch as a whole gave no answer; the caller may try halves.
+        InvalidAnswer, Permanent: the batch as a whole gave no answer; the caller may try halves.
     """
     with mind.database.transaction() as tx:
         batch = _load(tx, memory_ids)
         if not batch:
             return errand.commit(tx, JobOutcome(status="gone")), FollowUps()
-        request = _request(tx, mind.settings, observer, batch)
-    observations = ask(mind, errand, request).observations if _anything(request.material) else []
+        request = _request(tx, mind.settings, observer, batch, context=context)
+    observations = _observations(mind, errand, request) if _anything(request.material) else []
     drafts = _drafts(observations, request.material, batch, mind.model.model_for("derive"))
     texts = list(dict.fromkeys([*(draft.content for draft in drafts), *(memory.content for memory in batch)]))
     vectors = dict(zip(texts, mind.embedder.embed(texts), strict=True))
@@ -157,14 +160,15 @@ def _load(tx: Transaction, memory_ids: Sequence[int]) -> list[Memory]:
     return list(tx.scalars(select(Memory).where(Memory.id.in_(memory_ids)).order_by(Memory.seq)))
 
 
-def _request(tx: Transaction, settings: Settings, observer: str, batch: Sequence[Memory]) -> Request[Observations]:
+def _request(
+    tx: Transaction, settings: Settings, observer: str, batch: Sequence[Memory], *, context: bool
+) -> Request[Observations]:
     session_id, first, last = batch[0].session_id, batch[0].seq, batch[-1].seq
     assert session_id is not None
     assert first is not None
     assert last is not None
-    earlier = messages.window(tx, session_id, 0, first - 1, limit=settings.derive_context_messages)
-    lines = [_line(m, context_only=True) for m in earlier] if settings.derive_context_messages else []
-    lines += [_line(m) for m in batch]
+    earlier = _earlier(tx, session_id, first, settings.derive_context_messages) if context else []
+    lines = (*(_line(m, context_only=True) for m in earlier), *map(_line, batch))
     subjects = tuple(messages.participants(tx, session_id, last))
     return Request(
         purpose="derive",
@@ -172,8 +176,28 @@ def _request(tx: Transaction, settings: Settings, observer: str, batch: Sequence
         transcript=prompts.transcript(lines),
         question=f"The observer is {observer}. The subjects: {', '.join(subjects)}.",
         answer=Observations,
-        material=DeriveMaterial(lines=tuple(lines), observer=observer, subjects=subjects),
+        material=DeriveMaterial(lines=lines, observer=observer, subjects=subjects),
     )
+
+
+def _earlier(tx: Transaction, session_id: int, first: int, most: int) -> list[Memory]:
+    """The messages before the batch, without those that no answer could be had for: they would spoil this one too."""
+    before = messages.window(tx, session_id, 0, first - 1, limit=most) if most else []
+    given_up = derivations.given_up(tx, [memory.id for memory in before])
+    return [memory for memory in before if memory.id not in given_up]
+
+
+def _observations(mind: Mind, errand: Errand, request: Request[Observations]) -> Sequence[Observation]:
+    """The answer; a message that gives none is asked about once more on its own: what came before may be at fault."""
+    assert isinstance(request.material, DeriveMaterial)
+    batch = tuple(line for line in request.material.lines if not line.context_only)
+    try:
+        return ask(mind, errand, request).observations
+    except (InvalidAnswer, Permanent):
+        if len(batch) > 1 or len(batch) == len(request.material.lines):
+            raise
+    material = replace(request.material, lines=batch)
+    return ask(mind, errand, replace(request, transcript=prompts.transcript(batch), material=material)).observations
 
 
 def _line(memory: Memory, *, context_only: bool = False) -> Line:

@@ -98,6 +98,12 @@ def mark(tx: Transaction, memory_id: int, observer: str, *, dead: bool) -> None:
     )
 
 
+def given_up(tx: Transaction, memory_ids: Sequence[int]) -> set[int]:
+    """Those of the messages that are a dead letter of some observer."""
+    query = select(Derivation.memory_id).where(Derivation.memory_id.in_(memory_ids), Derivation.state == "dead")
+    return set(tx.scalars(query))
+
+
 def page(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int, str]]:
     """Derivation id, namespace, memory id and observer of wanted derivations from id ``after`` on."""
     query = (

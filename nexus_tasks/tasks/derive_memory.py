@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
+from nexus_tasks.celery import app
 from nexus_tasks.cognition import derive
-from nexus_tasks.errors import InvalidAnswer, JobError, Refused, TooLarge
+from nexus_tasks.errors import InvalidAnswer, JobError, Permanent, QueueUnavailable
 from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.publish import publish
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.run import Run, Wait
 from nexus_tasks.idempotency.task import Arguments, job
@@ -20,7 +23,13 @@ from nexus_tasks.tasks.errand import errand
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
+log = logging.getLogger(__name__)
+
 DEFAULT_OBSERVERS = ("assistant",)
+# A message that failed so often for reasons unknown is derived without siblings: its failure is its own from then on.
+ALONE_AFTER = 2
+
+Culprit = tuple[Claim, JobError]  # a message that gives no answer even alone, and its error
 
 
 class DeriveMemory(Arguments):
@@ -48,8 +57,9 @@ def derive_memory(run: Run, arguments: DeriveMemory) -> JobOutcome:
     namespace = here.namespace(arguments.namespace)
     if namespace is None:
         return JobOutcome(status="gone")
+    alone = run.isolated or run.lead.errors >= ALONE_AFTER
     with here.database.transaction() as tx:
-        plan = derive.plan(tx, here.settings, namespace.id, arguments.memory_id, arguments.observer, alone=run.isolated)
+        plan = derive.plan(tx, here.settings, namespace.id, arguments.memory_id, arguments.observer, alone=alone)
         if plan.outcome:
             return errand(run, namespace).commit(tx, plan.outcome)
     if plan.wait and not run.eager:
@@ -57,38 +67,79 @@ def derive_memory(run: Run, arguments: DeriveMemory) -> JobOutcome:
     siblings = [i for i in plan.memory_ids if i != arguments.memory_id]
     run.take([request(arguments.namespace, i, arguments.observer) for i in siblings], again=plan.again)
     if not plan.again:
-        members = [int(claim.args["memory_id"]) for claim in run.claims]
-        with here.database.transaction() as tx:
-            derivations.store_batch(tx, members, arguments.observer, uuid.uuid4().hex)
-    return _derive(run, namespace, arguments.observer, list(run.claims))
+        _store_batch(arguments.observer, run.claims)
+    return _derive(run, namespace, arguments.observer)
 
 
-def _derive(run: Run, namespace: NamespaceSettings, observer: str, claims: list[Claim]) -> JobOutcome:
-    """Derive the claims' messages; a batch that gives no answer is halved until the culprit stands alone."""
-    try:
-        return _derive_batch(run, namespace, observer, claims)
-    except (InvalidAnswer, Refused, TooLarge):
-        if len(claims) == 1:
-            raise
-    failure: JobError | None = None
+def _derive(run: Run, namespace: NamespaceSettings, observer: str) -> JobOutcome:
+    """Derive the run's messages in one call; a batch that gives no answer is halved until the culprits stand alone.
+
+    Its halves are asked about without what was said before them: that may be what the model stumbles over.
+    """
+    whole = list(run.claims)
+    parts, culprits = [whole], list[Culprit]()
     outcome = JobOutcome(status="completed")
-    for half in (claims[: len(claims) // 2], claims[len(claims) // 2 :]):
+    while parts:
+        part = parts.pop()
         try:
-            outcome = _derive(run, namespace, observer, half)
-        except (InvalidAnswer, Refused, TooLarge) as error:
-            failure = failure or error
+            outcome = _derive_part(run, namespace, observer, part, context=part is whole)
+        except (InvalidAnswer, Permanent) as failure:
+            middle = len(part) // 2
+            if middle:
+                in_order = sorted(part, key=_memory_id)  # the lead comes first, whichever message it is
+                parts += [in_order[middle:], in_order[:middle]]
+            else:
+                culprits.append((part[0], failure))
         else:
-            run.part_done(half, outcome)
-    if failure:
-        raise failure  # what is left in the run are the messages that gave no answer alone
+            if part is not whole:
+                run.part_done(part, outcome)
+    if culprits:
+        # What is left in the run are the culprits; only those that end alike may end with this error.
+        claim, error = culprits[0]
+        _give_back(run, observer, [c for c, e in culprits if _fate(c, e) != _fate(claim, error)])
+        raise error
     return outcome
 
 
-def _derive_batch(run: Run, namespace: NamespaceSettings, observer: str, claims: Sequence[Claim]) -> JobOutcome:
-    members = [int(claim.args["memory_id"]) for claim in claims]
-    outcome, due = derive.derive(runtime().mind, errand(run, namespace, claims), observer, members)
+def _derive_part(
+    run: Run, namespace: NamespaceSettings, observer: str, claims: Sequence[Claim], *, context: bool
+) -> JobOutcome:
+    members = _members(claims)
+    outcome, due = derive.derive(runtime().mind, errand(run, namespace, claims), observer, members, context=context)
     follow_up.after_derivation(namespace.name, observer, members[0], due)
     return outcome
+
+
+def _fate(claim: Claim, error: JobError) -> tuple[type[JobError], int]:
+    """What decides about a claim that failed: the kind of error, and how often it has failed before."""
+    return type(error), claim.errors + claim.crashes
+
+
+def _give_back(run: Run, observer: str, claims: Sequence[Claim]) -> None:
+    """Let claims fail in a run of their own, at once; nothing is counted against them here."""
+    if not claims:
+        return
+    _store_batch(observer, claims)
+    keys = {claim.key for claim in claims}
+    kept = [(c, r) for c, r in zip(run.claims, run.requests, strict=True) if c.key not in keys]
+    run.claims, run.requests = [c for c, _ in kept], [r for _, r in kept]
+    try:
+        publish(app, run.store.wait(claims, "retry", 0.0))
+    except QueueUnavailable as error:
+        log.warning("%d claims were not given back, they return when their lease ends: %s", len(claims), error)
+
+
+def _store_batch(observer: str, claims: Sequence[Claim]) -> None:
+    with runtime().database.transaction() as tx:
+        derivations.store_batch(tx, _members(claims), observer, uuid.uuid4().hex)
+
+
+def _members(claims: Sequence[Claim]) -> list[int]:
+    return [_memory_id(claim) for claim in claims]
+
+
+def _memory_id(claim: Claim) -> int:
+    return int(claim.args["memory_id"])
 
 
 def request(namespace: str, memory_id: int, observer: str) -> Request:

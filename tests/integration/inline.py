@@ -1,0 +1,109 @@
+"""A worker inside the test's own process: real claims, a real database and real HTTP, one job after the other.
+
+Tests of what a job does, and of what becomes of it, need no second process; those of crashes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nexus_tasks import Nexus, config
+from nexus_tasks.celery import app
+from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.task import task_of
+from nexus_tasks.tasks.runtime import runtime
+from tests.deployment import Deployment
+from tests.standin import Call
+
+MOST_JOBS = 500
+NAMESPACE = "acme"
+
+
+def work(*kinds: str) -> list[dict[str, Any]]:
+    """Run pending jobs, and those that they ask for, until none is left; with ``kinds`` only those. Their results.
+
+    Started eagerly, so that nothing waits for company. What raises ends up waiting or dead, as in a worker.
+    """
+    results = []
+    while claim := next((claim for claim in pending() if not kinds or claim.kind in kinds), None):
+        assert len(results) < MOST_JOBS, f"no end: {claim}"
+        ran = task_of(app, claim.kind).apply(kwargs=dict(claim.args), task_id=claim.job_id, throw=True)
+        results.append({"kind": claim.kind, **ran.result})
+    return results
+
+
+def pending() -> list[Claim]:
+    """Claims that a worker would begin now, oldest first."""
+    claims = runtime().claims
+    found = [claim for queue in config.QUEUES for claim in claims.pending(queue)]
+    return sorted(found, key=lambda claim: claim.enqueued_at)
+
+
+def waiting() -> list[Claim]:
+    """Claims that wait, soonest due first."""
+    return runtime().claims.waiting()
+
+
+def due_at_once(here: Deployment) -> int:
+    """Make everything that waits due, as if its time had come; returns how many claims that were.
+
+    The time is written back in the index that the sweep reads (``due``), only for claims that are in it: a worker may
+    be taking them out meanwhile.
+    """
+    index = f"{here.name}:due"
+    waits = dict.fromkeys(here.redis().zrange(index, 0, -1), 0)
+    if waits:
+        here.redis().zadd(index, waits, xx=True)
+    return len(waits)
+
+
+def time_passes(here: Deployment, *, failing: float | None = None) -> int:
+    """Let all waits end: :func:`due_at_once`, then what the sweep does. With ``failing``, the claims have been failing
+    for so many seconds. For tests without a worker.
+    """
+    if failing is not None:
+        seconds, _ = here.redis().time()
+        for claim in waiting():
+            here.redis().hset(claim.key, "failing_since", int((seconds - failing) * 1000))
+    due = due_at_once(here)
+    return len(runtime().claims.sweep_due(due)) if due else 0
+
+
+def say(*said: str | Mapping[str, Any], session: str = "chat", namespace: str = NAMESPACE, **options: Any) -> list[int]:
+    """Ingest messages of ``ann`` (or as given); returns the ids of all raw memories of the session, in order."""
+    messages = [{"content": one, "author": "ann"} if isinstance(one, str) else one for one in said]
+    Nexus().ingest(namespace, session, messages, **options)
+    return [one["id"] for one in Nexus().session(namespace, session)["said"]]
+
+
+def facts(namespace: str = NAMESPACE, **wanted: Any) -> list[dict[str, Any]]:
+    """The active facts of a namespace, oldest first."""
+    found = Nexus().memories(namespace, levels=["explicit"], limit=1_000, **wanted)
+    return sorted(found, key=lambda fact: fact["id"])
+
+
+def observations(*made: Mapping[str, Any] | tuple[str, Sequence[int]]) -> dict[str, Any]:
+    """A derivation's answer: of each observation (content, sources), or the fields that matter."""
+    full = []
+    for one in made:
+        fields = dict(one) if isinstance(one, Mapping) else {"content": one[0], "sources": list(one[1])}
+        full.append(
+            {"subject": "ann", "category": "fact", "confidence": 0.9, "occurred_at": None, "labels": []} | fields
+        )
+    return {"observations": full}
+
+
+def answers(*made: Mapping[str, Any] | tuple[str, Sequence[int]]) -> Callable[[Call], Any]:
+    """A stand-in's answer to every derivation: see :func:`observations`."""
+    return lambda _call: observations(*made)
+
+
+def dump(here: Deployment, *without: str) -> dict[str, list[str]]:
+    """Every row of every table as text, to compare; tables named in ``without`` are left out."""
+    tables = here.sql("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
+    return {
+        name: sorted(str(row) for (row,) in here.sql(f'SELECT t::text FROM "{name}" AS t'))
+        for (name,) in tables
+        if name not in (*without, "alembic_version")
+    }
