@@ -177,6 +177,7 @@ def _request(
         question=f"The observer is {observer}. The subjects: {', '.join(subjects)}.",
         answer=Observations,
         material=DeriveMaterial(lines=lines, observer=observer, subjects=subjects),
+        shared=derivations.has_other_observers(tx, [memory.id for memory in batch], observer),
     )
 
 

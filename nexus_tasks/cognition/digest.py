@@ -150,6 +150,7 @@ def _request(settings: Settings, session_key: str, previous: str, lines: tuple[L
             short_tokens=settings.digest_short_tokens,
             long_tokens=settings.digest_long_tokens,
         ),
+        shared=False,
     )
 
 

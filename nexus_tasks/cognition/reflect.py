@@ -86,6 +86,7 @@ def _request(material: ReflectMaterial) -> Request[Reflection]:
         question=f"The observer is {material.observer}, the subject is {material.subject}.",
         answer=Reflection,
         material=material,
+        shared=False,
     )
 
 

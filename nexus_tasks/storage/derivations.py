@@ -104,6 +104,12 @@ def given_up(tx: Transaction, memory_ids: Sequence[int]) -> set[int]:
     return set(tx.scalars(query))
 
 
+def has_other_observers(tx: Transaction, memory_ids: Sequence[int], observer: str) -> bool:
+    """Whether facts are derived from these messages for other observers too, before or after."""
+    query = select(Derivation.id).where(Derivation.memory_id.in_(memory_ids), Derivation.observer != observer)
+    return tx.scalar(query.limit(1)) is not None
+
+
 def page(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int, str]]:
     """Derivation id, namespace, memory id and observer of wanted derivations from id ``after`` on."""
     query = (
