@@ -105,13 +105,21 @@ def release(tx: Transaction, hold_id: int) -> None:
     tx.execute(delete(BudgetHold).where(BudgetHold.id == hold_id))
 
 
-def spent(tx: Transaction, *, namespace_id: int | None = None, job_id: str | None = None) -> tuple[int, Decimal]:
-    """Calls and USD of a job, or of a namespace today (UTC)."""
-    query = select(func.count(), func.coalesce(func.sum(ModelCall.cost_usd), 0))
-    if job_id is not None:
-        query = query.where(ModelCall.job_id == job_id)
-    if namespace_id is not None:
-        midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        query = query.where(ModelCall.namespace_id == namespace_id, ModelCall.at >= midnight)
+def spent(tx: Transaction, *, namespace_id: int) -> tuple[int, Decimal]:
+    """Calls and USD of a namespace today (UTC)."""
+    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    query = select(func.count(), func.coalesce(func.sum(ModelCall.cost_usd), 0)).where(
+        ModelCall.namespace_id == namespace_id, ModelCall.at >= midnight
+    )
     calls, usd = tx.execute(query).one()
     return int(calls), Decimal(usd)
+
+
+def spent_by_jobs(tx: Transaction, job_ids: Sequence[str]) -> dict[str, tuple[int, Decimal]]:
+    """Calls and USD of each of the jobs that made any."""
+    query = (
+        select(ModelCall.job_id, func.count(), func.sum(ModelCall.cost_usd))
+        .where(ModelCall.job_id.in_(job_ids))
+        .group_by(ModelCall.job_id)
+    )
+    return {job_id: (int(calls), Decimal(usd)) for job_id, calls, usd in tx.execute(query)}

@@ -32,10 +32,10 @@ class JobHeader:
 def record(tx: Transaction, namespace_id: int, jobs: Sequence[JobHeader], outcome: JobOutcome) -> None:
     """Write the run rows of a run's jobs, once per id, in the transaction that holds its effects.
 
-    What the model cost is entered with the first job: a batch is paid for once.
+    What the model cost is entered with the job in whose name it was asked: a batch is paid for once, and when its
+    rerun has another lead, the row of the first one says so.
     """
-    lead = jobs[0].ids[0]
-    calls, usd = ledger.spent(tx, job_id=lead)
+    spent = ledger.spent_by_jobs(tx, [job_id for job in jobs for job_id in job.ids])
     rows = [
         {
             "job_id": job_id,
@@ -48,8 +48,8 @@ def record(tx: Transaction, namespace_id: int, jobs: Sequence[JobHeader], outcom
             "details": dict(outcome.details),
             "queued_at": job.queued_at,
             "started_at": job.started_at,
-            "model_calls": calls if job_id == lead else 0,
-            "cost_usd": usd if job_id == lead else 0,
+            "model_calls": spent.get(job_id, (0, 0))[0],
+            "cost_usd": spent.get(job_id, (0, 0))[1],
         }
         for job in jobs
         for job_id in job.ids
