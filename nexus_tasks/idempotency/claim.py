@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from nexus_tasks.idempotency.request import Flags
+
+# Fields that a transition writes by itself when a run starts.
+_OF_THE_LEASE = frozenset(("state", "token", "lease_until", "open"))
 
 
 class Claimed(StrEnum):
@@ -91,6 +94,7 @@ class Claim:
     wait_reason: str
     wait_detail: str
     token: str
+    fields: Mapping[str, str] = field(repr=False, compare=False)  # the hash as it was read
 
     @classmethod
     def parse(cls, key: str, fields: Mapping[str, str]) -> Claim:
@@ -122,7 +126,17 @@ class Claim:
             wait_reason=read("wait_reason", ""),
             wait_detail=read("wait_detail", ""),
             token=read("token", ""),
+            fields=fields,
         )
+
+    @property
+    def remade(self) -> bool:
+        """Whether ``begin`` made the claim from a message, because Redis had lost it: its history is lost too."""
+        return "published_at" not in self.fields
+
+    def as_json(self) -> str:
+        """What ``renew`` makes the claim from again when Redis was flushed under its run."""
+        return json.dumps({name: text for name, text in self.fields.items() if name not in _OF_THE_LEASE})
 
     @property
     def attempts(self) -> int:

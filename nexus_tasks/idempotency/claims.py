@@ -9,7 +9,6 @@ from importlib import resources
 from typing import Any
 
 import redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Ticket, Wakeup
@@ -96,13 +95,13 @@ class Claims:
             return None
         return [Claim.parse(key, _pairs(row)) for key, row in zip(keys, rows, strict=True) if row]
 
-    def renew(self, running: Sequence[tuple[Claim, Request]], *, lease: float) -> list[Claim]:
+    def renew(self, running: Sequence[Claim], *, lease: float) -> list[Claim]:
         """Extend the leases of this process's running claims; returns those that are no longer its own."""
         if not running:
             return []
-        args = [text for claim, request in running for text in (claim.token, request.as_json())]
-        lost = self._run("renew", [claim.key for claim, _ in running], _ms(lease), *args)
-        return [running[position - 1][0] for position in lost]
+        args = [text for claim in running for text in (claim.token, claim.as_json())]
+        lost = self._run("renew", [claim.key for claim in running], _ms(lease), *args)
+        return [running[position - 1] for position in lost]
 
     def finish(self, claims: Sequence[Claim], statuses: Sequence[str]) -> list[Wakeup]:
         """End the run of ``claims``, each with its status (``dead`` after its dead letter is committed)."""
@@ -139,6 +138,31 @@ class Claims:
         return bool(dropped), [Wakeup.parse(row) for row in wakeups]
 
     # --- the sweep ----------------------------------------------------------------------------------------------------
+    def lock(self, name: str, token: str, *, seconds: int) -> bool:
+        """Take a lock for ``seconds`` at the most; ``False`` while someone else has it."""
+        with answering():
+            return bool(self.redis.set(f"{self.prefix}:{name}", token, nx=True, ex=seconds))
+
+    def unlock(self, name: str, token: str) -> None:
+        """Give a lock back, if it is still this token's."""
+        self._run("unlock", [f"{self.prefix}:{name}"], token)
+
+    def now(self) -> float:
+        """The Redis server's time, seconds since the epoch."""
+        with answering():
+            seconds, microseconds = self.redis.time()
+        return float(seconds) + float(microseconds) / 1e6
+
+    def uptime(self) -> float:
+        """Seconds since the Redis server was started."""
+        with answering():
+            return float(self.redis.info("server")["uptime_in_seconds"])
+
+    def queues(self) -> list[str]:
+        """The queues that pending claims are or were in."""
+        with answering():
+            return sorted(self.redis.smembers(f"{self.prefix}:queues"))
+
     def sweep_due(self, limit: int) -> list[Wakeup]:
         """Waiting claims whose time has come."""
         return [Wakeup.parse(row) for row in self._run("sweep_due", [], limit)]
@@ -178,9 +202,9 @@ class Claims:
     # --- pauses -------------------------------------------------------------------------------------------------------
     def pause(self, kind: str, reason: str) -> None:
         """Let no job of ``kind`` begin until :meth:`resume`."""
+        since = int(self.now())
         with answering():
-            seconds, _ = self.redis.time()
-            self.redis.hset(f"{self.prefix}:paused:{kind}", mapping={"reason": reason, "since": seconds})
+            self.redis.hset(f"{self.prefix}:paused:{kind}", mapping={"reason": reason, "since": since})
 
     def resume(self, kind: str) -> list[Wakeup]:
         """Lift the pause of ``kind``; returns the first thousand claims to wake, the sweep brings the rest."""
@@ -244,13 +268,23 @@ class Claims:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Turn a Redis that does not answer into :class:`QueueUnavailable`."""
+    """Turn a Redis that does not answer, or takes no writes, into :class:`QueueUnavailable`."""
     try:
         yield
-    except (RedisConnectionError, redis.exceptions.TimeoutError, redis.exceptions.BusyLoadingError, OSError) as error:
+    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
         raise QueueUnavailable(f"Redis does not answer: {type(error).__name__}.") from error
-    except redis.exceptions.ReadOnlyError as error:
-        raise QueueUnavailable("This Redis is a read-only replica.") from error
+    except redis.exceptions.ResponseError as error:
+        if not _refused(error):
+            raise
+        raise QueueUnavailable(f"Redis takes no writes: {error}.") from error
+
+
+def _refused(error: redis.exceptions.ResponseError) -> bool:
+    """Whether memory or disk are full, another script runs for too long, or this is a replica."""
+    if isinstance(error, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError):
+        return True
+    # Redis 6 wraps what a command inside a script answered, and redis-py has no type for the others.
+    return any(code in str(error) for code in ("-OOM ", "-MISCONF ", "-READONLY ", "MISCONF ", "BUSY ", "NOREPLICAS "))
 
 
 @lru_cache(maxsize=1)

@@ -6,10 +6,12 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.binding import Binding, binding
+from nexus_tasks.idempotency.claim import Claim
 
 if TYPE_CHECKING:
     from nexus_tasks.idempotency.run import Run
@@ -18,47 +20,46 @@ log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """The runs of this process, kept alive while they are listed here."""
+    """The claims whose runs are alive in this process, kept alive while they are held here."""
 
     def __init__(self, bound: Binding) -> None:
         self.pid = os.getpid()
         self._bound = bound
-        self._by_id: dict[int, Run] = {}
+        self._held: dict[tuple[str, str], tuple[Claim, Run]] = {}
         self._lock = threading.Lock()
         threading.Thread(target=self._beat, name="nexus-heartbeat", daemon=True).start()
 
-    def add(self, run: Run) -> None:
-        """Keep every claim of ``run`` alive from now on; again after it has taken siblings is fine."""
+    def hold(self, run: Run, claims: Sequence[Claim]) -> None:
+        """Keep ``claims`` of ``run`` alive from now on."""
         with self._lock:
-            self._by_id[id(run)] = run
+            self._held |= {(claim.key, claim.token): (claim, run) for claim in claims}
 
-    def remove(self, run: Run) -> None:
-        """Let go of ``run``."""
+    def let_go(self, claims: Sequence[Claim]) -> None:
+        """Stop before their run ends in Redis, and wait for a renewal under way: it would make a claim again that ends
+        without leaving a marker.
+        """
         with self._lock:
-            self._by_id.pop(id(run), None)
+            for claim in claims:
+                self._held.pop((claim.key, claim.token), None)
 
     def _beat(self) -> None:
         pause = self._bound.lease / 3
         while True:
             time.sleep(pause)
-            with self._lock:
-                runs = list(self._by_id.values())
-            if not runs:
-                continue
             try:
-                self._renew(runs)
+                with self._lock:
+                    self._renew()
             except QueueUnavailable as error:
                 # The leases may run out meanwhile; the sweep holds back one lease after Redis answers again.
                 log.warning("Leases were not renewed: %s", error)
+            except Exception:  # without this thread every run of the process would be taken for dead, for good
+                log.exception("Leases were not renewed.")
 
-    def _renew(self, runs: list[Run]) -> None:
-        holders = [
-            (run, claim, request) for run in runs for claim, request in zip(run.claims, run.requests, strict=True)
-        ]
-        lost = self._bound.heartbeat_claims.renew([(c, r) for _, c, r in holders], lease=self._bound.lease)
-        gone = {(claim.key, claim.token) for claim in lost}
-        for run, claim, _ in holders:
-            if (claim.key, claim.token) in gone:
+    def _renew(self) -> None:
+        lost = self._bound.heartbeat_claims.renew([c for c, _ in self._held.values()], lease=self._bound.lease)
+        for claim in lost:
+            _, run = self._held.pop((claim.key, claim.token))
+            if claim in run.claims:
                 run.lost.set()
 
 

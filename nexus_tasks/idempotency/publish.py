@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from celery import Celery
-from kombu.exceptions import OperationalError
+from celery.exceptions import QueueNotFound
+from kombu.exceptions import KombuError
 
 from nexus_tasks.idempotency.claim import Wakeup
 from nexus_tasks.idempotency.request import VERSION
@@ -21,15 +22,24 @@ TASK_PREFIX = "nexus_tasks."
 def publish(app: Celery, wakeups: Iterable[Wakeup], **options: Any) -> int:
     """Publish each wake-up as a message of its job's own task; returns how many went out."""
     sent = 0
-    for wakeup in wakeups:
+    rest = list(wakeups)
+    for wakeup in rest:
+        task = app.tasks.get(TASK_PREFIX + wakeup.kind)
         try:
-            app.tasks[TASK_PREFIX + wakeup.kind].send(wakeup, **options)
+            if task is None:
+                # A job kind that only another worker knows: its own sweep publishes it.
+                log.warning("No task named %s%s is registered here.", TASK_PREFIX, wakeup.kind)
+                continue
+            task.send(wakeup, **options)
             sent += 1
-        except OperationalError as error:
-            log.warning("Job %s is queued, its message is not (%s); the sweep will send it.", wakeup.job_id, error)
-        except KeyError:
-            # A job kind that only another worker knows: its own sweep publishes it.
-            log.warning("No task named %s%s is registered here.", TASK_PREFIX, wakeup.kind)
+        except QueueNotFound as error:
+            log.warning("Job %s has no queue: %s", wakeup.job_id, error)
+        except KombuError as error:
+            # The broker is away, for the others too: waiting for it once is enough.
+            log.warning(
+                "%d jobs are queued, their messages are not (%s); the sweep sends them.", len(rest) - sent, error
+            )
+            break
     return sent
 
 

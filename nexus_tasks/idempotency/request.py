@@ -69,11 +69,19 @@ def claim_key(prefix: str, kind: str, scope: str) -> str:
 
 
 def canonical(value: Mapping[str, Any]) -> str:
-    """Sorted JSON in UTF-8 NFC, without ``None`` (absent and ``None`` are the same). Floats are a bug: they have no
-    single spelling.
+    """Sorted JSON in UTF-8 NFC, without ``None`` (absent and ``None`` are the same).
+
+    Raises:
+        TypeError: a float, anywhere in it: it has no single spelling.
     """
-    for name, item in value.items():
-        assert not isinstance(item, float), f"{name} is a float and cannot be part of a key"
     kept = {name: item for name, item in value.items() if item is not None}
+    _refuse_floats(kept)
     text = json.dumps(kept, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return unicodedata.normalize("NFC", text)
+
+
+def _refuse_floats(value: Any) -> None:
+    if isinstance(value, float):
+        raise TypeError(f"The scope of a job holds {value!r}; a float cannot be part of a key.")
+    for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        _refuse_floats(item)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from celery.result import AsyncResult
 
@@ -12,7 +12,7 @@ from nexus_tasks.errors import JobFailed, WaitTimeout
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claimed
 from nexus_tasks.idempotency.request import claim_key
-from nexus_tasks.types import JobOutcome
+from nexus_tasks.types import JobOutcome, Status
 
 _FIRST_LOOK, _LONGEST_PAUSE = 0.02, 0.5
 
@@ -82,6 +82,6 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         outcome = bound.storage.outcome(str(self.id), self.kind, self.scope, self._asked_at)
         if outcome and (outcome.job_id == self.id or not mine):
             return outcome
-        if marker and marker[0] == self.id and marker[1] == "dropped":
-            return JobOutcome(status="dropped", job_id=str(self.id))
+        if marker:  # dropped, or of a kind that writes no run rows
+            return JobOutcome(status=cast(Status, marker[1]), job_id=marker[0])
         return None

@@ -13,6 +13,9 @@ from nexus_tasks.idempotency.heartbeat import heartbeat
 from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.types import JobOutcome
 
+# Crashes and unknown errors after which a job runs without siblings.
+ALONE_FROM = 2
+
 
 class Superseded(Exception):
     """The run lost its claim (a lease that ran out, a drop, a sibling that took it): it stops and changes nothing."""
@@ -37,7 +40,7 @@ class Run:
 
     store: Claims
     lease: float
-    claims: list[Claim]
+    claims: list[Claim]  # replaced, never changed in place: the heartbeat's thread reads it
     requests: list[Request]
     settle: Callable[[Sequence[Claim], JobOutcome], None]
     eager: bool = False
@@ -55,8 +58,8 @@ class Run:
 
     @property
     def isolated(self) -> bool:
-        """Whether the job has crashed twice: it runs without siblings then, so that it takes no innocent along."""
-        return self.lead.crashes >= 2
+        """Whether the job has failed twice, no one knows why: it runs without siblings then, and harms none."""
+        return self.lead.crashes + self.lead.errors >= ALONE_FROM
 
     def check(self) -> None:
         """Raise :class:`Superseded` when the run has lost a claim; called before anything is committed."""
@@ -73,9 +76,9 @@ class Run:
         if taken is None:
             raise Superseded
         asked = {self.store.key(request): request for request in siblings}
-        self.claims += taken
-        self.requests += [asked[claim.key] for claim in taken]
-        heartbeat().add(self)
+        self.claims = [*self.claims, *taken]
+        self.requests = [*self.requests, *(asked[claim.key] for claim in taken)]
+        heartbeat().hold(self, taken)
         return taken
 
     def part_done(self, claims: Sequence[Claim], outcome: JobOutcome) -> None:

@@ -14,8 +14,7 @@ from kombu.exceptions import OperationalError
 
 from nexus_tasks.errors import NexusError, QueueUnavailable
 from nexus_tasks.idempotency.binding import Binding, binding
-from nexus_tasks.idempotency.claim import Claim, Wakeup
-from nexus_tasks.idempotency.claims import answering
+from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.policy import PROBE_EVERY
 from nexus_tasks.idempotency.publish import TASK_PREFIX, publish
 from nexus_tasks.idempotency.run import new_token
@@ -26,6 +25,7 @@ EVERY = 2.0
 RECONCILE_EVERY = 10.0
 GRACE, LONGEST_GRACE = 10.0, 600.0
 AT_ONCE = 500  # claims per step of a tick
+LOCK = "sweeping"
 LOCK_SECONDS = 10  # a sweeper that dies in its tick blocks the others this long at the most
 
 
@@ -35,34 +35,38 @@ class Sweeper:
     def __init__(self, app: Celery, bound: Binding) -> None:
         self.app, self.bound, self.claims = app, bound, bound.claims
         self.token = new_token()
-        self._lock = f"{self.claims.prefix}:sweeping"
-        self._last_answer: float | None = None
+        self._answered: float | None = None  # when Redis last did, by its own clock; -inf while it does not
         self._hold_leases_until = 0.0
         self._reconciled_at = self._probed_at = float("-inf")
 
     def tick(self) -> None:
         """One look at everything; does nothing while another worker's tick is under way."""
-        with answering():
-            mine = self.claims.redis.set(self._lock, self.token, nx=True, ex=LOCK_SECONDS)
-        if not mine:
-            return
         try:
             self._note_answer()
-            self._due()
-            self._leases()
-            for queue in self.app.amqp.queues:
-                self._lost(queue)
-            now = time.monotonic()
-            if now - self._probed_at >= PROBE_EVERY:
-                self._probed_at = now
-                self.probe()
-            if now - self._reconciled_at >= RECONCILE_EVERY:
-                self._reconciled_at = now
-                self.reconcile()
-        finally:
-            with answering():
-                if self.claims.redis.get(self._lock) == self.token:
-                    self.claims.redis.delete(self._lock)
+            if not self.claims.lock(LOCK, self.token, seconds=LOCK_SECONDS):
+                return
+            try:
+                self._look()
+            finally:
+                self.claims.unlock(LOCK, self.token)
+            self._answered = self.claims.now()
+        except QueueUnavailable:
+            self._answered = float("-inf")
+            raise
+
+    def _look(self) -> None:
+        self._due()
+        self._leases()
+        for queue in self.claims.queues():
+            self._lost(queue)
+        now = time.monotonic()
+        if now - self._probed_at >= PROBE_EVERY and self.claims.paused():
+            self._probed_at = now
+            # In a thread of its own: a model that hangs must not keep crashed jobs waiting.
+            threading.Thread(target=self.probe, name="nexus-probe", daemon=True).start()
+        if now - self._reconciled_at >= RECONCILE_EVERY:
+            self._reconciled_at = now
+            self.reconcile()
 
     def reconcile(self) -> int:
         """Enqueue what storage wants and no claim stands for; returns how many jobs that made."""
@@ -91,19 +95,22 @@ class Sweeper:
         publish(self.app, self.claims.resume(kind))
 
     def _note_answer(self) -> None:
-        """After Redis was away nobody could renew: no lease is expired until one full lease has passed."""
-        now = time.monotonic()
-        with answering():
-            uptime = float(self.claims.redis.info("server")["uptime_in_seconds"])
-        away = self._last_answer is not None and now - self._last_answer > EVERY + self.bound.lease / 2
-        if away or uptime < self.bound.lease:
-            self._hold_leases_until = max(self._hold_leases_until, now + self.bound.lease - (0 if away else uptime))
-        self._last_answer = now
+        """After Redis was away nobody could renew: no lease is expired until one full lease has passed.
+
+        By the time of Redis, which also shows that it, or the whole machine, stood still.
+        """
+        now, uptime, lease = self.claims.now(), self.claims.uptime(), self.bound.lease
+        away = self._answered is not None and now - self._answered > EVERY + lease / 2
+        if away or uptime < lease:
+            until = time.monotonic() + lease - (0 if away else uptime)
+            self._hold_leases_until = max(self._hold_leases_until, until)
+        self._answered = now
 
     def _due(self) -> None:
+        enough = time.monotonic() + EVERY
         while wakeups := self.claims.sweep_due(AT_ONCE):
-            publish(self.app, wakeups)
-            if len(wakeups) < AT_ONCE:
+            sent = publish(self.app, wakeups)
+            if len(wakeups) < AT_ONCE or sent < len(wakeups) or time.monotonic() > enough:
                 break
 
     def _leases(self) -> None:
@@ -114,8 +121,8 @@ class Sweeper:
         )
         if returned:
             log.warning("%d jobs lost their worker and go back to the queue.", returned)
-        self._bury(dead)
         publish(self.app, wakeups)
+        self._bury(dead)
 
     def _lost(self, queue: str) -> None:
         dead, wakeups = self.claims.sweep_lost(
@@ -130,8 +137,8 @@ class Sweeper:
         )
         if wakeups:
             log.warning("%d messages of queue %s were lost and are sent again.", len(wakeups), queue)
-        self._bury(dead)
         publish(self.app, wakeups)
+        self._bury(dead)
 
     def _is_empty(self, queue: str) -> bool:
         declared = self.app.amqp.queues.get(queue) or Queue(queue)
@@ -143,12 +150,18 @@ class Sweeper:
             return False
 
     def _bury(self, dead: Sequence[Claim]) -> None:
-        wakeups: list[Wakeup] = []
         for claim in dead:
-            self.bound.storage.dead_letter(claim, None)
+            try:
+                self.bound.storage.dead_letter(claim, None)
+            except NexusError as error:
+                # Postgres is away, for the others too. Their leases end, and the sweep comes by again.
+                log.warning("%d dead letters could not be written: %s", len(dead), error)
+                return
+            except Exception:  # a letter that cannot be written must not keep the others from being
+                log.exception("The dead letter of job %s (%s) could not be written.", claim.job_id, claim.kind)
+                continue
             log.error("Job %s (%s) is a dead letter: its worker died every time.", claim.job_id, claim.kind)
-            wakeups += self.claims.finish([claim], ["dead"])
-        publish(self.app, wakeups)
+            publish(self.app, self.claims.finish([claim], ["dead"]))
 
 
 def connection_faults(app: Celery) -> tuple[type[BaseException], ...]:
@@ -174,19 +187,13 @@ class SweepStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self._stopped.set()
 
     def _run(self, app: Celery) -> None:
-        bound = binding()
-        sweeper = Sweeper(app, bound)
+        sweeper: Sweeper | None = None
         silent_until = 0.0
-        started = False
         while True:
             try:
-                if not started:
-                    for name, task in app.tasks.items():
-                        if name.startswith(TASK_PREFIX) and hasattr(task, "kind"):
-                            sweeper.resume(task.kind)
-                    started = True
+                sweeper = sweeper or self._first_look(app)
                 sweeper.tick()
-            except (QueueUnavailable, NexusError) as error:
+            except NexusError as error:
                 # One line a minute while something is away: the next tick tries again.
                 if time.monotonic() >= silent_until:
                     log.warning("The sweep could not look: %s", error)
@@ -195,3 +202,11 @@ class SweepStep(bootsteps.StartStopStep):  # type: ignore[misc]
                 log.exception("The sweep failed; it goes on.")
             if self._stopped.wait(EVERY * random.uniform(0.8, 1.2)):
                 return
+
+    def _first_look(self, app: Celery) -> Sweeper:
+        """A worker that starts may bring what a kind was paused for."""
+        sweeper = Sweeper(app, binding())
+        for name, task in app.tasks.items():
+            if name.startswith(TASK_PREFIX) and hasattr(task, "kind"):
+                sweeper.resume(task.kind)
+        return sweeper

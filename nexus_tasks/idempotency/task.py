@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import logging
-import time
+import json
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self
 
 from celery import Celery, Task
-from celery.exceptions import Ignore
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nexus_tasks.celery import app
-from nexus_tasks.errors import InvalidInput, NexusError, QueueUnavailable, UnsupportedOption
+from nexus_tasks.errors import ConfigurationError, InvalidInput, UnsupportedOption
 from nexus_tasks.idempotency.binding import binding
-from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Ticket, Wakeup
-from nexus_tasks.idempotency.heartbeat import heartbeat
-from nexus_tasks.idempotency.policy import decide
+from nexus_tasks.idempotency.claim import Claim, Claimed, Ticket, Wakeup
 from nexus_tasks.idempotency.publish import HEADER, TASK_PREFIX, header, publish
 from nexus_tasks.idempotency.request import Flags, Request, WhileRunning, canonical
 from nexus_tasks.idempotency.result import JobResult
-from nexus_tasks.idempotency.run import Run, Superseded, new_token
-from nexus_tasks.types import JobOutcome, clean_text
+from nexus_tasks.idempotency.run import Run
+from nexus_tasks.idempotency.work import work
+from nexus_tasks.types import JobOutcome
 
-log = logging.getLogger(__name__)
-
-# Celery's own means to the same ends would fight with the claims.
-REFUSED = ("expires", "time_limit", "soft_time_limit", "priority")
+# Celery's own means to the same ends would fight with the claims, and the sweep looks for messages in the kind's queue.
+REFUSED = ("expires", "time_limit", "soft_time_limit", "priority", "queue", "exchange", "routing_key")
+_JOB_ID = re.compile(r"[^\s,]{1,255}")
 
 
 class Arguments(BaseModel):
@@ -71,11 +67,21 @@ class JobTask(Task):  # type: ignore[misc]
         Raises:
             InvalidInput: names the field and what is wrong with it.
         """
-        named = dict(zip(self.arguments.model_fields, args or (), strict=False)) | dict(kwargs or {})
-        if args and len(args) > len(self.arguments.model_fields):
-            raise InvalidInput(f"{self.kind} takes at most {len(self.arguments.model_fields)} arguments.")
+        named = self._named(args, kwargs)
+        return self._validated(lambda: self.arguments.model_validate(named))
+
+    def _named(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+        names = list(self.arguments.model_fields)
+        if len(args or ()) > len(names):
+            raise InvalidInput(f"{self.kind} takes at most {len(names)} arguments.")
+        named = dict(zip(names, args or (), strict=False))
+        if twice := sorted(named.keys() & (kwargs or {}).keys()):
+            raise InvalidInput(f"{self.kind}: {', '.join(twice)} is given twice.")
+        return named | dict(kwargs or {})
+
+    def _validated(self, validate: Callable[[], Arguments]) -> Arguments:
         try:
-            return self.arguments.model_validate(named)
+            return validate()
         except ValidationError as error:
             faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in error.errors())
             raise InvalidInput(f"{self.kind}: {faults}.") from None
@@ -91,7 +97,7 @@ class JobTask(Task):  # type: ignore[misc]
             namespace=arguments.namespace,
             queue=self.job_queue,
             scope=canonical({name: named[name] for name in arguments.scope}),
-            args=canonical(named),
+            args=json.dumps(named, sort_keys=True, ensure_ascii=False, separators=(",", ":")),
             flags=arguments.flags(),
             while_running=self.while_running,
             immutable=self.immutable,
@@ -119,6 +125,8 @@ class JobTask(Task):  # type: ignore[misc]
         refused = [name for name in REFUSED if options.get(name) is not None]
         if refused:
             raise UnsupportedOption(f"{', '.join(refused)} cannot be set on {self.kind}.")
+        if task_id is not None and not _JOB_ID.fullmatch(task_id):
+            raise InvalidInput(f"task_id {task_id!r} is no job id: it must have no spaces or commas.")
         delay = countdown or ((_utc(eta) - datetime.now(UTC)).total_seconds() if eta else 0.0)
         each = self.parse(args, kwargs).each()
         requests = [
@@ -127,25 +135,30 @@ class JobTask(Task):  # type: ignore[misc]
         ]
         tickets = self.enqueue(requests, **options)
         results = [self._result(r, t) for r, t in zip(requests, tickets, strict=True)]
+        results[0].ignored = options.get("ignore_result", self.ignore_result)
         return results[0].joined(results[1:])
 
     def enqueue(self, requests: Sequence[Request], **options: Any) -> list[Ticket]:
-        """Claim many requests of this kind in one step and publish those that are new."""
+        """Claim many requests of this kind in one step and publish those that are new.
+
+        Raises:
+            ConfigurationError: no worker could read the kind's queue; nothing was queued.
+            QueueUnavailable: Redis does not answer; nothing was queued.
+        """
+        if self.job_queue not in self.app.amqp.queues and not self.app.conf.task_create_missing_queues:
+            raise ConfigurationError(f"{self.kind} has a queue that is not in task_queues: {self.job_queue!r}.")
         tickets = binding().claims.claim(requests)
-        wakeups = [ticket.wakeup for ticket in tickets if ticket.wakeup]
-        if self.app.conf.task_always_eager:
-            for wakeup in wakeups:
-                self.apply(kwargs=dict(wakeup.args), task_id=wakeup.job_id, headers=header(wakeup), throw=True)
-        else:
-            publish(self.app, wakeups, **options)
+        publish(self.app, [ticket.wakeup for ticket in tickets if ticket.wakeup], **options)
         return tickets
 
     def send(self, wakeup: Wakeup, **options: Any) -> None:
         """Publish one wake-up, past the claim: it has one already."""
+        # A claim made by a release whose queue is gone travels in today's.
+        queue = wakeup.queue if wakeup.queue in self.app.amqp.queues else self.job_queue
         super().apply_async(
             kwargs=dict(wakeup.args),
             task_id=wakeup.job_id,
-            queue=options.pop("queue", wakeup.queue),
+            queue=queue,
             headers={**(options.pop("headers", None) or {}), **header(wakeup)},
             **options,
         )
@@ -161,15 +174,17 @@ class JobTask(Task):  # type: ignore[misc]
         )
 
     def standing(self, request: Request) -> JobResult:
-        """The job that stands for ``request`` now, without asking for one: the claim's, else a finished one's."""
+        """The job that stands for ``request`` now, without asking for one: the claim's, else the one just finished."""
         claims = binding().claims
-        claim = claims.get(claims.key(request))
-        job_id = claim.rerun_id or claim.job_id if claim else request.id
+        key = claims.key(request)
+        claim = claims.get(key)
+        marker = None if claim else claims.marker(key)
+        job_id = claim.rerun_id or claim.job_id if claim else marker[0] if marker else request.id
         return self._result(request, Ticket(outcome=Claimed.MERGED, job_id=job_id))
 
     def anew(self, args: Mapping[str, Any]) -> JobResult:
         """Ask again for work that gave up, past its done marker."""
-        request = self.request_for(self.parse((), args)).renewed()
+        request = self.request_for(self.load(args)).renewed()
         [ticket] = self.enqueue([request])
         return self._result(request, ticket)
 
@@ -178,94 +193,30 @@ class JobTask(Task):  # type: ignore[misc]
         raise UnsupportedOption("retry() does not work here.", remedy="Raise a JobError; its type decides.")
 
     # --- workers ------------------------------------------------------------------------------------------------------
+    def load(self, args: Mapping[str, Any]) -> Arguments:
+        """The arguments of a claim or a message: what JSON made of times, tuples and the like is read back.
+
+        Raises:
+            InvalidInput: they were written by a version that meant something else.
+        """
+        return self._validated(lambda: self.arguments.model_validate_json(json.dumps(dict(args))))
+
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run the job under its claim; returns its outcome as Celery's result."""
-        bound = binding()
         delivered = (self.request.headers or {}).get(HEADER) or self.request.get(HEADER) or {}
-        request = self.request_for(self.parse(args, kwargs), job_id=self.request.id)
-        try:
-            begun, claim = bound.claims.begin(
-                request,
-                new_token(),
-                lease=bound.lease,
-                cap=bound.storage.cap(request.namespace),
-                gathers=self.gathers,
-                published_at=str(delivered.get("published_at", "")),
-            )
-        except (QueueUnavailable, NexusError) as error:
-            # The claim stays pending; once Redis answers, the sweep finds that this message is lost and sends another.
-            log.warning("Job %s was not begun: %s", request.id, error)
-            raise Ignore from error
-        if claim is None:
-            return _as_result(JobOutcome(status="superseded", job_id=request.id, details={"begin": begun.value}))
-        run = Run(
-            store=bound.claims,
-            lease=bound.lease,
-            claims=[claim],
-            requests=[request],
-            settle=self._finish,
+        request = self.request_for(self.load(self._named(args, kwargs)), job_id=self.request.id)
+        outcome = work(
+            self,
+            request,
+            published_at=str(delivered.get("published_at", "")),
             eager=bool(self.request.is_eager or self.request.called_directly),
         )
-        assert begun is Begun.RUN
-        heartbeat().add(run)
-        try:
-            return _as_result(self._perform(run))
-        finally:
-            heartbeat().remove(run)
-
-    def _perform(self, run: Run) -> JobOutcome:
-        bound = binding()
-        try:
-            if run.lead.crashes and bound.storage.is_dead(run.lead.job_id):
-                outcome = JobOutcome(status="dead")  # the letter was committed, the claim's end was not
-            else:
-                outcome = self.run(run, self.parse((), run.lead.args))
-        except Superseded:
-            return JobOutcome(status="superseded", job_id=run.lead.job_id)
-        except Exception as error:  # the type decides: this is the one place that catches everything
-            failed = self._failed(run, error)
-            if not failed:
-                return JobOutcome(status="superseded", job_id=run.lead.job_id, details={"waits": str(error)})
-            outcome = failed
-        lead = run.lead if run.claims else None
-        self._finish(run.claims, outcome)
-        return replace(outcome, job_id=lead.job_id, reasons=lead.flags.reasons) if lead else outcome
-
-    def _finish(self, claims: Sequence[Claim], outcome: JobOutcome) -> None:
-        if claims:
-            self._settle(lambda: binding().claims.finish(claims, [outcome.status] * len(claims)))
-
-    def _failed(self, run: Run, error: Exception) -> JobOutcome | None:
-        """Decide about a run that raised: its claims wait (``None``), or each becomes a dead letter."""
-        bound = binding()
-        decision = decide(error, run.lead, now=time.time(), max_attempts=bound.max_attempts, retry_for=bound.retry_for)
-        if not decision.dead:
-            if decision.pause:
-                bound.claims.pause(self.kind, clean_text(str(error)))
-            if decision.error:
-                log.exception("Job %s (%s) failed and will be retried.", run.lead.job_id, self.kind)
-            self._settle(
-                lambda: bound.claims.wait(
-                    run.claims,
-                    decision.reason,
-                    decision.seconds,
-                    detail=decision.detail,
-                    retry=decision.retry,
-                    error=decision.error,
-                )
-            )
-            return None
-        log.error("Job %s (%s) is a dead letter: %s", run.lead.job_id, self.kind, error)
-        for claim in run.claims:
-            bound.storage.dead_letter(claim, error)
-        return JobOutcome(status="dead", job_id=run.lead.job_id)
-
-    def _settle(self, transition: Callable[[], Sequence[Wakeup]]) -> None:
-        try:
-            publish(self.app, transition())
-        except QueueUnavailable as error:
-            # What the run committed stays; when its lease ends the claim comes back and finds nothing left to do.
-            log.warning("The end of a run was not recorded: %s", error)
+        return {
+            "status": outcome.status,
+            "job_id": outcome.job_id,
+            "reasons": list(outcome.reasons),
+            **dict(outcome.details),
+        }
 
 
 def task_of(celery: Celery, kind: str) -> JobTask:
@@ -306,15 +257,6 @@ def job(
         return task
 
     return declare
-
-
-def _as_result(outcome: JobOutcome) -> dict[str, Any]:
-    return {
-        "status": outcome.status,
-        "job_id": outcome.job_id,
-        "reasons": list(outcome.reasons),
-        **dict(outcome.details),
-    }
 
 
 def _utc(moment: datetime) -> datetime:

@@ -9,7 +9,8 @@
 --   <prefix>:done:<kind>:<hash>      string  "<job id> <status>" of the last run, for 15 minutes (dropped: 24 hours)
 --   <prefix>:due                     zset    waiting claims by due_at
 --   <prefix>:leases                  zset    running claims by lease_until
---   <prefix>:published:<queue>       zset    pending claims by published_at
+--   <prefix>:published:<queue>       zset    pending claims by published_at, and later by what their grace has grown
+--   <prefix>:queues                  set     queues that ever had a pending claim
 --   <prefix>:delivered:<queue>       string  published_at of the newest message of this queue that a worker has begun
 --   <prefix>:count:<namespace>       hash    claims by state, and `slots`: runs that count against the namespace's cap
 --   <prefix>:waits:<reason>:<whose>  zset    claims waiting for that reason, by enqueued_at; whose: the namespace, or
@@ -39,6 +40,25 @@ end
 local function count(key, what, by)
   local counts = prefix .. ':count:' .. field(key, 'namespace')
   if redis.call('HINCRBY', counts, what, by) <= 0 then redis.call('HDEL', counts, what) end
+end
+
+-- The first of an index whose claims are still `is` (a state) up to a score. A key that is not leaves the index: somebody
+-- has deleted claims one by one, and what is left of them must not stop the others.
+local function upto(index, is, score, most)
+  local found = {}
+  for _, key in ipairs(redis.call('ZRANGE', index, '-inf', integer(score), 'BYSCORE', 'LIMIT', 0, most)) do
+    if field(key, 'state') == is then table.insert(found, key) else redis.call('ZREM', index, key) end
+  end
+  return found
+end
+
+-- The claims that have waited longest for a reason; see `upto` for keys that no longer do.
+local function longest_waiting(reason, whose, most)
+  local index, found = prefix .. ':waits:' .. reason .. ':' .. whose, {}
+  for _, key in ipairs(redis.call('ZRANGE', index, 0, most - 1)) do
+    if field(key, 'wait_reason') == reason then table.insert(found, key) else redis.call('ZREM', index, key) end
+  end
+  return found
 end
 
 -- Takes the claim out of the index of the state it is in. The caller puts it into the next one.
@@ -75,11 +95,13 @@ local function to_pending(key)
   enter(key, 'pending')
   redis.call('HSET', key, 'published_at', integer(now))
   redis.call('ZADD', prefix .. ':published:' .. field(key, 'queue'), integer(now), key)
+  redis.call('SADD', prefix .. ':queues', field(key, 'queue'))
   return wakeup(key)
 end
 
 local function to_waiting(key, reason, due_at, detail)
   leave(key)
+  redis.call('HDEL', key, 'republished') -- whoever received its message has lived to say so
   enter(key, 'waiting')
   redis.call('HSET', key, 'due_at', integer(due_at), 'wait_reason', reason, 'wait_detail', detail or '')
   redis.call('ZADD', prefix .. ':due', integer(due_at), key)
@@ -148,12 +170,15 @@ local function conclude(key, status)
   local id = field(key, 'id')
   leave(key)
   redis.call('DEL', key)
-  if status ~= 'gone' then redis.call('SET', done_key(key), id .. ' ' .. status, 'EX', DONE_SECONDS) end
+  if status == 'gone' then
+    redis.call('DEL', done_key(key)) -- an earlier run's
+  else
+    redis.call('SET', done_key(key), id .. ' ' .. status, 'EX', DONE_SECONDS)
+  end
   return nil
 end
 
 -- A run of this namespace has ended: the claim that has waited longest for a free slot is published.
 local function next_in_line(namespace, wakeups)
-  local waiting = redis.call('ZRANGE', prefix .. ':waits:concurrency:' .. namespace, 0, 0)[1]
-  if waiting then table.insert(wakeups, to_pending(waiting)) end
+  for _, key in ipairs(longest_waiting('concurrency', namespace, 1)) do table.insert(wakeups, to_pending(key)) end
 end

@@ -3,9 +3,7 @@
 -- Claims that wait for another reason stay as they are: a back-off is never cut short. Returns wake-ups to publish.
 
 local keys = KEYS
-if #keys == 0 then
-  keys = redis.call('ZRANGE', prefix .. ':waits:' .. ARGV[2] .. ':' .. ARGV[3], 0, number(ARGV[4]) - 1)
-end
+if #keys == 0 then keys = longest_waiting(ARGV[2], ARGV[3], number(ARGV[4])) end
 local wakeups = {}
 for _, key in ipairs(keys) do
   if field(key, 'wait_reason') == ARGV[2] then table.insert(wakeups, to_pending(key)) end

@@ -1,5 +1,6 @@
 -- renew: the heartbeat of a worker process. KEYS: its running claims. ARGV: 2 lease (ms), then per claim its token and
--- its request (JSON). A claim that is gone without a marker is made again: Redis was flushed under a live run.
+-- its fields when its run began (JSON). A claim that is gone without a marker is made again from them: Redis was
+-- flushed under a live run.
 -- Returns the positions (from 1) of the claims that are no longer this process's.
 
 local lease, lost = number(ARGV[2]), {}
@@ -9,10 +10,9 @@ for i, key in ipairs(KEYS) do
     redis.call('HSET', key, 'lease_until', integer(now + lease))
     redis.call('ZADD', prefix .. ':leases', integer(now + lease), key)
   elseif redis.call('EXISTS', key) == 0 and redis.call('EXISTS', done_key(key)) == 0 then
-    local request = cjson.decode(ARGV[2 * i + 2])
-    create(key, request)
-    to_running(key, token, lease, request.slot)
-    redis.call('HSET', key, 'run_force', request.force, 'run_reasons', request.reasons, 'run_urgency', request.urgency)
+    local was = cjson.decode(ARGV[2 * i + 2])
+    for name, value in pairs(was) do redis.call('HSET', key, name, value) end
+    to_running(key, token, lease, was.slot)
   else
     table.insert(lost, i)
   end

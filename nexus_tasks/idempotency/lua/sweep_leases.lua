@@ -4,12 +4,16 @@
 -- which writes the dead letter and then fails it.
 -- Returns {number of claims returned to the queue, fields of the claims that have used up their attempts, wake-ups}.
 
+local attempts = number(ARGV[3])
 local returned, dead, wakeups = 0, {}, {}
-local expired = redis.call('ZRANGE', prefix .. ':leases', '-inf', integer(now), 'BYSCORE', 'LIMIT', 0, ARGV[2])
-for _, key in ipairs(expired) do
-  local crashes = redis.call('HINCRBY', key, 'crashes', 1)
+for _, key in ipairs(upto(prefix .. ':leases', 'running', now, ARGV[2])) do
+  local used = number(field(key, 'crashes')) + number(field(key, 'errors'))
+  if used < attempts then -- else it was the sweep that could not bury it: no further crash
+    used = used + 1
+    redis.call('HINCRBY', key, 'crashes', 1)
+  end
   local namespace, slot = field(key, 'namespace'), field(key, 'slot')
-  if crashes + number(field(key, 'errors')) >= number(ARGV[3]) then
+  if used >= attempts then
     to_running(key, ARGV[4], number(ARGV[5]), false)
     table.insert(dead, redis.call('HGETALL', key))
   else

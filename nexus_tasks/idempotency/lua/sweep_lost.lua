@@ -6,24 +6,26 @@
 -- receives it before `begin` ends as a dead letter too.
 -- Returns {fields of the claims that have used up their attempts, wake-ups to publish}.
 
-local published = prefix .. ':published:' .. ARGV[2]
-local newest = now - number(ARGV[5])
+local published, grace = prefix .. ':published:' .. ARGV[2], number(ARGV[5])
+local newest = now - grace
 if ARGV[3] ~= '1' then
-  newest = math.min(newest, number(redis.call('GET', prefix .. ':delivered:' .. ARGV[2])) - 1)
+  local delivered = number(redis.call('GET', prefix .. ':delivered:' .. ARGV[2]))
+  if delivered > now then delivered = 0 end -- the server's clock was set back: nothing follows from it
+  newest = math.min(newest, delivered - 1)
 end
 local dead, wakeups = {}, {}
-for _, key in ipairs(redis.call('ZRANGE', published, '-inf', integer(newest), 'BYSCORE', 'LIMIT', 0, ARGV[4])) do
+for _, key in ipairs(upto(published, 'pending', newest, ARGV[4])) do
   local times = number(field(key, 'republished'))
-  local grace = math.min(number(ARGV[5]) * 2 ^ times, number(ARGV[6]))
-  if now - number(field(key, 'published_at')) >= grace then
-    if times >= 2 then redis.call('HINCRBY', key, 'crashes', 1) end
-    if number(field(key, 'crashes')) + number(field(key, 'errors')) >= number(ARGV[7]) then
-      to_running(key, ARGV[8], number(ARGV[9]), false)
-      table.insert(dead, redis.call('HGETALL', key))
-    else
-      redis.call('HSET', key, 'republished', times + 1)
-      table.insert(wakeups, to_pending(key))
-    end
+  if times >= 2 then redis.call('HINCRBY', key, 'crashes', 1) end
+  if number(field(key, 'crashes')) + number(field(key, 'errors')) >= number(ARGV[7]) then
+    to_running(key, ARGV[8], number(ARGV[9]), false)
+    table.insert(dead, redis.call('HGETALL', key))
+  else
+    redis.call('HSET', key, 'republished', times + 1)
+    table.insert(wakeups, to_pending(key))
+    -- Those whose grace has grown stand further back: they keep no newly lost claim from its turn.
+    local longer = math.min(grace * 2 ^ (times + 1), number(ARGV[6])) - grace
+    redis.call('ZADD', published, integer(now + longer), key)
   end
 end
 return { dead, wakeups }

@@ -1,0 +1,237 @@
+"""Claims on the run's Redis: requests to claim, a clock that can be moved, and the truth about every key.
+
+Redis's own time cannot be faked. :meth:`Bench.jump` makes it later by making everything written earlier: the times in
+the claims, the scores of the indexes, the watermarks and what is left of the markers.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import redis
+
+from nexus_tasks.embedded import Endpoints
+from nexus_tasks.idempotency.claim import Begun, Claim, Wakeup
+from nexus_tasks.idempotency.claims import Claims
+from nexus_tasks.idempotency.request import Flags, Request, WhileRunning, canonical
+
+LEASE = 10.0
+ATTEMPTS = 5
+GRACE, LONGEST = 10.0, 600.0
+ALWAYS = ("id", "kind", "namespace", "queue", "scope", "args", "version", "enqueued_at", "state")
+ONLY_IN = {
+    "waiting": ("due_at", "wait_reason", "wait_detail"),
+    "pending": (),
+    "running": ("token", "lease_until", "open", "slot"),
+}
+
+_DUMP = """
+local out = {}
+for _, key in ipairs(redis.call('KEYS', ARGV[1] .. ':*')) do
+  local kind, value = redis.call('TYPE', key).ok, nil
+  if kind == 'hash' then value = redis.call('HGETALL', key)
+  elseif kind == 'zset' then value = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif kind == 'set' then value = redis.call('SMEMBERS', key)
+  else value = { redis.call('GET', key), tostring(redis.call('TTL', key)) } end
+  table.insert(out, { key, kind, value })
+end
+return out
+"""
+
+_JUMP = """
+local prefix, ms = ARGV[1], tonumber(ARGV[2])
+local times = { 'due_at', 'lease_until', 'published_at', 'enqueued_at', 'started_at', 'failing_since' }
+local function earlier(value) return string.format('%.0f', tonumber(value) - ms) end
+for _, key in ipairs(redis.call('KEYS', prefix .. ':*')) do
+  local kind = redis.call('TYPE', key).ok
+  if string.find(key, prefix .. ':job:', 1, true) == 1 then
+    for _, name in ipairs(times) do
+      local at = redis.call('HGET', key, name)
+      if at then redis.call('HSET', key, name, earlier(at)) end
+    end
+  elseif kind == 'zset' then
+    local members = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+    for i = 1, #members, 2 do redis.call('ZADD', key, earlier(members[i + 1]), members[i]) end
+  elseif string.find(key, prefix .. ':delivered:', 1, true) == 1 then
+    redis.call('SET', key, earlier(redis.call('GET', key)))
+  elseif redis.call('PTTL', key) > 0 then
+    redis.call('PEXPIRE', key, redis.call('PTTL', key) - ms)
+  end
+end
+"""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One test's claims."""
+
+    claims: Claims
+
+    @cached_property
+    def client(self) -> redis.Redis:
+        """A client past the product's own code."""
+        return redis.Redis.from_url(self.claims.url, decode_responses=True)
+
+    def request(
+        self,
+        name: str = "a",
+        *,
+        namespace: str = "acme",
+        kind: str = "thing",
+        queue: str = "maintenance",
+        while_running: WhileRunning = "rerun",
+        immutable: bool = False,
+        **options: Any,
+    ) -> Request:
+        """A request for the work ``name``; ``force``, ``reasons`` and ``urgency`` become its flags."""
+        scope = canonical({"namespace": namespace, "name": name})
+        flags = Flags(**{flag: options.pop(flag) for flag in ("force", "reasons", "urgency") if flag in options})
+        return Request(
+            id=options.pop("id", None) or f"{name}-{uuid.uuid4().hex[:8]}",
+            kind=kind,
+            namespace=namespace,
+            queue=queue,
+            scope=scope,
+            args=scope,
+            flags=flags,
+            while_running=while_running,
+            immutable=immutable,
+            **options,
+        )
+
+    def key(self, request: Request) -> str:
+        """Where the request's claim is."""
+        return self.claims.key(request)
+
+    def fields(self, request: Request) -> dict[str, str]:
+        """The claim as it is in Redis, or an empty dict."""
+        return self.client.hgetall(self.key(request))
+
+    def set(self, request: Request, **fields: Any) -> None:
+        """Write fields of a claim past the transitions: counters, say, that would take many steps to reach."""
+        self.client.hset(self.key(request), mapping=fields)
+
+    def begin(
+        self, request: Request, token: str = "t1", *, cap: int = 16, gathers: bool = False, published_at: str = ""
+    ) -> tuple[Begun, Claim | None]:
+        """Begin a run, as a worker woken for ``request`` does."""
+        return self.claims.begin(request, token, lease=LEASE, cap=cap, gathers=gathers, published_at=published_at)
+
+    def run(self, request: Request, token: str = "t1", *, claim: bool = True, **options: Any) -> Claim:
+        """Claim (unless told not to) and begin: the claim of the live run."""
+        if claim:
+            self.claims.claim([request])
+        begun, found = self.begin(request, token, **options)
+        assert begun is Begun.RUN
+        assert found is not None
+        return found
+
+    def sweep_due(self) -> list[Wakeup]:
+        """What is due now."""
+        return self.claims.sweep_due(500)
+
+    def sweep_leases(self, token: str = "sweep", attempts: int = ATTEMPTS) -> tuple[int, list[Claim], list[Wakeup]]:
+        """The first half of a sweep, due at once."""
+        return self.claims.sweep_leases(500, attempts=attempts, token=token, lease=LEASE, jitter=0.0)
+
+    def sweep_lost(
+        self, queue: str = "maintenance", *, empty: bool = True, token: str = "sweep", limit: int = 500
+    ) -> tuple[list[Claim], list[Wakeup]]:
+        """The other half, for one queue."""
+        return self.claims.sweep_lost(
+            queue, limit, empty=empty, attempts=ATTEMPTS, token=token, lease=LEASE, grace=GRACE, longest=LONGEST
+        )
+
+    def jump(self, seconds: float) -> None:
+        """Make it ``seconds`` later."""
+        self.client.eval(_JUMP, 0, self.claims.prefix, int(seconds * 1000))
+
+    def flush(self) -> None:
+        """Lose everything at once, as FLUSHALL does."""
+        delete = "for _, key in ipairs(redis.call('KEYS', ARGV[1] .. ':*')) do redis.call('DEL', key) end"
+        self.client.eval(delete, 0, self.claims.prefix)
+
+    def dump(self) -> dict[str, Any]:
+        """Every key of the prefix with what it holds: hashes and sorted sets as dicts, strings with their TTL."""
+        found: dict[str, Any] = {}
+        for key, kind, value in self.client.eval(_DUMP, 0, self.claims.prefix):
+            if kind == "hash":
+                found[key] = dict(zip(value[::2], value[1::2], strict=True))
+            elif kind == "zset":
+                found[key] = {member: float(score) for member, score in zip(value[::2], value[1::2], strict=True)}
+            elif kind == "set":
+                found[key] = set(value)
+            else:
+                found[key] = (value[0], int(value[1]))
+        return found
+
+    def content(self) -> dict[str, Any]:
+        """:meth:`dump` without TTLs, to compare before and after."""
+        return {key: value[0] if isinstance(value, tuple) else value for key, value in self.dump().items()}
+
+    def audit(self) -> dict[str, dict[str, str]]:
+        """Check that every claim is in the indexes of its state and no other, and that the counters are the truth.
+
+        Returns the claims by key.
+        """
+        prefix, dump = self.claims.prefix, self.dump()
+        claims = {key: value for key, value in dump.items() if key.startswith(f"{prefix}:job:")}
+        indexes: dict[str, dict[str, float]] = defaultdict(dict)
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for key, claim in claims.items():
+            state = claim.get("state")
+            assert state in ONLY_IN, f"{key} has no state: {claim}"
+            assert not [name for name in ALWAYS if name not in claim], claim
+            for other, names in ONLY_IN.items():
+                assert other == state or not [name for name in names if name in claim], (state, claim)
+            if state == "waiting":
+                whose = claim["kind" if claim["wait_reason"] == "pause" else "namespace"]
+                indexes[f"{prefix}:due"][key] = float(claim["due_at"])
+                indexes[f"{prefix}:waits:{claim['wait_reason']}:{whose}"][key] = float(claim["enqueued_at"])
+            elif state == "pending":
+                grown = min(GRACE * 2 ** int(claim.get("republished", 0)), LONGEST) - GRACE
+                score = float(claim["published_at"]) + grown * 1000
+                indexes[f"{prefix}:published:{claim['queue']}"][key] = score
+            else:
+                assert claim["token"], claim
+                indexes[f"{prefix}:leases"][key] = float(claim["lease_until"])
+                assert "run_reasons" in claim or claim["token"].startswith("sweep"), claim
+            counts[f"{prefix}:count:{claim['namespace']}"][state] += 1
+            counts[f"{prefix}:count:{claim['namespace']}"]["slots"] += "slot" in claim
+        written = {key: value for key, value in dump.items() if isinstance(value, Mapping) and key not in claims}
+        for key, members in indexes.items():
+            assert written.get(key) == members, f"{key}: {written.get(key)} instead of {members}"
+        for key, truth in counts.items():
+            said = {name: int(number) for name, number in written.get(key, {}).items()}
+            assert said == +truth, f"{key}: {said} instead of {dict(+truth)}"
+        left = [key for key in written if key not in indexes and key not in counts and ":paused:" not in key]
+        assert not left, f"indexes and counters of nothing: {left}"
+        return claims
+
+
+@contextmanager
+def new_bench(servers: Endpoints) -> Iterator[Bench]:
+    """A prefix of its own; every key is checked at the end, then deleted."""
+    made = Bench(Claims(servers.redis_url, f"c{uuid.uuid4().hex[:12]}"))
+    try:
+        yield made
+        made.audit()
+    finally:
+        made.flush()
+
+
+def tagged(request: Request, *reasons: str, **flags: Any) -> Request:
+    """The same request from another caller: an id of its own, and these reasons."""
+    return replace(request, id=f"r-{uuid.uuid4().hex[:8]}", flags=Flags(reasons=reasons, **flags))
+
+
+def scope_of(claim: Claim) -> str:
+    """The ``name`` a claim's request was made with."""
+    return str(json.loads(claim.scope)["name"])

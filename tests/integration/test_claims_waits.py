@@ -1,0 +1,171 @@
+"""What claims wait for, who is next, and what an operator does to them: pause, resume, hurry, drop, caps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nexus_tasks.embedded import Endpoints
+from nexus_tasks.idempotency.claim import Begun, Claimed
+from tests.integration.claiming import LEASE, Bench, new_bench, tagged
+
+
+@pytest.fixture
+def bench(servers: Endpoints) -> Iterator[Bench]:
+    with new_bench(servers) as made:
+        yield made
+
+
+def waits(bench: Bench, name: str, reason: str, seconds: float = 60.0, **options: Any) -> None:
+    """Let the claim of this name wait."""
+    run = bench.run(bench.request(name, **options), f"t-{name}-{options.get('namespace', '')}")
+    bench.claims.wait([run], reason, seconds)
+
+
+def begin_at_cap(bench: Bench, name: str, cap: int, **options: Any) -> Begun:
+    bench.claims.claim([bench.request(name, **options)])
+    return bench.begin(bench.request(name, **options), f"t-{name}", cap=cap)[0]
+
+
+# --- hurry ------------------------------------------------------------------------------------------------------------
+def test_hurry_wakes_only_what_waits_for_its_reason(bench: Bench) -> None:
+    waits(bench, "ripe", "ripeness")
+    waits(bench, "backs-off", "retry")
+    bench.claims.claim([bench.request("pending"), bench.request("delayed", delay=60.0)])
+    bench.run(bench.request("runs"))
+    everything = [bench.request(name) for name in ("ripe", "backs-off", "pending", "delayed", "runs", "unheard-of")]
+    assert [w.args["name"] for w in bench.claims.hurry("ripeness", requests=everything)] == ["ripe"]
+    assert bench.claims.hurry("ripeness", requests=everything) == []
+    assert bench.fields(bench.request("backs-off"))["wait_reason"] == "retry"
+
+
+def test_hurry_wakes_a_namespaces_longest_waiting_first(bench: Bench) -> None:
+    for name in ("a", "b", "c"):
+        waits(bench, name, "budget")
+        bench.jump(1)
+    waits(bench, "a", "budget", namespace="other")
+    assert [w.args["name"] for w in bench.claims.hurry("budget", whose="acme", limit=2)] == ["a", "b"]
+    assert [w.args["name"] for w in bench.claims.hurry("budget", whose="acme", limit=2)] == ["c"]
+    assert bench.claims.hurry("budget", whose="acme") == []
+    assert len(bench.claims.hurry("budget", whose="other")) == 1
+
+
+# --- pause ------------------------------------------------------------------------------------------------------------
+def test_nothing_of_a_paused_kind_begins(bench: Bench) -> None:
+    running = bench.run(bench.request("runs"))
+    bench.claims.pause("thing", "401")
+    assert begin_at_cap(bench, "a", 16) is Begun.EARLY
+    assert begin_at_cap(bench, "b", 16, kind="other") is Begun.RUN
+    [(kind, why)] = bench.claims.paused().items()
+    assert (kind, why["reason"]) == ("thing", "401")
+    bench.claims.finish([running], ["completed"])  # what runs may end
+    [waiting] = bench.claims.waiting()
+    assert waiting.wait_reason == "pause"
+
+
+def test_resume_wakes_all_of_the_kind_whatever_their_namespace(bench: Bench) -> None:
+    bench.claims.pause("thing", "401")
+    for namespace in ("acme", "other"):
+        begin_at_cap(bench, "a", 16, namespace=namespace)
+    bench.claims.pause("unrelated", "401")
+    begin_at_cap(bench, "b", 16, kind="unrelated")
+    assert sorted(w.namespace for w in bench.claims.resume("thing")) == ["acme", "other"]
+    assert list(bench.claims.paused()) == ["unrelated"]
+    assert begin_at_cap(bench, "a", 16) is Begun.RUN
+
+
+def test_a_paused_job_looks_again_by_itself(bench: Bench) -> None:
+    bench.claims.pause("thing", "401")
+    begin_at_cap(bench, "a", 16)
+    bench.jump(61)
+    assert len(bench.sweep_due()) == 1
+    assert begin_at_cap(bench, "a", 16) is Begun.EARLY
+
+
+# --- caps -------------------------------------------------------------------------------------------------------------
+def test_a_namespace_has_no_more_runs_than_its_cap(bench: Bench) -> None:
+    assert [begin_at_cap(bench, name, 2) for name in "abc"] == [Begun.RUN, Begun.RUN, Begun.EARLY]
+    assert begin_at_cap(bench, "a", 2, namespace="other") is Begun.RUN
+    assert bench.claims.counts("acme") == {"running": 2, "waiting": 1, "slots": 2}
+
+
+@pytest.mark.parametrize("how", ["finish", "wait", "drop", "crash"])
+def test_when_a_run_ends_the_longest_waiting_is_next(bench: Bench, how: str) -> None:
+    first, rest = bench.request("a"), ("b", "c", "d")
+    run = bench.run(first, cap=1)
+    for name in rest:
+        assert begin_at_cap(bench, name, 1) is Begun.EARLY
+        bench.jump(0.1)
+    if how == "finish":
+        wakeups = bench.claims.finish([run], ["completed"])
+    elif how == "wait":
+        wakeups = bench.claims.wait([run], "retry", 60.0)
+    elif how == "drop":
+        _, wakeups = bench.claims.drop(run.key)
+    else:
+        bench.jump(LEASE + 1)
+        _, _, wakeups = bench.sweep_leases()
+    assert [w.args["name"] for w in wakeups] == ["b"]  # one slot, one job
+    assert bench.begin(bench.request("b"), "tb", cap=1)[0] is Begun.RUN
+    assert bench.begin(bench.request("c"), "tc", cap=1)[0] is Begun.EARLY
+
+
+def test_a_rerun_and_the_next_in_line_are_both_woken(bench: Bench) -> None:
+    first = bench.request("a")
+    run = bench.run(first, cap=1)
+    begin_at_cap(bench, "b", 1)
+    bench.claims.claim([tagged(first, "x")])
+    assert sorted(w.args["name"] for w in bench.claims.finish([run], ["completed"])) == ["a", "b"]
+
+
+def test_what_waits_for_a_slot_looks_again_by_itself(bench: Bench) -> None:
+    bench.run(bench.request("a"), cap=1)
+    begin_at_cap(bench, "b", 1)
+    bench.jump(16)
+    assert [w.args["name"] for w in bench.sweep_due()] == ["b"]
+
+
+# --- drop -------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("state", ["pending", "waiting", "running", "with a rerun"])
+def test_drop_removes_a_claim_in_any_state(bench: Bench, state: str) -> None:
+    asked = bench.request()
+    bench.claims.claim([asked])
+    if state != "pending":
+        run = bench.run(asked, claim=False)
+        if state == "waiting":
+            bench.claims.wait([run], "retry", 60.0)
+        if state == "with a rerun":
+            bench.claims.claim([tagged(asked, "x")])
+    assert bench.claims.drop(bench.key(asked)) == (True, [])
+    assert bench.fields(asked) == {}
+    assert bench.claims.counts("acme") == {}
+    assert bench.claims.marker(bench.key(asked)) == (asked.id, "dropped")
+    assert bench.claims.drop(bench.key(asked)) == (False, [])
+
+
+def test_drop_with_a_job_id_spares_another_job(bench: Bench) -> None:
+    asked = bench.request()
+    run = bench.run(asked)
+    rerun = tagged(asked, "x")
+    bench.claims.claim([rerun])
+    before = bench.content()
+    assert bench.claims.drop(run.key, job_id=rerun.id) == (False, [])
+    assert bench.content() == before
+    assert bench.claims.drop(run.key, job_id=asked.id) == (True, [])
+
+
+def test_a_dropped_marker_stops_messages_but_no_request(bench: Bench) -> None:
+    asked = bench.request(immutable=True)
+    run = bench.run(asked)
+    bench.claims.drop(run.key)
+    assert bench.begin(asked, "t2") == (Begun.STALE, None)
+    assert bench.claims.renew([run], lease=LEASE) == [run]
+    assert bench.claims.finish([run], ["completed"]) == []
+    assert bench.claims.marker(run.key) == (asked.id, "dropped")
+    bench.jump(86_000)
+    assert bench.begin(asked, "t2") == (Begun.STALE, None)
+    [ticket] = bench.claims.claim([asked])
+    assert ticket.outcome is Claimed.ENQUEUED
+    assert bench.begin(asked, "t3")[0] is Begun.RUN
