@@ -36,14 +36,23 @@ class Plan:
     again: bool = False  # the members of a call that was cut off
     wait: float = 0.0  # seconds until the batch is ripe
     wanted_tokens: int = 0
+    next_id: int | None = None  # the first message that did not fit: another run may begin with it at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class DueDigest:
+    """A session whose digest is due, and why."""
+
+    session_key: str
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class FollowUps:
-    """What a derivation makes due: subjects to reflect on, and whether the session's digest is."""
+    """What a derivation makes due: subjects to reflect on, and the session's digest."""
 
     reflect: tuple[str, ...] = ()
-    digest: str | None = None  # the reason
+    digest: DueDigest | None = None
 
 
 def plan(
@@ -67,8 +76,10 @@ def plan(
         return Plan(memory_ids=tuple(m.memory_id for m in members), again=True)
     wanted = derivations.wanted(tx, memory.session_id, observer)
     session = tx.get_one(Session, memory.session_id)
+    chosen = _batch(wanted, memory, settings.derive_batch_tokens)
     return Plan(
-        memory_ids=_batch(wanted, memory, settings.derive_batch_tokens),
+        memory_ids=chosen,
+        next_id=next((one.memory_id for one in wanted if one.memory_id not in chosen), None),
         wait=_unripe(wanted, session, settings),
         wanted_tokens=sum(one.tokens for one in wanted),
     )
@@ -115,12 +126,15 @@ def derive(
     assert session_id is not None
     with mind.database.transaction() as tx:
         wanted = set(derivations.lock_wanted(tx, memory_ids, observer))
+        derivations.done(tx, sorted(wanted), observer)
+        _embed(tx, mind, errand, [m for m in batch if m.id in wanted], vectors)
+        digest = _due_digest(tx, mind.settings, session_id)
+        # From here on other batches about the same subjects wait: what does not need the perspectives comes before.
         kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]
         held = perspectives.locked(tx, errand.namespace_id, observer, [draft.subject for draft in kept])
         stored = facts.keep(tx, held, kept)
-        _embed(tx, mind, errand, stored, [m for m in batch if m.id in wanted], vectors)
-        derivations.done(tx, sorted(wanted), observer)
-        tx.flush()
+        _embed(tx, mind, errand, [fact for fact in stored if fact.kept is not facts.Kept.REINFORCED], vectors)
+        unreflected = perspectives.unreflected(tx, [row.id for row in held.values()])
         new = sum(fact.kept is facts.Kept.NEW for fact in stored)
         outcome = JobOutcome(
             status="completed" if wanted else "already_derived",
@@ -132,12 +146,8 @@ def derive(
             },
         )
         follow_ups = FollowUps(
-            reflect=tuple(
-                subject
-                for subject, row in held.items()
-                if perspectives.unreflected(tx, row.id) >= mind.settings.reflect_min_new
-            ),
-            digest=_due_digest(tx, mind.settings, session_id),
+            reflect=tuple(s for s, row in held.items() if unreflected[row.id] >= mind.settings.reflect_min_new),
+            digest=digest,
         )
         return errand.commit(tx, outcome), follow_ups
 
@@ -146,13 +156,11 @@ def _embed(
     tx: Transaction,
     mind: Mind,
     errand: Errand,
-    stored: Sequence[facts.Stored],
-    batch: Sequence[Memory],
+    worded: Sequence[Memory | facts.Stored],
     vectors: Mapping[str, Vectors],
 ) -> None:
-    """Store the vectors of the messages and of the facts whose wording is new."""
-    placed = {fact.id: vectors[fact.content] for fact in stored if fact.kept is not facts.Kept.REINFORCED}
-    placed |= {memory.id: vectors[memory.content] for memory in batch}
+    """Store the vectors of messages or facts."""
+    placed = {one.id: vectors[one.content] for one in worded}
     embeddings.store(tx, errand.namespace_id, mind.embedder.name, list(placed), list(placed.values()))
 
 
@@ -249,13 +257,11 @@ def _drafts(
     return drafts
 
 
-def _due_digest(tx: Transaction, settings: Settings, session_id: int) -> str | None:
-    """Why the session's digest is due now that this batch is derived, if it is."""
-    if sessions.underived(tx, session_id):
+def _due_digest(tx: Transaction, settings: Settings, session_id: int) -> DueDigest | None:
+    """The session's digest when it is due now that this batch is derived."""
+    found = sessions.standing(tx, session_id)
+    if found.underived:
         return None
-    requested = sessions.requested(tx, session_id)
-    if requested:
-        return requested[0]
-    waiting, tokens = sessions.undigested(tx, tx.get_one(Session, session_id))
-    due = waiting >= settings.digest_min_messages or tokens >= settings.digest_short_tokens
-    return "rollover" if due else None
+    due = found.messages >= settings.digest_min_messages or found.tokens >= settings.digest_short_tokens
+    reason = found.requested or ("rollover" if due else None)
+    return DueDigest(session_key=found.session_key, reason=reason) if reason else None

@@ -35,6 +35,11 @@ class Changes:
     insights: list[Insight] = field(default_factory=list)
     rejected: int = 0
 
+    def facts(self) -> list[int]:
+        """Every fact that is to be changed or rested on."""
+        related = {memory_id for relation in self.relations for memory_id in (relation.new_id, relation.old_id)}
+        return sorted(related.union(*(insight.support for insight in self.insights)))
+
 
 def reflect_perspective(mind: Mind, errand: Errand, observer: str, subject: str) -> tuple[JobOutcome, bool]:
     """Reflect on up to a hundred new facts; the second value says whether more are waiting."""
@@ -52,7 +57,7 @@ def reflect_perspective(mind: Mind, errand: Errand, observer: str, subject: str)
     if material.clusters:
         answer = ask(mind, errand, _request(material))
     changes = _checked(answer, material)
-    return _apply(mind, errand, perspective, new, material, changes)
+    return _apply(mind, errand, perspective, new, changes)
 
 
 def _material(tx: Transaction, mind: Mind, perspective: PerspectiveRow, new: Sequence[Memory]) -> ReflectMaterial:
@@ -121,14 +126,13 @@ def _apply(
     errand: Errand,
     perspective: PerspectiveRow,
     new: Sequence[Memory],
-    material: ReflectMaterial,
     changes: Changes,
 ) -> tuple[JobOutcome, bool]:
     made_by = mind.model.model_for("reflect")
     with mind.database.transaction() as tx:
         locked = perspectives.locked(tx, errand.namespace_id, perspective.observer, [perspective.subject])
         held = locked[perspective.subject]
-        found = reflections.by_id(tx, [fact.id for fact in material.facts])
+        found = reflections.by_id(tx, changes.facts())
         standing = {i: memory for i, memory in found.items() if memory.valid_to is None}
         fresh = [r for r in changes.relations if not reflections.related(tx, r.new_id, r.old_id)]
         doomed = {old.id for r in fresh if (old := _loser(r, standing)) is not None and r.holds != "both"}
@@ -147,7 +151,7 @@ def _apply(
             ids, texts = zip(*made, strict=True)
             embeddings.store(tx, errand.namespace_id, mind.embedder.name, ids, mind.embedder.embed(texts))
         tx.flush()
-        more = perspectives.unreflected(tx, held.id) > 0
+        more = perspectives.unreflected(tx, [held.id])[held.id] > 0
         details: dict[str, Any] = {"facts": len(new), **counts, "rejected": changes.rejected, "model": made_by}
         return errand.commit(tx, JobOutcome(status="completed", details=details)), more
 

@@ -25,16 +25,18 @@ class Wanted:
 def state(tx: Transaction, namespace_id: int, memory: Memory, observer: str) -> tuple[str, str | None]:
     """State and batch of a derivation, which is made when nobody had asked for it."""
     assert memory.session_id is not None
-    tx.execute(
-        insert(Derivation)
-        .values(namespace_id=namespace_id, memory_id=memory.id, session_id=memory.session_id, observer=observer)
-        .on_conflict_do_nothing()
-    )
     query = select(Derivation.state, Derivation.batch).where(
         Derivation.memory_id == memory.id, Derivation.observer == observer
     )
-    found, batch = tx.execute(query).one()
-    return str(found), batch
+    found = tx.execute(query).first()
+    if found is None:
+        tx.execute(
+            insert(Derivation)
+            .values(namespace_id=namespace_id, memory_id=memory.id, session_id=memory.session_id, observer=observer)
+            .on_conflict_do_nothing()
+        )
+        found = tx.execute(query).one()
+    return found[0], found[1]
 
 
 def wanted(

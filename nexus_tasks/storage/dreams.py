@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
+from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DigestRequest, Dream, Namespace, Session
 
@@ -48,7 +49,7 @@ def start(tx: Transaction, namespace_id: int, sessions: Sequence[Due], *, urgenc
         rows = [
             {"namespace_id": namespace_id, "session_id": due.session_id, "reason": "dream_digest"} for due in sessions
         ]
-        tx.execute(insert(DigestRequest).values(rows))
+        insert_rows(tx, DigestRequest, rows)
     return opened
 
 

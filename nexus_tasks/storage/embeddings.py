@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import func, select
-from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.embeddings.base import Vectors
+from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Embedding, Memory
 
@@ -16,18 +16,12 @@ def store(
     tx: Transaction, namespace_id: int, model: str, memory_ids: Sequence[int], vectors: Vectors | Sequence[Vectors]
 ) -> None:
     """Store (or replace, when a wording changed) the vectors of memories."""
-    if not memory_ids:
-        return
-    rows = {
-        memory_id: {"memory_id": memory_id, "model": model, "namespace_id": namespace_id, "vector": vector}
-        for memory_id, vector in zip(memory_ids, vectors, strict=True)
-    }
-    statement = insert(Embedding).values([rows[memory_id] for memory_id in sorted(rows)])
-    tx.execute(
-        statement.on_conflict_do_update(
-            index_elements=[Embedding.memory_id, Embedding.model], set_={"vector": statement.excluded.vector}
-        )
-    )
+    placed = dict(zip(memory_ids, vectors, strict=True))
+    rows = [
+        {"memory_id": memory_id, "model": model, "namespace_id": namespace_id, "vector": placed[memory_id]}
+        for memory_id in sorted(placed)
+    ]
+    insert_rows(tx, Embedding, rows, on_conflict="(memory_id, model) DO UPDATE SET vector = excluded.vector")
 
 
 def missing(tx: Transaction, namespace_id: int, model: str) -> int:

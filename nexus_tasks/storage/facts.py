@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import insert, select, update
-from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy import select, update
 
+from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow
 from nexus_tasks.text import content_key, estimate_tokens
@@ -121,7 +121,7 @@ def _insert(
                 "made_by": first.made_by,
             }
         )
-    return list(tx.execute(insert(Memory).returning(Memory.id, sort_by_parameter_order=True), rows).scalars())
+    return [memory_id for (memory_id,) in insert_rows(tx, Memory, rows, returning="id")]
 
 
 def _reinforce(tx: Transaction, memory: Memory, group: Sequence[Draft], added: int) -> Stored:
@@ -155,5 +155,5 @@ def link_all(tx: Transaction, namespace_id: int, edges: Sequence[tuple[int, int]
         {"namespace_id": namespace_id, "memory_id": memory_id, "source_id": source, "role": role}
         for memory_id, source in sorted(set(edges))
     ]
-    added = upsert(Evidence).values(rows).on_conflict_do_nothing().returning(Evidence.memory_id, Evidence.source_id)
-    return list(tx.execute(added).all())
+    added = insert_rows(tx, Evidence, rows, returning="memory_id, source_id", on_conflict="DO NOTHING")
+    return [(memory_id, source_id) for memory_id, source_id in added]

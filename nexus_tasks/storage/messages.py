@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Derivation, Memory, Session
 from nexus_tasks.text import estimate_tokens
@@ -54,14 +55,12 @@ def store(
         tx.execute(
             update(Session).where(Session.id == session.id).values(last_seq=Session.last_seq + len(ids), ended_at=None)
         )
-        tx.execute(
-            insert(Derivation),
-            [
-                {"namespace_id": namespace_id, "memory_id": memory_id, "session_id": session.id, "observer": observer}
-                for memory_id in ids
-                for observer in observers
-            ],
-        ) if observers else None
+        rows = [
+            {"namespace_id": namespace_id, "memory_id": memory_id, "session_id": session.id, "observer": observer}
+            for memory_id in ids
+            for observer in observers
+        ]
+        insert_rows(tx, Derivation, rows)
     return Stored(
         session_id=session.id, memory_ids=tuple(ids), duplicates=len(messages) - len(ids), observers=tuple(observers)
     )
@@ -112,8 +111,7 @@ def _insert(tx: Transaction, session: Session, new: dict[str, Message]) -> list[
         }
         for position, (key, message) in enumerate(new.items(), start=1)
     ]
-    inserted = tx.execute(insert(Memory).returning(Memory.id, sort_by_parameter_order=True), rows)
-    return list(inserted.scalars())
+    return [memory_id for (memory_id,) in insert_rows(tx, Memory, rows, returning="id")]
 
 
 def participants(tx: Transaction, session_id: int, through_seq: int) -> list[str]:

@@ -178,7 +178,9 @@ class Memory(Base):
     made_by: Mapped[str | None]
 
     tsv: Mapped[Any] = mapped_column(
-        TSVECTOR, Computed("to_tsvector('english', coalesce(author, '') || ' ' || content)", persisted=True)
+        TSVECTOR,
+        Computed("to_tsvector('english', coalesce(author, '') || ' ' || content)", persisted=True),
+        deferred=True,  # for the index; as long as the content, and nobody reads it
     )
 
 

@@ -17,12 +17,16 @@ def locked(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence
     The lock makes the ids of a perspective's facts grow in the order of their commits, so that a watermark on ids
     never passes a fact that is yet to be committed.
     """
-    for subject in sorted(set(subjects)):
-        tx.execute(
-            insert(PerspectiveRow)
-            .values(namespace_id=namespace_id, observer=observer, subject=subject)
-            .on_conflict_do_nothing()
-        )
+    found = _locked(tx, namespace_id, observer, subjects)
+    missing = sorted(set(subjects) - set(found))
+    if missing:
+        rows = [{"namespace_id": namespace_id, "observer": observer, "subject": subject} for subject in missing]
+        tx.execute(insert(PerspectiveRow).values(rows).on_conflict_do_nothing())
+        found = _locked(tx, namespace_id, observer, subjects)
+    return found
+
+
+def _locked(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence[str]) -> dict[str, PerspectiveRow]:
     rows = tx.scalars(
         select(PerspectiveRow)
         .where(
@@ -31,9 +35,10 @@ def locked(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence
             PerspectiveRow.subject.in_(subjects),
         )
         .order_by(PerspectiveRow.id)
-        .with_for_update()
+        .with_for_update(key_share=True)
+        .execution_options(populate_existing=True)
     )
-    return {row.subject: row for row in rows}
+    return {row.subject: row for row in rows} if subjects else {}
 
 
 def find(tx: Transaction, namespace_id: int, observer: str, subject: str) -> PerspectiveRow | None:
@@ -60,10 +65,12 @@ def _unreflected() -> ScalarSelect[int]:
     )
 
 
-def unreflected(tx: Transaction, perspective_id: int) -> int:
-    """How many facts of a perspective have not been reflected on."""
-    query = select(_unreflected()).where(PerspectiveRow.id == perspective_id)
-    return int(tx.scalar(query) or 0)
+def unreflected(tx: Transaction, perspective_ids: Sequence[int]) -> dict[int, int]:
+    """How many facts of each perspective have not been reflected on."""
+    if not perspective_ids:
+        return {}
+    query = select(PerspectiveRow.id, _unreflected()).where(PerspectiveRow.id.in_(perspective_ids))
+    return {perspective_id: int(count) for perspective_id, count in tx.execute(query)}
 
 
 def ripe(

@@ -74,7 +74,7 @@ def active(tx: Transaction, perspective_id: int) -> int:
 
 def by_id(tx: Transaction, ids: Sequence[int]) -> dict[int, Memory]:
     """Memories by id."""
-    return {memory.id: memory for memory in tx.scalars(select(Memory).where(Memory.id.in_(ids)))}
+    return {memory.id: memory for memory in tx.scalars(select(Memory).where(Memory.id.in_(ids)))} if ids else {}
 
 
 def related(tx: Transaction, first: int, second: int) -> bool:

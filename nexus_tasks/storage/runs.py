@@ -11,6 +11,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.storage import ledger
+from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, JobRun, Namespace
 from nexus_tasks.types import JobOutcome, Status
@@ -54,7 +55,7 @@ def record(tx: Transaction, namespace_id: int, jobs: Sequence[JobHeader], outcom
         for job in jobs
         for job_id in job.ids
     ]
-    tx.execute(insert(JobRun).values(rows).on_conflict_do_nothing())
+    insert_rows(tx, JobRun, rows, on_conflict="DO NOTHING")
 
 
 def outcome_of(tx: Transaction, job_id: str, kind: str, scope: str, since: datetime) -> JobOutcome | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import delete, func, insert, select, true, update
 
 from nexus_tasks.errors import NotFound
 from nexus_tasks.storage.engine import Transaction
@@ -85,6 +86,39 @@ def wanted_memories(tx: Transaction, session_id: int) -> list[tuple[int, str]]:
         .order_by(Derivation.memory_id)
     )
     return [(memory_id, observer) for memory_id, observer in tx.execute(query)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What a session has to do: messages to derive, a digest that is asked for, and what is new since the last one."""
+
+    session_key: str
+    underived: int
+    requested: str | None
+    messages: int
+    tokens: int
+
+
+def standing(tx: Transaction, session_id: int) -> Standing:
+    """A session's standing, in one statement."""
+    wanted = select(func.count()).where(Derivation.session_id == Session.id, Derivation.state == "wanted")
+    asked = select(func.min(DigestRequest.reason)).where(DigestRequest.session_id == Session.id, ~DigestRequest.dead)
+    new = (
+        select(func.count().label("messages"), func.coalesce(func.sum(Memory.tokens), 0).label("tokens"))
+        .where(Memory.session_id == Session.id, Memory.level == "raw", Memory.seq > Session.digest_end_seq)
+        .lateral()
+    )
+    query = select(
+        Session.session_key,
+        wanted.correlate(Session).scalar_subquery(),
+        asked.correlate(Session).scalar_subquery(),
+        new.c.messages,
+        new.c.tokens,
+    ).where(Session.id == session_id)
+    key, underived_, requested_, messages, tokens = tx.execute(query.join_from(Session, new, true())).one()
+    return Standing(
+        session_key=key, underived=underived_, requested=requested_, messages=int(messages), tokens=int(tokens)
+    )
 
 
 def undigested(tx: Transaction, session: Session) -> tuple[int, int]:

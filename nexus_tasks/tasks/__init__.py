@@ -12,6 +12,7 @@ from nexus_tasks.tasks import (
     reflect_namespace,
     reflect_perspective,
     runtime,
+    warm,
 )
 from nexus_tasks.tasks.storage import JobStorage
 
@@ -31,4 +32,12 @@ def _binding() -> Binding:
 
 bind(_binding)
 
-__all__ = ["derive_memory", "digest_session", "dream", "maintenance", "reflect_namespace", "reflect_perspective"]
+__all__ = [
+    "derive_memory",
+    "digest_session",
+    "dream",
+    "maintenance",
+    "reflect_namespace",
+    "reflect_perspective",
+    "warm",
+]

@@ -66,6 +66,8 @@ def derive_memory(run: Run, arguments: DeriveMemory) -> JobOutcome:
         raise Wait("ripeness", plan.wait, f"{plan.wanted_tokens} of {here.settings.derive_min_tokens} tokens")
     siblings = [i for i in plan.memory_ids if i != arguments.memory_id]
     run.take([request(arguments.namespace, i, arguments.observer) for i in siblings], again=plan.again)
+    if plan.next_id:
+        follow_up.hurry("ripeness", [request(arguments.namespace, plan.next_id, arguments.observer)])
     if not plan.again:
         _store_batch(arguments.observer, run.claims)
     return _derive(run, namespace, arguments.observer)
@@ -106,7 +108,7 @@ def _derive_part(
 ) -> JobOutcome:
     members = _members(claims)
     outcome, due = derive.derive(runtime().mind, errand(run, namespace, claims), observer, members, context=context)
-    follow_up.after_derivation(namespace.name, observer, members[0], due)
+    follow_up.after_derivation(namespace.name, observer, due)
     return outcome
 
 

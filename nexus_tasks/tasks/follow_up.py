@@ -12,7 +12,6 @@ from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claim import Ticket
 from nexus_tasks.idempotency.publish import publish
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.storage.models import Memory, Session
 from nexus_tasks.tasks.runtime import runtime
 
 log = logging.getLogger(__name__)
@@ -46,21 +45,15 @@ def hurry_all(reason: str, namespace: str) -> None:
         log.warning("Jobs that wait for %s were not woken, they will be when due: %s", reason, error)
 
 
-def after_derivation(namespace: str, observer: str, memory_id: int, due: FollowUps) -> None:
+def after_derivation(namespace: str, observer: str, due: FollowUps) -> None:
     """Ask for the reflections and the digest that a derivation made due."""
     from nexus_tasks.tasks import digest_session, reflect_perspective  # both import this module
 
     requests = [reflect_perspective.request(namespace, observer, subject) for subject in due.reflect]
     if due.digest:
-        with runtime().database.transaction() as tx:
-            memory = tx.get(Memory, memory_id)
-            session = tx.get(Session, memory.session_id) if memory else None
-        if session:
-            reason = cast(digest_session.Reason, due.digest)
-            digest = digest_session.request(namespace, session.session_key, reason)
-            requests.append(digest)
-            ask(requests)
-            hurry("derivation", [digest])
-            return
-    if requests:
+        reason = cast(digest_session.Reason, due.digest.reason)
+        digest = digest_session.request(namespace, due.digest.session_key, reason)
+        ask([*requests, digest])
+        hurry("derivation", [digest])
+    elif requests:
         ask(requests)

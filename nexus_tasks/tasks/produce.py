@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 
 from nexus_tasks.celery import app
@@ -12,24 +13,39 @@ from nexus_tasks.idempotency.result import JobResult
 from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.storage.messages import Stored
 from nexus_tasks.tasks import derive_memory, digest_session, follow_up
+from nexus_tasks.tasks.runtime import runtime
 
 # Claims are made this many at a time: Redis serves nobody else during a script.
 AT_ONCE = 500
+# Messages of one call wait at least this long to be taken along by the first of them, seconds.
+SHORTEST_WAIT = 5.0
 
 
 def derivations(namespace: str, stored: Stored) -> int:
-    """Ask for the derivations of new messages; returns how many jobs that made."""
-    wanted = ((i, observer) for i in stored.memory_ids for observer in stored.observers)
-    made = 0
-    while chunk := list(islice(wanted, AT_ONCE)):
-        made += _made(follow_up.ask(derive_memory.requests(namespace, chunk)))
+    """Ask for the derivations of new messages; returns how many jobs that made.
+
+    Only the first message of each observer gets a wake-up. The others wait for it to take them along; what does not
+    fit into its batch it wakes itself, and what nobody has taken is due by itself soon.
+    """
+    return sum(_asked(namespace, stored.memory_ids, observer) for observer in stored.observers)
+
+
+def _asked(namespace: str, memory_ids: Sequence[int], observer: str) -> int:
+    requests = iter(derive_memory.requests(namespace, [(memory_id, observer) for memory_id in memory_ids]))
+    made = _made(follow_up.ask(list(islice(requests, 1))))
+    company = max(runtime().settings.derive_max_wait, SHORTEST_WAIT)
+    while chunk := [replace(one, delay=company, wait_reason="ripeness") for one in islice(requests, AT_ONCE)]:
+        made += _made(follow_up.ask(chunk))
     return made
 
 
 def ended(namespace: str, session_key: str, underived: Sequence[tuple[int, str]], *, digest: bool) -> int:
     """A session has ended: what waits for company is due now, and the digest once everything is derived."""
-    if underived:
-        follow_up.hurry("ripeness", derive_memory.requests(namespace, underived))
+    # The first of each observer takes the others along.
+    first = {observer: memory_id for memory_id, observer in reversed(underived)}
+    if first:
+        leads = [(memory_id, observer) for observer, memory_id in first.items()]
+        follow_up.hurry("ripeness", derive_memory.requests(namespace, leads))
     if not digest:
         return 0
     asked = digest_session.request(namespace, session_key, "session_end", after_derivation=bool(underived))

@@ -1,0 +1,59 @@
+"""What this machine does in a second, printed beside absolute figures; and what a process used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import redis
+from sqlalchemy import create_engine, text
+
+from nexus_tasks.embedded import Endpoints
+
+
+def calibration(servers: Endpoints) -> str:
+    """Redis round trips, Postgres commits and turns of a Python loop, per second."""
+    client = redis.Redis.from_url(servers.redis_url)
+    engine = create_engine(servers.database_url)
+    with engine.connect() as connection:
+        connection.execute(text("CREATE TEMPORARY TABLE calibration (n int)"))
+        connection.commit()
+
+        def commit() -> None:
+            connection.execute(text("INSERT INTO calibration VALUES (1)"))
+            connection.commit()
+
+        commits = _per_second(commit)
+    engine.dispose()
+    loops = _per_second(lambda: sum(range(1_000))) * 1_000
+    return (
+        f"calibration: {_per_second(client.ping):,.0f} Redis round trips/s, {commits:,.0f} Postgres commits/s, "
+        f"{loops / 1e6:.0f} million additions/s"
+    )
+
+
+def _per_second(action: Callable[[], object], seconds: float = 0.5) -> float:
+    start, times = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        action()
+        times += 1
+    return times / (time.perf_counter() - start)
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and its reaped children."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(fields[i]) for i in (11, 12, 13, 14)) / 100
+
+
+def peak_mib(pid: int) -> float:
+    """The most memory a process has had resident, MiB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+def table(headings: list[str], rows: list[list[object]]) -> str:
+    """A Markdown table."""
+    lines = [headings, ["---"] * len(headings), *[[str(cell) for cell in row] for row in rows]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
