@@ -104,8 +104,8 @@ def drain(here: Deployment, url: str, talk: Talk, concurrency: int, pool: str) -
     digested = time.perf_counter() - start
     used, after = cpu_seconds(worker.process.pid) - cpu, counters(url)
     calls = here.sql(
-        "SELECT count(*), sum(input_tokens + cache_write_tokens + cache_read_tokens), sum(output_tokens) FROM model_calls"
-        " WHERE purpose IN ('derive', 'digest')"
+        "SELECT count(*), sum(input_tokens + cache_write_tokens + cache_read_tokens), sum(output_tokens)"
+        " FROM model_calls WHERE purpose IN ('derive', 'digest')"
     )[0]
     assert after["calls"] >= before["calls"] + calls[0]
     return Figures(derived, digested, calls[0], int(calls[1]), int(calls[2]), used, peak_mib(worker.process.pid))
