@@ -231,11 +231,13 @@ def _drafts(
     """The observations that hold: confident, about a wanted subject, citing messages of the batch, not an echo."""
     assert isinstance(material, DeriveMaterial)
     by_id = {memory.id: memory for memory in batch}
-    subjects = {subject.casefold(): subject for subject in material.subjects}
+    by_fold = {subject.casefold(): subject for subject in material.subjects}
+    subjects = by_fold | {subject: subject for subject in material.subjects}
     drafts = []
     for observation in observations:
         content = shorten(" ".join(clean_text(observation.content).split()), LONGEST_FACT)
-        subject = subjects.get(observation.subject.strip().casefold())
+        named = observation.subject.strip()
+        subject = subjects.get(named) or subjects.get(named.casefold())
         sources = sorted(set(observation.sources))
         if not content or is_echo(content) or subject is None or observation.confidence < MIN_CONFIDENCE:
             continue
@@ -247,7 +249,7 @@ def _drafts(
                 content=content,
                 category=observation.category,
                 confidence=min(observation.confidence, 1.0),
-                labels=tuple(clean_text(label)[:LONGEST_LABEL] for label in observation.labels[:MOST_LABELS]),
+                labels=_labels(observation.labels),
                 sources=tuple(sources),
                 valid_from=min(by_id[source].occurred_at for source in sources),
                 session_id=batch[0].session_id,
@@ -255,6 +257,11 @@ def _drafts(
             )
         )
     return drafts
+
+
+def _labels(given: Sequence[str]) -> tuple[str, ...]:
+    cleaned = (" ".join(clean_text(label).split())[:LONGEST_LABEL] for label in given)
+    return tuple(label for label in cleaned if label)[:MOST_LABELS]
 
 
 def _due_digest(tx: Transaction, settings: Settings, session_id: int) -> DueDigest | None:

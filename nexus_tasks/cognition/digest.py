@@ -133,7 +133,7 @@ def _chunks(lines: Sequence[Line], most: int) -> list[tuple[Line, ...]]:
 
 
 def _request(settings: Settings, session_key: str, previous: str, lines: tuple[Line, ...]) -> Request[Digest]:
-    before = f"<previous>\n{previous or 'none'}\n</previous>\n"
+    before = f"<previous>\n{prompts.inert(previous) or 'none'}\n</previous>\n"
     return Request(
         purpose="digest",
         instructions=prompts.instructions("digest"),

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import re
 
-# A line that context() rendered: its bullet and citation id. `recall` over MCP renders its hits the same way.
-_CITED = re.compile(r"^\s*(?:[-*]\s*)?\[m\d+\]")
+# Lines that context() rendered, quoted or not: a bullet with its citation id, a heading, or the whole block as JSON.
+# `recall` over MCP renders its hits with the same ids.
+_CITED = re.compile(
+    r"^[\s>]*(?:"
+    r"[\"']?(?:[-*]\s*)?\[m\d+\]"
+    r"|## (?:Digest|Contradictions|Reflections|Facts|Not yet derived)\s*$"
+    r"|\{\"namespace\":.*\[m\d+\]"
+    r")"
+)
 
 
 def without_echo(text: str) -> str:
-    """``text`` without the lines that carry a citation id of ours; empty when nothing else is in it."""
+    """``text`` without the lines that are an echo; empty when nothing else is in it."""
     return "\n".join(line for line in text.splitlines() if not _CITED.match(line)).strip()
 
 

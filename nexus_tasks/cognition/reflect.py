@@ -96,7 +96,7 @@ def _request(material: ReflectMaterial) -> Request[Reflection]:
 
 
 def _line(fact: Fact) -> str:
-    return f"[{fact.id}] {prompts.moment(fact.valid_from)} {fact.content}"
+    return f"[{fact.id}] {prompts.moment(fact.valid_from)} {prompts.inert(fact.content)}"
 
 
 def _checked(answer: Reflection, material: ReflectMaterial) -> Changes:

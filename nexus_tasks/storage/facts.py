@@ -105,23 +105,30 @@ def _insert(
             {
                 "namespace_id": owner.namespace_id,
                 "perspective_id": perspective_id,
-                "session_id": first.session_id,
                 "level": "explicit",
                 "author": owner.subject,
-                "content": first.content,
-                "tokens": estimate_tokens(first.content),
                 "content_key": key,
-                "category": first.category,
                 "confidence": max(draft.confidence for draft in group),
-                "labels": list(first.labels),
-                "occurred_at": first.valid_from,
-                "valid_from": first.valid_from,
                 "times_reinforced": again,
                 "last_validated_at": now if again else None,
-                "made_by": first.made_by,
+                **_worded(first),
             }
         )
     return [memory_id for (memory_id,) in insert_rows(tx, Memory, rows, returning="id")]
+
+
+def _worded(first: Draft) -> dict[str, Any]:
+    """What a fact takes from its earliest wording."""
+    return {
+        "content": first.content,
+        "tokens": estimate_tokens(first.content),
+        "category": first.category,
+        "labels": list(first.labels),
+        "session_id": first.session_id,
+        "occurred_at": first.valid_from,
+        "valid_from": first.valid_from,
+        "made_by": first.made_by,
+    }
 
 
 def _reinforce(tx: Transaction, memory: Memory, group: Sequence[Draft], added: int) -> Stored:
@@ -136,7 +143,7 @@ def _reinforce(tx: Transaction, memory: Memory, group: Sequence[Draft], added: i
             "confidence": max(memory.confidence, *(draft.confidence for draft in group)),
         }
         if earlier:
-            values |= {"content": first.content, "valid_from": first.valid_from, "occurred_at": first.valid_from}
+            values |= _worded(first)
         tx.execute(update(Memory).where(Memory.id == memory.id).values(**values))
     kept = Kept.REWORDED if earlier else Kept.REINFORCED
     return Stored(id=memory.id, content=first.content if earlier else memory.content, kept=kept)

@@ -6,6 +6,7 @@ cache them together with a transcript that several observers share.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
@@ -13,6 +14,8 @@ from importlib import resources
 
 from nexus_tasks.llm.answers import Line
 from nexus_tasks.llm.base import Purpose
+
+_CLOSING = re.compile(r"</(?=\s*(?:transcript|facts|previous)\b)", re.IGNORECASE)
 
 
 @lru_cache
@@ -39,5 +42,10 @@ def moment(when: datetime) -> str:
     return when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def inert(text: str) -> str:
+    """``text`` with the tags that delimit data in our prompts broken, so that none ends early."""
+    return _CLOSING.sub("< /", text)
+
+
 def _indented(text: str) -> str:
-    return text.replace("</transcript>", "</ transcript>").replace("\n", "\n    ")
+    return "\n    ".join(inert(text).splitlines())
