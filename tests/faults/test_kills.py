@@ -51,6 +51,11 @@ def contents(here: Deployment) -> dict[str, list[tuple[object, ...]]]:
     }
 
 
+def derived(here: Deployment) -> int:
+    """How many derivations are done."""
+    return int(here.sql("SELECT count(*) FROM derivations WHERE state = 'done'")[0][0])
+
+
 def check(here: Deployment, turns: int, sessions: int) -> None:
     """Every turn derived once, every session digested, nothing dead."""
     assert here.sql("SELECT count(*) FROM memories WHERE level = 'raw'") == [(turns,)]
@@ -84,11 +89,8 @@ def test_killed_workers_leave_the_same_memory(
         assert len(ingest(nexus, conversations)) == conversations
         for _ in range(kills):
             worker = struck.worker(concurrency=16)
-            derived = struck.sql("SELECT count(*) FROM derivations WHERE state = 'done'")[0][0]
-            wanted = min(derived + random.randint(1, turns // (kills + 1)), turns)
-            eventually(
-                lambda wanted=wanted: struck.sql("SELECT count(*) FROM derivations WHERE state = 'done'")[0][0] >= wanted
-            )
+            wanted = min(derived(struck) + random.randint(1, turns // (kills + 1)), turns)
+            eventually(lambda wanted=wanted: derived(struck) >= wanted)
             worker.kill()
         struck.worker(concurrency=16)
         started = time.monotonic()
