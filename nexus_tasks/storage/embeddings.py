@@ -15,7 +15,9 @@ from nexus_tasks.storage.models import Embedding, Memory
 def store(
     tx: Transaction, namespace_id: int, model: str, memory_ids: Sequence[int], vectors: Vectors | Sequence[Vectors]
 ) -> None:
-    """Store (or replace, when a wording changed) the vectors of memories."""
+    """Store (or replace, when a wording changed) the vectors of memories; of no memories, nothing."""
+    if not memory_ids:
+        return
     placed = dict(zip(memory_ids, vectors, strict=True))
     rows = [
         {"memory_id": memory_id, "model": model, "namespace_id": namespace_id, "vector": placed[memory_id]}
