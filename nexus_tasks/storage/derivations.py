@@ -124,9 +124,9 @@ def page(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int, s
     return list(tx.execute(query).all())
 
 
-def underived_messages(tx: Transaction, session_id: int) -> set[int]:
-    """Messages of a session from which no observer has derived facts yet."""
-    query = select(Derivation.memory_id).where(Derivation.session_id == session_id, Derivation.state != "done")
+def derived(tx: Transaction, memory_ids: Sequence[int]) -> set[int]:
+    """Those of the messages that some observer has derived facts from."""
+    query = select(Derivation.memory_id).where(Derivation.memory_id.in_(memory_ids), Derivation.state == "done")
     return set(tx.scalars(query))
 
 

@@ -5,11 +5,13 @@ Tests of what a job does, and of what becomes of it, need no second process; tho
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nexus_tasks import Nexus, config
 from nexus_tasks.celery import app
+from nexus_tasks.cognition.mind import Errand
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.tasks.runtime import runtime
@@ -107,3 +109,17 @@ def dump(here: Deployment, *without: str) -> dict[str, list[str]]:
         for (name,) in tables
         if name not in (*without, "alembic_version")
     }
+
+
+def errand(namespace: str = NAMESPACE) -> Errand:
+    """An errand without a claim: for runs that overlap, which claims prevent."""
+    known = runtime().namespace(namespace)
+    assert known is not None
+    return Errand(
+        namespace_id=known.id,
+        namespace=known.name,
+        job_id=str(uuid.uuid4()),
+        budget_usd=None,
+        still_mine=lambda: None,
+        record=lambda _tx, _outcome: None,
+    )

@@ -1,0 +1,346 @@
+"""digest_session: when a session is digested, from what, and which digest stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from nexus_tasks import Nexus, digest_session
+from nexus_tasks.cognition import digest
+from nexus_tasks.tasks.runtime import runtime
+from tests.deployment import Deployment
+from tests.integration.inline import NAMESPACE, dump, errand, pending, say, waiting, work
+from tests.standin import Call, StandIn, faults
+
+Claude = Callable[..., Deployment]
+
+
+def ask(reason: str = "rollover", session: str = "chat") -> str:
+    """Run one digest job; returns its status."""
+    job = digest_session.delay(namespace=NAMESPACE, session_key=session, reason=reason)
+    work("digest_session")
+    return job.wait(5).status
+
+
+def calls(standin: StandIn) -> list[Call]:
+    """The digest calls."""
+    return [call for call in standin.counters.requests if call.purpose == "digest"]
+
+
+def shown(call: Call) -> list[str]:
+    """What the lines of a digest call say."""
+    return [line.rpartition(": ")[2] for line in call.parts[0].partition("<transcript>\n")[2].splitlines()[:-1]]
+
+
+def standing(here: Deployment) -> list[tuple[Any, ...]]:
+    """The digests that hold now: kind, text, end, generation."""
+    return here.sql(
+        "SELECT d.kind, m.content, d.end_seq, d.generation FROM session_digests d JOIN memories m ON m.id = d.memory_id"
+        " WHERE m.valid_to IS NULL ORDER BY d.session_id, d.kind"
+    )
+
+
+def tells(standin: StandIn, short: str, long: str) -> None:
+    """Script the answer to every digest from now on."""
+    standin.answer("digest", lambda _: {"short": short, "long": long})
+
+
+# --- when -------------------------------------------------------------------------------------------------------------
+def test_a_rollover_digests_at_eight_new_messages_or_600_new_tokens(claude: Claude, standin: StandIn) -> None:
+    claude()
+    say("The first one.")
+    assert ask() == "completed"  # there is no digest yet
+    for i in range(7):
+        say(f"Number {i}.")
+    assert ask() == "skipped"
+    say("Number 7.")
+    assert ask() == "completed"
+    say("x" * 4 * 599)
+    assert ask() == "skipped"
+    say("four")
+    assert ask() == "completed"
+    assert ask() == "skipped"
+    assert len(calls(standin)) == 3
+
+
+@pytest.mark.parametrize("reason", ["session_end", "manual_digest", "dream_digest"])
+def test_a_forced_digest_needs_only_something_new(claude: Claude, standin: StandIn, reason: str) -> None:
+    claude()
+    say("The first one.")
+    assert ask() == "completed"
+    assert ask(reason) == "unchanged"
+    assert len(calls(standin)) == 1
+    say("The second one.")
+    assert ask("rollover") == "skipped"
+    assert ask(reason) == "completed"
+    assert len(calls(standin)) == 2
+
+
+@pytest.mark.parametrize("reason", ["rollover", "session_end", "manual_rebuild"])
+def test_without_messages_there_is_nothing_to_digest(claude: Claude, standin: StandIn, reason: str) -> None:
+    claude()
+    Nexus().ingest(NAMESPACE, "chat", [])
+    assert ask(reason) == "empty"
+    assert ask(reason, session="nowhere") == "gone"
+    assert calls(standin) == []
+
+
+def test_facts_stored_later_are_nothing_new(claude: Claude, standin: StandIn) -> None:
+    here = claude()
+    say(*(f"Number {i}." for i in range(9)))
+    assert ask("manual_digest") == "completed"
+    work("derive_memory")
+    assert ask("manual_digest") == "unchanged"
+    assert ask() == "skipped"
+    assert len(standing(here)) == 2
+    assert len(calls(standin)) == 1
+
+
+def test_a_digest_that_was_asked_for_is_made_though_redis_forgot_why(claude: Claude, standin: StandIn) -> None:
+    here = claude()
+    say("The first one.")
+    ask()
+    say("The second one.", end=True)
+    here.flush()
+    assert ask("rollover") == "completed"  # as reconcile asks for it: without a reason of its own
+    assert here.sql("SELECT * FROM digest_requests") == []
+    Nexus().digest(NAMESPACE, "chat", rebuild=True)
+    here.flush()
+    assert ask("rollover") == "completed"
+    assert [generation for *_, generation in standing(here)] == [1, 1]
+    assert len(calls(standin)) == 3
+
+
+def test_a_request_that_comes_during_the_run_is_answered_by_a_run_after_it(claude: Claude, standin: StandIn) -> None:
+    here = claude()
+    say("The first one.")
+
+    def meanwhile(call: Call) -> Any:
+        if len(calls(standin)) == 1:
+            say("The second one.")
+            Nexus().digest(NAMESPACE, "chat")
+        return {"short": f"{len(shown(call))} lines", "long": " ".join(shown(call))}
+
+    standin.answer("digest", meanwhile)
+    Nexus().digest(NAMESPACE, "chat")
+    work("digest_session")
+    assert standing(here) == [("long", "The second one.", 2, 0), ("short", "1 lines", 2, 0)]
+    assert here.sql("SELECT * FROM digest_requests") == []
+    assert (pending(), waiting()) == ([c for c in pending() if c.kind != "digest_session"], [])
+
+
+# --- from what --------------------------------------------------------------------------------------------------------
+def test_the_window_moves_on(claude: Claude, standin: StandIn) -> None:
+    """Each digest is made from the one before it and what was said since, never from the beginning again."""
+    here = claude()
+    for round_ in range(4):
+        tells(standin, f"Short {round_}.", f"Long {round_}.")
+        say(*(f"Round {round_}, number {i}." for i in range(8)))
+        assert ask() == "completed"
+    assert [len(shown(call)) for call in calls(standin)] == [8] * 4
+    for round_, call in enumerate(calls(standin)):
+        assert all(line.startswith(f"Round {round_},") for line in shown(call))
+        previous = call.parts[0].partition("<previous>\n")[2].partition("\n</previous>")[0]
+        assert previous == ("none" if round_ == 0 else f"Long {round_ - 1}.")
+    assert standing(here) == [("long", "Long 3.", 32, 0), ("short", "Short 3.", 32, 0)]
+
+
+def test_facts_stand_for_the_messages_they_came_from(claude: Claude, standin: StandIn) -> None:
+    claude()
+    Nexus().create_namespace(NAMESPACE, observers=["assistant", "coach"])
+    say("I live in Lisbon.", "Hello.")
+    standin.answer(
+        "derive",
+        lambda _: {
+            "observations": [
+                {
+                    "subject": "ann",
+                    "content": "Ann lives in Lisbon.",
+                    "category": "fact",
+                    "confidence": 0.9,
+                    "sources": [1],
+                    "occurred_at": None,
+                    "labels": [],
+                }
+            ]
+        },
+    )
+    work("derive_memory")
+    say("Not derived yet.")
+    say("Never to be derived.", observers=[])
+    assert ask("manual_digest") == "completed"
+    [call] = calls(standin)
+    # Once, though two observers hold it; in the order of the conversation; "Hello." gave no fact and is left out.
+    assert shown(call) == ["Ann lives in Lisbon.", "Not derived yet.", "Never to be derived."]
+
+
+def test_where_nothing_gave_a_fact_the_messages_go_in_as_they_are(claude: Claude, standin: StandIn) -> None:
+    claude()
+    say("Hello.", "Good morning.")
+    standin.answer("derive", lambda _: {"observations": []})
+    work("derive_memory")
+    ask("manual_digest")
+    [call] = calls(standin)
+    assert shown(call) == ["Hello.", "Good morning."]
+
+
+def test_a_long_window_is_digested_in_chunks_and_nothing_is_left_out(claude: Claude, standin: StandIn) -> None:
+    here = claude(NEXUS_DIGEST_CHUNK_TOKENS="500")
+    huge = " ".join(f"huge{i}" for i in range(1_500))
+    say(*(f"Message {i} " + "word " * 60 + f"end {i}" for i in range(20)), f"{huge} the very end", "Last.")
+    assert ask() == "completed"
+    made = calls(standin)
+    assert len(made) >= (20 * 300 + len(huge)) / 4 / 500
+    whole = "\n".join(call.parts[0] for call in made)
+    assert all(f"Message {i} " in whole and f"end {i}" in whole for i in range(20))
+    assert sum(f"huge{i} " in whole for i in range(1_500)) >= 1_500 - len(made)  # but for words that were cut through
+    assert all(text in whole for text in ("the very end", "Last."))
+    for call in made:
+        assert len(call.parts[0].partition("<transcript>")[2]) <= 4 * 500 + 200
+    before = [call.parts[0].partition("<previous>\n")[2].partition("\n</previous>")[0] for call in made]
+    assert before[0] == "none"
+    assert "none" not in before[1:]  # each chunk is told on top of the digest so far
+    assert [row[2] for row in standing(here)] == [22, 22]
+
+
+@pytest.mark.parametrize(
+    "fault", [faults.refused(), faults.invalid_json(), faults.prompt_too_long()], ids=["refused", "invalid", "400"]
+)
+def test_a_message_that_gave_up_does_not_stop_its_session_s_digests(
+    claude: Claude, standin: StandIn, fault: Any
+) -> None:
+    here = claude()
+    say("The first one.", "This is POISON.", "The third one.")
+    here.sql("UPDATE derivations SET state = 'dead' WHERE memory_id = 2")
+    standin.when("POISON", fault)
+    assert ask("manual_digest") == "completed"
+    assert [shown(call) for call in calls(standin)] == [
+        ["The first one.", "This is POISON.", "The third one."],
+        ["The first one.", "The third one."],
+    ]
+    evidence = here.sql("SELECT DISTINCT source_id FROM evidence WHERE role = 'digested_from' ORDER BY 1")
+    assert evidence == [(1,), (3,)]
+    assert here.sql("SELECT count(*) FROM model_calls") == [(1 if fault.status != 200 else 2,)]
+
+
+# --- which stands -----------------------------------------------------------------------------------------------------
+def test_digests_stay_within_their_limits(claude: Claude, standin: StandIn) -> None:
+    here = claude(NEXUS_DIGEST_SHORT_TOKENS="20", NEXUS_DIGEST_LONG_TOKENS="50")
+    say("Hello.")
+    tells(standin, "short " * 500, "long\x00 " * 500)
+    ask("manual_digest")
+    [long, short] = here.sql(
+        "SELECT m.content, m.tokens, m.confidence, m.level FROM memories m WHERE level LIKE 'summary%' ORDER BY level"
+    )
+    assert (len(long[0]), len(short[0])) <= (200, 80)
+    assert (long[1], short[1]) <= (50, 20)
+    assert [row[2:] for row in (long, short)] == [(0.8, "summary_long"), (0.8, "summary_short")]
+    assert long[0].startswith("long long")
+    assert "within 20 tokens, long within 50 tokens" in calls(standin)[0].parts[-1]
+
+
+def test_the_digest_before_is_superseded_and_can_be_read_in_the_past(claude: Claude, standin: StandIn) -> None:
+    here = claude()
+    say("The first one.")
+    tells(standin, "Short 1.", "Long 1.")
+    ask("manual_digest")
+    between = datetime.now(UTC)
+    say("The second one.")
+    tells(standin, "Short 2.", "Long 2.")
+    ask("manual_digest")
+    [now] = Nexus().memories(NAMESPACE, levels=["summary_long"])
+    [then] = Nexus().memories(NAMESPACE, levels=["summary_long"], as_of=between)
+    assert (now["content"], then["content"]) == ("Long 2.", "Long 1.")
+    assert then["superseded_by"] == now["id"]
+    assert then["valid_to"] <= now["valid_from"]
+    edges = Nexus().memory(NAMESPACE, now["id"])["evidence"]
+    assert {(edge["id"], edge["role"]) for edge in edges} >= {(2, "digested_from"), (then["id"], "supersedes")}
+    assert Nexus().context(NAMESPACE, session_key="chat").text.count("Long") == 1
+    assert here.sql("SELECT digest_end_seq, digest_generation FROM sessions") == [(2, 0)]
+
+
+def test_a_rebuild_starts_from_scratch_as_a_new_generation(claude: Claude, standin: StandIn) -> None:
+    here = claude()
+    say("The first one.")
+    ask("manual_digest")
+    say("The second one.")
+    ask("manual_digest")
+    tells(standin, "Short.", "Long.")
+    assert ask("manual_rebuild") == "completed"  # though nothing is new
+    assert shown(calls(standin)[-1]) == ["The first one.", "The second one."]
+    assert "<previous>\nnone\n" in calls(standin)[-1].parts[0]
+    assert standing(here) == [("long", "Long.", 2, 1), ("short", "Short.", 2, 1)]
+    say("The third one.")
+    ask("manual_digest")
+    assert shown(calls(standin)[-1]) == ["The third one."]
+    assert [row[2:] for row in standing(here)] == [(3, 1), (3, 1)]
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_an_older_digest_never_lands_after_a_newer_one(claude: Claude, standin: StandIn, rebuild: bool) -> None:
+    """A zombie: its answer comes after another run has digested more, or has rebuilt everything."""
+    here = claude()
+    say("The first one.")
+
+    def overtaken(_: Call) -> Any:
+        if len(calls(standin)) == 1:
+            if not rebuild:
+                say("The second one.")
+            newer = digest.digest(runtime().mind, errand(), "chat", force=True, rebuild=rebuild)
+            assert newer.status == "completed"
+            return {"short": "Old.", "long": "Old."}
+        return {"short": "New.", "long": "New."}
+
+    standin.answer("digest", overtaken)
+    older = digest.digest(runtime().mind, errand(), "chat", force=True, rebuild=False)
+    assert older.status == "unchanged"
+    assert [row[1] for row in standing(here)] == ["New.", "New."]
+    assert here.sql("SELECT count(*) FROM session_digests") == [(2,)]
+    assert here.sql("SELECT digest_end_seq FROM sessions") == [(1 if rebuild else 2,)]
+
+
+def test_a_model_that_tells_nothing_takes_nothing_away(claude: Claude, standin: StandIn) -> None:
+    here = claude()
+    say("The first one.")
+    tells(standin, "", " \n ")
+    assert ask("manual_digest") == "empty"
+    assert standing(here) == []
+    tells(standin, "Short.", "Long.")
+    assert ask("manual_digest") == "completed"
+    say("The second one.")
+    tells(standin, "", "")
+    ask("manual_digest")
+    assert [row[1] for row in standing(here)] == ["Long.", "Short."]
+    say("The third one.")
+    tells(standin, "", "Only long.")
+    ask("manual_digest")
+    assert [row[1] for row in standing(here)] == ["Only long.", "Only long."]
+
+
+def test_a_session_that_is_erased_meanwhile_is_gone(claude: Claude, standin: StandIn) -> None:
+    here = claude()
+    say("The first one.")
+
+    def erased(_: Call) -> Any:
+        here.sql("DELETE FROM sessions")
+        return {"short": "Short.", "long": "Long."}
+
+    standin.answer("digest", erased)
+    digest_session.delay(namespace=NAMESPACE, session_key="chat")
+    assert [done["status"] for done in work("digest_session")] == ["gone"]
+    assert here.sql("SELECT * FROM memories") == []
+
+
+def test_every_digest_run_again_changes_nothing(claude: Claude, standin: StandIn) -> None:
+    here = claude()
+    say(*(f"Number {i}." for i in range(9)), end=True)
+    work()
+    before = dump(here, "job_runs")
+    here.flush()
+    for reason in ("rollover", "session_end", "manual_digest", "dream_digest"):
+        assert ask(reason) in ("skipped", "unchanged")
+        assert dump(here, "job_runs") == before
+    assert len(calls(standin)) == 1
