@@ -146,7 +146,11 @@ def derive(
             },
         )
         follow_ups = FollowUps(
-            reflect=tuple(s for s, row in held.items() if unreflected[row.id] >= mind.settings.reflect_min_new),
+            reflect=tuple(
+                subject
+                for subject, row in held.items()
+                if unreflected[row.id] >= mind.settings.reflect_min_new and not row.dead and row.held is None
+            ),
             digest=digest,
         )
         return errand.commit(tx, outcome), follow_ups

@@ -267,6 +267,20 @@ def test_a_message_is_derived_once_however_often_it_is_asked_for(claude: Claude,
     assert standin.counters.purposes["derive"] == 1
 
 
+def test_a_reflection_that_is_held_or_given_up_is_not_asked_for_by_new_facts(claude: Claude, standin: StandIn) -> None:
+    here = claude(NEXUS_REFLECT_MIN_NEW="1")
+    learn(standin, {"content": "Fact 0."})
+    assert [claim.kind for claim in pending()] == ["reflect_perspective"]
+    work()
+    for i, state in enumerate(("held = '{\"supersedes\": [1]}'", "held = NULL, dead = true"), start=1):
+        here.sql(f"UPDATE perspectives SET {state}")
+        learn(standin, {"content": f"Fact {i}."})
+        assert pending() == []
+    here.sql("UPDATE perspectives SET dead = false")
+    learn(standin, {"content": "Fact 9."})
+    assert [claim.kind for claim in pending()] == ["reflect_perspective"]
+
+
 # --- what the model is shown ------------------------------------------------------------------------------------------
 def test_no_content_can_pass_for_another_line_or_the_end_of_the_transcript(claude: Claude, standin: StandIn) -> None:
     claude()
