@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from nexus_tasks.cli import stack, workers
 from nexus_tasks.cli.connect import connect, start_logging
 from nexus_tasks.cli.failing import WAITED_IN_VAIN
-from nexus_tasks.cli.loading import Settled, letters, settle, store
+from nexus_tasks.cli.loading import Settled, load
 from nexus_tasks.cli.options import DEFAULT_TIMEOUT, Json, Namespace, Timeout, Wait
 from nexus_tasks.cli.output import emit, hint, warn
 from nexus_tasks.cli.show import words
-from nexus_tasks.cli.show.progress import meter
 from nexus_tasks.types import Receipt
-
-if TYPE_CHECKING:
-    from nexus_tasks.integrations.importers import Conversation
 
 
 def ingest(
@@ -37,7 +33,7 @@ def ingest(
     keep_open: Annotated[bool, typer.Option("--keep-open", help="Do not end the sessions: more will be said.")] = False,
     json: Json = False,
 ) -> None:
-    """Store the conversations of a file and queue what follows. Safe to repeat: what is stored stays stored once.
+    """Store the conversations of a file and queue what follows. Safe to repeat: nothing is stored twice.
 
     The whole file is checked first; when a line is wrong nothing is stored. The sessions are ended, so that they are
     derived and digested at once, unless you say --keep-open. With --wait the exit code is 3 when a job gave up or the
@@ -47,7 +43,8 @@ def ingest(
     from nexus_tasks.integrations.importers import read
 
     conversations = list(read(file, format, namespace=namespace, session=session))
-    settled = _done(conversations, end=not keep_open, wait=wait, timeout=timeout)
+    worker = workers.for_the_wait() if wait else None
+    settled = load(connect(), conversations, end=not keep_open, worker=worker, timeout=timeout)
     receipt = settled.receipt
     if json:
         emit({name: value for name, value in asdict(receipt).items() if value is not None})
@@ -58,17 +55,6 @@ def ingest(
     if not settled.well:
         _explain(settled)
         raise typer.Exit(WAITED_IN_VAIN)
-
-
-def _done(conversations: list[Conversation], *, end: bool, wait: bool, timeout: float) -> Settled:
-    nexus = connect()
-    before = letters(nexus, sorted({one.namespace for one in conversations})) if wait else {}
-    with meter("stored") as progress:
-        receipt = store(nexus, conversations, end=end, meter=progress)
-    if not wait:
-        return Settled(receipt=receipt)
-    with workers.for_the_wait(), meter("derived") as progress:
-        return settle(nexus, receipt, list(before), timeout=timeout, meter=progress)
 
 
 def _in_words(receipt: Receipt) -> str:
@@ -91,8 +77,8 @@ def _explain(settled: Settled) -> None:
         gave_up = words.count(len(settled.dead), "job")
         warn(f"{gave_up} gave up. Read why with `nexus jobs list --status dead {where}` and `nexus jobs show JOB`.")
     if settled.late:
-        left = words.count(settled.left, "message")
-        warn(f"Time is up: {left} are not derived yet. The jobs go on; see `nexus status {where}`.")
+        left = words.count(settled.left, "message is", "messages are")
+        warn(f"Time is up: {left} not derived yet. The jobs go on; see `nexus status {where}`.")
 
 
 def remember(

@@ -30,6 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # it joins a docstring's lines into paragraphs
     epilog="Settings are NEXUS_* variables; `nexus doctor` shows what is found.",
 )
 
@@ -73,7 +74,7 @@ def main() -> None:
 def _run() -> int:
     try:
         try:
-            app()
+            app(prog_name="nexus")
         finally:
             sys.stdout.flush()  # here, where a closed pipe can still be handled
     except SystemExit as ended:  # how Typer ends; wrong usage is 2

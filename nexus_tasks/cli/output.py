@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-REPORT_WIDTH = 80  # of a report that nobody looks at in a terminal
+PAGE_WIDTH, _ENDLESS = 80, 1_000_000  # columns
 
 
 _json = False
@@ -53,8 +53,15 @@ def iso(moment: datetime) -> str:
 # What people wrote may hold "[bold]" or ":smile:", so neither markup nor emoji codes mean anything on any console.
 # Made anew for each use: tests and pipes replace the streams.
 def out() -> Console:
-    """The console for results, as wide as the terminal."""
-    return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else REPORT_WIDTH)
+    """The console for results: as wide as the terminal; in a pipe, where people search, no line is broken."""
+    return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else _ENDLESS)
+
+
+def page() -> Console:
+    """The console for what is laid out to be read as a whole: 80 columns wherever it goes."""
+    console = Console(markup=False, emoji=False, highlight=False)
+    console.width = min(console.width, PAGE_WIDTH) if sys.stdout.isatty() else PAGE_WIDTH
+    return console
 
 
 def err() -> Console:

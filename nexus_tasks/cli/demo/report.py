@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -12,7 +11,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from nexus_tasks.cli.demo.story import Change, Digest, Fact, Figures, Source, Story
-from nexus_tasks.cli.output import REPORT_WIDTH
+from nexus_tasks.cli.output import PAGE_WIDTH, page
 from nexus_tasks.cli.show import words
 from nexus_tasks.cli.show.memories import hit
 from nexus_tasks.cli.show.namespaces import memories
@@ -25,12 +24,6 @@ _CITED = 2  # sources named per fact
 _NUMBER, _LABEL = 7, 13
 
 
-def _console() -> Console:
-    console = Console(markup=False, emoji=False, highlight=False)
-    console.width = min(console.width, REPORT_WIDTH) if sys.stdout.isatty() else REPORT_WIDTH
-    return console
-
-
 def _title(console: Console, text: str) -> None:
     console.print()
     console.print(Rule(Text(text, style="bold"), align="left", style="dim"))
@@ -38,7 +31,7 @@ def _title(console: Console, text: str) -> None:
 
 def opening(home: Path, data: Path | None) -> None:
     """What is about to happen, and that it is harmless."""
-    console = _console()
+    console = page()
     console.print(Text.assemble(("nexus demo", "bold"), " with the ", ("offline", "bold green"), " model"))
     paragraph(
         console,
@@ -49,24 +42,25 @@ def opening(home: Path, data: Path | None) -> None:
     console.print(f"home: {home}", style="dim", soft_wrap=True)
 
 
-def stored(receipt: Receipt, seconds: float) -> None:
+def stored(receipt: Receipt, sessions: int, seconds: float) -> None:
     """What went in, and how soon everything was done."""
-    console = _console()
+    console = page()
     _title(console, "Stored")
-    sessions = words.count(len(receipt.session_keys), "session")
     known = f", {receipt.duplicates:,} were known" if receipt.duplicates else ""
+    spaces = f" in {len(receipt.namespaces)} namespaces, shown is the first" if len(receipt.namespaces) > 1 else ""
     paragraph(
         console,
-        f"{words.count(receipt.messages, 'message')} of {sessions}: {receipt.stored:,} stored{known}."
-        f" After {seconds:.1f} s nothing was left to do.",
+        f"{words.count(receipt.messages, 'message')} of {words.count(sessions, 'session')}{spaces}:"
+        f" {receipt.stored:,} stored{known}. After {seconds:.1f} s nothing was left to do.",
     )
 
 
 def story(told: Story) -> None:
     """What a namespace remembers: facts, a change, a digest, a search, a context block, the queue's figures."""
-    console = _console()
+    console = page()
     paragraph(console, f"{told.observer} remembers in namespace {told.namespace}: {memories(told.memories)}.")
-    _title(console, "Facts, and who said so when")
+    if told.facts:
+        _title(console, "Facts, and who said so when")
     for fact in told.facts:
         _fact(console, fact)
     if told.change:
@@ -82,7 +76,7 @@ def story(told: Story) -> None:
 
 def _fact(console: Console, fact: Fact, indent: int = _NUMBER, head: Text | None = None, style: str = "") -> None:
     first = (head or Text()).append(f"m{fact.id}", style="cyan")
-    content = shorten(fact.content, 2 * (REPORT_WIDTH - indent))
+    content = shorten(fact.content, 2 * (PAGE_WIDTH - indent))
     paragraph(console, Text(content, style=style), indent=indent, first=first)
     kind = "" if fact.category == "other" else f"{fact.category} "
     paragraph(console, Text(f"{kind}about {fact.subject}{_cited(fact.sources)}", style="dim"), indent=indent)
@@ -139,7 +133,7 @@ def _figures(console: Console, figures: Figures) -> None:
 
 def closing(home: Path, namespace: str) -> None:
     """What to do next."""
-    console = _console()
+    console = page()
     _title(console, "Next")
     look = f"NEXUS_HOME={quote(str(home))} nexus status --namespace {namespace}"
     for purpose, command in (

@@ -30,12 +30,13 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """A fact, and who said so."""
+    """A fact, and who said so; ``gist`` is a query that should find it."""
 
     id: int
     subject: str
     category: str
     content: str
+    gist: str
     sources: tuple[Source, ...]
 
 
@@ -88,7 +89,7 @@ def tell(nexus: Nexus, namespace: str, query: str | None) -> Story:
     space = nexus.namespace(namespace)
     change, digest = _change(nexus, namespace, query), _digest(nexus, namespace)
     facts = _facts(nexus, namespace)
-    asked = query or (change.now.content if change else facts[0].content if facts else "what is new?")
+    asked = query or (change.now.gist if change else facts[0].gist if facts else "what is new?")
     return Story(
         namespace=namespace,
         observer=", ".join(space["observers"]),
@@ -129,6 +130,7 @@ def _fact(nexus: Nexus, namespace: str, memory_id: int) -> Fact:
         subject=memory["subject"],
         category=memory["category"] or "fact",
         content=memory["content"],
+        gist=" ".join(memory["labels"]) or memory["content"],
         sources=_sources(nexus, namespace, memory["evidence"]),
     )
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from rich.text import Text
 
-from nexus_tasks.cli.output import out
+from nexus_tasks.cli.output import page
 from nexus_tasks.cli.show import words
 from nexus_tasks.cli.show.paragraph import paragraph
 
 
 def report(document: Mapping[str, Any]) -> None:
     """Each check with what was found and, where something is wrong, what to do."""
-    console = out()
+    console = page()
     indent = 6 + max(len(check["name"]) for check in document["checks"]) + 2
     for check in document["checks"]:
         mark = ("ok".ljust(6), "green") if check["ok"] else ("FAIL".ljust(6), "bold red")

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from nexus_tasks.cli.output import err
 
@@ -20,6 +21,10 @@ class Meter(Protocol):
 
     def at(self, done: int, total: int, note: str = "") -> None:
         """``done`` of ``total`` are; ``note`` says what else there is to know."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """Something stands in the way: said once, above the progress."""
         ...
 
 
@@ -43,7 +48,7 @@ def _bar(console: Console) -> Progress:
         BarColumn(bar_width=24),
         TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}", markup=False, style="dim"),
+        TextColumn("{task.fields[note]}", markup=False, style="dim", table_column=Column(no_wrap=True, ratio=1)),
     )
     return Progress(*columns, console=console, transient=True)
 
@@ -51,10 +56,13 @@ def _bar(console: Console) -> Progress:
 class _Bar:
     def __init__(self, progress: Progress, label: str) -> None:
         self.progress = progress
-        self.task = progress.add_task(label, total=1, note="")
+        self.task = progress.add_task(label, total=1, note="", visible=False)
 
     def at(self, done: int, total: int, note: str = "") -> None:
-        self.progress.update(self.task, completed=done, total=total, note=note)
+        self.progress.update(self.task, completed=done, total=total, note=note, visible=True)
+
+    def warn(self, text: str) -> None:
+        self.progress.console.print(f"warning: {text}", style="yellow")
 
 
 class _Lines:
@@ -67,6 +75,9 @@ class _Lines:
         if time.monotonic() >= self.due:
             self.close()
             self.due = time.monotonic() + _LINE_EVERY
+
+    def warn(self, text: str) -> None:
+        self.console.print(f"warning: {text}")
 
     def close(self) -> None:
         if self.latest != self.printed:

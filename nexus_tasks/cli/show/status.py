@@ -25,9 +25,8 @@ def status(found: Mapping[str, Any]) -> None:
     for one in found["namespaces"]:
         _namespace(console, one)
     for paused in found["paused"]:
-        said = f"paused: {paused['kind']}, {words.ago(paused['since'])}: {words.line(paused['reason'])}"
-        console.print(said, style="bold red")
-        console.print("Correct the cause, then run `nexus jobs resume`.", style="dim")
+        said = f"{paused['kind']}, {words.ago(paused['since'])}: {words.line(paused['reason'])}"
+        paragraph(console, said, indent=_LABEL, first=Text("paused", style="bold red"))
 
 
 def _namespace(console: Console, one: Mapping[str, Any]) -> None:

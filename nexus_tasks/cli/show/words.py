@@ -20,6 +20,7 @@ _WAITS = {
     "retry": "before it tries again",
     "throttle": "because the model asked for a pause",
     "budget": "because today's budget is spent",
+    "crash": "after its worker died",
     "pause": "because its kind is paused",
     "concurrency": "because its namespace runs all it may",
     "batch": "for an answer of the Batches API",
@@ -43,13 +44,12 @@ def span(seconds: float) -> str:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.5:
         return f"{seconds:.0f} s"
-    minutes, hours, days = round(seconds / 60), int(seconds // 3600), int(seconds // 86_400)
-    if minutes < 60:
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if hours == 0:
         return f"{minutes} min"
-    if days < 2:
-        rest = int(seconds // 60) % 60
-        return f"{hours} h {rest} min" if rest else f"{hours} h"
-    return f"{days} days"
+    if hours < 48:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{hours // 24} days"
 
 
 def ago(moment: datetime, now: datetime | None = None) -> str:
