@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.echo import is_echo, without_echo
-from nexus_tasks.cognition.mind import Errand, Mind, ask
+from nexus_tasks.cognition.mind import GAVE_UP, Errand, Mind, ask
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.errors import InvalidAnswer, Permanent
 from nexus_tasks.llm.answers import DeriveMaterial, Line, Observation, Observations
@@ -68,7 +68,7 @@ def plan(
     if state == "done":
         return Plan(outcome=JobOutcome(status="already_derived"))
     if state == "dead":
-        return Plan(outcome=JobOutcome(status="dead"))
+        return Plan(outcome=GAVE_UP)
     if alone:
         return Plan(memory_ids=(memory_id,))
     if batch:

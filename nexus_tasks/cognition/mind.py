@@ -16,6 +16,11 @@ from nexus_tasks.storage import ledger
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.types import JobOutcome
 
+# A job asked for work whose dead letter is still open: only a retry of that one does it.
+GAVE_UP = JobOutcome(
+    status="dead", details={"error": "An earlier job for this gave up: see `nexus jobs list --status dead`."}
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mind:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks import Nexus
+from nexus_tasks import Nexus, derive_memory
 from nexus_tasks.cognition import derive
+from nexus_tasks.errors import JobFailed
 from tests.deployment import Deployment
-from tests.integration.inline import facts, say, time_passes, waiting, work
+from tests.integration.inline import NAMESPACE, facts, say, time_passes, waiting, work
 from tests.standin import Fault, StandIn, faults
 
 Claude = Callable[..., Deployment]
@@ -56,7 +57,12 @@ def test_one_message_that_no_answer_can_be_had_for_dies_alone(
     assert runs == [("completed", 11)]
 
     standin.heal()
-    [(job_id,)] = here.sql("SELECT job_id FROM dead_letters")
+    [(job_id, memory_id)] = here.sql("SELECT job_id, (args->>'memory_id')::bigint FROM dead_letters")
+    here.flush()  # and with them the claim's marker
+    other = derive_memory.delay(namespace=NAMESPACE, memory_id=memory_id, observer="assistant")
+    work("derive_memory")
+    with pytest.raises(JobFailed, match="An earlier job for this gave up"):
+        other.wait(5)
     Nexus().retry_job(job_id)
     work("derive_memory")
     assert dead(here) == []
