@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nexus_tasks.cognition import prompts
-from nexus_tasks.cognition.mind import Errand, Mind, ask
+from nexus_tasks.cognition.mind import GAVE_UP, Errand, Mind, ask
 from nexus_tasks.llm.answers import Fact, Insight, Reflection, ReflectMaterial, Relation
 from nexus_tasks.llm.base import Request
 from nexus_tasks.storage import embeddings, facts, perspectives, reflections
@@ -49,6 +49,8 @@ def reflect_perspective(mind: Mind, errand: Errand, observer: str, subject: str)
             return errand.commit(tx, JobOutcome(status="empty")), False
         if perspective.held:
             return errand.commit(tx, JobOutcome(status="needs_review", details={"plan": perspective.held})), False
+        if perspective.dead:
+            return errand.commit(tx, GAVE_UP), False
         new = reflections.unreflected_facts(tx, perspective, FACTS_PER_RUN)
         if not new:
             return errand.commit(tx, JobOutcome(status="unchanged")), False
@@ -132,6 +134,8 @@ def _apply(
     with mind.database.transaction() as tx:
         locked = perspectives.locked(tx, errand.namespace_id, perspective.observer, [perspective.subject])
         held = locked[perspective.subject]
+        if held.reflected_through != perspective.reflected_through:
+            return errand.commit(tx, JobOutcome(status="superseded")), False
         found = reflections.by_id(tx, changes.facts())
         standing = {i: memory for i, memory in found.items() if memory.valid_to is None}
         fresh = [r for r in changes.relations if not reflections.related(tx, r.new_id, r.old_id)]
@@ -140,8 +144,7 @@ def _apply(
             plan = _plan(changes, doomed)
             reflections.hold(tx, held.id, plan)
             return errand.commit(tx, JobOutcome(status="needs_review", details={"plan": plan})), False
-        if not perspectives.advance(tx, held.id, seen=perspective.reflected_through, through=new[-1].id):
-            return errand.commit(tx, JobOutcome(status="superseded")), False
+        perspectives.advance(tx, held.id, seen=perspective.reflected_through, through=new[-1].id)
         counts = {"reinforced": 0, "contradictions": 0, "superseded": 0, "insights": 0}
         made = [
             *(memory for r in fresh for memory in _relate(tx, held, r, standing, counts, made_by)),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import func, insert, or_, select, text, update
+from sqlalchemy import func, insert, null, or_, select, text, update
 
 from nexus_tasks.storage import facts
 from nexus_tasks.storage.engine import Transaction
@@ -88,7 +88,12 @@ def related(tx: Transaction, first: int, second: int) -> bool:
     )
     both = (
         select(Evidence.memory_id)
-        .where(Evidence.role.in_(("reinforces", "contradicts")), Evidence.source_id.in_((first, second)))
+        .join(Memory, Memory.id == Evidence.memory_id)
+        .where(
+            Memory.level.in_(("derived", "contradiction")),  # not a third fact that reinforces each of them
+            Evidence.role.in_(("reinforces", "contradicts")),
+            Evidence.source_id.in_((first, second)),
+        )
         .group_by(Evidence.memory_id)
         .having(func.count(func.distinct(Evidence.source_id)) == 2)
     )
@@ -163,18 +168,20 @@ def weaken(tx: Transaction, memory_id: int, by: float) -> None:
 
 
 def supersede(tx: Transaction, old: Memory, new: Memory) -> None:
-    """Let ``new`` take the place of ``old`` from the time it became valid."""
+    """Let ``new`` take the place of ``old`` from the time it became valid; an ``old`` that came later never held."""
+    ends = new.valid_from or datetime.now(UTC)
     tx.execute(
         update(Memory)
         .where(Memory.id == old.id, Memory.valid_to.is_(None))
-        .values(valid_to=new.valid_from or datetime.now(UTC), superseded_by=new.id)
+        .values(valid_to=max(ends, old.valid_from or ends), superseded_by=new.id)
     )
     facts.link(tx, new.namespace_id, new.id, [old.id], "supersedes")
 
 
 def hold(tx: Transaction, perspective_id: int, plan: dict[str, Any] | None) -> None:
     """Hold a reflection's plan for review, or lift that."""
-    tx.execute(update(PerspectiveRow).where(PerspectiveRow.id == perspective_id).values(held=plan))
+    held = null() if plan is None else plan  # a plain None would become JSON's null, which IS NOT NULL
+    tx.execute(update(PerspectiveRow).where(PerspectiveRow.id == perspective_id).values(held=held))
 
 
 def archive_raw(tx: Transaction, namespace_id: int, before: datetime) -> int:
@@ -186,7 +193,8 @@ def archive_raw(tx: Transaction, namespace_id: int, before: datetime) -> int:
             FROM sessions AS s
             WHERE m.namespace_id = :namespace AND m.level = 'raw' AND m.archived_at IS NULL AND m.created_at < :before
               AND s.id = m.session_id AND m.seq <= s.digest_end_seq
-              AND NOT EXISTS (SELECT 1 FROM derivations AS d WHERE d.memory_id = m.id AND d.state = 'wanted')
+              AND EXISTS (SELECT 1 FROM derivations AS d WHERE d.memory_id = m.id)
+              AND NOT EXISTS (SELECT 1 FROM derivations AS d WHERE d.memory_id = m.id AND d.state <> 'done')
             RETURNING m.id
             """
         ),
