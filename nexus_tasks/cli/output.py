@@ -33,7 +33,8 @@ def json_wanted() -> bool:
 
 def emit(document: object) -> None:
     """Print one JSON document; times in ISO 8601 with a zone."""
-    print(json.dumps(document, default=_plain, ensure_ascii=False, indent=2))
+    unicode = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
+    print(json.dumps(document, default=_plain, ensure_ascii=not unicode, indent=2))
 
 
 def _plain(value: object) -> Any:

@@ -12,24 +12,31 @@ from nexus_tasks.errors import QueueUnavailable
 _OWN = "No worker answers: nothing is derived until one runs. Start one with `celery -A nexus_tasks worker`."
 _EMBEDDED = "No worker runs: jobs wait until one does. Start one with `nexus up`."
 
+_TEMPORARY = "nexus-temporary-"  # how the nodes of `stack.temporary_worker` begin
+_PING_SECONDS = 1.0
+
 
 def alive() -> bool:
-    """Whether a worker answers, or a stack of this home is up. A broker that is away has none.
+    """Whether a stack of this home is up, or a worker answers that is there to stay.
+
+    One that another command started for itself does not count: it may be gone before our jobs are done.
 
     Raises:
         QueueUnavailable: the broker does not answer.
     """
     from kombu.exceptions import OperationalError
 
+    from nexus_tasks.celery import app
     from nexus_tasks.settings import get_settings
 
     settings = get_settings()
     if settings.embedded and stack.supervisor_pid(settings.home) is not None:
         return True
     try:
-        return stack.worker_alive()
+        answers = app.control.broadcast("ping", reply=True, timeout=_PING_SECONDS, limit=1) or []
     except OperationalError as error:
         raise QueueUnavailable(f"The broker does not answer: {str(error).rstrip('.')}.") from error
+    return any(not node.startswith(_TEMPORARY) for answer in answers for node in answer)
 
 
 def say_when_there_is_none() -> None:
