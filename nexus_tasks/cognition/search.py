@@ -23,7 +23,7 @@ from nexus_tasks.types import Recall, Recalls
 
 K1, B = 1.2, 0.75
 NEIGHBOUR_SHARE = 0.25
-CANDIDATES = 200  # per arm
+CANDIDATES = 200  # per arm, or as many as are asked for
 MOST_WORDS = 32
 VECTOR_WEIGHT = 0.3  # hashed n-grams find near wordings; words say more
 CONFIDENCE_WEIGHT, RECENCY_WEIGHT = 0.05, 0.02  # they only break near-ties
@@ -33,13 +33,14 @@ DECAY_PER_DAY = 0.01
 def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> Recalls:
     """The memories that best answer ``query``, best first."""
     terms = query_words(query)
+    candidates = max(CANDIDATES, limit)
     rows: dict[int, Row] = {}
     lexical: dict[int, float] = {}
     if terms:
-        found = memories.by_words(tx, wanted, terms, CANDIDATES)
+        found = memories.by_words(tx, wanted, terms, candidates)
         rows |= {row.memory.id: row for row in found}
         lexical = _bm25(tx, wanted.namespace_id, terms, found)
-    near = memories.by_vector(tx, wanted, embedder.name, embedder.embed([query])[0], CANDIDATES)
+    near = memories.by_vector(tx, wanted, embedder.name, embedder.embed([query])[0], candidates)
     rows |= {row.memory.id: row for row, _ in near}
     vector = {row.memory.id: similarity for row, similarity in near}
     lexical = _supported(tx, rows, lexical)
@@ -72,9 +73,8 @@ def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limi
 
 
 def query_words(query: str) -> list[str]:
-    """The words of a query that say something, without repeats, at most 32; all its words when none does."""
-    said = list(dict.fromkeys(word.replace("'", "") for word in words(query) if word not in STOP_WORDS))
-    return [word for word in said if word.isalnum()][:MOST_WORDS]
+    """The words of a query that say something, without repeats, at most 32."""
+    return list(dict.fromkeys(word for word in words(query) if word not in STOP_WORDS))[:MOST_WORDS]
 
 
 def effective_confidence(row: Row) -> float:

@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from sqlalchemy import Engine, create_engine
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.orm import Session as _Session
 
-from nexus_tasks.errors import SchemaOutdated, Transient
+from nexus_tasks.errors import InvalidInput, SchemaOutdated, Transient
 
 # Postgres error classes that pass by themselves: connection trouble, rollback (deadlock, serialisation), resources,
 # operator intervention, and the system's own errors.
@@ -43,10 +43,13 @@ class Database:
         Raises:
             Transient: the server is away, restarting, out of connections, or chose this transaction in a deadlock.
             SchemaOutdated: a table or column is missing.
+            InvalidInput: a text holds what Postgres cannot: a NUL character or half a surrogate pair.
         """
         try:
             with Transaction(self.engine, expire_on_commit=False) as session, session.begin():
                 yield session
+        except UnicodeEncodeError as error:
+            raise InvalidInput("A text holds half a surrogate pair, which is no character.") from error
         except DBAPIError as error:
             raise _translate(error) from error
 
@@ -62,6 +65,8 @@ def _translate(error: DBAPIError) -> Exception:
     if error.connection_invalidated or isinstance(error, OperationalError) or state.startswith(_PASSING):
         # Only the first line: libpq repeats it for each address and adds hints about the server's own host.
         return Transient(f"Postgres: {str(error.orig).strip().splitlines()[0] if str(error.orig) else 'no answer'}.")
+    if isinstance(error, DataError) and "NUL" in str(error.orig):  # the driver's own check: it has no code
+        return InvalidInput("A text holds a NUL character, which Postgres cannot store.")
     return error
 
 

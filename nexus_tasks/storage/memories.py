@@ -90,8 +90,8 @@ def get(tx: Transaction, namespace_id: int, memory_id: int) -> Row | None:
 
 
 def by_words(tx: Transaction, wanted: Filter, words: Sequence[str], limit: int) -> list[Row]:
-    """Memories with any of ``words`` (plain lower-case words), those with most and closest ones first."""
-    query = func.to_tsquery("english", " | ".join(words))
+    """Memories with any of ``words``, those with most and closest ones first."""
+    query = func.to_tsquery("english", " | ".join(map(_lexeme, words)))
     ranked = func.ts_rank_cd(Memory.tsv, query)
     return _rows(
         tx,
@@ -100,6 +100,11 @@ def by_words(tx: Transaction, wanted: Filter, words: Sequence[str], limit: int) 
         .order_by(ranked.desc(), Memory.id)
         .limit(limit),
     )
+
+
+def _lexeme(word: str) -> str:
+    """A word as ``to_tsquery`` takes it: quoted, so that "10:30" is no operator and is parsed as the texts were."""
+    return "'" + word.replace("\\", "").replace("'", "''") + "'"
 
 
 def by_vector(tx: Transaction, wanted: Filter, model: str, vector: Vectors, limit: int) -> list[tuple[Row, float]]:
@@ -130,9 +135,10 @@ def frequencies(tx: Transaction, namespace_id: int, words: Sequence[str]) -> tup
             FROM unnest(CAST(:words AS text[])) AS word
             """
         ),
-        {"namespace": namespace_id, "words": list(words)},
+        {"namespace": namespace_id, "words": [_lexeme(word) for word in words]},
     )
-    return int(total), float(length), {word: int(n) for word, n in counted}
+    found = {lexeme: int(n) for lexeme, n in counted}
+    return int(total), float(length), {word: found[_lexeme(word)] for word in words}
 
 
 def evidence(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[Citation, ...]]:

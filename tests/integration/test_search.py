@@ -1,0 +1,225 @@
+"""Search: what its filters mean, what comes with a hit, and that no query breaks it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nexus_tasks import Nexus
+from nexus_tasks.errors import InvalidInput, NotFound
+from tests.deployment import Deployment
+from tests.integration.inline import NAMESPACE, facts, observations, say, work
+from tests.standin import StandIn
+
+DAY = timedelta(days=1)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def found(query: str, **wanted: Any) -> list[str]:
+    """The contents of the hits, best first."""
+    return [hit.content for hit in Nexus().search(NAMESPACE, query, **wanted)]
+
+
+def talk(*said: str, session: str = "chat", author: str = "ann", **options: Any) -> None:
+    """Messages of one author, a day apart."""
+    messages = [
+        {"content": text, "author": author, "id": f"{session}-{n}", "occurred_at": START + n * DAY}
+        for n, text in enumerate(said)
+    ]
+    say(*messages, session=session, **options)
+
+
+# --- filters ----------------------------------------------------------------------------------------------------------
+def test_each_filter_narrows_and_all_of_them_together(claude: Any, standin: StandIn) -> None:
+    claude()
+    Nexus().create_namespace(NAMESPACE, observers=["assistant", "coach"])
+    standin.answer(
+        "derive",
+        lambda call: observations(
+            {"content": f"Tea of {call.parts[-1]}", "sources": [3], "subject": "bob"}
+            if "[3]" in call.parts[0]
+            else {"content": f"Tea of {call.parts[-1]}", "sources": [1]}
+        ),
+    )
+    talk("I like tea.", "I like tea a lot.")
+    talk("Tea for me.", session="bob's", author="bob")
+    work("derive_memory")
+    raw = {"I like tea.", "I like tea a lot.", "Tea for me."}
+    assert set(found("tea", levels=["raw"])) == raw
+    assert {hit.level for hit in Nexus().search(NAMESPACE, "tea")} == {"raw", "explicit"}
+    assert len(found("tea", levels=["explicit"])) == 4
+    by_observer = Nexus().search(NAMESPACE, "tea", observer="coach")
+    assert {hit.observer for hit in by_observer} == {"coach", None}  # a message is heard by every observer
+    assert {hit.subject for hit in Nexus().search(NAMESPACE, "tea", subject="bob")} == {"bob"}
+    assert set(found("tea", session_key="bob's", levels=["raw"])) == {"Tea for me."}
+    [one] = Nexus().search(NAMESPACE, "tea", observer="coach", subject="bob", session_key="bob's", levels=["explicit"])
+    assert (one.observer, one.subject, one.session_key) == ("coach", "bob", "bob's")
+    assert found("tea", session_key="nowhere") == found("tea", observer="x", levels=["explicit"]) == []
+
+
+@pytest.mark.usefixtures("here")
+def test_the_limit_is_kept_and_so_is_its_range() -> None:
+    talk(*(f"Tea number {i}." for i in range(450)), observers=[])
+    assert len(found("tea", limit=1_000)) == 450
+    assert len(found("tea", limit=7)) == 7
+    assert len(found("tea")) == 10
+    for limit in (0, -1, 1_001):
+        with pytest.raises(InvalidInput, match="limit"):
+            found("tea", limit=limit)
+
+
+def test_archived_and_superseded_memories_are_found_only_when_they_are_meant(here: Deployment) -> None:
+    talk("I live in Porto.", "I live in Lisbon.", "I live in Faro.", observers=[])
+    here.sql("UPDATE memories SET archived_at = now() WHERE content LIKE '%Porto%'")
+    here.sql("UPDATE memories SET valid_to = :t WHERE content LIKE '%Lisbon%'", t=START + 3 * DAY)
+    assert found("I live in") == ["I live in Faro."]
+    assert set(found("I live in", levels=["raw"])) == {"I live in Porto.", "I live in Faro."}
+    assert set(found("I live in", as_of=START + 1.5 * DAY)) == {"I live in Porto.", "I live in Lisbon."}
+    assert found("I live in", as_of=START - DAY) == []
+    assert set(found("I live in", as_of=datetime.max)) == {"I live in Porto.", "I live in Faro."}
+    assert found("I live in", as_of=datetime.min) == []
+
+
+def test_a_hit_comes_with_its_evidence_and_why_it_was_found(claude: Any, standin: StandIn) -> None:
+    claude()
+    standin.answer("derive", lambda _: observations(("Ann likes tea.", [1, 2])))
+    talk("I like tea.", "Tea it is.")
+    work("derive_memory")
+    hit = Nexus().search(NAMESPACE, "who likes tea?", levels=["explicit"])[0]
+    assert [(edge.id, edge.external_id, edge.role) for edge in hit.evidence] == [
+        (1, "chat-0", "derived_from"),
+        (2, "chat-1", "derived_from"),
+    ]
+    assert set(hit.why) == {"words", "vector"}
+    raw = Nexus().search(NAMESPACE, "who likes tea?", levels=["raw"])
+    assert {one.external_id for one in raw} == {"chat-0", "chat-1"}
+    assert raw.missing_embeddings == 0
+    talk("Not derived, so without a vector.", session="later", observers=[])
+    assert Nexus().search(NAMESPACE, "vector").missing_embeddings == 1
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("said", "asked"),
+    [
+        ("We meet at 10:30 tomorrow.", "10:30"),
+        ("The rent is 4,000 euros.", "4,000"),
+        ("It weighs 3.5kg.", "3.5kg"),
+        ("Python 3.11.2 is out.", "version 3.11.2"),
+        ("मैं हिन्दी बोलता हूँ।", "हिन्दी"),
+        ("Ich wohne in Köln.", "KÖLN"),
+        ("I read O'Neil's book.", "o'neil"),
+        ("I can't swim.", "can't swim"),
+    ],
+)
+def test_words_are_found_whatever_they_are_made_of(said: str, asked: str) -> None:
+    talk("Something else.", said, "Yet another thing.", observers=[])  # without vectors: by words alone
+    assert found(asked) == [said]
+
+
+ODD = [
+    "!!!",
+    "'",
+    '"',
+    "''' \"\"\"",
+    "& | ! ( ) <-> :*",
+    "tea & | coffee",
+    "tea:*",
+    "!tea",
+    "(tea",
+    "tea <-> ",
+    "\\",
+    "tea\\'",
+    "%_%",
+    "\0",
+    "tea\0tea",
+    "\ud800",
+    "🍵",
+    "🍵 tea",
+    "the a of",
+    "NULL; DROP TABLE memories; --",
+    ":param %(x)s {}",
+    "x" * 10_000,
+    "tea " * 2_500,
+    " ".join(f"word{i}" for i in range(2_000)),
+    "\u200b",
+    "ﷺ" * 100,
+    "ا" * 3_000,
+    "1" * 5_000,
+    "1:2:3:4",
+    "....",
+    "a'b''c",
+]
+
+
+@pytest.mark.usefixtures("here")
+def test_no_query_breaks_the_search() -> None:
+    talk("I like tea.", "I like coffee.", observers=[])
+    for query in ODD:
+        hits = Nexus().search(NAMESPACE, query)
+        assert len(hits) <= 2
+        Nexus().context(NAMESPACE, query=query, session_key="chat", max_tokens=200)
+    for blank in ("", "   ", "\n"):
+        with pytest.raises(InvalidInput, match="query"):
+            Nexus().search(NAMESPACE, blank)
+
+
+@pytest.mark.usefixtures("here")
+def test_no_text_breaks_the_search() -> None:
+    talk("I like tea.", "I like coffee.", observers=[])
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.text(min_size=1, max_size=60))
+    def ask(query: str) -> None:
+        if query.strip():
+            Nexus().search(NAMESPACE, query, limit=3)
+
+    ask()
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("odd", ["\0", "a\0b", "\ud800", "'; --", "%", "🍵", "x" * 10_000])
+def test_no_filter_breaks_the_search(odd: str) -> None:
+    talk("I like tea.", observers=[])
+    for name in ("observer", "subject", "session_key"):
+        try:
+            assert Nexus().search(NAMESPACE, "tea", **{name: odd}, levels=["explicit"]) == []
+            Nexus().context(NAMESPACE, **{name: odd}, max_tokens=100)
+        except InvalidInput:
+            continue
+
+
+# --- namespaces -------------------------------------------------------------------------------------------------------
+def test_nothing_leaks_from_one_namespace_into_another(claude: Any, standin: StandIn) -> None:
+    """The same session keys, message ids, authors and observers; and the ids of the one asked for in the other."""
+    claude()
+    nexus = Nexus()
+    for name, drink in (("one", "kombucha"), ("two", "espresso")):
+        message = {"content": f"I like {drink}.", "author": "ann", "id": "m1"}
+        nexus.ingest(name, "chat", [message], end=True)
+    work()
+    for name, drink, other in (("one", "kombucha", "espresso"), ("two", "espresso", "kombucha")):
+        for text in (f"I like {other}", "ann", "like", "chat"):
+            hits = nexus.search(name, text, limit=100)
+            assert hits
+            assert not [hit for hit in hits if other in hit.content]
+            assert {edge.external_id for hit in hits for edge in hit.evidence} <= {"m1", None}
+        for options in ({}, {"query": f"I like {other}"}, {"session_key": "chat"}, {"observer": "assistant"}):
+            block = nexus.context(name, **options)
+            assert drink in block.text
+            assert other not in block.text
+        assert not [memory for memory in nexus.memories(name) if other in memory["content"]]
+        assert [turn["content"] for turn in nexus.session(name, "chat")["said"]] == [f"I like {drink}."]
+        assert [session["messages"] for session in nexus.sessions(name)] == [1]
+    theirs = {memory["id"] for memory in nexus.memories("two")}
+    for memory_id in theirs:
+        with pytest.raises(NotFound):
+            nexus.memory("one", memory_id)
+    assert nexus.ingest("one", "chat", [{"content": "Another.", "author": "ann", "id": "m2"}]).stored == 1
+    assert not [call for call in standin.counters.requests if "kombucha" in call.text and "espresso" in call.text]
+    assert len(facts("one")) == len(facts("two")) == 1
