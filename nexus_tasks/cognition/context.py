@@ -7,6 +7,7 @@ recency is measured from the newest memory, not from the clock.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,7 +19,7 @@ from nexus_tasks.storage import digests, memories, messages, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.memories import Filter, Row
 from nexus_tasks.text import estimate_tokens, shorten
-from nexus_tasks.types import ContextBlock, ContextSection
+from nexus_tasks.types import ContextBlock, ContextSection, to_utc
 
 Format = Literal["text", "anthropic", "json"]
 
@@ -53,29 +54,40 @@ class _Sheet:
     lines: list[str] = field(default_factory=list)
     citations: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def section(self, title: str, rows: Sequence[Row], allowance: float, render: Callable[[Row], str]) -> float:
-        """Add a section of as many rows as fit; returns what is left of ``allowance`` (tokens)."""
+    def section(
+        self,
+        title: str,
+        rows: Sequence[Row],
+        allowance: float,
+        render: Callable[[Row], str],
+        *,
+        oldest_first: bool = False,
+    ) -> float:
+        """Add a section of as many rows as fit, the first ones first; returns what is left of ``allowance`` tokens."""
         heading = f"## {title}"
         budget = min(int(allowance), self.max_tokens - self.used) - _cost(heading)
-        lines: list[str] = []
-        ids: list[int] = []
+        chosen: list[tuple[Row, str]] = []
         spent = 0
         for row in rows:
-            line = f"- [m{row.memory.id}] {render(row)}"
+            line = " ".join(f"- [m{row.memory.id}] {render(row)}".split())
             if spent + _cost(line) > budget:
                 # A digest is worth its beginning; a fact cut in half is worth nothing.
-                if lines or not row.memory.level.startswith("summary") or budget < 20:
+                if chosen or not row.memory.level.startswith("summary") or budget < 20:
                     continue
                 line = shorten(line, 4 * (budget - 1))
-            lines.append(line)
-            ids.append(row.memory.id)
+            chosen.append((row, line))
             spent += _cost(line)
-            self.citations[f"m{row.memory.id}"] = {"id": row.memory.id, "external_id": row.memory.external_id}
-        if not lines:
+        if not chosen:
             return allowance
+        if oldest_first:
+            chosen.sort(key=lambda pair: pair[0].memory.seq or 0)
+        for row, _ in chosen:
+            self.citations[f"m{row.memory.id}"] = {"id": row.memory.id, "external_id": row.memory.external_id}
         tokens = spent + _cost(heading)
-        self.lines += [heading, *lines]
-        self.sections.append(ContextSection(name=title.lower(), tokens=tokens, ids=tuple(ids)))
+        self.lines += [heading, *(line for _, line in chosen)]
+        self.sections.append(
+            ContextSection(name=title.lower(), tokens=tokens, ids=tuple(row.memory.id for row, _ in chosen))
+        )
         self.used += tokens
         return allowance - tokens
 
@@ -98,7 +110,7 @@ def assemble(tx: Transaction, embedder: Embedder, ask: Ask) -> ContextBlock:
     )
     sheet.section("Reflections", _ranked(tx, wanted, "derived"), SHARE_REFLECTIONS * whole + spare, _about)
     sheet.section("Facts", _facts(tx, embedder, wanted, ask), whole, _about)
-    sheet.section("Not yet derived", _tail(tx, ask), whole, _said)
+    sheet.section("Not yet derived", _tail(tx, ask), whole, _said, oldest_first=True)
     text = "\n".join(sheet.lines)
     return ContextBlock(
         namespace=ask.namespace,
@@ -115,10 +127,41 @@ def rendered(block: ContextBlock, form: Format) -> ContextBlock:
     if form == "anthropic":
         content = [{"type": "text", "text": block.text}] if block.text else []
         return replace(block, messages=({"role": "user", "content": content},) if content else ())
-    if form == "json":
-        body = {"namespace": block.namespace, "sections": [{"name": s.name, "ids": s.ids} for s in block.sections]}
-        return replace(block, text=json.dumps({**body, "lines": block.text.splitlines()}, ensure_ascii=False))
-    return block
+    return _as_json(block) if form == "json" else block
+
+
+def _as_json(block: ContextBlock) -> ContextBlock:
+    """The block as a JSON object, less the last lines for which its punctuation leaves no room; ``{}`` without any."""
+    cited = sum(len(section.ids) for section in block.sections)
+    # The longest beginning that fits: the length of the text grows with the number of lines.
+    most = bisect_right(range(cited + 1), block.max_tokens, key=lambda n: estimate_tokens(_json(_first(block, n)))) - 1
+    if most < 0:
+        return replace(block, text="{}", tokens=1, sections=(), citations={})
+    kept = _first(block, most)
+    text = _json(kept)
+    return replace(kept, text=text, tokens=estimate_tokens(text))
+
+
+def _first(block: ContextBlock, cited: int) -> ContextBlock:
+    """The block with only the first so many of its cited lines."""
+    lines, sections, at = block.text.splitlines(), list[ContextSection](), 0
+    kept: list[str] = []
+    for section in block.sections:
+        ids = section.ids[:cited]
+        if ids:
+            chosen = lines[at : at + 1 + len(ids)]
+            kept += chosen
+            sections.append(replace(section, ids=ids, tokens=sum(map(_cost, chosen))))
+        at += 1 + len(section.ids)
+        cited -= len(ids)
+    citations = {f"m{i}": block.citations[f"m{i}"] for section in sections for i in section.ids}
+    return replace(block, text="\n".join(kept), sections=tuple(sections), citations=citations)
+
+
+def _json(block: ContextBlock) -> str:
+    sections = [{"name": section.name, "ids": section.ids} for section in block.sections]
+    body = {"namespace": block.namespace, "sections": sections, "lines": block.text.splitlines()}
+    return json.dumps(body, ensure_ascii=False)
 
 
 def _digests(tx: Transaction, ask: Ask) -> list[Row]:
@@ -160,23 +203,23 @@ def _facts(tx: Transaction, embedder: Embedder, wanted: Filter, ask: Ask) -> lis
         namespace_id=wanted.namespace_id, observer=wanted.observer, subject=wanted.subject, levels=("explicit",)
     )
     hits = search(tx, embedder, narrowed, ask.query, POOL)
-    found = [memories.get(tx, ask.namespace_id, hit.id) for hit in hits]
-    return [row for row in found if row and row.memory.confidence >= MIN_CONFIDENCE["explicit"]]
+    found = memories.by_id(tx, ask.namespace_id, [hit.id for hit in hits])
+    return [found[hit.id] for hit in hits if found[hit.id].memory.confidence >= MIN_CONFIDENCE["explicit"]]
 
 
 def _tail(tx: Transaction, ask: Ask) -> list[Row]:
-    """The session's messages that no fact has been derived from yet, oldest first."""
+    """The session's messages that no fact has been derived from yet, newest first: those are what was said last."""
     session = sessions.find(tx, ask.namespace_id, ask.session_key) if ask.session_key else None
     if session is None:
         return []
     waiting = {memory_id for memory_id, _ in sessions.wanted_memories(tx, session.id)}
-    raw = messages.window(tx, session.id, 0, session.last_seq, limit=POOL)
+    raw = reversed(messages.window(tx, session.id, 0, session.last_seq, limit=POOL))
     return [Row(memory=m, session_key=ask.session_key, observer=None, subject=m.author) for m in raw if m.id in waiting]
 
 
 def _about(row: Row) -> str:
-    return f"{row.memory.occurred_at:%Y-%m-%d} {row.subject}: {' '.join(row.memory.content.split())}"
+    return f"{to_utc(row.memory.occurred_at):%Y-%m-%d} {row.subject}: {row.memory.content}"
 
 
 def _said(row: Row) -> str:
-    return f"{row.memory.occurred_at:%Y-%m-%d %H:%M} {row.memory.author}: {' '.join(row.memory.content.split())}"
+    return f"{to_utc(row.memory.occurred_at):%Y-%m-%d %H:%M} {row.memory.author}: {row.memory.content}"

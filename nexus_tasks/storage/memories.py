@@ -89,6 +89,12 @@ def get(tx: Transaction, namespace_id: int, memory_id: int) -> Row | None:
     return next(iter(_rows(tx, query)), None)
 
 
+def by_id(tx: Transaction, namespace_id: int, memory_ids: Sequence[int]) -> dict[int, Row]:
+    """The memories of these ids, whatever their state."""
+    query = _base(*_COLUMNS).where(Memory.namespace_id == namespace_id, Memory.id.in_(memory_ids))
+    return {row.memory.id: row for row in _rows(tx, query)}
+
+
 def by_words(tx: Transaction, wanted: Filter, words: Sequence[str], limit: int) -> list[Row]:
     """Memories with any of ``words``, those with most and closest ones first."""
     query = func.to_tsquery("english", " | ".join(map(_lexeme, words)))

@@ -14,6 +14,7 @@ from importlib import resources
 
 from nexus_tasks.llm.answers import Line
 from nexus_tasks.llm.base import Purpose
+from nexus_tasks.types import to_utc
 
 _CLOSING = re.compile(r"</(?=\s*(?:transcript|facts|previous)\b)", re.IGNORECASE)
 
@@ -38,8 +39,8 @@ def transcript(lines: Iterable[Line]) -> str:
 
 
 def moment(when: datetime) -> str:
-    """A UTC time to the second, as the prompts show it."""
-    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
+    """A time to the second in UTC, as the prompts show it, whatever zone the database speaks."""
+    return to_utc(when).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def inert(text: str) -> str:
