@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus, derive_memory
+from nexus_tasks.cognition import derive
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
-from tests.integration.inline import NAMESPACE, answers, dump, facts, observations, pending, say, work
-from tests.standin import StandIn
+from tests.integration.inline import NAMESPACE, answers, dump, errand, facts, observations, pending, say, work
+from tests.standin import Call, StandIn
 
 Claude = Callable[..., Deployment]
 
@@ -265,6 +266,27 @@ def test_a_message_is_derived_once_however_often_it_is_asked_for(claude: Claude,
     del before["job_runs"]
     assert dump(here, "job_runs") == before
     assert standin.counters.purposes["derive"] == 1
+
+
+def test_a_run_that_was_overtaken_stores_no_fact_twice(claude: Claude, standin: StandIn) -> None:
+    """A zombie: its answer comes after another run has derived some of its messages."""
+    claude()
+    ids = say("I like tea.", "I moved to Lisbon.")
+
+    def overtaken(_: Call) -> Any:
+        if standin.counters.calls == 1:
+            other, _ = derive.derive(runtime().mind, errand(), "assistant", ids[:1])
+            assert (other.status, other.details["facts"]) == ("completed", 1)
+            return observations(("First, told late.", ids[:1]), ("Second.", ids[1:]), ("Both, told late.", ids))
+        return observations(("First.", ids[:1]))
+
+    standin.answer("derive", overtaken)
+    outcome, _ = derive.derive(runtime().mind, errand(), "assistant", ids)
+    assert (outcome.status, outcome.details["facts"], outcome.details["batch"]) == ("completed", 1, 1)
+    assert contents() == ["First.", "Second."]
+    late, _ = derive.derive(runtime().mind, errand(), "assistant", ids)
+    assert (late.status, late.details["facts"]) == ("already_derived", 0)
+    assert contents() == ["First.", "Second."]
 
 
 def test_a_reflection_that_is_held_or_given_up_is_not_asked_for_by_new_facts(claude: Claude, standin: StandIn) -> None:

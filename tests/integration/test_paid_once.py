@@ -11,6 +11,8 @@ from sqlalchemy import create_engine, text
 
 from nexus_tasks import Nexus, reflect_perspective
 from nexus_tasks.cognition import derive, digest, reflect
+from nexus_tasks.storage import runs
+from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment, eventually
 from tests.integration.inline import NAMESPACE, answers, facts, say, time_passes, waiting, work
 from tests.standin import Call, StandIn, faults
@@ -111,6 +113,21 @@ def test_of_a_digest_in_chunks_only_those_without_an_answer_are_asked_again(clau
     assert [call.outcome for call in standin.counters.requests] == ["ok", "ok", "529", "529", "ok", "ok"]
     assert here.sql("SELECT * FROM saved_answers") == []
     assert here.sql("SELECT sum(model_calls) FROM job_runs") == [(4,)]
+
+
+def test_an_answer_that_nobody_came_back_for_is_pruned(claude: Claude) -> None:
+    here = claude()
+    Nexus().create_namespace(NAMESPACE)
+    for days in (29, 31):
+        here.sql(
+            "INSERT INTO saved_answers (namespace_id, request_hash, answer, created_at)"
+            " SELECT id, :hash, '{}', now() - make_interval(days => :days) FROM namespaces",
+            hash=f"after {days} days",
+            days=days,
+        )
+    with runtime().database.transaction() as tx:
+        assert runs.prune(tx)["saved_answers"] == 1
+    assert here.sql("SELECT request_hash FROM saved_answers") == [("after 29 days",)]
 
 
 # --- the prompt cache -------------------------------------------------------------------------------------------------
