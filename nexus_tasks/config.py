@@ -75,7 +75,8 @@ beat_schedule = {
 
 
 def __getattr__(name: str) -> str:
-    if name == "broker_url":
+    # The read and write addresses outrank CELERY_BROKER_URL, which is some other application's when it is exported.
+    if name in ("broker_url", "broker_read_url", "broker_write_url"):
         return _endpoints().broker_url
     if name == "result_backend":
         return _endpoints().result_url
@@ -83,4 +84,4 @@ def __getattr__(name: str) -> str:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), "broker_url", "result_backend"]
+    return [*globals(), "broker_url", "broker_read_url", "broker_write_url", "result_backend"]

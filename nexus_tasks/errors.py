@@ -64,12 +64,6 @@ class ConfigurationError(NexusError):
     default_remedy = "Compare the NEXUS_* variables with the settings table of the README, then run `nexus doctor`."
 
 
-class StorageUnavailable(NexusError):
-    """Postgres does not answer."""
-
-    default_remedy = "Check NEXUS_DATABASE_URL and that the server runs, then run `nexus doctor`."
-
-
 class SchemaOutdated(NexusError):
     """The database schema is not the one this version needs."""
 
@@ -112,6 +106,14 @@ class Transient(JobError):
     """Something outside failed in a way that passes: network, timeout, an overloaded server."""
 
     default_remedy = "Nothing to do: the job backs off and tries again for a day."
+
+
+class StorageUnavailable(Transient):
+    """Postgres does not answer."""
+
+    default_remedy = (
+        "Check NEXUS_DATABASE_URL and that the server runs, then run `nexus doctor`; jobs go on by themselves."
+    )
 
 
 class Throttled(Transient):

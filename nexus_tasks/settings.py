@@ -9,7 +9,7 @@ from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import platformdirs
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from nexus_tasks.errors import ConfigurationError
@@ -35,7 +35,7 @@ def _home() -> Path:
 class Settings(BaseSettings):
     """Settings of one process. Secrets are :class:`~pydantic.SecretStr`: they show in no log, ``repr`` or error."""
 
-    model_config = SettingsConfigDict(env_prefix="NEXUS_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="NEXUS_", env_ignore_empty=True, frozen=True, extra="ignore")
 
     home: Path = Field(default_factory=_home, description="folder of the embedded servers, logs and beat's schedule")
     database_url: SecretStr | None = Field(None, description="Postgres with pgvector; unset: embedded")
@@ -81,6 +81,11 @@ class Settings(BaseSettings):
     )
     digest_long_tokens: int = Field(1_800, ge=50, description="longest long digest")
     digest_chunk_tokens: int = Field(8_000, ge=500, description="a longer window is digested in chunks, then merged")
+
+    @field_validator("home")
+    @classmethod
+    def _home_of_a_user(cls, home: Path) -> Path:
+        return home.expanduser()
 
     @property
     def embedded(self) -> bool:

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.orm import Session as _Session
 
-from nexus_tasks.errors import InvalidInput, SchemaOutdated, Transient
+from nexus_tasks.errors import InvalidInput, SchemaOutdated, StorageUnavailable, Transient
 
 # Postgres error classes that pass by themselves: connection trouble, rollback (deadlock, serialisation), resources,
 # operator intervention, and the system's own errors.
@@ -41,7 +41,8 @@ class Database:
         """One transaction, READ COMMITTED, committed at the end of the block and rolled back on any error.
 
         Raises:
-            Transient: the server is away, restarting, out of connections, or chose this transaction in a deadlock.
+            StorageUnavailable: the server is away, restarting or out of connections.
+            Transient: it chose this transaction in a deadlock.
             SchemaOutdated: a table or column is missing.
             InvalidInput: a text holds what Postgres cannot: a NUL character or half a surrogate pair.
         """
@@ -64,7 +65,9 @@ def _translate(error: DBAPIError) -> Exception:
         return SchemaOutdated()
     if error.connection_invalidated or isinstance(error, OperationalError) or state.startswith(_PASSING):
         # Only the first line: libpq repeats it for each address and adds hints about the server's own host.
-        return Transient(f"Postgres: {str(error.orig).strip().splitlines()[0] if str(error.orig) else 'no answer'}.")
+        said = str(error.orig).strip().splitlines()
+        kind = Transient if state.startswith("40") else StorageUnavailable  # 40: chosen in a deadlock, all is well
+        return kind(f"Postgres: {said[0] if said else 'no answer'}.")
     if isinstance(error, DataError) and "NUL" in str(error.orig):  # the driver's own check: it has no code
         return InvalidInput("A text holds a NUL character, which Postgres cannot store.")
     return error

@@ -153,14 +153,18 @@ def dead_letters(
     return list(tx.execute(query).all())
 
 
-def recent(tx: Transaction, namespace_id: int | None = None, limit: int = 100) -> Sequence[tuple[JobRun, str]]:
-    """Finished runs with their namespaces, newest first."""
+def recent(
+    tx: Transaction, namespace_id: int | None = None, limit: int = 100, *, status: str | None = None
+) -> Sequence[tuple[JobRun, str]]:
+    """Finished runs with their namespaces, newest first; with ``status`` only those that ended so."""
     query = (
         select(JobRun, Namespace.name)
         .join(Namespace, Namespace.id == JobRun.namespace_id)
         .order_by(JobRun.finished_at.desc(), JobRun.id.desc())
         .limit(limit)
     )
+    if status is not None:
+        query = query.where(JobRun.status == status)
     if namespace_id is not None:
         query = query.where(JobRun.namespace_id == namespace_id)
     return list(tx.execute(query).all())

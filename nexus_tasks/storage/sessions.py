@@ -34,12 +34,20 @@ def get(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = Fa
 
 def end(tx: Transaction, session: Session) -> bool:
     """End a session and ask for its digest; ``False`` when nothing is new or the digest is asked for already."""
-    if session.ended_at is None:
+    ended_before = session.ended_at is not None
+    if not ended_before:
         tx.execute(update(Session).where(Session.id == session.id).values(ended_at=datetime.now(UTC)))
     if session.last_seq <= session.digest_end_seq or "session_end" in requested(tx, session.id):
         return False
+    if ended_before and _gave_up(tx, session.id):
+        return False  # nothing is new since its digest became a dead letter
     request_digest(tx, session, "session_end")
     return True
+
+
+def _gave_up(tx: Transaction, session_id: int) -> bool:
+    query = select(DigestRequest.id).where(DigestRequest.session_id == session_id, DigestRequest.dead)
+    return tx.scalar(query.limit(1)) is not None
 
 
 def request_digest(tx: Transaction, session: Session, reason: str) -> None:

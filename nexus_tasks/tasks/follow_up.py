@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import cast
 
@@ -15,6 +16,15 @@ from nexus_tasks.idempotency.request import Request
 from nexus_tasks.tasks.runtime import runtime
 
 log = logging.getLogger(__name__)
+_complained_at = float("-inf")
+
+
+def _complain(message: str, *values: object) -> None:
+    """One line a minute: a Redis that is away would otherwise cost several for every session that is ingested."""
+    global _complained_at
+    if time.monotonic() - _complained_at >= 60:
+        _complained_at = time.monotonic()
+        log.warning(message, *values)
 
 
 def ask(requests: Sequence[Request]) -> list[Ticket]:
@@ -22,7 +32,7 @@ def ask(requests: Sequence[Request]) -> list[Ticket]:
     try:
         tickets = runtime().claims.claim(requests)
     except QueueUnavailable as error:
-        log.warning("%d follow-up jobs were not queued, reconcile will: %s", len(requests), error)
+        _complain("%d follow-up jobs were not queued, reconcile will: %s", len(requests), error)
         return []
     publish(app, [ticket.wakeup for ticket in tickets if ticket.wakeup])
     return tickets
@@ -33,7 +43,7 @@ def hurry(reason: str, requests: Sequence[Request]) -> None:
     try:
         publish(app, runtime().claims.hurry(reason, requests=requests))
     except QueueUnavailable as error:
-        log.warning("Jobs that wait for %s were not woken, they will be when due: %s", reason, error)
+        _complain("Jobs that wait for %s were not woken, they will be when due: %s", reason, error)
 
 
 def hurry_all(reason: str, namespace: str) -> None:
@@ -42,7 +52,7 @@ def hurry_all(reason: str, namespace: str) -> None:
         while wakeups := runtime().claims.hurry(reason, whose=namespace):
             publish(app, wakeups)
     except QueueUnavailable as error:
-        log.warning("Jobs that wait for %s were not woken, they will be when due: %s", reason, error)
+        _complain("Jobs that wait for %s were not woken, they will be when due: %s", reason, error)
 
 
 def after_derivation(namespace: str, observer: str, due: FollowUps) -> None:

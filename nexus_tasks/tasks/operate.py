@@ -22,6 +22,7 @@ from nexus_tasks.tasks.storage import mark
 from nexus_tasks.types import LEVELS
 
 MOST_WAITS = 20
+MOST_CLAIMS = 10_000  # read for a listing, of all tenants together
 
 
 def memory_counts(tx: Transaction, namespace_id: int) -> dict[str, int]:
@@ -33,7 +34,7 @@ def status(namespace: str | None) -> dict[str, Any]:
     """The document that ``nexus status --json`` prints."""
     here = runtime()
     waiting: dict[str, list[Claim]] = {}
-    for claim in here.claims.waiting():
+    for claim in here.claims.waiting(MOST_CLAIMS):
         waiting.setdefault(claim.namespace, []).append(claim)
     with here.database.transaction() as tx:
         known = [namespaces.get(tx, namespace)] if namespace else namespaces.every(tx)
@@ -78,11 +79,15 @@ def jobs(namespace: str | None, wanted: str | None, limit: int) -> list[dict[str
     here = runtime()
     with here.database.transaction() as tx:
         namespace_id = namespaces.get(tx, namespace).id if namespace else None
-        letters = [_letter(letter, name) for letter, name in runs.dead_letters(tx, namespace_id, limit)]
-        finished = [_run(run, name) for run, name in runs.recent(tx, namespace_id, limit)]
-    alive = [_claim(claim) for claim in _claims(limit) if namespace in (None, claim.namespace)]
-    rows = [*alive, *letters, *finished]
-    return [row for row in rows if wanted in (None, row["status"])][:limit]
+        letters = runs.dead_letters(tx, namespace_id, limit) if wanted in (None, "dead") else []
+        finished = runs.recent(tx, namespace_id, limit, status=wanted)
+    alive = [claim for claim in _claims(MOST_CLAIMS) if namespace in (None, claim.namespace)]
+    rows = [
+        *(_claim(claim) for claim in alive if wanted in (None, claim.state)),
+        *(_letter(letter, name) for letter, name in letters),
+        *(_run(run, name) for run, name in finished),
+    ]
+    return rows[:limit]
 
 
 def job(job_id: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.storage import derivations, dreams, namespaces, perspectives, runs, sessions
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.tasks import derive_memory, digest_session, dream, reflect_perspective
+from nexus_tasks.storage.models import Memory
+from nexus_tasks.tasks import derive_memory, digest_session, dream, follow_up, reflect_perspective
 from nexus_tasks.tasks.runtime import Runtime
 from nexus_tasks.types import JobOutcome
 
@@ -51,6 +52,9 @@ class JobStorage:
                     why=why,
                 )
             mark(tx, namespace.id, claim.kind, claim.args, dead=True)
+            digest = _freed_digest(tx, claim) if claim.kind == "derive_memory" else None
+        if digest:
+            follow_up.hurry("derivation", [digest])
 
     def is_dead(self, job_id: str) -> bool:
         """Whether the job has an open dead letter."""
@@ -91,6 +95,15 @@ class JobStorage:
     def probe(self, kind: str) -> None:  # noqa: ARG002 - every kind speaks to the same model
         """Check the model's credentials and names."""
         self.here.mind.model.probe()
+
+
+def _freed_digest(tx: Transaction, claim: Claim) -> Request | None:
+    """The digest that waited for a derivation which gave up, when it was the session's last one."""
+    memory = tx.get(Memory, int(claim.args["memory_id"]))
+    if memory is None or memory.session_id is None:
+        return None
+    found = sessions.standing(tx, memory.session_id)
+    return None if found.underived else digest_session.request(claim.namespace, found.session_key, "session_end")
 
 
 def mark(tx: Transaction, namespace_id: int, kind: str, args: object, *, dead: bool) -> None:

@@ -231,7 +231,7 @@ def test_a_finished_job_answers_later_requests_when_its_input_cannot_change(
     bench.claims.finish([bench.run(first)], [status])
     assert bench.fields(first) == {}
     marker = bench.dump().get(f"{bench.claims.prefix}:done:{bench.key(first).split(':', 2)[2]}")
-    assert marker == (None if status == "gone" else (f"{first.id} {status}", 900))
+    assert marker == (f"{first.id} {status}", 900)
     second = replace(first, id="second")
     [ticket] = bench.claims.claim([second])
     assert (ticket.outcome, ticket.job_id) == (outcome, first.id if outcome is Claimed.DONE else "second")
@@ -241,12 +241,14 @@ def test_a_finished_job_answers_later_requests_when_its_input_cannot_change(
         assert ticket.outcome is Claimed.ENQUEUED  # reconcile and replay go past the marker
 
 
-def test_a_job_that_is_gone_takes_the_marker_of_its_earlier_run_away(bench: Bench) -> None:
+def test_a_job_that_is_gone_tells_who_waits_and_stops_nobody(bench: Bench) -> None:
     asked = bench.request(immutable=True)
     bench.claims.finish([bench.run(asked)], ["completed"])
     bench.claims.claim([asked.renewed()])
     bench.claims.finish([bench.run(asked, "t2", claim=False)], ["gone"])
-    assert bench.claims.marker(bench.key(asked)) is None
+    assert bench.claims.marker(bench.key(asked)) == (asked.id, "gone")
+    [ticket] = bench.claims.claim([asked])
+    assert ticket.outcome is Claimed.ENQUEUED
 
 
 def test_a_dead_job_leaves_its_rerun_a_clean_slate(bench: Bench) -> None:

@@ -143,7 +143,7 @@ def test_nothing_is_lost_because_a_clock_was_set_back(bench: Bench) -> None:
 
 
 def test_the_grace_doubles_and_then_each_lost_message_counts_as_a_crash(bench: Bench) -> None:
-    asked = bench.request()
+    asked = bench.request(reasons=("first",))
     bench.claims.claim([asked])
     graces, crashes = [], []
     for grace in (10, 20, 40, 80, 160, 320, 600):
@@ -159,7 +159,10 @@ def test_the_grace_doubles_and_then_each_lost_message_counts_as_a_crash(bench: B
     assert crashes == [0, 0, 1, 2, 3, 4, 5]
     assert graces[-1] == LONGEST
     assert (dead[0].job_id, dead[0].token, dead[0].crashes) == (asked.id, "sweep", ATTEMPTS)
+    assert dead[0].flags.reasons == ("first",)
+    bench.claims.claim([tagged(asked, "second")])
     bench.claims.finish(dead, ["dead"])
+    assert bench.run(asked, claim=False).flags.reasons == ("second",)
 
 
 def test_a_message_that_arrived_starts_the_grace_anew(bench: Bench) -> None:

@@ -86,6 +86,7 @@ def test_waiting_for_a_job(here: Deployment) -> None:
     assert outcome.reasons == ("manual_digest",)
     assert digest_session.delay(namespace="acme", session_key="nowhere").wait(timeout=30).status == "gone"
     assert derive_memory.delay(namespace="acme", memory_id=999_999).wait(timeout=30).status == "gone"
+    assert digest_session.delay(namespace="nobody", session_key="s").wait(timeout=30).status == "gone"
 
 
 @pytest.mark.usefixtures("here")

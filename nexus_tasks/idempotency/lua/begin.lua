@@ -14,7 +14,7 @@ local state = field(key, 'state')
 if state == 'running' then return { 'SUPERSEDED', {} } end
 if state == 'waiting' then return { 'EARLY', {} } end
 if not state then
-  if redis.call('EXISTS', done_key(key)) == 1 then return { 'STALE', {} } end
+  if done(key) then return { 'STALE', {} } end
   create(key, request)
   merge(key, request.force, request.reasons, request.urgency)
 end

@@ -7,7 +7,7 @@ local function claim(key, request)
   local state = field(key, 'state')
   local delay = number(request.delay)
   if not state then
-    local id, status = string.match(redis.call('GET', done_key(key)) or '', '^(%S+) (%S+)$')
+    local id, status = done(key)
     if id and request.immutable and not request.anew and status ~= 'dropped' then return { 'DONE', id, false } end
     create(key, request)
     merge(key, request.force, request.reasons, request.urgency)

@@ -6,7 +6,7 @@
 --                                            (of the current one); errors, crashes, retries, failing_since; token,
 --                                            lease_until, open, slot; due_at, wait_reason, wait_detail; rerun_id, also
 --                                            (ids folded into this job); enqueued_at, published_at, republished
---   <prefix>:done:<kind>:<hash>      string  "<job id> <status>" of the last run, for 15 minutes (dropped: 24 hours)
+--   <prefix>:done:<kind>:<hash>      string  "<job id> <status>" of the last run, for 15 minutes (dropped: 24 hours; gone: see `done`)
 --   <prefix>:due                     zset    waiting claims by due_at
 --   <prefix>:leases                  zset    running claims by lease_until
 --   <prefix>:published:<queue>       zset    pending claims by published_at, and later by what their grace has grown
@@ -31,6 +31,13 @@ local function integer(value) return string.format('%.0f', value) end
 local function field(key, name) return redis.call('HGET', key, name) end
 
 local function done_key(key) return prefix .. ':done:' .. string.sub(key, #prefix + 6) end
+
+-- The marker that the claim's last run left behind. One that says `gone` only tells who waits: what a job did not find
+-- may be there by the next time it is asked for.
+local function done(key)
+  local id, status = string.match(redis.call('GET', done_key(key)) or '', '^(%S+) (%S+)$')
+  if status ~= 'gone' then return id, status end
+end
 
 local function waits_key(key, reason)
   local whose = field(key, reason == 'pause' and 'kind' or 'namespace')
@@ -170,11 +177,7 @@ local function conclude(key, status)
   local id = field(key, 'id')
   leave(key)
   redis.call('DEL', key)
-  if status == 'gone' then
-    redis.call('DEL', done_key(key)) -- an earlier run's
-  else
-    redis.call('SET', done_key(key), id .. ' ' .. status, 'EX', DONE_SECONDS)
-  end
+  redis.call('SET', done_key(key), id .. ' ' .. status, 'EX', DONE_SECONDS)
   return nil
 end
 

@@ -19,6 +19,7 @@ for _, key in ipairs(upto(published, 'pending', newest, ARGV[4])) do
   if times >= 2 then redis.call('HINCRBY', key, 'crashes', 1) end
   if number(field(key, 'crashes')) + number(field(key, 'errors')) >= number(ARGV[7]) then
     to_running(key, ARGV[8], number(ARGV[9]), false)
+    flags_to_run(key) -- what is asked for from now on is the rerun's
     table.insert(dead, redis.call('HGETALL', key))
   else
     redis.call('HSET', key, 'republished', times + 1)

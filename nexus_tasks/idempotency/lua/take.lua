@@ -12,7 +12,7 @@ redis.call('HDEL', lead, 'open')
 
 local function free(key, request)
   local state = field(key, 'state')
-  if not state then return redis.call('EXISTS', done_key(key)) == 0 end
+  if not state then return not done(key) end
   if number(field(key, 'crashes')) + number(field(key, 'errors')) >= 2 then return false end
   if number(field(key, 'version')) > request.version then return false end
   if state == 'running' then return field(key, 'open') == '1' end

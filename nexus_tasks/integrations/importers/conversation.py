@@ -38,12 +38,9 @@ class Sessions:
         """Put ``message`` at the end of its session.
 
         Raises:
-            InvalidInput: nothing is left of its content without control characters; or the session has another
-                message with this id. The very same message may come twice, as it does in exports that were joined:
-                storing it is idempotent.
+            InvalidInput: the session has another message with this id. The very same message may come twice, as it
+                does in exports that were joined: storing it is idempotent.
         """
-        if not message.content.strip() and not message.tool_calls:
-            raise InvalidInput("content is empty, but for control characters")
         if message.id is not None:
             first = self._by_id.setdefault((namespace, session_key, message.id), message)
             if (first.content, first.role, first.author) != (message.content, message.role, message.author):
