@@ -127,8 +127,9 @@ def test_a_run_that_has_gathered_is_no_longer_taken(bench: Bench) -> None:
 def test_the_slot_of_a_run_that_was_taken_goes_to_the_next_in_line(bench: Bench) -> None:
     bench.run(bench.request("a"), "t1", gathers=True)
     bench.run(bench.request("b"), "t2", gathers=True)
-    for name in ("c", "d"):
+    for since, name in enumerate(("c", "d"), start=1):
         bench.claims.claim([bench.request(name)])
+        bench.set(bench.request(name), enqueued_at=since)  # or both are asked for in one millisecond
         assert bench.begin(bench.request(name), f"t-{name}", cap=2)[0] is Begun.EARLY
     [lead] = [claim for claim in bench.claims.running() if scope_of(claim) == "a"]
     assert take(bench, lead, "b") == ["b"]
