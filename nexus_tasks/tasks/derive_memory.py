@@ -11,6 +11,7 @@ from nexus_tasks.celery import app
 from nexus_tasks.cognition import derive
 from nexus_tasks.errors import InvalidAnswer, JobError, Permanent, QueueUnavailable
 from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.heartbeat import heartbeat
 from nexus_tasks.idempotency.publish import publish
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.run import Run, Wait
@@ -26,8 +27,6 @@ from nexus_tasks.types import JobOutcome
 log = logging.getLogger(__name__)
 
 DEFAULT_OBSERVERS = ("assistant",)
-# A message that failed so often for reasons unknown is derived without siblings: its failure is its own from then on.
-ALONE_AFTER = 2
 
 Culprit = tuple[Claim, JobError]  # a message that gives no answer even alone, and its error
 
@@ -57,9 +56,8 @@ def derive_memory(run: Run, arguments: DeriveMemory) -> JobOutcome:
     namespace = here.namespace(arguments.namespace)
     if namespace is None:
         return JobOutcome(status="gone")
-    alone = run.isolated or run.lead.errors >= ALONE_AFTER
     with here.database.transaction() as tx:
-        plan = derive.plan(tx, here.settings, namespace.id, arguments.memory_id, arguments.observer, alone=alone)
+        plan = derive.plan(tx, here.settings, namespace.id, arguments.memory_id, arguments.observer, alone=run.isolated)
         if plan.outcome:
             return errand(run, namespace).commit(tx, plan.outcome)
     if plan.wait and not run.eager:
@@ -96,9 +94,9 @@ def _derive(run: Run, namespace: NamespaceSettings, observer: str) -> JobOutcome
             if part is not whole:
                 run.part_done(part, outcome)
     if culprits:
-        # What is left in the run are the culprits; only those that end alike may end with this error.
-        claim, error = culprits[0]
-        _give_back(run, observer, [c for c, e in culprits if _fate(c, e) != _fate(claim, error)])
+        # What is left in the run are the culprits; only those that failed alike may end with this error.
+        _, error = culprits[0]
+        _give_back(run, observer, [claim for claim, other in culprits if type(other) is not type(error)])
         raise error
     return outcome
 
@@ -112,11 +110,6 @@ def _derive_part(
     return outcome
 
 
-def _fate(claim: Claim, error: JobError) -> tuple[type[JobError], int]:
-    """What decides about a claim that failed: the kind of error, and how often it has failed before."""
-    return type(error), claim.errors + claim.crashes
-
-
 def _give_back(run: Run, observer: str, claims: Sequence[Claim]) -> None:
     """Let claims fail in a run of their own, at once; nothing is counted against them here."""
     if not claims:
@@ -125,8 +118,9 @@ def _give_back(run: Run, observer: str, claims: Sequence[Claim]) -> None:
     keys = {claim.key for claim in claims}
     kept = [(c, r) for c, r in zip(run.claims, run.requests, strict=True) if c.key not in keys]
     run.claims, run.requests = [c for c, _ in kept], [r for _, r in kept]
+    heartbeat().let_go(claims)
     try:
-        publish(app, run.store.wait(claims, "retry", 0.0))
+        publish(app, run.store.wait(claims, "retry", 0.0, detail="in a batch with another"))
     except QueueUnavailable as error:
         log.warning("%d claims were not given back, they return when their lease ends: %s", len(claims), error)
 

@@ -155,6 +155,8 @@ def test_poison_does_not_spoil_what_is_said_after_it(claude: Claude, standin: St
     assert [fact["content"] for fact in facts()] == [f"ann said: An innocent remark, number {i}." for i in range(4)]
     assert [content for _, content in dead(here)] in ([], ["This is POISON."])
     assert {claim.args["memory_id"] for claim in waiting()} <= {1}
+    if fault.name == "refused":
+        assert standin.counters.calls == 5  # what has given up is not shown as context any more
 
 
 def test_an_unknown_error_of_one_message_takes_no_other_along(
