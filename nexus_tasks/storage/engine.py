@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.orm import Session as _Session
 
@@ -18,6 +18,8 @@ from nexus_tasks.errors import InvalidInput, SchemaOutdated, StorageUnavailable,
 # operator intervention, and the system's own errors.
 _PASSING = ("08", "40", "53", "57", "58")
 _UNDEFINED_TABLE_OR_COLUMN = ("42P01", "42703")
+
+FROZEN_AFTER_MS = 8_000  # no transaction here waits for anything but Postgres; shorter than a lease
 
 Transaction: TypeAlias = _Session
 
@@ -35,6 +37,7 @@ class Database:
             pool_recycle=1_800,
             connect_args={"connect_timeout": 5, "application_name": "nexus-tasks"},
         )
+        event.listen(self.engine, "connect", _prepare)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -57,6 +60,15 @@ class Database:
     def dispose(self) -> None:
         """Close every pooled connection."""
         self.engine.dispose()
+
+
+def _prepare(connection: Any, _record: object) -> None:
+    """A worker that freezes in a transaction must not hold its locks against the one that takes over.
+
+    As a statement and not as a connection option, which poolers in front of Postgres refuse.
+    """
+    connection.execute(f"SET idle_in_transaction_session_timeout = {FROZEN_AFTER_MS}")
+    connection.commit()
 
 
 def _translate(error: DBAPIError) -> Exception:
