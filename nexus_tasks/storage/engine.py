@@ -17,6 +17,7 @@ from nexus_tasks.errors import InvalidInput, SchemaOutdated, StorageUnavailable,
 # Postgres error classes that pass by themselves: connection trouble, rollback (deadlock, serialisation), resources,
 # operator intervention, and the system's own errors.
 _PASSING = ("08", "40", "53", "57", "58")
+_TOO_LARGE = "54"  # a limit of the program, such as what a full-text index takes of one text
 _UNDEFINED_TABLE_OR_COLUMN = ("42P01", "42703")
 
 FROZEN_AFTER_MS = 8_000  # no transaction here waits for anything but Postgres; shorter than a lease
@@ -36,6 +37,7 @@ class Database:
             pool_pre_ping=True,  # a restarted server costs one round trip, not one failed job per connection
             pool_recycle=1_800,
             connect_args={"connect_timeout": 5, "application_name": "nexus-tasks"},
+            hide_parameters=True,  # what people said has no place in logs and dead letters
         )
         event.listen(self.engine, "connect", _prepare)
 
@@ -47,7 +49,7 @@ class Database:
             StorageUnavailable: the server is away, restarting or out of connections.
             Transient: it chose this transaction in a deadlock.
             SchemaOutdated: a table or column is missing.
-            InvalidInput: a text holds what Postgres cannot: a NUL character or half a surrogate pair.
+            InvalidInput: a text holds what Postgres cannot (a NUL character, half a surrogate pair), or is too large.
         """
         try:
             with Transaction(self.engine, expire_on_commit=False) as session, session.begin():
@@ -75,6 +77,8 @@ def _translate(error: DBAPIError) -> Exception:
     state = getattr(error.orig, "sqlstate", None) or ""
     if state in _UNDEFINED_TABLE_OR_COLUMN:
         return SchemaOutdated()
+    if state.startswith(_TOO_LARGE):
+        return InvalidInput(f"A text is larger than Postgres takes: {str(error.orig).strip().splitlines()[0]}.")
     if error.connection_invalidated or isinstance(error, OperationalError) or state.startswith(_PASSING):
         # Only the first line: libpq repeats it for each address and adds hints about the server's own host.
         said = str(error.orig).strip().splitlines()

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import text
+from sqlalchemy.exc import DataError
 
 from nexus_tasks import Nexus
 from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, facts, observations, say, work
 from tests.standin import StandIn
@@ -27,8 +30,8 @@ def found(query: str, **wanted: Any) -> list[str]:
 def talk(*said: str, session: str = "chat", author: str = "ann", **options: Any) -> None:
     """Messages of one author, a day apart."""
     messages = [
-        {"content": text, "author": author, "id": f"{session}-{n}", "occurred_at": START + n * DAY}
-        for n, text in enumerate(said)
+        {"content": turn, "author": author, "id": f"{session}-{n}", "occurred_at": START + n * DAY}
+        for n, turn in enumerate(said)
     ]
     say(*messages, session=session, **options)
 
@@ -194,6 +197,21 @@ def test_no_filter_breaks_the_search(odd: str) -> None:
             continue
 
 
+@pytest.mark.usefixtures("here")
+def test_a_text_that_cannot_be_indexed_is_the_caller_s_fault_and_not_postgres_s() -> None:
+    with pytest.raises(InvalidInput, match="larger than Postgres takes"):
+        talk(" ".join(f"w{i:07}" for i in range(110_000)), observers=[])
+
+
+@pytest.mark.usefixtures("here")
+def test_an_error_of_the_database_does_not_tell_what_was_said() -> None:
+    """Errors end in logs and dead letters."""
+    with pytest.raises(DataError) as caught, runtime().database.transaction() as tx:
+        tx.execute(text("SELECT 1 / 0 WHERE :said <> ''"), {"said": "SECRET"})
+    assert "division by zero" in str(caught.value)
+    assert "SECRET" not in str(caught.value)
+
+
 # --- namespaces -------------------------------------------------------------------------------------------------------
 def test_nothing_leaks_from_one_namespace_into_another(claude: Any, standin: StandIn) -> None:
     """The same session keys, message ids, authors and observers; and the ids of the one asked for in the other."""
@@ -204,8 +222,8 @@ def test_nothing_leaks_from_one_namespace_into_another(claude: Any, standin: Sta
         nexus.ingest(name, "chat", [message], end=True)
     work()
     for name, drink, other in (("one", "kombucha", "espresso"), ("two", "espresso", "kombucha")):
-        for text in (f"I like {other}", "ann", "like", "chat"):
-            hits = nexus.search(name, text, limit=100)
+        for asked in (f"I like {other}", "ann", "like", "chat"):
+            hits = nexus.search(name, asked, limit=100)
             assert hits
             assert not [hit for hit in hits if other in hit.content]
             assert {edge.external_id for hit in hits for edge in hit.evidence} <= {"m1", None}
