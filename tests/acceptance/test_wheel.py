@@ -1,0 +1,68 @@
+"""The wheel alone, in an empty environment, from any folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nexus_tasks import embedded
+
+ROOT = Path(__file__).parents[2]
+PROBE = """
+from importlib import resources
+from nexus_tasks.idempotency.claims import _sources
+from nexus_tasks.cognition.prompts import instructions
+from nexus_tasks.storage import schema
+assert {"claim", "begin", "take", "finish", "wait", "sweep_leases"} <= set(_sources())
+assert all(instructions(purpose) for purpose in ("derive", "reflect", "digest"))
+assert schema.versions.__module__ and list((resources.files("nexus_tasks") / "storage/migrations/versions").iterdir())
+try:
+    import celeryconfig
+except ImportError:
+    print("whole")
+"""
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
+    """The output of a command that succeeds, in an environment without ours."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEXUS_", "CELERY_", "ANTHROPIC_", "PYTHON"))}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.mark.long
+def test_the_wheel_works_alone(tmp_path: Path) -> None:
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT, cwd=tmp_path)
+    [wheel] = tmp_path.glob("*.whl")
+    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    commands = tmp_path / "venv" / "bin"
+    pip = (commands / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    run(*pip, "--constraint", ROOT / "constraints.txt", f"{wheel}[embedded]", cwd=tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    home = {"NEXUS_HOME": str(tmp_path / "home")}
+    assert run(commands / "python", "-c", PROBE, cwd=elsewhere, **home) == "whole\n"
+    assert "ingest" in run(commands / "nexus", "--help", cwd=elsewhere, **home)
+    try:
+        demo = run(commands / "nexus", "demo", cwd=elsewhere, **home)
+        assert "offline" in demo
+        assert "Deploys now happen on Thursdays." in demo
+        report = run(commands / "celery", "-A", "nexus_tasks", "report", cwd=elsewhere, **home)
+        assert "nexus_tasks" in report
+        assert list(elsewhere.iterdir()) == []
+    finally:
+        embedded.stop(tmp_path / "home" / "demo")
+        embedded.stop(tmp_path / "home")
