@@ -35,9 +35,7 @@ class Heartbeat:
             self._held |= {(claim.key, claim.token): (claim, run) for claim in claims}
 
     def let_go(self, claims: Sequence[Claim]) -> None:
-        """Stop before their run ends in Redis, and wait for a renewal under way: it would make a claim again that ends
-        without leaving a marker.
-        """
+        """Renew them no more: their run ends."""
         with self._lock:
             for claim in claims:
                 self._held.pop((claim.key, claim.token), None)
@@ -47,8 +45,7 @@ class Heartbeat:
         while True:
             time.sleep(pause)
             try:
-                with self._lock:
-                    self._renew()
+                self._renew()
             except QueueUnavailable as error:
                 # The leases may run out meanwhile; the sweep holds back one lease after Redis answers again.
                 log.warning("Leases were not renewed: %s", error)
@@ -56,10 +53,13 @@ class Heartbeat:
                 log.exception("Leases were not renewed.")
 
     def _renew(self) -> None:
-        lost = self._bound.heartbeat_claims.renew([c for c, _ in self._held.values()], lease=self._bound.lease)
+        with self._lock:
+            held = dict(self._held)
+        lost = self._bound.heartbeat_claims.renew([claim for claim, _ in held.values()], lease=self._bound.lease)
+        self.let_go(lost)
         for claim in lost:
-            _, run = self._held.pop((claim.key, claim.token))
-            if claim in run.claims:
+            _, run = held[claim.key, claim.token]
+            if claim in run.claims:  # else it has ended meanwhile, as a part of its run
                 run.lost.set()
 
 

@@ -57,8 +57,10 @@ class Sweeper:
     def _look(self) -> None:
         self._due()
         self._leases()
-        for queue in self.claims.queues():
-            self._lost(queue)
+        queues = self.claims.queues()
+        empty = self._empty(queues)
+        for queue in queues:
+            self._lost(queue, empty=queue in empty)
         now = time.monotonic()
         if now - self._probed_at >= PROBE_EVERY and self.claims.paused():
             self._probed_at = now
@@ -124,11 +126,11 @@ class Sweeper:
         publish(self.app, wakeups)
         self._bury(dead)
 
-    def _lost(self, queue: str) -> None:
+    def _lost(self, queue: str, *, empty: bool) -> None:
         dead, wakeups = self.claims.sweep_lost(
             queue,
             AT_ONCE,
-            empty=self._is_empty(queue),
+            empty=empty,
             attempts=self.bound.max_attempts,
             token=self.token,
             lease=self.bound.lease,
@@ -140,14 +142,20 @@ class Sweeper:
         publish(self.app, wakeups)
         self._bury(dead)
 
-    def _is_empty(self, queue: str) -> bool:
-        declared = self.app.amqp.queues.get(queue) or Queue(queue)
-        try:
-            with self.app.connection_for_read() as connection, connection.channel() as channel:
-                # Not passively: kombu takes a Redis list that is empty, or has a key prefix, for a queue that is not.
-                return int(declared(channel).queue_declare().message_count) == 0
-        except connection_faults(self.app):
-            return False
+    def _empty(self, queues: Sequence[str]) -> set[str]:
+        """Those of ``queues`` that hold no message; none of them while the broker does not answer."""
+        empty = set()
+        with self.app.connection_for_read() as connection:
+            try:
+                for queue in queues:
+                    declared = self.app.amqp.queues.get(queue) or Queue(queue)
+                    with connection.channel() as channel:
+                        # Not passively: kombu takes a Redis list that is empty, or has a key prefix, for none at all.
+                        if declared(channel).queue_declare().message_count == 0:
+                            empty.add(queue)
+            except (OperationalError, *connection.connection_errors, *connection.channel_errors) as error:
+                log.warning("The broker does not say which queues are empty: %s", error)
+        return empty
 
     def _bury(self, dead: Sequence[Claim]) -> None:
         for claim in dead:
@@ -162,12 +170,6 @@ class Sweeper:
                 continue
             log.error("Job %s (%s) is a dead letter: its worker died every time.", claim.job_id, claim.kind)
             publish(self.app, self.claims.finish([claim], ["dead"]))
-
-
-def connection_faults(app: Celery) -> tuple[type[BaseException], ...]:
-    """What the broker's transport raises when it does not answer, or disagrees about what a queue is."""
-    connection = app.connection_for_read()
-    return (OperationalError, *connection.connection_errors, *connection.channel_errors)
 
 
 class SweepStep(bootsteps.StartStopStep):  # type: ignore[misc]

@@ -122,7 +122,7 @@ class JobTask(Task):  # type: ignore[misc]
             UnsupportedOption: a Celery option that claims replace.
             QueueUnavailable: Redis does not answer; nothing was queued.
         """
-        refused = [name for name in REFUSED if options.get(name) is not None]
+        refused = [name for name in REFUSED if options.pop(name, None) is not None]
         if refused:
             raise UnsupportedOption(f"{', '.join(refused)} cannot be set on {self.kind}.")
         if task_id is not None and not _JOB_ID.fullmatch(task_id):

@@ -224,9 +224,13 @@ def test_the_heartbeat_makes_no_claim_again_that_somebody_else_has(bench: Bench)
     assert bench.claims.renew([], lease=LEASE) == []
 
 
-def test_the_heartbeat_makes_no_claim_again_that_has_ended(bench: Bench) -> None:
+@pytest.mark.parametrize("status", ["completed", "gone", "dead", "dropped"])
+def test_the_heartbeat_makes_no_claim_again_that_has_ended(bench: Bench, status: str) -> None:
     run = bench.run(bench.request())
-    bench.claims.finish([run], ["completed"])
+    if status == "dropped":
+        bench.claims.drop(run.key)
+    else:
+        bench.claims.finish([run], [status])
     before = bench.content()
     assert bench.claims.renew([run], lease=LEASE) == [run]
     assert bench.content() == before

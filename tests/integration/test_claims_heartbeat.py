@@ -1,0 +1,132 @@
+"""The heartbeat: what it holds lives, what it lost it says, and nothing stops it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import cast
+
+import pytest
+
+from nexus_tasks.embedded import Endpoints
+from nexus_tasks.errors import QueueUnavailable
+from nexus_tasks.idempotency.binding import Binding, Storage
+from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.heartbeat import Heartbeat
+from nexus_tasks.idempotency.run import Run
+from tests.deployment import eventually
+from tests.integration.claiming import Bench, new_bench
+
+QUICK = 0.3  # a lease, seconds
+Hearts = Callable[..., Heartbeat]
+
+
+@pytest.fixture
+def bench(servers: Endpoints) -> Iterator[Bench]:
+    with new_bench(servers) as made:
+        yield made
+
+
+@pytest.fixture
+def hearts(bench: Bench) -> Iterator[Hearts]:
+    """Start heartbeats: ``hearts(lease=0.3)``."""
+    started: list[Heartbeat] = []
+
+    def start(lease: float = QUICK) -> Heartbeat:
+        bound = Binding(
+            claims=bench.claims,
+            heartbeat_claims=bench.claims,
+            storage=cast(Storage, None),
+            lease=lease,
+            max_attempts=5,
+            retry_for=60.0,
+        )
+        started.append(Heartbeat(bound))
+        return started[-1]
+
+    yield start
+    for heart in started:
+        heart.let_go([claim for claim, _ in heart._held.values()])
+
+
+def run_of(bench: Bench, *claims: Claim) -> Run:
+    return Run(store=bench.claims, lease=QUICK, claims=list(claims), requests=[], settle=lambda *_: None)
+
+
+def lease_of(bench: Bench, claim: Claim) -> float:
+    return float(bench.client.hget(claim.key, "lease_until") or 0)
+
+
+def test_what_it_holds_lives_until_it_lets_go(bench: Bench, hearts: Hearts) -> None:
+    claim = bench.run(bench.request())
+    heart, run = hearts(), run_of(bench, claim)
+    before = lease_of(bench, claim)
+    heart.hold(run, [claim])
+    eventually(lambda: lease_of(bench, claim) not in (0, before), within=5)
+    heart.let_go([claim])
+    last = lease_of(bench, claim)
+    other = bench.run(bench.request("b"), "t2")
+    heart.hold(run_of(bench, other), [other])
+    before = lease_of(bench, other)
+    eventually(lambda: lease_of(bench, other) != before, within=5)
+    assert lease_of(bench, claim) == last
+    assert not run.lost.is_set()
+
+
+def test_a_lost_claim_stops_its_run_and_no_other(bench: Bench, hearts: Hearts) -> None:
+    mine, other = bench.run(bench.request("a"), "t1"), bench.run(bench.request("b"), "t2")
+    heart, run, innocent = hearts(), run_of(bench, mine), run_of(bench, other)
+    heart.hold(run, [mine])
+    heart.hold(innocent, [other])
+    bench.claims.drop(mine.key)
+    assert run.lost.wait(5)
+    assert not innocent.lost.is_set()
+
+
+@pytest.mark.parametrize("error", [QueueUnavailable("away"), RuntimeError("nobody thought of this")])
+def test_no_error_ends_it(bench: Bench, hearts: Hearts, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    renew, failures = bench.claims.renew, [error, error]
+
+    def failing(claims: Sequence[Claim], *, lease: float) -> list[Claim]:
+        if failures:
+            raise failures.pop()
+        return renew(claims, lease=lease)
+
+    monkeypatch.setattr(bench.claims, "renew", failing)
+    claim = bench.run(bench.request())
+    before = lease_of(bench, claim)
+    hearts().hold(run_of(bench, claim), [claim])
+    eventually(lambda: lease_of(bench, claim) != before, within=5)
+    assert failures == []
+
+
+def test_a_part_that_ends_during_a_renewal_does_not_stop_the_rest(bench: Bench, hearts: Hearts) -> None:
+    lead = bench.run(bench.request("a"))
+    [sibling] = bench.claims.take(lead, [bench.request("b")], lease=10.0) or []
+    heart, run = hearts(60.0), run_of(bench, lead, sibling)
+    heart.hold(run, [lead, sibling])
+    run.claims = [lead]  # as `part_done` does, before it ends the sibling's run
+    bench.claims.finish([sibling], ["completed"])
+    heart._renew()
+    assert not run.lost.is_set()
+
+
+def test_many_runs_come_and_go_while_it_renews(bench: Bench, hearts: Hearts) -> None:
+    heart = hearts(0.003)
+
+    def come_and_go(i: int) -> bool:
+        claim = bench.run(bench.request(f"n{i}"), f"t{i}", cap=99)
+        run = run_of(bench, claim)
+        heart.hold(run, [claim])
+        for j in range(10):
+            taken = bench.claims.take(claim, [bench.request(f"n{i}-{j}")], lease=10.0) or []
+            run.claims = [*run.claims, *taken]
+            heart.hold(run, taken)
+        stopped = run.lost.is_set()
+        heart.let_go(run.claims)
+        bench.claims.finish(run.claims, ["completed"] * len(run.claims))
+        return stopped
+
+    with ThreadPoolExecutor(8) as pool:
+        assert not any(pool.map(come_and_go, range(8)))
+    assert bench.claims.counts("acme") == {}
