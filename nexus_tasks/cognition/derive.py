@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sqlalchemy import select
+from sqlalchemy.exc import NoResultFound
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.echo import is_echo, without_echo
@@ -128,7 +129,6 @@ def derive(
         wanted = set(derivations.lock_wanted(tx, memory_ids, observer))
         derivations.done(tx, sorted(wanted), observer)
         _embed(tx, mind, errand, [m for m in batch if m.id in wanted], vectors)
-        digest = _due_digest(tx, mind.settings, session_id)
         # From here on other batches about the same subjects wait: what does not need the perspectives comes before.
         kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]
         held = perspectives.locked(tx, errand.namespace_id, observer, [draft.subject for draft in kept])
@@ -145,15 +145,15 @@ def derive(
                 "model": mind.model.model_for("derive"),
             },
         )
-        follow_ups = FollowUps(
-            reflect=tuple(
-                subject
-                for subject, row in held.items()
-                if unreflected[row.id] >= mind.settings.reflect_min_new and not row.dead and row.held is None
-            ),
-            digest=digest,
+        reflect = tuple(
+            subject
+            for subject, row in held.items()
+            if unreflected[row.id] >= mind.settings.reflect_min_new and not row.dead and row.held is None
         )
-        return errand.commit(tx, outcome), follow_ups
+        errand.commit(tx, outcome)
+    # After the commit: of two batches that end together, the last one to commit sees that nothing is wanted any more.
+    with mind.database.transaction() as tx:
+        return outcome, FollowUps(reflect=reflect, digest=_due_digest(tx, mind.settings, session_id))
 
 
 def _embed(
@@ -270,7 +270,10 @@ def _labels(given: Sequence[str]) -> tuple[str, ...]:
 
 def _due_digest(tx: Transaction, settings: Settings, session_id: int) -> DueDigest | None:
     """The session's digest when it is due now that this batch is derived."""
-    found = sessions.standing(tx, session_id)
+    try:
+        found = sessions.standing(tx, session_id)
+    except NoResultFound:
+        return None  # erased meanwhile
     if found.underived:
         return None
     due = found.messages >= settings.digest_min_messages or found.tokens >= settings.digest_short_tokens

@@ -15,7 +15,7 @@ from nexus_tasks import Nexus, derive_memory
 from nexus_tasks.cognition import derive
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
-from tests.integration.inline import NAMESPACE, answers, dump, errand, facts, observations, pending, say, work
+from tests.integration.inline import NAMESPACE, answers, dump, errand, facts, observations, pending, say, waiting, work
 from tests.standin import Call, StandIn
 
 Claude = Callable[..., Deployment]
@@ -247,6 +247,25 @@ def test_what_is_no_message_is_not_derived(claude: Claude, standin: StandIn) -> 
     assert outcomes == ["skipped", "gone", "gone", "gone"]
     assert standin.counters.calls == 1
     assert here.sql("SELECT count(*) FROM derivations") == [(1,)]
+
+
+def test_what_is_erased_while_the_model_thinks_leaves_no_fact(claude: Claude, standin: StandIn) -> None:
+    here = claude()
+    kept, erased = say("I like tea.", "I moved to Lisbon.")
+    gone = say("I run.", session="gone")
+
+    def erase(call: Call) -> Any:
+        if f"[{erased}] " in call.text:
+            here.sql("DELETE FROM memories WHERE id = :i", i=erased)
+            return observations(("Kept.", [kept]), ("Erased.", [erased]), ("Of both.", [kept, erased]))
+        here.sql("DELETE FROM sessions WHERE session_key = 'gone'")
+        return observations(("Gone.", gone))
+
+    standin.answer("derive", erase)
+    work("derive_memory")
+    assert contents() == ["Kept."]
+    assert waiting() == []
+    assert here.sql("SELECT state FROM derivations") == [("done",)]
 
 
 def test_a_message_is_derived_once_however_often_it_is_asked_for(claude: Claude, standin: StandIn) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus, digest_session
-from nexus_tasks.cognition import digest
+from nexus_tasks.cognition import derive, digest
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, errand, pending, say, waiting, work
@@ -97,6 +97,24 @@ def test_facts_stored_later_are_nothing_new(claude: Claude, standin: StandIn) ->
     assert ask() == "skipped"
     assert len(standing(here)) == 2
     assert len(calls(standin)) == 1
+
+
+def test_of_two_batches_that_end_together_one_asks_for_the_digest(
+    claude: Claude, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither sees what the other has not committed yet: the last to commit looks again."""
+    claude()
+    ids = say(*(f"Number {i}." for i in range(8)))
+    locked, due = derive.perspectives.locked, []
+
+    def overtaken(*args: Any) -> Any:
+        monkeypatch.setattr(derive.perspectives, "locked", locked)
+        due.append(derive.derive(runtime().mind, errand(), "assistant", ids[4:])[1].digest)
+        return locked(*args)
+
+    monkeypatch.setattr(derive.perspectives, "locked", overtaken)
+    due.append(derive.derive(runtime().mind, errand(), "assistant", ids[:4])[1].digest)
+    assert [digest and digest.reason for digest in due] == [None, "rollover"]
 
 
 def test_a_digest_that_was_asked_for_is_made_though_redis_forgot_why(claude: Claude, standin: StandIn) -> None:
