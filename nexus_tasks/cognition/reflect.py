@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.mind import GAVE_UP, Errand, Mind, ask
+from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.llm.answers import Fact, Insight, Reflection, ReflectMaterial, Relation
 from nexus_tasks.llm.base import Request
 from nexus_tasks.storage import embeddings, facts, perspectives, reflections
@@ -59,7 +60,9 @@ def reflect_perspective(mind: Mind, errand: Errand, observer: str, subject: str)
     if material.clusters:
         answer = ask(mind, errand, _request(material))
     changes = _checked(answer, material)
-    return _apply(mind, errand, perspective, new, changes)
+    wordings = _wordings(changes, material)
+    vectors = dict(zip(wordings, mind.embedder.embed(wordings), strict=True)) if wordings else {}
+    return _apply(mind, errand, perspective, new, changes, vectors)
 
 
 def _material(tx: Transaction, mind: Mind, perspective: PerspectiveRow, new: Sequence[Memory]) -> ReflectMaterial:
@@ -123,12 +126,34 @@ def _checked(answer: Reflection, material: ReflectMaterial) -> Changes:
     return changes
 
 
+def _wordings(changes: Changes, material: ReflectMaterial) -> list[str]:
+    """Every text that the changes may store: their vectors are made before the transaction, which waits for nobody."""
+    said = {fact.id: fact.content for fact in material.facts}
+    texts = [_told(insight) for insight in changes.insights]
+    for relation in changes.relations:
+        new, old = said[relation.new_id], said[relation.old_id]
+        if relation.kind == "contradicts":
+            texts += [_verdict(relation, old, new), _verdict(relation, new, old)]
+        elif relation.kind == "reinforces":
+            texts.append(new)
+    return list(dict.fromkeys(texts))
+
+
+def _told(insight: Insight) -> str:
+    return shorten(" ".join(clean_text(insight.content).split()), LONGEST_INSIGHT)
+
+
+def _verdict(relation: Relation, loser: str, winner: str) -> str:
+    return f"Earlier: {loser} {'Also said' if relation.holds == 'both' else 'Now'}: {winner}"
+
+
 def _apply(
     mind: Mind,
     errand: Errand,
     perspective: PerspectiveRow,
     new: Sequence[Memory],
     changes: Changes,
+    vectors: Mapping[str, Vectors],
 ) -> tuple[JobOutcome, bool]:
     made_by = mind.model.model_for("reflect")
     with mind.database.transaction() as tx:
@@ -150,9 +175,9 @@ def _apply(
             *(memory for r in fresh for memory in _relate(tx, held, r, standing, counts, made_by)),
             *(memory for i in changes.insights for memory in _conclude(tx, held, i, standing, counts, made_by)),
         ]
-        if made:
-            ids, texts = zip(*made, strict=True)
-            embeddings.store(tx, errand.namespace_id, mind.embedder.name, ids, mind.embedder.embed(texts))
+        # A fact that was reworded meanwhile has no vector here; like any other memory, it is found without one.
+        placed = {memory_id: vectors[text] for memory_id, text in made if text in vectors}
+        embeddings.store(tx, errand.namespace_id, mind.embedder.name, list(placed), list(placed.values()))
         tx.flush()
         more = perspectives.unreflected(tx, [held.id])[held.id] > 0
         details: dict[str, Any] = {"facts": len(new), **counts, "rejected": changes.rejected, "model": made_by}
@@ -220,10 +245,9 @@ def _contradict(
     loser = _loser(relation, standing)
     assert loser is not None
     winner = new if loser is old else old
-    verdict = "Now" if relation.holds != "both" else "Also said"
     conclusion = reflections.Conclusion(
         level="contradiction",
-        content=f"Earlier: {loser.content} {verdict}: {winner.content}",
+        content=_verdict(relation, loser.content, winner.content),
         confidence=CONTRADICTION_CONFIDENCE,
         sources=(new.id, old.id),
         role="contradicts",
@@ -252,7 +276,7 @@ def _conclude(
         return []
     conclusion = reflections.Conclusion(
         level="derived",
-        content=shorten(" ".join(clean_text(insight.content).split()), LONGEST_INSIGHT),
+        content=_told(insight),
         confidence=min(0.92, 0.72 + 0.05 * (len(insight.support) - 3)),
         sources=tuple(insight.support),
         role="insight_support",

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from nexus_tasks import Nexus, app, reflect_perspective
 from nexus_tasks.errors import JobFailed, NotFound
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.result import JobResult
 from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment, eventually
 from tests.integration.inline import NAMESPACE, due_at_once, facts, say, time_passes, waiting, work
-from tests.standin import Fault, StandIn, faults
+from tests.standin import Call, Fault, StandIn, faults
 
 Claude = Callable[..., Deployment]
 SAID = (
@@ -85,6 +88,49 @@ def test_facts_digest_and_reflection_come_from_claude(claude: Claude, standin: S
         ("reflect_perspective", 1),
     ]
     assert here.sql("SELECT * FROM saved_answers") == []
+
+
+def test_no_transaction_is_open_while_a_model_or_an_embedder_works(
+    claude: Claude, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both may be slow and far away: meanwhile no lock is held, and no connection of the pool."""
+    here = claude(NEXUS_REFLECT_MIN_NEW="5")
+    engine = create_engine(here.database_url, isolation_level="AUTOCOMMIT")
+    embedder = runtime().mind.embedder
+    seen: list[int] = []
+
+    def look() -> None:
+        query = text("SELECT count(*) FROM pg_stat_activity WHERE datname = :d AND state LIKE 'idle in transaction%'")
+        with engine.connect() as connection:
+            seen.append(connection.execute(query, {"d": here.name}).scalar_one())
+
+    class Watched:
+        name, dimensions = embedder.name, embedder.dimensions
+
+        def embed(self, texts: Sequence[str]) -> Any:
+            look()
+            return embedder.embed(texts)
+
+    def judged(_: Call) -> Any:
+        look()
+        pairs = [("reinforces", "both"), ("contradicts", "new"), ("contradicts", "both"), ("duplicate", "both")]
+        ids = [fact["id"] for fact in facts()]
+        relations = [
+            {"kind": kind, "new_id": ids[i + 1], "old_id": ids[i], "holds": holds, "rationale": "because"}
+            for i, (kind, holds) in enumerate(pairs)
+        ]
+        return {"relations": relations, "insights": [{"content": "So.", "support": ids[2:], "rationale": "because"}]}
+
+    monkeypatch.setitem(runtime().__dict__, "mind", replace(runtime().mind, embedder=Watched()))
+    standin.answer("reflect", judged)
+    say(*SAID, end=True)
+    done = {one["kind"]: one for one in work()}
+    reflected = done["reflect_perspective"]
+    assert (reflected["contradictions"], reflected["reinforced"], reflected["insights"]) == (2, 2, 1)
+    assert len(seen) == 4  # the embedder for each of the three jobs, and a model
+    assert not any(seen)
+    assert here.sql("SELECT count(*) FROM embeddings")[0] == here.sql("SELECT count(*) FROM memories")[0]
+    engine.dispose()
 
 
 # --- errors that pass -------------------------------------------------------------------------------------------------
@@ -348,7 +394,7 @@ def test_a_worker_comes_through_a_bad_minute(claude: Claude, standin: StandIn) -
 
     eventually(digested)
     assert here.sql("SELECT DISTINCT state FROM derivations") == [("done",)]
-    assert sorted(fact["content"] for fact in facts()) == sorted(f"ann said: {text}" for text in SAID)
+    assert sorted(fact["content"] for fact in facts()) == sorted(f"ann said: {said}" for said in SAID)
     assert letters(here) == []
     returned = [call for call in standin.counters.requests if call.outcome in ("ok", "says")]
     assert len(here.sql("SELECT 1 FROM model_calls")) == len(returned)
