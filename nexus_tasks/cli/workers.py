@@ -26,17 +26,16 @@ def alive() -> bool:
     """
     from kombu.exceptions import OperationalError
 
-    from nexus_tasks.celery import app
     from nexus_tasks.settings import get_settings
 
     settings = get_settings()
     if settings.embedded and stack.supervisor_pid(settings.home) is not None:
         return True
     try:
-        answers = app.control.broadcast("ping", reply=True, timeout=_PING_SECONDS, limit=1) or []
+        alive = stack.live_workers(_PING_SECONDS, most=1)
     except OperationalError as error:
         raise QueueUnavailable(f"The broker does not answer: {str(error).rstrip('.')}.") from error
-    return any(not node.startswith(_TEMPORARY) for answer in answers for node in answer)
+    return any(not node.startswith(_TEMPORARY) for node in alive)
 
 
 def say_when_there_is_none() -> None:

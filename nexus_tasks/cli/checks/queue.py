@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from nexus_tasks.cli.checks.check import Check, well, wrong
-from nexus_tasks.cli.stack import worker_alive
+from nexus_tasks.cli.stack import live_workers, worker_alive
 from nexus_tasks.settings import Settings
 
 CANARY = "nexus-doctor"  # the namespace of the canary: it stays empty
@@ -35,11 +35,8 @@ def workers(settings: Settings) -> Sequence[Check]:
     Raises:
         kombu.exceptions.OperationalError: the broker does not answer.
     """
-    from nexus_tasks.celery import app
-
-    answers = app.control.inspect(timeout=_PING_SECONDS).ping() or {}
-    if answers:
-        return [well("workers", f"{len(answers)}: {', '.join(sorted(answers))}")]
+    if alive := live_workers(_PING_SECONDS):
+        return [well("workers", f"{len(alive)}: {', '.join(alive)}")]
     if settings.embedded:
         return [well("workers", "none; `nexus up` runs one, and `--wait` starts one for its duration")]
     return [wrong("workers", "none answers", "Start one with `celery -A nexus_tasks worker`.")]

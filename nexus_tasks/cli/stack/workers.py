@@ -63,8 +63,18 @@ def temporary_worker(settings: Settings, concurrency: int | None = None, *, beat
             child.stop(_GRACE_SECONDS)
 
 
-def worker_alive(seconds: float = 1.0) -> bool:
-    """Whether any worker answers on this broker; returns with the first answer, ``False`` after ``seconds``."""
+def live_workers(seconds: float = 1.0, *, most: int | None = None) -> list[str]:
+    """The names of the workers that answer within ``seconds``; with ``most`` at the latest when so many have.
+
+    Beat answers too, on the same channel: it is no worker.
+    """
     from nexus_tasks.celery import app
 
-    return bool(app.control.broadcast("ping", reply=True, timeout=seconds, limit=1))
+    answers = app.control.broadcast("ping", reply=True, timeout=seconds, limit=most) or []
+    found = sorted(node for answer in answers for node in answer if not node.startswith("celerybeat@"))
+    return found if found or not answers or most is None else live_workers(seconds)
+
+
+def worker_alive(seconds: float = 1.0) -> bool:
+    """Whether any worker answers on this broker; returns with the first answer, ``False`` after ``seconds``."""
+    return bool(live_workers(seconds, most=1))
