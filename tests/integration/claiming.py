@@ -32,24 +32,39 @@ ONLY_IN = {
     "running": ("token", "lease_until", "open", "slot"),
 }
 
-_DUMP = """
-local out = {}
-for _, key in ipairs(redis.call('KEYS', ARGV[1] .. ':*')) do
+# The claims' own keys: Celery's messages and what a test notes have the same prefix.
+_OURS = """
+local ours = {}
+for name in string.gmatch('job done due leases published delivered count waits paused queues', '%S+') do
+  ours[name] = true
+end
+local function keys(prefix)
+  local found = {}
+  for _, key in ipairs(redis.call('KEYS', prefix .. ':*')) do
+    if ours[string.match(key, '^:([^:]+)', #prefix + 1)] then table.insert(found, key) end
+  end
+  return found
+end
+"""
+
+_DUMP = f"""{_OURS}
+local out = {{}}
+for _, key in ipairs(keys(ARGV[1])) do
   local kind, value = redis.call('TYPE', key).ok, nil
   if kind == 'hash' then value = redis.call('HGETALL', key)
   elseif kind == 'zset' then value = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
   elseif kind == 'set' then value = redis.call('SMEMBERS', key)
-  else value = { redis.call('GET', key), tostring(redis.call('TTL', key)) } end
-  table.insert(out, { key, kind, value })
+  else value = {{ redis.call('GET', key), tostring(redis.call('TTL', key)) }} end
+  table.insert(out, {{ key, kind, value }})
 end
 return out
 """
 
-_JUMP = """
+_JUMP = f"""{_OURS}
 local prefix, ms = ARGV[1], tonumber(ARGV[2])
-local times = { 'due_at', 'lease_until', 'published_at', 'enqueued_at', 'started_at', 'failing_since' }
+local times = {{ 'due_at', 'lease_until', 'published_at', 'enqueued_at', 'started_at', 'failing_since' }}
 local function earlier(value) return string.format('%.0f', tonumber(value) - ms) end
-for _, key in ipairs(redis.call('KEYS', prefix .. ':*')) do
+for _, key in ipairs(keys(prefix)) do
   local kind = redis.call('TYPE', key).ok
   if string.find(key, prefix .. ':job:', 1, true) == 1 then
     for _, name in ipairs(times) do

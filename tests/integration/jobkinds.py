@@ -1,0 +1,123 @@
+"""Job kinds whose bodies the tests control. Workers import this module too: ``here.worker(*WITH_KINDS)``.
+
+What a body does is its argument ``plan``, a word per attempt (the last one again and again), or in the test's own
+process a function in ``BODIES``. Every attempt is noted in Redis, with the process that made it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nexus_tasks.celery import app
+from nexus_tasks.errors import Misconfigured, OverBudget, Permanent, Throttled, Transient
+from nexus_tasks.idempotency.request import Flags
+from nexus_tasks.idempotency.run import Run, Wait
+from nexus_tasks.idempotency.task import Arguments, job, task_of
+from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.types import JobOutcome
+
+WITH_KINDS = ("--include", "tests.integration.jobkinds")
+ROOT = {"PYTHONPATH": str(Path(__file__).parents[2])}
+
+BODIES: dict[str, Callable[[Run, Any], Any]] = {}
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "transient": lambda: Transient("away"),
+    "throttled": lambda: Throttled("slow down", retry_after=7.0),
+    "over budget": lambda: OverBudget("spent"),
+    "misconfigured": lambda: Misconfigured("401"),
+    "permanent": lambda: Permanent("never"),
+    "bug": lambda: ZeroDivisionError("a bug"),
+    "wait": lambda: Wait("ripeness", 9.0, "soon"),
+    "exit": lambda: SystemExit(3),
+    "interrupt": KeyboardInterrupt,
+}
+
+
+class Play(Arguments):
+    """A job that does what it is told."""
+
+    scope: ClassVar = ("namespace", "name")
+    namespace: str = "acme"
+    name: str = "a"
+    plan: tuple[str, ...] = ("ok",)
+    reason: str = ""
+    at: datetime | None = None
+    share: float = 0.5
+
+    def flags(self) -> Flags:
+        """One reason."""
+        return Flags(force=self.reason == "forced", reasons=(self.reason,) if self.reason else (), urgency="live")
+
+
+def perform(run: Run, arguments: Play) -> Any:
+    """Do what the plan says for this attempt."""
+    store = run.store.redis
+    log = f"{run.store.prefix}:test:{arguments.name}"
+    attempt = store.rpush(log, f"{os.getpid()} {','.join(run.flags.reasons)}") - 1
+    if arguments.name in BODIES:
+        return BODIES[arguments.name](run, arguments)
+    word = arguments.plan[min(attempt, len(arguments.plan) - 1)]
+    if word in ERRORS:
+        raise ERRORS[word]()
+    if word == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if word == "hold":  # until the test lets it go on, or it loses its claim
+        while not store.exists(f"{log}:go"):
+            run.check()
+            time.sleep(0.02)
+    return JobOutcome(status="completed")
+
+
+@job(arguments=Play, queue="maintenance")
+def play(run: Run, arguments: Play) -> JobOutcome:
+    """Asked for again while it runs, it runs again."""
+    return perform(run, arguments)  # type: ignore[no-any-return]
+
+
+@job(arguments=Play, queue="reflect", while_running="drop", immutable=True)
+def play_once(run: Run, arguments: Play) -> JobOutcome:
+    """Its input cannot change."""
+    return perform(run, arguments)  # type: ignore[no-any-return]
+
+
+@job(arguments=Play, queue="derive", while_running="drop", immutable=True, gathers=True)
+def play_together(run: Run, arguments: Play) -> JobOutcome:
+    """Takes the siblings that its plan names along."""
+    run.take([play_together.request_for(Play(namespace=arguments.namespace, name=name)) for name in arguments.plan])
+    return perform(run, arguments)  # type: ignore[no-any-return]
+
+
+@job(arguments=Play, queue="nowhere")
+def play_nowhere(run: Run, arguments: Play) -> JobOutcome:
+    """Its queue does not exist."""
+    return perform(run, arguments)  # type: ignore[no-any-return]
+
+
+def attempts(name: str = "a") -> list[tuple[int, str]]:
+    """Process and merged reasons of every attempt so far."""
+    claims = runtime().claims
+    rows = claims.redis.lrange(f"{claims.prefix}:test:{name}", 0, -1)
+    return [(int(row.partition(" ")[0]), row.partition(" ")[2]) for row in rows]
+
+
+def go(name: str = "a") -> None:
+    """Let a job that holds go on."""
+    claims = runtime().claims
+    claims.redis.set(f"{claims.prefix}:test:{name}:go", 1)
+
+
+def work() -> list[dict[str, Any]]:
+    """Run what is pending now in this process, as a worker's thread would; returns the results."""
+    claims = runtime().claims
+    pending = [claim for queue in claims.queues() for claim in claims.pending(queue)]
+    results = []
+    for claim in pending:
+        ran = task_of(app, claim.kind).apply(kwargs=dict(claim.args), task_id=claim.job_id, throw=True)
+        results.append(ran.result)
+    return results
