@@ -2,17 +2,342 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
 
-from nexus_tasks import digest_session
+from nexus_tasks import Nexus, digest_session
 from nexus_tasks.celery import app
+from nexus_tasks.errors import Misconfigured, QueueUnavailable, Transient
+from nexus_tasks.idempotency import binding as bindings
 from nexus_tasks.idempotency.binding import binding
-from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.claims import Claims
+from nexus_tasks.idempotency.run import new_token
+from nexus_tasks.idempotency.sweep import LOCK, Sweeper, SweepStep
+from tests.deployment import Deployment, eventually
+from tests.integration.claiming import Bench
+from tests.integration.jobkinds import Play, play, play_once
+
+pytestmark = pytest.mark.usefixtures("here")
 
 
-@pytest.mark.usefixtures("here")
-def test_a_queue_without_messages_is_empty() -> None:
-    sweeper = Sweeper(app, binding())
+@pytest.fixture(autouse=True)
+def _started_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's Redis may be seconds old; a sweep holds back after a restart."""
+    monkeypatch.setattr(Claims, "uptime", lambda _self: 1e6)
+
+
+@pytest.fixture
+def bench(here: Deployment) -> Bench:  # noqa: ARG001
+    return Bench(binding().claims)
+
+
+@pytest.fixture
+def sweeper(bench: Bench) -> Sweeper:  # noqa: ARG001
+    """One that has looked before, so that nothing is due by its first look."""
+    made = Sweeper(app, binding())
+    made.tick()
+    return made
+
+
+def begins(name: str = "a") -> Claim:
+    """A worker begins the job, and is never heard of again."""
+    request = play.request_for(Play(name=name))
+    bound = binding()
+    bound.claims.claim([request])
+    _, claim = bound.claims.begin(request, new_token(), lease=bound.lease, cap=16, gathers=False, published_at="")
+    assert claim is not None
+    return claim
+
+
+def state_of(claim: Claim) -> str:
+    found = binding().claims.get(claim.key)
+    return found.state if found else ""
+
+
+def messages(bench: Bench, queue: str = "maintenance") -> int:
+    return int(bench.client.llen(f"{bench.claims.prefix}:celery:{queue}"))
+
+
+# --- one at a time ----------------------------------------------------------------------------------------------------
+def test_a_tick_does_nothing_while_another_is_under_way(bench: Bench, sweeper: Sweeper) -> None:
+    claim = begins()
+    bench.jump(11)
+    assert bench.claims.lock(LOCK, "another", seconds=10)
+    sweeper.tick()
+    assert state_of(claim) == "running"
+    bench.claims.unlock(LOCK, sweeper.token)  # not its own
+    sweeper.tick()
+    assert state_of(claim) == "running"
+    bench.claims.unlock(LOCK, "another")
+    sweeper.tick()
+    assert state_of(claim) == "waiting"
+    assert not bench.client.exists(f"{bench.claims.prefix}:{LOCK}")
+
+
+def test_a_sweeper_that_stalls_does_no_harm_to_the_next(
+    bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Nexus().create_namespace("acme")
+    claim, next_one = begins(), Sweeper(app, binding())
+    bench.set(play.request_for(Play()), crashes=4)
+    bench.jump(11)
+    dead_letter = binding().storage.dead_letter
+
+    def stalls(*args: Any) -> None:  # longer than the lock and the burial's lease last
+        monkeypatch.setattr(binding().storage, "dead_letter", dead_letter)
+        bench.client.delete(f"{bench.claims.prefix}:{LOCK}")
+        bench.jump(11)
+        next_one.tick()  # buries the claim under its own token
+        assert bench.claims.lock(LOCK, "a third", seconds=10)
+        dead_letter(*args)
+
+    monkeypatch.setattr(binding().storage, "dead_letter", stalls)
+    sweeper.tick()
+    assert bench.client.get(f"{bench.claims.prefix}:{LOCK}") == "a third"
+    assert bench.claims.marker(claim.key) == (claim.job_id, "dead")
+    assert [job["id"] for job in Nexus().jobs(status="dead")] == [claim.job_id]
+    assert bench.claims.counts("acme") == {}
+
+
+# --- after Redis was away ---------------------------------------------------------------------------------------------
+def quick(deploy: Callable[..., Deployment]) -> Sweeper:
+    deploy(NEXUS_LEASE_SECONDS="0.5")
+    made = Sweeper(app, binding())
+    made.tick()
+    return made
+
+
+@pytest.mark.parametrize("how", ["does not answer", "stood still", "was restarted"])
+def test_no_lease_is_expired_until_one_lease_after_redis_was_away(deploy: Callable[..., Deployment], how: str) -> None:
+    sweeper, monkeypatch = quick(deploy), pytest.MonkeyPatch()
+    claim = begins()
+    Bench(binding().claims).jump(1)
+    if how == "does not answer":
+        monkeypatch.setattr(sweeper.claims, "lock", _away)
+        with pytest.raises(QueueUnavailable):
+            sweeper.tick()
+        monkeypatch.undo()
+    elif how == "stood still":
+        assert sweeper._answered is not None
+        sweeper._answered -= 60
+    else:
+        monkeypatch.setattr(sweeper.claims, "uptime", lambda: 0.0)
+    sweeper.tick()
+    monkeypatch.undo()
+    assert state_of(claim) == "running"  # its worker could not renew: it has its chance now
+    sweeper.tick()
+    assert state_of(claim) == "running"
+    eventually(lambda: sweeper.tick() or state_of(claim) != "running", within=5)
+
+
+def _away(*_: object, **__: object) -> bool:
+    raise QueueUnavailable
+
+
+def test_a_tick_that_was_not_ours_is_an_answer_too(deploy: Callable[..., Deployment]) -> None:
+    """Else whoever takes over from a sweeper that was killed in its tick would first wait for a lease."""
+    sweeper = quick(deploy)
+    assert sweeper.claims.lock(LOCK, "killed in its tick", seconds=10)
+    for _ in range(20):
+        assert sweeper._answered is not None
+        sweeper._answered -= 2  # a tick's pause
+        sweeper.tick()
+    sweeper.claims.unlock(LOCK, "killed in its tick")
+    claim = begins()
+    Bench(binding().claims).jump(1)
+    sweeper.tick()
+    assert state_of(claim) != "running"
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+def test_a_queue_without_messages_is_empty(sweeper: Sweeper) -> None:
     assert sweeper._empty(["digest", "unheard-of"]) == {"digest", "unheard-of"}
     digest_session.delay(namespace="acme", session_key="s")
     assert sweeper._empty(["derive", "digest"]) == {"derive"}
+
+
+def test_a_lone_message_that_was_lost_is_sent_again(bench: Bench, sweeper: Sweeper) -> None:
+    play.delay()
+    bench.client.delete(f"{bench.claims.prefix}:celery:maintenance")
+    sweeper.tick()
+    assert messages(bench) == 0
+    bench.jump(11)
+    sweeper.tick()
+    assert messages(bench) == 1
+    bench.jump(11)
+    sweeper.tick()
+    assert messages(bench) == 1  # it is in its queue: a backlog is not multiplied
+
+
+def test_a_job_of_a_queue_that_is_no_more_travels_in_todays(bench: Bench, sweeper: Sweeper) -> None:
+    request = play.request_for(Play())
+    retired = type(request)(**{**vars(request), "queue": "retired"})
+    bench.claims.claim([retired])
+    bench.jump(11)
+    sweeper.tick()
+    assert messages(bench) == 1
+    assert begins().job_id == request.id
+    bench.audit()
+
+
+def test_what_is_due_is_published_until_the_broker_fails(
+    bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nexus_tasks.idempotency.sweep.AT_ONCE", 10)
+    for name in map(str, range(25)):
+        play.apply_async(kwargs={"name": name}, countdown=60)
+    bench.jump(61)
+    monkeypatch.setattr("nexus_tasks.idempotency.sweep.publish", lambda _app, wakeups: len(list(wakeups)) - 1)
+    sweeper._due()
+    assert bench.claims.counts("acme") == {"waiting": 15, "pending": 10}
+    monkeypatch.undo()
+    sweeper.tick()
+    assert bench.claims.counts("acme") == {"pending": 25}
+    assert messages(bench) == 15
+
+
+# --- burials ----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def worn_out(bench: Bench) -> Iterator[list[Claim]]:
+    """Three jobs whose workers died every time."""
+    Nexus().create_namespace("acme")
+    claims = [begins(name) for name in "abc"]
+    for name in "abc":
+        bench.set(play.request_for(Play(name=name)), crashes=4)
+    bench.jump(11)
+    yield claims
+    bench.audit()
+
+
+def dead_jobs() -> set[str]:
+    return {job["id"] for job in Nexus().jobs(status="dead")}
+
+
+def test_jobs_that_used_up_their_attempts_are_buried(sweeper: Sweeper, worn_out: list[Claim]) -> None:
+    sweeper.tick()
+    assert dead_jobs() == {claim.job_id for claim in worn_out}
+    assert [state_of(claim) for claim in worn_out] == ["", "", ""]
+    assert sweeper.reconcile() == 0
+
+
+def test_a_letter_that_cannot_be_written_stops_no_other(
+    bench: Bench, sweeper: Sweeper, worn_out: list[Claim], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = min(worn_out, key=lambda claim: claim.key)
+    dead_letter = binding().storage.dead_letter
+
+    def fails_for_the_first(claim: Claim, error: BaseException | None) -> None:
+        if claim.key == first.key:
+            raise ValueError("what Postgres cannot hold")
+        dead_letter(claim, error)
+
+    monkeypatch.setattr(binding().storage, "dead_letter", fails_for_the_first)
+    sweeper.tick()
+    assert dead_jobs() == {claim.job_id for claim in worn_out if claim is not first}
+    assert state_of(first) == "running"
+    monkeypatch.setattr(binding().storage, "dead_letter", dead_letter)
+    bench.jump(11)
+    sweeper.tick()
+    assert dead_jobs() == {claim.job_id for claim in worn_out}
+    assert {Nexus().job(claim.job_id)["crashes"] for claim in worn_out} == {5}  # that a letter failed is no crash
+
+
+def test_a_postgres_that_is_away_is_asked_once_per_tick(
+    bench: Bench, sweeper: Sweeper, worn_out: list[Claim], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, dead_letter = [], binding().storage.dead_letter
+
+    def away(*args: object) -> None:
+        asked.append(args)
+        raise Transient("Postgres")
+
+    monkeypatch.setattr(binding().storage, "dead_letter", away)
+    play_once.delay()
+    bench.client.delete(f"{bench.claims.prefix}:celery:reflect")
+    bench.jump(11)
+    sweeper.tick()
+    assert len(asked) == 1
+    assert messages(bench, "reflect") == 1  # and the tick goes on
+    monkeypatch.setattr(binding().storage, "dead_letter", dead_letter)
+    bench.jump(11)
+    sweeper.tick()
+    assert dead_jobs() == {claim.job_id for claim in worn_out}
+
+
+# --- pauses, reconcile ------------------------------------------------------------------------------------------------
+def test_a_pause_is_lifted_when_its_cause_is_gone(
+    bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.claims.pause("play", "401")
+    play.delay()
+    play.apply(kwargs={})
+    assert bench.claims.counts("acme") == {"waiting": 1}
+    monkeypatch.setattr(binding().storage, "probe", lambda _kind: _raise(Misconfigured("still 401")))
+    sweeper.probe()
+    assert list(bench.claims.paused()) == ["play"]
+    monkeypatch.undo()
+    sweeper.tick()
+    eventually(lambda: not bench.claims.paused() and bench.claims.counts("acme") == {"pending": 1}, within=5)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def test_a_model_that_hangs_does_not_hold_the_sweep_up(
+    bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def hangs(_kind: str) -> None:
+        asked.set()
+        answer.wait(20)
+
+    monkeypatch.setattr(binding().storage, "probe", hangs)
+    claim = begins("b")
+    bench.claims.pause("play", "401")
+    bench.jump(11)
+    sweeper.tick()
+    assert asked.wait(5)
+    assert state_of(claim) == "waiting"
+    sweeper.tick()  # the next one too
+    answer.set()
+
+
+def test_what_postgres_wants_is_asked_for_unless_it_has_a_claim(bench: Bench, sweeper: Sweeper) -> None:
+    nexus = Nexus()
+    nexus.ingest("acme", "chat", [{"content": f"Fact {i}.", "author": "ann"} for i in range(3)])
+    assert sum(bench.claims.counts("acme").values()) == 3
+    assert sweeper.reconcile() == 0
+    bench.flush()
+    assert sweeper.reconcile() == 3
+    assert sweeper.reconcile() == 0
+    assert messages(bench, "derive") == 3
+    bench.audit()
+
+
+def test_the_sweep_starts_when_what_it_needs_comes_up_late(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bound, fails = binding(), 2
+
+    def late() -> Any:
+        nonlocal fails
+        fails -= 1
+        if fails >= 0:
+            raise Transient("Postgres is starting")
+        return bound
+
+    play.apply_async(kwargs={}, countdown=60)
+    bench.jump(61)
+    monkeypatch.setattr("nexus_tasks.idempotency.sweep.EVERY", 0.02)
+    monkeypatch.setattr(bindings, "_bound", None)
+    monkeypatch.setattr(bindings, "_factory", late)
+    step = SweepStep(None)
+    step.start(type("Worker", (), {"app": app}))
+    try:
+        eventually(lambda: messages(bench) == 1, within=10)
+    finally:
+        step.stop(None)
