@@ -1,0 +1,128 @@
+"""What an error means for a claim, by its type and the claim's own history."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nexus_tasks.errors import (
+    ConfigurationError,
+    InvalidAnswer,
+    InvalidInput,
+    JobError,
+    Misconfigured,
+    OverBudget,
+    Permanent,
+    QueueUnavailable,
+    Refused,
+    SchemaOutdated,
+    StorageUnavailable,
+    Throttled,
+    TooLarge,
+    Transient,
+)
+from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.policy import PROBE_EVERY, Decision, backoff, decide, until_tomorrow
+from nexus_tasks.idempotency.run import Wait
+
+NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC).timestamp()
+DAY = 86_400.0
+
+
+def claim(**fields: Any) -> Claim:
+    fixed = {
+        "id": "j",
+        "kind": "thing",
+        "namespace": "n",
+        "queue": "q",
+        "scope": "{}",
+        "args": "{}",
+        "state": "running",
+    }
+    return Claim.parse("key", fixed | {name: str(value) for name, value in fields.items()})
+
+
+def decided(error: BaseException, **fields: Any) -> Decision:
+    return decide(error, claim(**fields), now=NOW, max_attempts=5, retry_for=DAY)
+
+
+def failing_for(seconds: float) -> dict[str, int]:
+    return {"failing_since": int((NOW - seconds) * 1000), "retries": 40}
+
+
+def test_a_wait_is_what_the_job_says_and_counts_nothing() -> None:
+    assert decided(Wait("ripeness", 7.5, "soon")) == Decision(reason="ripeness", seconds=7.5, detail="soon")
+    assert decided(Wait("batch", 60.0), errors=4, **failing_for(2 * DAY)) == Decision(reason="batch", seconds=60.0)
+
+
+@pytest.mark.parametrize("error", [Permanent(), Refused(), TooLarge()])
+def test_permanent_errors_are_dead_at_once(error: Exception) -> None:
+    assert decided(error) == Decision(dead=True)
+
+
+@pytest.mark.parametrize("error", [Misconfigured(), ConfigurationError(), SchemaOutdated()])
+def test_what_an_operator_must_mend_pauses_the_kind_and_counts_nothing(error: Exception) -> None:
+    expected = Decision(reason="pause", seconds=PROBE_EVERY, detail=type(error).__name__, pause=True)
+    assert decided(error) == decided(error, errors=4, crashes=4, **failing_for(2 * DAY)) == expected
+
+
+def test_a_spent_budget_waits_for_the_next_utc_day() -> None:
+    assert decided(OverBudget(), errors=4) == Decision(reason="budget", seconds=2 * 3_600 + 2, detail="OverBudget")
+    assert 0 < until_tomorrow(datetime(2026, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC).timestamp()) < 3
+    assert until_tomorrow(datetime(2026, 11, 21, tzinfo=UTC).timestamp()) == DAY + 2
+
+
+def test_throttling_waits_as_long_as_asked_and_counts_nothing() -> None:
+    expected = Decision(reason="throttle", seconds=30.0, detail="Throttled")
+    assert decided(Throttled(retry_after=30.0)) == expected
+    assert decided(Throttled(retry_after=30.0), errors=4, **failing_for(2 * DAY)) == expected
+
+
+@pytest.mark.parametrize("error", [Transient(), QueueUnavailable(), StorageUnavailable()])
+def test_passing_errors_back_off_for_a_day_and_are_nobodys_error(error: Exception) -> None:
+    first = decided(error, errors=4, crashes=4)
+    assert (first.reason, first.retry, first.error, first.dead) == ("retry", True, False, False)
+    assert not decided(error, **failing_for(DAY - 1)).dead
+    assert decided(error, **failing_for(DAY + 1)) == Decision(dead=True)
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError(), InvalidAnswer(), JobError(), InvalidInput(), MemoryError(), SystemExit(), KeyError()]
+)
+def test_anything_else_counts_until_attempts_are_used_up(error: BaseException) -> None:
+    first = decided(error)
+    assert (first.reason, first.retry, first.error, first.dead) == ("retry", True, True, False)
+    assert first.detail == type(error).__name__
+    assert not decided(error, errors=2, crashes=1).dead
+    assert decided(error, errors=2, crashes=2) == decided(error, errors=4) == Decision(dead=True)
+    assert not decided(error, **failing_for(2 * DAY)).dead  # it is counted, not timed
+
+
+@given(st.integers(0, 10_000))
+def test_backoff_doubles_with_full_jitter_up_to_five_minutes(retries: int) -> None:
+    assert 0 <= backoff(retries) <= min(2.0 * 2 ** min(retries, 30), 300.0)
+
+
+def test_backoff_uses_its_whole_range() -> None:
+    tries = [backoff(3) for _ in range(2_000)]
+    assert max(tries) > 15
+    assert min(tries) < 1
+
+
+def test_attempts_are_the_runs_so_far() -> None:
+    assert claim().attempts == 1
+    assert claim(retries=2, crashes=1, errors=2).attempts == 4
+
+
+def test_a_claim_reads_back_as_it_is_written() -> None:
+    found = claim(
+        also="x,y", run_force="1", run_reasons="b,a", run_urgency="dream", due_at=1_500, args=json.dumps({"n": 1})
+    )
+    assert (found.also, found.flags.force, found.flags.reasons) == (("x", "y"), True, ("a", "b"))
+    assert (found.flags.urgency, found.due_at, found.args) == ("dream", 1.5, {"n": 1})
+    assert (claim().also, claim().flags.reasons, claim().due_at) == ((), (), None)
