@@ -12,6 +12,9 @@ PYTHON := $(shell for p in python3.12 python3.11 python3.13 python3; do \
 unexport ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_PROFILE NEXUS_DATABASE_URL NEXUS_REDIS_URL
 unexport NEXUS_BROKER_URL NEXUS_MODEL NEXUS_HOME CELERY_CONFIG_MODULE CELERY_BROKER_URL CELERY_RESULT_BACKEND
 
+# Most tests wait for processes, so more of them than there are cores run side by side; each process has its own servers.
+TOGETHER := --numprocesses 4 --dist worksteal
+
 .PHONY: help demo up down test test-all lint format constraints clean
 
 help:
@@ -48,7 +51,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 test: lint
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "not long" $(TOGETHER)
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -m long

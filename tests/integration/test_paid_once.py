@@ -67,7 +67,7 @@ def test_an_answer_that_came_before_the_worker_was_killed_is_used_by_the_rerun(
 @pytest.mark.parametrize(
     ("kind", "module", "late_step"),
     [
-        ("derive_memory", derive, "_due_digest"),
+        ("derive_memory", derive, "_embed"),
         ("digest_session", digest, "_store"),
         ("reflect_perspective", reflect, "_apply"),
     ],
