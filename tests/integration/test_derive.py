@@ -6,7 +6,6 @@ import re
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
-from itertools import permutations
 from typing import Any
 
 import pytest
@@ -190,7 +189,7 @@ WORDINGS = [
 ]
 
 
-@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 0, 1)], ids=str)
 def test_the_earliest_wording_is_kept_whatever_was_derived_first(
     claude: Claude, standin: StandIn, order: tuple[int, ...]
 ) -> None:

@@ -31,15 +31,15 @@ def dead(here: Deployment) -> list[tuple[Any, ...]]:
     )
 
 
-@pytest.mark.parametrize("at", [0, 4, 11])
 @pytest.mark.parametrize(
-    ("fault", "type"),
+    ("fault", "type", "at"),
     [
-        (faults.refused(), "Refused"),
-        (faults.too_large(), "TooLarge"),
-        (faults.status(400, "invalid_request_error", "Output blocked by content filtering policy"), "Permanent"),
+        pytest.param(faults.refused(), "Refused", 0, id="refused, the first"),
+        pytest.param(faults.refused(), "Refused", 4, id="refused"),
+        pytest.param(faults.refused(), "Refused", 11, id="refused, the last"),
+        pytest.param(faults.too_large(), "TooLarge", 4, id="413"),
+        pytest.param(faults.status(400, "invalid_request_error", "Blocked by policy."), "Permanent", 4, id="400"),
     ],
-    ids=["refused", "413", "400"],
 )
 def test_one_message_that_no_answer_can_be_had_for_dies_alone(
     claude: Claude, standin: StandIn, fault: Fault, type: str, at: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -106,23 +107,23 @@ def test_a_hit_comes_with_its_evidence_and_why_it_was_found(claude: Any, standin
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
+WORDS = [
+    ("We meet at 10:30 tomorrow.", "10:30"),
+    ("The rent is 4,000 euros.", "4,000"),
+    ("It weighs 3.5kg.", "3.5kg"),
+    ("Python 3.11.2 is out.", "version 3.11.2"),
+    ("मैं हिन्दी बोलता हूँ।", "हिन्दी"),
+    ("Ich wohne in Köln.", "KÖLN"),
+    ("I read O'Neil's book.", "o'neil"),
+    ("I can't swim.", "can't swim"),
+]
+
+
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(
-    ("said", "asked"),
-    [
-        ("We meet at 10:30 tomorrow.", "10:30"),
-        ("The rent is 4,000 euros.", "4,000"),
-        ("It weighs 3.5kg.", "3.5kg"),
-        ("Python 3.11.2 is out.", "version 3.11.2"),
-        ("मैं हिन्दी बोलता हूँ।", "हिन्दी"),
-        ("Ich wohne in Köln.", "KÖLN"),
-        ("I read O'Neil's book.", "o'neil"),
-        ("I can't swim.", "can't swim"),
-    ],
-)
-def test_words_are_found_whatever_they_are_made_of(said: str, asked: str) -> None:
-    talk("Something else.", said, "Yet another thing.", observers=[])  # without vectors: by words alone
-    assert found(asked) == [said]
+def test_words_are_found_whatever_they_are_made_of() -> None:
+    talk("Something else.", *(said for said, _ in WORDS), observers=[])  # without vectors: by words alone
+    for said, asked in WORDS:
+        assert found(asked) == [said]
 
 
 ODD = [
@@ -186,15 +187,13 @@ def test_no_text_breaks_the_search() -> None:
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("odd", ["\0", "a\0b", "\ud800", "'; --", "%", "🍵", "x" * 10_000])
-def test_no_filter_breaks_the_search(odd: str) -> None:
+def test_no_filter_breaks_the_search() -> None:
     talk("I like tea.", observers=[])
-    for name in ("observer", "subject", "session_key"):
-        try:
-            assert Nexus().search(NAMESPACE, "tea", **{name: odd}, levels=["explicit"]) == []
-            Nexus().context(NAMESPACE, **{name: odd}, max_tokens=100)
-        except InvalidInput:
-            continue
+    for odd in ("\0", "a\0b", "\ud800", "'; --", "%", "🍵", "x" * 10_000):
+        for name in ("observer", "subject", "session_key"):
+            with suppress(InvalidInput):  # or it finds nothing; it is never an error of the database
+                assert Nexus().search(NAMESPACE, "tea", **{name: odd}, levels=["explicit"]) == []
+                Nexus().context(NAMESPACE, **{name: odd}, max_tokens=100)
 
 
 @pytest.mark.usefixtures("here")
