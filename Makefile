@@ -13,7 +13,7 @@ unexport ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_PRO
 unexport NEXUS_BROKER_URL NEXUS_MODEL NEXUS_HOME CELERY_CONFIG_MODULE CELERY_BROKER_URL CELERY_RESULT_BACKEND
 
 # Most tests wait for processes, so more of them than there are cores run side by side; each process has its own servers.
-TOGETHER := --numprocesses 4 --dist worksteal
+TOGETHER := --numprocesses 3 --dist worksteal
 
 .PHONY: help demo up down test test-all lint format constraints clean
 

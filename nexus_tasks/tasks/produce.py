@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import islice
 
 from nexus_tasks.celery import app
-from nexus_tasks.idempotency.claim import Claimed, Ticket
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.result import JobResult
 from nexus_tasks.idempotency.task import task_of
@@ -22,7 +21,7 @@ SHORTEST_WAIT = 5.0
 
 
 def derivations(namespace: str, stored: Stored) -> int:
-    """Ask for the derivations of new messages; returns how many jobs that made.
+    """Ask for the derivations of new messages; returns for how many: 0 while Redis is away.
 
     Only the first message of each observer gets a wake-up. The others wait for it to take them along; what does not
     fit into its batch it wakes itself, and what nobody has taken is due by itself soon.
@@ -32,10 +31,10 @@ def derivations(namespace: str, stored: Stored) -> int:
 
 def _asked(namespace: str, memory_ids: Sequence[int], observer: str) -> int:
     requests = iter(derive_memory.requests(namespace, [(memory_id, observer) for memory_id in memory_ids]))
-    made = _made(follow_up.ask(list(islice(requests, 1))))
+    made = len(follow_up.ask(list(islice(requests, 1))))
     company = max(runtime().settings.derive_max_wait, SHORTEST_WAIT)
     while chunk := [replace(one, delay=company, wait_reason="ripeness") for one in islice(requests, AT_ONCE)]:
-        made += _made(follow_up.ask(chunk))
+        made += len(follow_up.ask(chunk))
     return made
 
 
@@ -49,7 +48,7 @@ def ended(namespace: str, session_key: str, underived: Sequence[tuple[int, str]]
     if not digest:
         return 0
     asked = digest_session.request(namespace, session_key, "session_end", after_derivation=bool(underived))
-    return _made(follow_up.ask([asked]))
+    return len(follow_up.ask([asked]))
 
 
 def changed(namespace: str, *, budget: bool) -> None:
@@ -61,7 +60,3 @@ def changed(namespace: str, *, budget: bool) -> None:
 def result(request: Request) -> JobResult:
     """The job that stands for ``request``, without asking for another."""
     return task_of(app, request.kind).standing(request)
-
-
-def _made(tickets: Sequence[Ticket]) -> int:
-    return sum(ticket.outcome is Claimed.ENQUEUED for ticket in tickets)

@@ -27,7 +27,7 @@ from celery import Celery
 from flower.utils.broker import Broker
 
 from nexus_tasks import embedded
-from nexus_tasks.embedded import account, places, server
+from nexus_tasks.embedded import account, locks, places, server
 from nexus_tasks.embedded import redis as embedded_redis
 from nexus_tasks.errors import EmbeddedError
 
@@ -253,6 +253,8 @@ def test_stale_files_and_reused_pids(home: Path) -> None:
     user = account.postgres_account()
     for process in servers(home):
         kill(process)
+    # The children of a killed postmaster live on until they notice, and to a stop they are the server.
+    eventually(lambda: not locks.locked(home / "postgres.lock"))
     # A foreign process of the same user now has the pids that both servers left behind: to Postgres itself that is a
     # running server, and a careless stop would kill it.
     with subprocess.Popen(["sleep", "60"], **(user.popen if user else {})) as foreign:
