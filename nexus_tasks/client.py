@@ -164,7 +164,7 @@ class Nexus:
         with here.database.transaction() as tx:
             wanted = self._filter(namespaces.get(tx, check_namespace(namespace)).id, observer, subject, levels, as_of)
             wanted = replace(wanted, session_key=session_key)
-            return search(tx, here.mind.embedder, wanted, query, limit)
+            return search(tx, here.embedder, wanted, query, limit)
 
     def context(
         self,
@@ -200,7 +200,7 @@ class Nexus:
                 subject=subject,
                 max_tokens=max_tokens,
             )
-            return rendered(assemble(tx, here.mind.embedder, ask), format)
+            return rendered(assemble(tx, here.embedder, ask), format)
 
     def memories(
         self,

@@ -180,7 +180,7 @@ def deployment(servers: Endpoints, **settings: str) -> Iterator[Deployment]:
         ours["NEXUS_HOME"] = folder
         os.environ.clear()
         os.environ.update(kept | ours)
-        _point_here()
+        point_here()
         made = Deployment(servers=servers, name=name, environment=dict(os.environ), folder=Path(folder))
         try:
             yield made
@@ -189,11 +189,11 @@ def deployment(servers: Endpoints, **settings: str) -> Iterator[Deployment]:
             runtime.runtime().database.dispose()
             os.environ.clear()
             os.environ.update(before)
-            _point_here()
+            point_here()
             administer(servers, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def _point_here() -> None:
+def point_here() -> None:
     """Forget what this process has cached of its settings, and let the Celery application read them again."""
     get_settings.cache_clear()
     endpoints.cache_clear()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from nexus_tasks.cognition.mind import Mind
-from nexus_tasks.embeddings.choose import embedder
+from nexus_tasks.embeddings.base import Embedder
+from nexus_tasks.embeddings.choose import embedder as choose_embedder
 from nexus_tasks.endpoints import endpoints
 from nexus_tasks.errors import NexusError, SchemaOutdated
 from nexus_tasks.idempotency.claims import Claims
@@ -30,6 +31,15 @@ class Runtime:
     claims: Claims
 
     @cached_property
+    def embedder(self) -> Embedder:
+        """What turns texts into vectors: all that readers need of the mind.
+
+        Raises:
+            ConfigurationError: there is no embedder of that name.
+        """
+        return choose_embedder(self.settings)
+
+    @cached_property
     def mind(self) -> Mind:
         """What jobs think with.
 
@@ -39,7 +49,7 @@ class Runtime:
         return Mind(
             database=self.database,
             model=language_model(self.settings),
-            embedder=embedder(self.settings),
+            embedder=self.embedder,
             settings=self.settings,
         )
 

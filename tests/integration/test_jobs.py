@@ -6,7 +6,8 @@ import pytest
 
 from nexus_tasks import Message, Nexus, derive_memory, digest_session, reflect_namespace
 from nexus_tasks.errors import InvalidInput, NexusError, UnsupportedOption
-from tests.deployment import Deployment, eventually
+from nexus_tasks.tasks.runtime import runtime
+from tests.deployment import Deployment, eventually, point_here
 
 TALK = [
     Message(content="I moved to Lisbon in March.", author="ann", id="a1"),
@@ -94,3 +95,15 @@ def test_errors_carry_a_remedy() -> None:
     with pytest.raises(NexusError, match="nexus namespaces list") as caught:
         Nexus().search("nowhere", "anything")
     assert set(caught.value.as_dict()) == {"type", "message", "remedy"}
+
+
+def test_readers_need_no_model(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    nexus = Nexus()
+    nexus.ingest("acme", "chat-1", TALK)
+    monkeypatch.setenv("NEXUS_MODEL", "auto")  # servers of one's own and no key: nothing can be derived here
+    point_here()
+    with pytest.raises(NexusError, match="credentials"):
+        assert runtime().mind
+    assert nexus.search("acme", "Lisbon")[0].external_id == "a1"
+    assert nexus.context("acme", session_key="chat-1").text
+    assert here.sql("SELECT count(*) FROM memories") == [(3,)]

@@ -13,6 +13,8 @@ for i, key in ipairs(KEYS) do
     if ARGV[6] == '1' then
       redis.call('HINCRBY', key, 'retries', 1)
       redis.call('HSETNX', key, 'failing_since', integer(now))
+    else
+      redis.call('HDEL', key, 'failing_since') -- whatever failed has passed: this wait has another reason
     end
     if ARGV[7] == '1' then redis.call('HINCRBY', key, 'errors', 1) end
     to_waiting(key, ARGV[3], now + number(ARGV[4]), ARGV[5])
