@@ -17,6 +17,7 @@ from nexus_tasks.idempotency.binding import Binding, binding
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.policy import PROBE_EVERY
 from nexus_tasks.idempotency.publish import TASK_PREFIX, publish
+from nexus_tasks.idempotency.reconnect import outlive_lost_connections
 from nexus_tasks.idempotency.run import new_token
 
 log = logging.getLogger(__name__)
@@ -179,6 +180,7 @@ class SweepStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def __init__(self, _worker: object, **_options: object) -> None:
         self._stopped = threading.Event()
+        outlive_lost_connections()
 
     def start(self, worker: object) -> None:
         """Called when the worker starts, after its pool has forked."""

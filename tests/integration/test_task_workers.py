@@ -1,0 +1,198 @@
+"""Jobs in real workers: what happens when messages double, processes die, and servers go away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nexus_tasks import Nexus
+from nexus_tasks.celery import app
+from nexus_tasks.embedded import Endpoints, redis
+from nexus_tasks.errors import JobFailed, Misconfigured
+from nexus_tasks.idempotency.binding import binding
+from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.publish import publish
+from tests.deployment import Deployment, Worker, deployment, eventually
+from tests.integration.claiming import Bench
+from tests.integration.jobkinds import ROOT, WITH_KINDS, Play, attempts, go, play, play_once
+
+LEASE = 1.5
+
+
+@pytest.fixture
+def quick(deploy: Callable[..., Deployment]) -> Deployment:
+    """Leases of seconds, so that a test of a crash takes no longer."""
+    return deploy(NEXUS_LEASE_SECONDS=str(LEASE))
+
+
+def start(here: Deployment, **options: Any) -> Worker:
+    return here.worker(*WITH_KINDS, **options, **ROOT)
+
+
+def claim_of(name: str = "a") -> Claim | None:
+    return binding().claims.get(binding().claims.key(play.request_for(Play(name=name))))
+
+
+def runs(name: str = "a") -> bool:
+    return bool(attempts(name))
+
+
+def test_a_message_that_arrives_twice_at_once_runs_once(here: Deployment) -> None:
+    here.worker(*WITH_KINDS, **ROOT)
+    start(here)
+    tickets = [play.enqueue([play.request_for(Play(name=str(i), plan=("hold",)))])[0] for i in range(5)]
+    wakeups = [ticket.wakeup for ticket in tickets if ticket.wakeup]
+    assert publish(app, [wakeup for wakeup in wakeups for _ in range(4)]) == 20
+    eventually(lambda: all(runs(str(i)) for i in range(5)))
+    queue = f"{here.name}:celery:maintenance"
+    eventually(lambda: here.redis().llen(queue) == 0)  # every copy has been received
+    for i in range(5):
+        go(str(i))
+    eventually(lambda: binding().claims.counts("acme") == {})
+    assert [len(attempts(str(i))) for i in range(5)] == [1] * 5
+
+
+def test_a_job_whose_worker_is_killed_runs_again(quick: Deployment) -> None:
+    first = start(quick)
+    asked = play.delay(plan=("hold", "ok"))
+    eventually(runs)
+    rerun = play.delay(reason="later")
+    first.kill()
+    start(quick)
+    assert asked.wait(20).status == rerun.wait(20).status == "completed"
+    assert [reasons for _, reasons in attempts()] == ["", "later"]  # one run has served both
+
+
+def test_a_job_that_kills_its_worker_ends_as_a_dead_letter_and_harms_no_other(
+    deploy: Callable[..., Deployment],
+) -> None:
+    here = deploy(NEXUS_LEASE_SECONDS="0.6", NEXUS_MAX_ATTEMPTS="3")
+    Nexus().create_namespace("acme")
+    # Celery takes `prefork` for "as configured", `processes` is the same pool. Its child dies and is replaced.
+    worker = start(here, pool="processes", concurrency=2)
+    poison = play.delay(name="poison", plan=("kill",))
+    innocent = [play_once.delay(name=str(i)) for i in range(5)]
+    with pytest.raises(JobFailed, match="worker died"):
+        poison.wait(40)
+    assert len(attempts("poison")) == 3
+    assert [asked.wait(5).status for asked in innocent] == ["completed"] * 5
+    assert worker.process.poll() is None
+
+
+def test_the_prefork_pool_keeps_its_leases_in_its_children(quick: Deployment) -> None:
+    worker = start(quick, pool="processes", concurrency=2)
+    results = [play.delay(name=name, plan=("hold",)) for name in "ab"]
+    eventually(lambda: runs("a") and runs("b"))
+    held = time.monotonic() + 2 * LEASE
+    eventually(lambda: time.monotonic() > held)
+    found = [claim_of(name) for name in "ab"]
+    assert [claim.crashes if claim else None for claim in found] == [0, 0]
+    pids = {attempts(name)[0][0] for name in "ab"}
+    assert len(pids) == 2
+    assert worker.process.pid not in pids
+    for name in "ab":
+        go(name)
+    assert [asked.wait(10).status for asked in results] == ["completed"] * 2
+
+
+def test_bodies_that_would_end_the_process_leave_the_pool_whole(here: Deployment) -> None:
+    worker = start(here, concurrency=2)
+    for i in range(4):
+        play.delay(name=str(i), plan=("exit", "ok"))
+    assert play_once.delay().wait(10).status == "completed"
+    bench = Bench(binding().claims)
+    eventually(lambda: all(runs(str(i)) for i in range(4)))
+    eventually(lambda: bench.jump(3) or binding().claims.counts("acme") == {}, within=20)
+    assert [len(attempts(str(i))) for i in range(4)] == [2] * 4
+    assert worker.process.poll() is None
+
+
+def test_a_worker_that_starts_lifts_a_pause(here: Deployment) -> None:
+    binding().claims.pause("play", str(Misconfigured()))
+    asked = play.delay()
+    play.apply(kwargs={})
+    assert [claim.wait_reason for claim in binding().claims.waiting()] == ["pause"]
+    start(here)
+    assert asked.wait(10).status == "completed"
+
+
+def test_a_flush_under_a_run_loses_nothing(quick: Deployment) -> None:
+    start(quick)
+    play.delay(plan=("hold",), reason="x")
+    eventually(runs)
+    Bench(binding().claims).flush()
+    eventually(lambda: (found := claim_of()) and found.state == "running")  # the heartbeat has made it again
+    found = claim_of()
+    assert found is not None
+    assert found.flags.reasons == ("x",)
+    go()
+    eventually(lambda: claim_of() is None)
+    assert play.delay(name="b").wait(10).status == "completed"  # the worker hears of new jobs as before
+
+
+@contextmanager
+def own_redis(folder: Path) -> Iterator[tuple[str, Callable[[], None], Callable[[], None]]]:
+    """A Redis of this test's own: its URL, and how to kill and start it."""
+    folder.mkdir()
+    socket = folder / "redis.sock"
+    options = ("--port", "0", "--unixsocket", str(socket), "--appendonly", "yes", "--appendfsync", "always")
+    running: list[subprocess.Popen[bytes]] = []
+
+    def launch() -> None:
+        with (folder / "log").open("ab") as log:
+            running.append(
+                subprocess.Popen([redis.executable(), *options, "--dir", str(folder)], stdout=log, stderr=log)
+            )
+        eventually(lambda: redis.ping(socket) is redis.State.UP)
+
+    def kill() -> None:
+        running[-1].kill()
+        running[-1].wait()
+
+    launch()
+    try:
+        yield f"unix://{socket}", kill, launch
+    finally:
+        kill()
+
+
+def test_a_redis_that_restarts_costs_no_run(servers: Endpoints, tmp_path: Path) -> None:
+    with (
+        own_redis(tmp_path / "redis") as (url, kill, launch),
+        deployment(replace(servers, redis_url=url), NEXUS_LEASE_SECONDS=str(LEASE)) as here,
+    ):
+        worker = start(here)
+        goes_on, ends = play.delay(name="goes-on", plan=("hold",)), play.delay(name="ends", plan=("hold",))
+        eventually(lambda: runs("goes-on") and runs("ends"))
+        go("ends")
+        os.kill(worker.process.pid, signal.SIGSTOP)  # so that one of them ends while Redis is away
+        kill()
+        os.kill(worker.process.pid, signal.SIGCONT)
+        away = time.monotonic() + LEASE / 2
+        eventually(lambda: time.monotonic() > away)
+        launch()
+        assert ends.wait(20).status == "completed"
+        found = claim_of("goes-on")
+        assert found is not None
+        assert (found.state, found.crashes) == ("running", 0)
+        go("goes-on")
+        assert goes_on.wait(20).status == "completed"
+        assert len(attempts("goes-on")) == len(attempts("ends")) == 1
+        assert play.delay(name="after").wait(30).status == "completed"
+
+
+def test_a_lone_message_that_was_lost_costs_seconds(here: Deployment) -> None:
+    asked = play.delay()
+    here.redis().delete(f"{here.name}:celery:maintenance")
+    start(here)
+    Bench(binding().claims).jump(11)
+    assert asked.wait(10).status == "completed"
