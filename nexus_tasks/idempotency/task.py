@@ -13,7 +13,7 @@ from celery import Celery, Task
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nexus_tasks.celery import app
-from nexus_tasks.errors import ConfigurationError, InvalidInput, UnsupportedOption
+from nexus_tasks.errors import ConfigurationError, InvalidInput, UnsupportedOption, faults
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim, Claimed, Ticket, Wakeup
 from nexus_tasks.idempotency.publish import HEADER, TASK_PREFIX, header, publish
@@ -83,8 +83,7 @@ class JobTask(Task):  # type: ignore[misc]
         try:
             return validate()
         except ValidationError as error:
-            faults = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in error.errors())
-            raise InvalidInput(f"{self.kind}: {faults}.") from None
+            raise InvalidInput(f"{self.kind}: {faults(error.errors())}.") from None
 
     def request_for(
         self, arguments: Arguments, *, job_id: str | None = None, delay: float = 0.0, wait_reason: str = "delay"

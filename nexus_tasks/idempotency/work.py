@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from celery.exceptions import Ignore
 
-from nexus_tasks.errors import NexusError, QueueUnavailable
+from nexus_tasks.errors import NexusError, QueueUnavailable, Transient
+from nexus_tasks.idempotency.apart import perform_apart
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim, Wakeup
 from nexus_tasks.idempotency.heartbeat import heartbeat
 from nexus_tasks.idempotency.policy import Decision, decide, retry_later
 from nexus_tasks.idempotency.publish import publish
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.run import Run, Superseded, new_token
+from nexus_tasks.idempotency.run import ALONE_FROM, Run, Superseded, new_token
 from nexus_tasks.types import JobOutcome, clean_text
 
 if TYPE_CHECKING:
@@ -32,8 +34,8 @@ _TRY_AGAIN = 0.5  # seconds between attempts to record a run's end
 
 def work(task: JobTask, request: Request, *, published_at: str, eager: bool) -> JobOutcome:
     """Run the job that ``request`` stands for, if its claim is free; every way it may end is recorded in the claim."""
-    bound, heart = binding(), heartbeat()
     try:
+        bound = binding()
         begun, claim = bound.claims.begin(
             request,
             new_token(),
@@ -48,7 +50,20 @@ def work(task: JobTask, request: Request, *, published_at: str, eager: bool) -> 
         raise Ignore from error
     if claim is None:
         return JobOutcome(status="superseded", job_id=request.id, details={"begin": begun.value})
-    run = Run(
+    run = run_of(task, claim, request, eager=eager)
+    with alive(run):
+        if claim.crashes >= ALONE_FROM and not eager:
+            try:
+                return perform_apart(task, run)
+            except OSError as error:  # no memory for a process, say: not this job's fault
+                return _failed(task, run, Transient(f"No process could be started: {error}."))
+        return perform(task, run)
+
+
+def run_of(task: JobTask, claim: Claim, request: Request, *, eager: bool = False) -> Run:
+    """The run that a claim's token stands for."""
+    bound = binding()
+    return Run(
         store=bound.claims,
         lease=bound.lease,
         claims=[claim],
@@ -56,14 +71,21 @@ def work(task: JobTask, request: Request, *, published_at: str, eager: bool) -> 
         settle=lambda claims, outcome: _finish(task, claims, outcome),
         eager=eager,
     )
+
+
+@contextmanager
+def alive(run: Run) -> Iterator[None]:
+    """Keep the run's claims alive meanwhile."""
+    heart = heartbeat()
+    heart.hold(run, run.claims)
     try:
-        heart.hold(run, run.claims)
-        return _perform(task, run)
+        yield
     finally:
         heart.let_go(run.claims)
 
 
-def _perform(task: JobTask, run: Run) -> JobOutcome:
+def perform(task: JobTask, run: Run) -> JobOutcome:
+    """Call the job's function, and end the run as its outcome or its error demands."""
     lead = run.lead
     try:
         outcome = JobOutcome(status="dead") if _has_letter(lead) else task.run(run, task.load(lead.args))

@@ -12,6 +12,7 @@ import pytest
 from nexus_tasks import Nexus
 from nexus_tasks.celery import app
 from nexus_tasks.errors import JobFailed, Permanent, QueueUnavailable, Transient
+from nexus_tasks.idempotency import work as worker
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim, Claimed, Wakeup
 from nexus_tasks.idempotency.run import Run
@@ -308,6 +309,17 @@ def test_what_ended_before_the_run_raised_stays_ended(here: Deployment, bench: B
     assert bench.claims.counts("acme") == ({"waiting": 2} if ends == 1 else {})
     assert letters(here) == []
     bench.audit()
+
+
+def test_a_job_that_gets_no_process_of_its_own_waits_for_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = play.request_for(Play())
+    bench.claims.claim([request])
+    bench.set(request, crashes=2)
+    monkeypatch.setattr("nexus_tasks.idempotency.apart.subprocess.run", lambda *_, **__: _raise(OSError("no memory")))
+    worker.work(play, request, published_at="", eager=False)
+    claim = claim_of()
+    assert (claim.state, claim.wait_reason, claim.crashes, claim.errors) == ("waiting", "retry", 2, 0)
+    assert attempts() == []
 
 
 # --- when Redis is away -----------------------------------------------------------------------------------------------

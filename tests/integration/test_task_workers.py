@@ -75,7 +75,7 @@ def test_a_job_whose_worker_is_killed_runs_again(quick: Deployment) -> None:
 def test_a_job_that_kills_its_worker_ends_as_a_dead_letter_and_harms_no_other(
     deploy: Callable[..., Deployment],
 ) -> None:
-    here = deploy(NEXUS_LEASE_SECONDS="0.6", NEXUS_MAX_ATTEMPTS="3")
+    here = deploy(NEXUS_LEASE_SECONDS="0.6", NEXUS_MAX_ATTEMPTS="2")
     Nexus().create_namespace("acme")
     # Celery takes `prefork` for "as configured", `processes` is the same pool. Its child dies and is replaced.
     worker = start(here, pool="processes", concurrency=2)
@@ -83,9 +83,35 @@ def test_a_job_that_kills_its_worker_ends_as_a_dead_letter_and_harms_no_other(
     innocent = [play_once.delay(name=str(i)) for i in range(5)]
     with pytest.raises(JobFailed, match="worker died"):
         poison.wait(40)
-    assert len(attempts("poison")) == 3
+    assert len(attempts("poison")) == 2
     assert [asked.wait(5).status for asked in innocent] == ["completed"] * 5
     assert worker.process.poll() is None
+
+
+def test_from_its_second_crash_on_a_job_kills_only_itself(deploy: Callable[..., Deployment]) -> None:
+    here = deploy(NEXUS_LEASE_SECONDS="0.6", NEXUS_MAX_ATTEMPTS="4")
+    Nexus().create_namespace("acme")
+    worker = start(here, concurrency=4)  # threads: a crash takes all of them along
+    held = play.delay(name="held", plan=("hold",))
+    eventually(lambda: runs("held"))
+    poison = play.apply_async(kwargs={"name": "poison", "plan": ("kill",)}, countdown=60)
+    twice = play.apply_async(kwargs={"name": "twice", "plan": ("ok",), "reason": "x"}, countdown=60)
+    bench = Bench(binding().claims)
+    for name in ("poison", "twice"):
+        bench.set(play.request_for(Play(name=name)), crashes=2)
+    bench.client.zadd(f"{here.name}:due", {claim.key: 0 for claim in binding().claims.waiting()})
+    with pytest.raises(JobFailed, match="worker died"):
+        poison.wait(40)
+    assert twice.wait(10).status == "completed"  # who crashed by another's fault
+    assert [reasons for _, reasons in attempts("twice")] == ["x"]
+    apart = {pid for pid, _ in [*attempts("poison"), *attempts("twice")]}
+    assert len(apart) == 3
+    assert worker.process.pid not in apart
+    found = claim_of("held")
+    assert found is not None
+    assert (found.state, found.crashes) == ("running", 0)
+    go("held")
+    assert held.wait(10).status == "completed"
 
 
 def test_the_prefork_pool_keeps_its_leases_in_its_children(quick: Deployment) -> None:
