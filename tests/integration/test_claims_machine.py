@@ -116,6 +116,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         self.burials: list[Claim] = []
         self.asked = self.flushes = 0
         self.seen: dict[str, dict[str, str]] = {}
+        self.started, self.later, self.shifted = self.claims.now(), 0.0, 0.0
 
     # --- the world ----------------------------------------------------------------------------------------------------
     def request(self, job: tuple[str, str, str], **options: Any) -> Request:
@@ -139,8 +140,13 @@ class ClaimsMachine(RuleBasedStateMachine):
         """Do something as the run of ``claims``: those that are not its own must stay as they are (I7)."""
         mine = self.owned(claims)
         before = self.bench.content()
-        self.publish(act(), arrive)
+        wakeups = act()
+        self.publish(wakeups, arrive)
         after = self.bench.content()
+        for namespace in {claim.namespace for claim in mine if "slot" in self.seen[claim.key]}:
+            line = before.get(f"{self.claims.prefix}:waits:concurrency:{namespace}")
+            first = min(line, key=lambda key: (line[key], key)) if line else None
+            assert not first or first in [wakeup.key for wakeup in wakeups]  # the slot has its next
         if not mine:
             assert after == before
         for claim in claims:
@@ -334,6 +340,30 @@ class ClaimsMachine(RuleBasedStateMachine):
             self.end(work, dead, "dead", arrive)
 
     @precondition(lambda self: self.works)
+    @rule(pick=which, how=st.sampled_from(["completed", "retry", "take", "renew"]), again=st.booleans())
+    def act_as_a_zombie(self, pick: int, how: str, again: bool) -> None:
+        """A worker freezes for longer than its leases, others go on, then it does what it was about to do."""
+        work = self.works.pop(pick % len(self.works))
+        self.time_passes(LEASE + 1)
+        self.sweep_leases(True)
+        self.time_passes(3.1)
+        self.sweep_due(True)
+        self.look()
+        if again and any(self.queues.values()):
+            self.deliver(pick, False)
+            self.look()
+        before = self.bench.content()
+        if how == "completed":
+            assert self.claims.finish(work.claims, ["completed"] * len(work.claims)) == []
+        elif how == "retry":
+            assert self.claims.wait(work.claims, "retry", 5.0, retry=True, error=True) == []
+        elif how == "take":
+            assert self.claims.take(work.claims[0], [self.request(JOBS[0])], lease=LEASE) is None
+        elif all(claim.key in self.seen for claim in work.claims):
+            assert self.claims.renew(work.claims, lease=LEASE) == work.claims
+        assert self.bench.content() == before
+
+    @precondition(lambda self: self.works)
     @rule(pick=which)
     def crash(self, pick: int) -> None:
         self.works.pop(pick % len(self.works))
@@ -367,6 +397,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         was = self.seen.get(key)
         dropped, wakeups = self.claims.drop(key, job_id=was["id"] if was and by_id else "")
         assert dropped is bool(was)
+        assert not was or self.claims.marker(key) == (was["id"], "dropped")
         self.publish(wakeups, arrive)
         self.model.promises.pop(key, None)
 
@@ -397,7 +428,10 @@ class ClaimsMachine(RuleBasedStateMachine):
         name, queue = sorted(self.queues.items())[pick % len(self.queues)]
         self.asked += 1
         dead, wakeups = self.bench.sweep_lost(name, empty=not queue, token=f"sweep{self.asked}", limit=3)
+        after = self.bench.audit()
         for wakeup in wakeups:
+            times, crashes = (int(self.seen[wakeup.key].get(name, 0)) for name in ("republished", "crashes"))
+            assert int(after[wakeup.key].get("crashes", 0)) == crashes + (times >= 2)
             published = int(self.seen[wakeup.key]["published_at"])
             on_its_way = [m for m in queue if self.bench.key(self.request(m.job)) == wakeup.key]
             assert not [m for m in on_its_way if m.published_at >= published]  # a backlog is never multiplied
@@ -430,10 +464,14 @@ class ClaimsMachine(RuleBasedStateMachine):
     # No sum of these is near a lease, a grace or a wait: the few milliseconds that a step takes decide nothing.
     @rule(seconds=st.sampled_from([3.1, 11.0, 61.7, 703.0, 1_003.0]))
     def time_passes(self, seconds: float) -> None:
-        self.bench.jump(seconds)
+        """Make it exactly so much later than after the last step, however long that step took."""
+        self.later += seconds
+        shift = round(self.later - (self.claims.now() - self.started) - self.shifted, 3)
+        self.shifted += shift
+        self.bench.jump(shift)
         for queue in self.queues.values():
             for message in queue:
-                message.published_at -= int(seconds * 1000)
+                message.published_at -= round(shift * 1000)
         self.look()
 
     @precondition(lambda self: any(self.queues.values()))
