@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nexus_tasks.cognition.context import Ask, Format, assemble, rendered
 from nexus_tasks.cognition.search import search
-from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.errors import InvalidInput, NotFound, faults
 from nexus_tasks.idempotency.result import JobResult
 from nexus_tasks.storage import memories, namespaces, sessions
 from nexus_tasks.storage import messages as turns
@@ -91,15 +91,12 @@ class Nexus:
     def _message(self, position: int, message: Message | Mapping[str, Any]) -> Message:
         if isinstance(message, Message):
             return message
+        if not isinstance(message, Mapping):
+            raise InvalidInput(f"messages[{position}] must be a Message or a mapping, not {type(message).__name__}.")
         try:
             return _MESSAGE.validate_python(dict(message))
-        except (ValidationError, TypeError, ValueError) as error:
-            why = (
-                "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-                if isinstance(error, ValidationError)
-                else str(error)
-            )
-            raise InvalidInput(f"messages[{position}] is no message: {why}.") from None
+        except ValidationError as error:
+            raise InvalidInput(f"messages[{position}] is no message: {faults(error.errors(), root='it')}.") from None
 
     def remember(self, namespace: str, text: str, *, author: str = "user", session_key: str = "notes") -> Receipt:
         """Store one thing worth knowing, as a message of ``author``."""

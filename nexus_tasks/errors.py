@@ -7,7 +7,8 @@ wait, ``Misconfigured`` pauses the kind, ``Permanent`` is a dead letter at once,
 from __future__ import annotations
 
 import inspect
-from typing import ClassVar
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 
 class NexusError(Exception):
@@ -29,6 +30,14 @@ class NexusError(Exception):
     def as_dict(self) -> dict[str, str]:
         """The ``error`` object of ``--json``: ``{"type", "message", "remedy"}``."""
         return {"type": type(self).__name__, "message": self.message, "remedy": self.remedy}
+
+
+def faults(errors: Iterable[Any], *, root: str = "arguments") -> str:
+    """What a pydantic ``ValidationError.errors()`` says, in one line: each field and what is wrong with it."""
+    return "; ".join(
+        f"{'.'.join(map(str, error['loc'])) or root}: {error['msg'].removeprefix('Value error, ').rstrip('.')}"
+        for error in errors
+    )
 
 
 def _rebuild(kind: type[NexusError], state: dict[str, object]) -> NexusError:

@@ -47,7 +47,9 @@ class Settings(BaseSettings):
     database_pool_size: int = Field(10, ge=1, le=200, description="Postgres connections a process keeps open")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("WARNING", description="what the command line logs")
 
-    model: Literal["auto", "anthropic", "offline"] = Field("auto", description="which model speaks")
+    model: Literal["auto", "anthropic", "offline"] = Field(
+        "auto", description="which model speaks: `auto`, `anthropic` or `offline`"
+    )
     model_derive: str = Field("claude-haiku-5-5", description="Claude model that derives facts")
     model_reflect: str = Field("claude-sonnet-5-5", description="Claude model that reflects")
     model_digest: str = Field("claude-haiku-5-5", description="Claude model that digests sessions")

@@ -69,8 +69,9 @@ def to_utc(value: datetime) -> datetime:
 class Message:
     """One turn of a conversation, as the producer has it.
 
-    ``id`` is the producer's own idempotency key, unique per (namespace, session). ``author`` defaults to the role,
-    ``occurred_at`` (naive means UTC) to the time of storing.
+    ``id`` is the producer's own idempotency key, unique per (namespace, session). Without one, and without
+    ``occurred_at``, the same text by the same author in a later call counts as a repeat and is not stored. ``author``
+    defaults to the role, ``occurred_at`` (naive means UTC) to the time of storing.
     """
 
     content: str

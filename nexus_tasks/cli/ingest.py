@@ -65,7 +65,7 @@ def _in_words(receipt: Receipt) -> str:
     if receipt.duplicates:
         said.append(f"{receipt.duplicates:,} were stored already.")
     if receipt.derived is not None:
-        said.append(f"{receipt.derived:,} of them are derived.")
+        said.append(f"{receipt.derived:,} derived.")
     elif receipt.enqueued:
         said.append(f"{words.count(receipt.enqueued, 'job')} queued.")
     return " ".join(said)

@@ -64,7 +64,9 @@ def plan(
     if memory is None or memory.namespace_id != namespace_id:
         return Plan(outcome=JobOutcome(status="gone"))
     if memory.level != "raw" or memory.session_id is None:
-        return Plan(outcome=JobOutcome(status="skipped", details={"why": f"a {memory.level} memory is no message"}))
+        return Plan(
+            outcome=JobOutcome(status="skipped", details={"why": f"memory {memory.id} is {memory.level}, no message"})
+        )
     state, batch = derivations.state(tx, namespace_id, memory, observer)
     if state == "done":
         return Plan(outcome=JobOutcome(status="already_derived"))

@@ -228,6 +228,7 @@ def _relate(
         sources=(new.id, old.id),
         role="reinforces",
         made_by=made_by,
+        valid_from=max(_valid_from(new), _valid_from(old)),
     )
     return [(reflections.conclude(tx, perspective, conclusion), conclusion.content)]
 
@@ -252,6 +253,7 @@ def _contradict(
         sources=(new.id, old.id),
         role="contradicts",
         made_by=made_by,
+        valid_from=max(_valid_from(new), _valid_from(old)),
     )
     made = reflections.conclude(tx, perspective, conclusion)
     reflections.weaken(tx, loser.id, CONTRADICTED_LOSES)
@@ -281,6 +283,7 @@ def _conclude(
         sources=tuple(insight.support),
         role="insight_support",
         made_by=made_by,
+        valid_from=max(_valid_from(standing[i]) for i in insight.support),
     )
     counts["insights"] += 1
     return [(reflections.conclude(tx, perspective, conclusion), conclusion.content)]

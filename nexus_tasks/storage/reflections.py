@@ -118,7 +118,10 @@ def insight_on(tx: Transaction, perspective_id: int, support: Sequence[int]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Conclusion:
-    """A memory that a reflection makes: a reinforcement in new words, a contradiction, an insight."""
+    """A memory that a reflection makes: a reinforcement in new words, a contradiction, an insight.
+
+    ``valid_from`` is the time of the newest fact it rests on: that is when it became so, not when it was noticed.
+    """
 
     level: str
     content: str
@@ -126,11 +129,11 @@ class Conclusion:
     sources: tuple[int, ...]
     role: str
     made_by: str
+    valid_from: datetime
 
 
 def conclude(tx: Transaction, perspective: PerspectiveRow, conclusion: Conclusion) -> int:
     """Store what a reflection concluded, with its evidence."""
-    now = datetime.now(UTC)
     memory_id = tx.execute(
         insert(Memory)
         .values(
@@ -141,8 +144,8 @@ def conclude(tx: Transaction, perspective: PerspectiveRow, conclusion: Conclusio
             content=conclusion.content,
             tokens=estimate_tokens(conclusion.content),
             confidence=conclusion.confidence,
-            occurred_at=now,
-            valid_from=now,
+            occurred_at=conclusion.valid_from,
+            valid_from=conclusion.valid_from,
             made_by=conclusion.made_by,
         )
         .returning(Memory.id)

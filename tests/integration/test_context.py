@@ -66,7 +66,13 @@ def conclude(tx: Any, owner: Any, level: str, content: str, sources: Sequence[in
     """A conclusion, as reflections store them."""
     role = "insight_support" if level == "derived" else "contradicts"
     conclusion = reflections.Conclusion(
-        level=level, content=content, confidence=0.75, sources=tuple(sources), role=role, made_by="test"
+        level=level,
+        content=content,
+        confidence=0.75,
+        sources=tuple(sources),
+        role=role,
+        made_by="test",
+        valid_from=datetime(2026, 3, 1, tzinfo=UTC),
     )
     reflections.conclude(tx, owner, conclusion)
 

@@ -73,7 +73,7 @@ def scope(text: str) -> str:
             parts.insert(0, f"m{value}")
         elif name != "namespace":
             parts.append(str(value))
-    return " · ".join(parts)
+    return " · ".join(parts) or "all of it"
 
 
 def wait(waiting: Mapping[str, Any]) -> str:
