@@ -73,15 +73,14 @@ class Sweeper:
 
     def reconcile(self) -> int:
         """Enqueue what storage wants and no claim stands for; returns how many jobs that made."""
-        made = 0
         wanted = self.bound.storage.wanted(AT_ONCE)
         exist = self.claims.exist(wanted) if wanted else []
-        missing = [request for request, there in zip(wanted, exist, strict=True) if not there]
-        for ticket in self.claims.claim([request.renewed() for request in missing]):
-            made += publish(self.app, [ticket.wakeup]) if ticket.wakeup else 0
-        if made:
-            log.info("Reconcile enqueued %d jobs that storage wanted.", made)
-        return made
+        missing = [request.renewed() for request, there in zip(wanted, exist, strict=True) if not there]
+        wakeups = [ticket.wakeup for ticket in self.claims.claim(missing) if ticket.wakeup]
+        publish(self.app, wakeups)
+        if wakeups:
+            log.info("Reconcile enqueued %d jobs that storage wanted.", len(wakeups))
+        return len(wakeups)
 
     def probe(self) -> None:
         """Lift the pause of every kind whose cause is gone."""

@@ -411,8 +411,10 @@ class ClaimsMachine(RuleBasedStateMachine):
         self.publish(wakeups, arrive)
 
     @precondition(lambda self: self.some("running"))
-    @rule(arrive=luck)
-    def sweep_leases(self, arrive: bool) -> None:
+    @rule(arrive=luck, most_of_a_lease=st.booleans())
+    def sweep_leases(self, arrive: bool, most_of_a_lease: bool = False) -> None:
+        if most_of_a_lease:
+            self.time_passes(6.2)
         self.asked += 1
         _, dead, wakeups = self.bench.sweep_leases(f"sweep{self.asked}")
         self.publish(wakeups, arrive)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from kombu.exceptions import OperationalError
 
 from nexus_tasks import Nexus, digest_session
 from nexus_tasks.celery import app
@@ -318,6 +319,21 @@ def test_what_postgres_wants_is_asked_for_unless_it_has_a_claim(bench: Bench, sw
     assert sweeper.reconcile() == 0
     assert messages(bench, "derive") == 3
     bench.audit()
+
+
+def test_reconcile_asks_an_absent_broker_once(bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    Nexus().ingest("acme", "chat", [{"content": f"Fact {i}.", "author": "ann"} for i in range(5)])
+    bench.flush()
+    tried = []
+
+    def fails(wakeup: object, **_: object) -> None:
+        tried.append(wakeup)
+        raise OperationalError("away")
+
+    monkeypatch.setattr(app.tasks["nexus_tasks.derive_memory"], "send", fails, raising=False)
+    assert sweeper.reconcile() == 5
+    assert len(tried) == 1  # each attempt takes a second: hundreds of them would keep the sweep from its work
+    assert bench.claims.counts("acme") == {"pending": 5}
 
 
 def test_the_sweep_starts_when_what_it_needs_comes_up_late(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
