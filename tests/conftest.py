@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,10 +10,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from nexus_tasks import embedded
 from nexus_tasks.embedded import Endpoints
 from tests.deployment import Deployment, deployment, make_template
+
+# What lands must not depend on luck: there the same examples are tried every time, elsewhere new ones.
+settings.register_profile("ci", derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 @pytest.fixture(scope="session")

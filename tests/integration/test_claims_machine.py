@@ -590,4 +590,4 @@ def test_claims_keep_their_promises(servers: Endpoints) -> None:
 
 @pytest.mark.long
 def test_claims_keep_their_promises_for_long(servers: Endpoints) -> None:
-    play(servers, examples=3_000, steps=60)
+    play(servers, examples=1_000, steps=60)
