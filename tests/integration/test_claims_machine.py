@@ -595,7 +595,7 @@ def play(servers: Endpoints, *, examples: int, steps: int, phases: Sequence[Phas
 
 
 def test_claims_keep_their_promises(servers: Endpoints) -> None:
-    play(servers, examples=150, steps=50, phases=[Phase.generate])  # making a failure shorter takes minutes
+    play(servers, examples=120, steps=50, phases=[Phase.generate])  # making a failure shorter takes minutes
 
 
 @pytest.mark.long
