@@ -161,16 +161,19 @@ def test_get_does_not_wait_for_a_result_that_nobody_stores() -> None:
 @pytest.fixture
 def no_broker() -> Iterator[Callable[[], None]]:
     """Celery's broker does not answer, the claims' Redis does; called, the broker is back."""
-    url = app.conf.broker_url
+    here = app.conf.broker_url
+    names = ("broker_url", "broker_read_url", "broker_write_url")
 
     def point(broker: str) -> None:
-        app.conf.update(broker_url=broker, broker_read_url=broker, broker_write_url=broker)
+        app.conf.update(dict.fromkeys(names, broker))
         kombu.pools.reset()
         app._pool = app.amqp._producer_pool = None
 
     point("redis://127.0.0.1:1/0")
-    yield lambda: point(url)
-    point(url)
+    yield lambda: point(here)
+    point(here)
+    for name in names[1:]:  # else they would hold for the next deployment too
+        del app.conf.changes[name]
 
 
 def test_a_message_that_cannot_be_sent_is_no_error_and_the_sweep_sends_it(
