@@ -1,0 +1,31 @@
+"""The tables. The namespace is in every unique key and every query; ids are never reused, times are UTC."""
+
+from nexus_tasks.storage.models.base import Base
+from nexus_tasks.storage.models.derivations import Derivation
+from nexus_tasks.storage.models.digests import DigestRequest, SessionDigest
+from nexus_tasks.storage.models.dreams import Dream
+from nexus_tasks.storage.models.jobs import DeadLetter, JobRun
+from nexus_tasks.storage.models.ledger import BudgetHold, ModelCall, SavedAnswer
+from nexus_tasks.storage.models.memories import Embedding, Evidence, Memory
+from nexus_tasks.storage.models.namespaces import Namespace
+from nexus_tasks.storage.models.perspectives import PerspectiveRow
+from nexus_tasks.storage.models.sessions import Session
+
+__all__ = [
+    "Base",
+    "BudgetHold",
+    "DeadLetter",
+    "Derivation",
+    "DigestRequest",
+    "Dream",
+    "Embedding",
+    "Evidence",
+    "JobRun",
+    "Memory",
+    "ModelCall",
+    "Namespace",
+    "PerspectiveRow",
+    "SavedAnswer",
+    "Session",
+    "SessionDigest",
+]

@@ -1,0 +1,41 @@
+"""What every table shares: naming, types, and the columns that most have."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ARRAY, BigInteger, DateTime, ForeignKey, MetaData, Text, func
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Base(DeclarativeBase):
+    """Naming and type conventions shared by every table."""
+
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads it from the class
+        str: Text,
+        int: BigInteger,
+        datetime: DateTime(timezone=True),
+        dict[str, Any]: JSONB,
+        list[str]: ARRAY(Text),
+    }
+
+
+def namespace_column() -> Mapped[int]:
+    """The tenant that a row belongs to."""
+    return mapped_column(ForeignKey("namespaces.id", ondelete="CASCADE"))
+
+
+def now_column() -> Mapped[datetime]:
+    """When a row was written, by the database's clock."""
+    return mapped_column(server_default=func.now())

@@ -1,0 +1,63 @@
+"""Finished jobs and dead letters."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Identity, Index, Integer, Numeric, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from nexus_tasks.storage.models.base import Base, namespace_column, now_column
+
+
+class JobRun(Base):
+    """One finished job, written in the transaction that holds its effects."""
+
+    __tablename__ = "job_runs"
+    __table_args__ = (
+        Index("ix_job_runs_namespace_id", "namespace_id", "finished_at"),
+        Index("ix_job_runs_scope", "kind", "scope", "finished_at"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    job_id: Mapped[str] = mapped_column(unique=True)
+    namespace_id: Mapped[int] = namespace_column()
+    kind: Mapped[str]
+    scope: Mapped[str]
+    status: Mapped[str]
+    reasons: Mapped[list[str]]
+    attempts: Mapped[int] = mapped_column(Integer, server_default="1")
+    details: Mapped[dict[str, Any]]
+    queued_at: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime] = now_column()
+    model_calls: Mapped[int] = mapped_column(Integer, server_default="0")
+    cost_usd: Mapped[Decimal] = mapped_column(Numeric(14, 8), server_default="0")
+
+
+class DeadLetter(Base):
+    """A job that gave up, kept until someone retries or drops it (``resolution``)."""
+
+    __tablename__ = "dead_letters"
+    __table_args__ = (
+        CheckConstraint("resolution IN ('retried','dropped')", name="resolution"),
+        Index("ix_dead_letters_open", "namespace_id", "id", postgresql_where=text("resolution IS NULL")),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    job_id: Mapped[str] = mapped_column(unique=True)
+    namespace_id: Mapped[int] = namespace_column()
+    kind: Mapped[str]
+    scope: Mapped[str]
+    args: Mapped[dict[str, Any]]
+    error_type: Mapped[str]
+    message: Mapped[str]
+    traceback: Mapped[str]
+    errors: Mapped[int] = mapped_column(Integer)
+    crashes: Mapped[int] = mapped_column(Integer)
+    first_at: Mapped[datetime | None]
+    last_at: Mapped[datetime] = now_column()
+    resolution: Mapped[str | None]
+    resolved_at: Mapped[datetime | None]

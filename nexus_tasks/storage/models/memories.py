@@ -1,0 +1,119 @@
+"""What is known, what it rests on, and its vectors."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pgvector.sqlalchemy import Vector
+from sqlalchemy import CheckConstraint, Computed, Float, ForeignKey, Identity, Index, Integer, text
+from sqlalchemy.dialects.postgresql import JSONB, TSVECTOR
+from sqlalchemy.orm import Mapped, mapped_column
+
+from nexus_tasks.storage.models.base import Base, namespace_column, now_column
+
+
+class Memory(Base):
+    """One row of knowledge. Raw memories are messages; the others belong to a perspective or, digests, to a session."""
+
+    __tablename__ = "memories"
+    __table_args__ = (
+        CheckConstraint(
+            "level IN ('raw','explicit','derived','contradiction','summary_short','summary_long')", name="level"
+        ),
+        Index(
+            "uq_memories_session_seq",
+            "namespace_id",
+            "session_id",
+            "seq",
+            unique=True,
+            postgresql_where=text("level = 'raw'"),
+        ),
+        Index(
+            "uq_memories_message_key",
+            "namespace_id",
+            "session_id",
+            "message_key",
+            unique=True,
+            postgresql_where=text("level = 'raw'"),
+        ),
+        # A fact is active once per perspective and wording: two derivations that say the same reinforce one row.
+        Index(
+            "uq_memories_active_fact",
+            "namespace_id",
+            "perspective_id",
+            "content_key",
+            unique=True,
+            postgresql_where=text("level = 'explicit' AND valid_to IS NULL"),
+        ),
+        Index("ix_memories_perspective", "perspective_id", "level", "id"),
+        Index("ix_memories_level", "namespace_id", "level", "occurred_at"),
+        Index("ix_memories_superseded_by", "superseded_by", postgresql_where=text("superseded_by IS NOT NULL")),
+        Index("ix_memories_tsv", "tsv", postgresql_using="gin"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+    session_id: Mapped[int | None] = mapped_column(ForeignKey("sessions.id", ondelete="CASCADE"))
+    perspective_id: Mapped[int | None] = mapped_column(ForeignKey("perspectives.id", ondelete="CASCADE"))
+    level: Mapped[str]
+    content: Mapped[str]
+    tokens: Mapped[int] = mapped_column(Integer)
+    author: Mapped[str | None]  # who said it; of a perspective's memory the subject, so that searches find the name
+    occurred_at: Mapped[datetime]
+    created_at: Mapped[datetime] = now_column()
+
+    # raw only
+    seq: Mapped[int | None]
+    role: Mapped[str | None]
+    external_id: Mapped[str | None]
+    message_key: Mapped[str | None]
+    tool_calls: Mapped[list[Any] | None] = mapped_column(JSONB)
+    archived_at: Mapped[datetime | None]
+
+    # knowledge only
+    content_key: Mapped[str | None]
+    category: Mapped[str | None]
+    labels: Mapped[list[str]] = mapped_column(server_default=text("'{}'"))
+    confidence: Mapped[float] = mapped_column(Float, server_default="1")
+    times_reinforced: Mapped[int] = mapped_column(Integer, server_default="0")
+    last_validated_at: Mapped[datetime | None]
+    valid_from: Mapped[datetime | None]
+    valid_to: Mapped[datetime | None]
+    superseded_by: Mapped[int | None] = mapped_column(ForeignKey("memories.id", ondelete="SET NULL"))
+    made_by: Mapped[str | None]
+
+    tsv: Mapped[Any] = mapped_column(
+        TSVECTOR,
+        Computed("to_tsvector('english', coalesce(author, '') || ' ' || content)", persisted=True),
+        deferred=True,  # for the index; as long as the content, and nobody reads it
+    )
+
+
+class Evidence(Base):
+    """An edge from a memory to one it rests on."""
+
+    __tablename__ = "evidence"
+    __table_args__ = (
+        CheckConstraint(
+            "role IN ('derived_from','reinforces','contradicts','insight_support','digested_from','supersedes')",
+            name="role",
+        ),
+        Index("ix_evidence_source_id", "source_id", "role"),
+    )
+
+    memory_id: Mapped[int] = mapped_column(ForeignKey("memories.id", ondelete="CASCADE"), primary_key=True)
+    source_id: Mapped[int] = mapped_column(ForeignKey("memories.id", ondelete="CASCADE"), primary_key=True)
+    role: Mapped[str] = mapped_column(primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+
+
+class Embedding(Base):
+    """A memory's vector under one embedding model."""
+
+    __tablename__ = "embeddings"
+
+    memory_id: Mapped[int] = mapped_column(ForeignKey("memories.id", ondelete="CASCADE"), primary_key=True)
+    model: Mapped[str] = mapped_column(primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+    vector: Mapped[Any] = mapped_column(Vector())
