@@ -15,6 +15,10 @@ unexport NEXUS_BROKER_URL NEXUS_MODEL NEXUS_HOME CELERY_CONFIG_MODULE CELERY_BRO
 # Most tests wait for processes, so more of them than there are cores run side by side; each process has its own servers.
 TOGETHER := --numprocesses 3 --dist worksteal
 
+# Where a change lands, a test that failed is tried twice more and named in the summary: processes are killed and frozen
+# on a machine of two cores there, and one late process must not refuse a day's work. A fault in the code fails every time.
+AGAIN := $(if $(CI),--reruns 2 --reruns-delay 2 -rR)
+
 .PHONY: help demo up down test test-all lint format constraints clean
 
 help:
@@ -51,10 +55,10 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 test: lint
-	$(BIN)/python -m pytest -m "not long" $(TOGETHER)
+	$(BIN)/python -m pytest -m "not long" $(TOGETHER) $(AGAIN)
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -m long $(AGAIN)
 
 # What CI tested, as names and versions. Run it after changing dependencies, on the oldest supported Python.
 constraints:

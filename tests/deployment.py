@@ -150,6 +150,10 @@ def make_template(servers: Endpoints) -> None:
     """A migrated database that each test's own is copied from: faster than migrating every time."""
     from nexus_tasks.storage import schema
 
+    # No test cuts the power, and making and dropping a database takes a fifth of the time without waiting for the disk.
+    for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+        administer(servers, f"ALTER SYSTEM SET {setting} = off")
+    administer(servers, "SELECT pg_reload_conf()")
     administer(servers, f"CREATE DATABASE {TEMPLATE}")
     schema.upgrade(servers.database_url.replace("/nexus?", f"/{TEMPLATE}?"))
 
@@ -166,7 +170,7 @@ def administer(servers: Endpoints, statement: str) -> None:
 def deployment(servers: Endpoints, **settings: str) -> Iterator[Deployment]:
     """A fresh deployment; this process's settings, client and Celery application point at it meanwhile."""
     name = f"t{uuid.uuid4().hex[:12]}"
-    administer(servers, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    administer(servers, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY FILE_COPY")
     ours = {
         "NEXUS_DATABASE_URL": servers.database_url.replace("/nexus?", f"/{name}?"),
         "NEXUS_REDIS_URL": servers.redis_url,
