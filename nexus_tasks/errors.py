@@ -6,7 +6,6 @@ wait, ``Misconfigured`` pauses the kind, ``Permanent`` is a dead letter at once,
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -17,7 +16,7 @@ class NexusError(Exception):
     default_remedy: ClassVar[str] = "Run `nexus doctor`; it checks every dependency and setting."
 
     def __init__(self, message: str | None = None, *, remedy: str | None = None) -> None:
-        self.message = message or " ".join(inspect.cleandoc(type(self).__doc__ or "").split())
+        self.message = message or " ".join((type(self).__doc__ or "").split())
         self.remedy = remedy or self.default_remedy
         super().__init__(self.message)
 
@@ -83,6 +82,12 @@ class QueueUnavailable(NexusError):
     """Redis does not answer, so nothing was queued."""
 
     default_remedy = "Check NEXUS_REDIS_URL and that the server runs, then run `nexus doctor`."
+
+
+class BufferError(NexusError):
+    """The session buffer could not keep an entry."""
+
+    default_remedy = "See what it holds with `nexus buffer status`, and whether its folder can be written."
 
 
 class EmbeddedError(NexusError):

@@ -1,0 +1,21 @@
+"""The crash-safe session buffer: what an agent says survives the agent, Redis and Postgres. Standard library only."""
+
+from __future__ import annotations
+
+from nexus_tasks.buffer.buffer import Recovery, SessionBuffer
+from nexus_tasks.buffer.entry import Entry
+from nexus_tasks.buffer.places import default_folder, default_home
+from nexus_tasks.buffer.quarantine import Damage
+from nexus_tasks.buffer.segment import Segment
+from nexus_tasks.errors import BufferError
+
+__all__ = [
+    "BufferError",
+    "Damage",
+    "Entry",
+    "Recovery",
+    "Segment",
+    "SessionBuffer",
+    "default_folder",
+    "default_home",
+]

@@ -1,0 +1,46 @@
+"""Where the buffer lies, and under which names: those of agents and sessions are never used as paths."""
+
+from __future__ import annotations
+
+import os
+import sys
+from hashlib import sha256
+
+SESSIONS, QUARANTINE = "sessions", "quarantine"
+_SEQ_DIGITS = 12
+
+
+def default_home() -> str:
+    """``NEXUS_HOME``, else the user's data folder: what the settings say, without importing them."""
+    if home := os.environ.get("NEXUS_HOME"):
+        return os.path.expanduser(home)
+    if sys.platform == "darwin":
+        return os.path.expanduser("~/Library/Application Support/nexus-tasks")
+    data = os.environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
+    return os.path.join(data, "nexus-tasks")
+
+
+def default_folder() -> str:
+    """The buffer's folder under :func:`default_home`."""
+    return os.path.join(default_home(), "buffer")
+
+
+def session_folder_name(agent: str, session: str) -> str:
+    """The name of the folder of a session: a hash, whatever the names hold and however long they are."""
+    return sha256(f"{len(agent)}:{agent}{session}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def open_name(first_seq: int) -> str:
+    """The file that takes appends."""
+    return f"{first_seq:0{_SEQ_DIGITS}d}.open"
+
+
+def sealed_name(first_seq: int, last_seq: int) -> str:
+    """A file that nothing is appended to any more."""
+    return f"{first_seq:0{_SEQ_DIGITS}d}-{last_seq:0{_SEQ_DIGITS}d}.sealed"
+
+
+def sealed_range(name: str) -> tuple[int, int]:
+    """The first and last ``entry_seq`` that a sealed file's name tells."""
+    first, _, last = name.removesuffix(".sealed").partition("-")
+    return int(first), int(last)

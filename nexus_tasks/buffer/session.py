@@ -1,0 +1,231 @@
+"""The segments of one session: appending, sealing and reading them under a lock that threads and processes share."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import time
+
+from nexus_tasks.buffer import entry as entries
+from nexus_tasks.buffer import files
+from nexus_tasks.buffer.places import open_name, sealed_name, sealed_range
+from nexus_tasks.buffer.quarantine import Damage, set_aside
+from nexus_tasks.buffer.segment import Flaw, Segment, read
+
+SEAL_ENTRIES, SEAL_SECONDS = 10, 10.0
+_LOCK, _ABOUT, FLUSHED = "lock", "session.json", "flushed"
+
+
+class Gone(Exception):
+    """The session was cleared by somebody else."""
+
+
+class SessionFiles:
+    """One session's folder. Appends go to the one open segment; sealed segments never change."""
+
+    def __init__(self, folder: str, quarantine: str, written: Callable[[str], None], *, always: bool) -> None:
+        self._fd = self._lock_fd = -1
+        about = json.loads(_whole(os.path.join(folder, _ABOUT)))
+        self.agent, self.session = str(about["agent"]), str(about["session"])
+        self.start_id, self.started_at = str(about["start_id"]), float(about["started_at"])
+        self.folder, self._quarantine = folder, quarantine
+        self._written, self._always = written, always
+        self._turn = threading.Lock()
+        self._lock_fd = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._inode, self._path = 0, ""
+        self._first, self._next, self._end, self._began = 1, 1, 0, 0.0
+
+    @staticmethod
+    def make(folder: str, agent: str, session: str) -> None:
+        """Make a session's folder; another process may do the same at the same time."""
+        aside = f"{os.path.dirname(folder)}/.{os.path.basename(folder)}.{os.urandom(6).hex()}"
+        os.mkdir(aside, 0o700)
+        about = {"agent": agent, "session": session, "start_id": os.urandom(8).hex(), "started_at": time()}
+        files.write_whole(os.path.join(aside, _ABOUT), entries.as_json(about))
+        try:
+            os.rename(aside, folder)
+        except OSError:
+            os.unlink(os.path.join(aside, _ABOUT))
+            os.rmdir(aside)
+            if not os.path.isdir(folder):
+                raise
+        files.sync(os.path.dirname(folder))
+
+    def __del__(self) -> None:
+        # When the last thread that uses them is done. A forked child's copy closes nothing of its parent's.
+        for fd in (self._fd, self._lock_fd):
+            if fd >= 0:
+                os.close(fd)
+
+    # --- appending ----------------------------------------------------------------------------------------------------
+    def append(self, context_type: bytes, payload: bytes) -> tuple[int, int]:
+        """Write one entry; returns its ``entry_seq`` and its length in bytes.
+
+        Raises:
+            Gone: the session was cleared meanwhile.
+            OSError: it could not be written; the segment is as it was before.
+        """
+        with self._locked():
+            self._refresh()
+            now = time()
+            if self._count and now - self._began >= SEAL_SECONDS:
+                self._seal()
+            seq, end = self._next, self._end
+            line = entries.line(seq, now, context_type, payload)
+            try:
+                files.write_all(self._fd, line)
+                if self._always:
+                    os.fdatasync(self._fd) if hasattr(os, "fdatasync") else os.fsync(self._fd)
+            except BaseException:
+                os.ftruncate(self._fd, end)
+                raise
+            self._began = self._began if self._count else now
+            self._next, self._end = seq + 1, end + len(line)
+            self._written(self._path)
+            if self._count >= SEAL_ENTRIES:
+                self._seal()
+        return seq, len(line)
+
+    @property
+    def _count(self) -> int:
+        return self._next - self._first
+
+    def _refresh(self) -> list[Damage]:
+        """See what others have done since our last turn: more lines, or another segment."""
+        try:
+            found = os.stat(self._path) if self._fd >= 0 else None
+        except FileNotFoundError:
+            found = None
+        if found is None or found.st_ino != self._inode:
+            return self._open_last()
+        if found.st_size != self._end:
+            return self._catch_up()
+        return []
+
+    def _open_last(self) -> list[Damage]:
+        names = sorted(os.listdir(self.folder))
+        sealed = [name for name in names if name.endswith(".sealed")]
+        following = 1 + max((sealed_range(name)[1] for name in sealed), default=0)
+        opened = [name for name in names if name.endswith(".open")]
+        damages = list[Damage]()
+        for name in opened[:-1]:  # a power cut has undone the renaming of an older one
+            self._open(name)
+            damages += self._catch_up()
+            self._rename()
+        self._open(opened[-1] if opened else open_name(following))
+        return damages + self._catch_up()
+
+    def _open(self, name: str) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._path = os.path.join(self.folder, name)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._inode = os.fstat(self._fd).st_ino
+        self._first = self._next = int(name.partition(".")[0])
+        self._end, self._began = 0, 0.0
+        if self._always:
+            files.sync(self.folder)
+
+    def _catch_up(self) -> list[Damage]:
+        """Read what others have appended. An unfinished last line is a writer's that died: it is cut and kept aside."""
+        offset = self._end
+        data = os.pread(self._fd, os.fstat(self._fd).st_size - offset, offset)
+        whole = data.rfind(b"\n") + 1
+        damages = []
+        if whole < len(data):
+            flaw = read(data)[1][-1]._replace(line=self._count + data.count(b"\n") + 1, offset=offset + whole)
+            damages.append(self._set_aside(self._path, flaw))
+            os.ftruncate(self._fd, offset + whole)
+        if whole and not self._count:
+            first = read(data[: data.index(b"\n") + 1])[0]
+            self._began = first[0].time if first else time()
+        self._end += whole
+        self._next += data.count(b"\n", 0, whole)
+        return damages
+
+    def _seal(self) -> None:
+        """Nothing is appended to the open segment any more; the next one is made."""
+        following = self._next
+        self._rename()
+        self._open(open_name(following))
+
+    def _rename(self) -> None:
+        sealed = os.path.join(self.folder, sealed_name(self._first, self._next - 1))
+        os.rename(self._path, sealed)
+        self._written(sealed)
+
+    # --- storing ------------------------------------------------------------------------------------------------------
+    def flush(self) -> tuple[list[Segment], list[Damage]]:
+        """Seal what there is and make it durable; returns every sealed segment, oldest first, and what was damaged.
+
+        Raises:
+            Gone: the session was cleared meanwhile.
+            OSError: a file could not be read or synced.
+        """
+        with self._locked():
+            damages = self._refresh()
+            if self._count:
+                self._seal()
+            names = sorted(name for name in os.listdir(self.folder) if name.endswith(".sealed"))
+            if names:
+                files.sync(self.folder)  # the next segment's name too: no entry_seq is ever given again
+        segments = []
+        for path in (os.path.join(self.folder, name) for name in names):
+            try:
+                files.sync(path)  # what is stored has been durable before, so that it cannot be written differently
+                data = _whole(path)
+            except FileNotFoundError:
+                continue  # somebody else has stored it
+            found, flaws = read(data)
+            damages += [self._set_aside(path, flaw) for flaw in flaws]
+            segments.append(Segment(self.agent, self.session, self.start_id, path, len(data), tuple(found)))
+        return segments, damages
+
+    def _set_aside(self, path: str, flaw: Flaw) -> Damage:
+        kind = "torn" if flaw.torn else "corrupt"
+        name, length = os.path.basename(path), len(flaw.raw)
+        made = Damage(kind, self.agent, self.session, name, flaw.line, flaw.offset, length, flaw.reason, "")
+        return set_aside(self._quarantine, os.path.basename(self.folder), made, flaw.raw)
+
+    def clear(self, *, idle_for: float = 0.0) -> bool:
+        """Delete the folder with everything in it; with ``idle_for`` only if it is empty and so long unused, seconds.
+
+        Those who wait for its lock find it gone.
+        """
+        with self._locked():
+            if idle_for and not self._idle(idle_for):
+                return False
+            gone = f"{os.path.dirname(self.folder)}/.{os.path.basename(self.folder)}.{os.urandom(6).hex()}"
+            os.rename(self.folder, gone)
+            for name in os.listdir(gone):
+                os.unlink(os.path.join(gone, name))
+            os.rmdir(gone)
+        return True
+
+    def _idle(self, seconds: float) -> bool:
+        names = os.listdir(self.folder)
+        segments = [os.stat(os.path.join(self.folder, name)) for name in names if name.endswith((".open", ".sealed"))]
+        return time() - self.started_at > seconds and all(
+            not found.st_size and time() - found.st_mtime > seconds for found in segments
+        )
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._turn:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
+            try:
+                if not os.fstat(self._lock_fd).st_nlink:
+                    raise Gone
+                yield
+            finally:
+                fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
+
+
+def _whole(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

@@ -1,0 +1,55 @@
+"""What lies in the buffer, found out by looking at the files: names tell most of it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any
+
+from nexus_tasks.buffer.places import sealed_range
+from nexus_tasks.buffer.segment import read
+from nexus_tasks.buffer.session import FLUSHED, SessionFiles
+
+
+def standing(files: SessionFiles) -> dict[str, Any]:
+    """The figures of one session; see :meth:`SessionBuffer.status`."""
+    entries, size, oldest, last_flush = 0, 0, None, None
+    with suppress(FileNotFoundError):  # cleared meanwhile
+        for item in sorted(os.scandir(files.folder), key=lambda item: item.name):
+            with suppress(FileNotFoundError):  # sealed or stored meanwhile
+                found = item.stat()
+                if item.name == FLUSHED:
+                    last_flush = found.st_mtime
+                elif item.name.endswith(".sealed"):
+                    first, last = sealed_range(item.name)
+                    entries, size = entries + last - first + 1, size + found.st_size
+                elif item.name.endswith(".open"):
+                    with open(item.path, "rb") as file:
+                        entries, size = entries + file.read().count(b"\n"), size + found.st_size
+                if oldest is None and item.name.endswith((".sealed", ".open")):
+                    oldest = _first_time(item.path)
+    return {
+        "agent": files.agent,
+        "session": files.session,
+        "started_at": files.started_at,
+        "entries": entries,
+        "last_flush": last_flush,
+        "bytes": size,
+        "oldest_unacknowledged": oldest,
+    }
+
+
+def _first_time(path: str) -> float | None:
+    with open(path, "rb") as file:
+        found, _ = read(file.readline())
+    return found[0].time if found else None
+
+
+def measure(folder: str) -> int:
+    """The bytes of all files under ``folder``."""
+    total = 0
+    with suppress(FileNotFoundError):
+        for item in os.scandir(folder):
+            with suppress(FileNotFoundError):
+                total += measure(item.path) if item.is_dir(follow_symlinks=False) else item.stat().st_size
+    return total

@@ -1,0 +1,343 @@
+"""The session buffer: appending, sealing, recovering, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from nexus_tasks.buffer import BufferError, Segment, SessionBuffer, default_home, files, session
+from nexus_tasks.settings import Settings
+
+
+def buffer(folder: Path, **options: object) -> SessionBuffer:
+    return SessionBuffer(folder / "buffer", **options)  # type: ignore[arg-type]
+
+
+def payloads(segments: list[Segment]) -> list[object]:
+    return [entry.payload for segment in segments for entry in segment.entries]
+
+
+def only(folder: Path, ending: str) -> Path:
+    [found] = folder.glob(f"buffer/sessions/*/*{ending}")
+    return found
+
+
+def test_what_is_appended_comes_back_in_order_until_it_is_acknowledged(tmp_path: Path) -> None:
+    kept = buffer(tmp_path)
+    kept.start("acme", "chat")
+    seqs = [kept.append("acme", "chat", {"content": f"turn {n}"}) for n in range(25)]
+    assert seqs == list(range(1, 26))
+    segments = kept.flush("acme", "chat")
+    assert [len(one.entries) for one in segments] == [10, 10, 5]
+    assert payloads(segments) == [{"content": f"turn {n}"} for n in range(25)]
+    assert payloads(buffer(tmp_path).flush_all()) == payloads(segments)
+    assert kept.acknowledge(segments) == 25
+    assert kept.acknowledge(segments) == 0
+    assert not kept.has("acme", "chat")
+    assert kept.append("acme", "chat", "later") == 26
+    assert buffer(tmp_path).append("acme", "chat", "from another process") == 27
+
+
+def test_acknowledging_leaves_what_came_meanwhile(tmp_path: Path) -> None:
+    kept = buffer(tmp_path)
+    kept.append("acme", "chat", "one")
+    segments = kept.flush_all()
+    kept.append("acme", "chat", "two")
+    kept.acknowledge(segments)
+    assert payloads(kept.flush_all()) == ["two"]
+
+
+def test_a_segment_that_is_not_as_it_was_read_is_not_deleted(tmp_path: Path) -> None:
+    kept = buffer(tmp_path)
+    kept.append("acme", "chat", "one")
+    segments = kept.flush_all()
+    with open(segments[0].path, "ab") as file:
+        file.write(b"more")
+    assert kept.acknowledge(segments) == 0
+    assert kept.has("acme", "chat")
+
+
+def test_an_old_segment_is_sealed_however_few_entries_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "SEAL_SECONDS", 0.0)
+    kept = buffer(tmp_path)
+    for n in range(3):
+        kept.append("acme", "chat", n)
+    assert len(list(tmp_path.glob("buffer/sessions/*/*.sealed"))) == 2
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a/b", ".", "", "ä" * 300, "line\nbreak", "\x00"])
+def test_names_are_never_paths(tmp_path: Path, name: str) -> None:
+    kept = buffer(tmp_path)
+    kept.append(name, name, "kept")
+    assert kept.list() == [(name, name)]
+    assert kept.has(name, name)
+    assert not kept.has(name, "another")
+    assert {path.name for path in tmp_path.iterdir()} == {"buffer"}
+
+
+def test_status_and_clear(tmp_path: Path) -> None:
+    kept = buffer(tmp_path)
+    assert kept.status() == []
+    for n in range(12):
+        kept.append("acme", "chat", n)
+    [found] = kept.status()
+    assert (found["agent"], found["session"], found["entries"], found["last_flush"]) == ("acme", "chat", 12, None)
+    assert found["started_at"] <= found["oldest_unacknowledged"]
+    assert found["bytes"] == sum(path.stat().st_size for path in tmp_path.glob("buffer/sessions/*/*[0-9].*"))
+    kept.acknowledge(kept.flush_all())
+    [found] = kept.status()
+    assert (found["entries"], found["bytes"], found["oldest_unacknowledged"]) == (0, 0, None)
+    assert found["last_flush"] is not None
+    assert kept.clear("acme", "chat")
+    assert not kept.clear("acme", "chat")
+    assert kept.append("acme", "chat", "begun again") == 1
+
+
+def test_who_holds_a_cleared_session_begins_it_again(tmp_path: Path) -> None:
+    first, second = buffer(tmp_path), buffer(tmp_path)
+    first.append("acme", "chat", "one")
+    [before] = first.flush_all()
+    assert second.clear("acme", "chat")
+    assert first.append("acme", "chat", "two") == 1
+    [after] = second.flush_all()
+    assert payloads([after]) == ["two"]
+    assert before.start_id != after.start_id  # entry_seq begins again, and names other entries
+
+
+@pytest.mark.parametrize("tail", [b'{"entry_seq":3,"time":1', b"\0" * 4096, b'{"entry\0\0\0'])
+def test_a_torn_last_line_is_cut_and_reported_and_the_rest_kept(tmp_path: Path, tail: bytes) -> None:
+    buffer(tmp_path).append("acme", "chat", "one")
+    buffer(tmp_path).append("acme", "chat", "two")
+    with only(tmp_path, ".open").open("ab") as file:
+        file.write(tail)
+    found = buffer(tmp_path).recover()
+    assert payloads(found.segments) == ["one", "two"]
+    [damage] = found.damages
+    assert (damage.kind, damage.line, damage.length) == ("torn", 3, len(tail))
+    assert json.loads(Path(damage.kept_as).read_text())["offset"] == damage.offset > 0
+    assert buffer(tmp_path).append("acme", "chat", "three") == 3
+
+
+def test_the_next_append_cuts_what_a_dead_writer_left(tmp_path: Path) -> None:
+    kept = buffer(tmp_path)
+    kept.append("acme", "chat", "one")
+    with only(tmp_path, ".open").open("ab") as file:
+        file.write(b'{"entry_seq":2,')
+    assert kept.append("acme", "chat", "two") == 2
+    assert payloads(kept.flush_all()) == ["one", "two"]
+    assert len(list(tmp_path.glob("buffer/quarantine/*-torn.json"))) == 1
+
+
+def test_a_corrupt_line_is_set_aside_with_its_position(tmp_path: Path) -> None:
+    kept = buffer(tmp_path)
+    for n in range(5):
+        kept.append("acme", "chat", f"payload {n}")
+    kept.flush_all()
+    path = only(tmp_path, ".sealed")
+    path.write_bytes(path.read_bytes().replace(b"payload 2", b"payload X"))
+    found = buffer(tmp_path).recover()
+    assert payloads(found.segments) == [f"payload {n}" for n in (0, 1, 3, 4)]
+    [damage] = found.damages
+    assert (damage.kind, damage.line, damage.agent) == ("corrupt", 3, "acme")
+    assert path.read_bytes()[damage.offset :].startswith(b'{"entry_seq":3')
+    again = buffer(tmp_path).recover()
+    assert again.damages == found.damages
+    assert len(list(tmp_path.glob("buffer/quarantine/*"))) == 1
+
+
+def test_what_follows_zeros_is_kept(tmp_path: Path) -> None:
+    kept = buffer(tmp_path)
+    for n in range(3):
+        kept.append("acme", "chat", n)
+    kept.flush_all()
+    path = only(tmp_path, ".sealed")
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"\0" * len(lines[0]) + lines[1] + lines[2])
+    found = buffer(tmp_path).recover()
+    assert payloads(found.segments) == [1, 2]
+    assert [one.reason for one in found.damages] == ["zeros before it"]
+
+
+def test_a_folder_that_does_not_say_whose_it_is_is_set_aside(tmp_path: Path) -> None:
+    buffer(tmp_path).append("acme", "chat", "one")
+    only(tmp_path, "session.json").write_bytes(b"\0" * 40)
+    assert buffer(tmp_path).append("acme", "chat", "two") == 1
+    assert payloads(buffer(tmp_path).flush_all()) == ["two"]
+    [kept] = tmp_path.glob("buffer/quarantine/*.folder")
+    assert b"one" in b"".join(path.read_bytes() for path in kept.iterdir())
+
+
+def test_threads_share_a_session(tmp_path: Path) -> None:
+    kept, other = buffer(tmp_path), buffer(tmp_path)
+
+    def write(writer: int) -> None:
+        for n in range(100):
+            (kept if writer % 2 else other).append("acme", "chat", [writer, n])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    segments = kept.flush_all()
+    seqs = [entry.entry_seq for segment in segments for entry in segment.entries]
+    assert seqs == list(range(1, 801))
+    for writer in range(8):
+        mine = [payload[1] for payload in payloads(segments) if payload[0] == writer]  # type: ignore[index]
+        assert mine == list(range(100))
+
+
+def test_a_forked_child_has_locks_of_its_own(tmp_path: Path) -> None:
+    kept = buffer(tmp_path)
+    kept.append("acme", "chat", "parent")
+    child = os.fork()
+    if not child:
+        try:
+            for n in range(50):
+                kept.append("acme", "chat", n)
+        finally:
+            os._exit(0)
+    for n in range(50):
+        kept.append("acme", "chat", n)
+    os.waitpid(child, 0)
+    seqs = [entry.entry_seq for segment in kept.flush_all() for entry in segment.entries]
+    assert seqs == list(range(1, 102))
+
+
+def test_a_full_disk_is_a_clear_error_and_leaves_the_segment_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = buffer(tmp_path)
+    kept.append("acme", "chat", "one")
+
+    def full(fd: int, data: bytes) -> None:
+        os.write(fd, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_all", full)
+        with pytest.raises(BufferError, match=r"is full.*Free some space"):
+            kept.append("acme", "chat", "two")
+    assert kept.append("acme", "chat", "three") == 2
+    found = kept.recover()
+    assert payloads(found.segments) == ["one", "three"]
+    assert found.damages == []
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_folder_that_cannot_be_written_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(path: str) -> None:
+        raise OSError(code, os.strerror(code), path)
+
+    monkeypatch.setattr(files, "make_folder", refuse)
+    with pytest.raises(BufferError, match=r"cannot be written.*set NEXUS_HOME"):
+        buffer(tmp_path).append("acme", "chat", "one")
+
+
+def test_something_in_the_way_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "buffer").write_text("a file")
+    with pytest.raises(BufferError, match="buffer"):
+        buffer(tmp_path).start("acme", "chat")
+
+
+def test_a_full_buffer_fails_loudly_and_drops_nothing(tmp_path: Path) -> None:
+    kept = buffer(tmp_path, max_bytes=3_000)
+    stored = 0
+    refused: BufferError | None = None
+    while refused is None:
+        try:
+            kept.append("acme", "chat", "x" * 100)
+            stored += 1
+        except BufferError as error:
+            refused = error
+    assert "may hold 3,000" in refused.message
+    assert "nexus buffer flush" in refused.remedy
+    segments = kept.flush_all()
+    assert 5 < len(payloads(segments)) == stored < 30
+    kept.acknowledge(segments)
+    kept.append("acme", "chat", "there is room again")
+
+
+@pytest.mark.parametrize("payload", [object(), float("nan"), {"a": {1, 2}}])
+def test_what_is_no_json_is_refused(tmp_path: Path, payload: object) -> None:
+    with pytest.raises(BufferError, match="is no JSON"):
+        buffer(tmp_path).append("acme", "chat", payload)
+
+
+def test_half_characters_and_line_breaks_come_back_as_they_were(tmp_path: Path) -> None:
+    kept = buffer(tmp_path)
+    odd = "\ud800 \u2028 \n \r \0 ä \U0001f600"
+    kept.append("acme", "chat", {odd: odd})
+    assert payloads(kept.flush_all()) == [{odd: odd}]
+
+
+@pytest.mark.parametrize("policy", ["always", "interval", "off"])
+def test_every_policy_keeps_what_it_takes(tmp_path: Path, policy: str) -> None:
+    kept = buffer(tmp_path, fsync=policy)
+    for n in range(12):
+        kept.append("acme", "chat", n)
+    kept.close()
+    assert payloads(buffer(tmp_path).flush_all()) == list(range(12))
+
+
+def test_with_always_every_append_is_synced_before_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(os.fstat(fd).st_size))
+    kept = buffer(tmp_path, fsync="always")
+    for n in range(3):
+        kept.append("acme", "chat", n)
+        assert synced[-1] == only(tmp_path, ".open").stat().st_size
+    assert len(synced) == 3
+
+
+def test_with_interval_a_thread_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = threading.Event()
+    kept = buffer(tmp_path)
+    kept.start("acme", "chat")
+    monkeypatch.setattr(files, "sync", lambda path: done.set() if path.endswith(".open") else None)
+    kept.append("acme", "chat", "one")
+    assert done.wait(60)
+
+
+def test_an_unknown_policy_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BufferError, match=r"always, interval or off"):
+        buffer(tmp_path, fsync="sometimes")
+
+
+def test_the_environment_sets_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEXUS_HOME", str(tmp_path))
+    monkeypatch.setenv("NEXUS_BUFFER_FSYNC", "always")
+    monkeypatch.setenv("NEXUS_BUFFER_MAX_BYTES", "5000")
+    made = SessionBuffer()
+    assert (made.folder, made.fsync, made.max_bytes) == (str(tmp_path / "buffer"), "always", 5000)
+
+
+def test_its_home_is_that_of_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for value in (None, "", str(tmp_path), "~/elsewhere"):
+        monkeypatch.delenv("NEXUS_HOME", raising=False)
+        if value is not None:
+            monkeypatch.setenv("NEXUS_HOME", value)
+        assert default_home() == str(Settings().home)
+    monkeypatch.delenv("NEXUS_HOME")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert default_home() == str(Settings().home)
+
+
+def test_it_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
+    code = (
+        "import sys; before = set(sys.modules); from nexus_tasks.buffer import SessionBuffer;"
+        "SessionBuffer(sys.argv[1]).append('a', 's', 1);"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before};"
+        "print(sorted(new - set(sys.stdlib_module_names) - {'nexus_tasks'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"
