@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
+from nexus_tasks.idempotency.message import Template
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.types import JobOutcome
 
@@ -52,6 +53,7 @@ class Binding:
     lease: float
     max_attempts: int
     retry_for: float
+    templates: dict[str, Template | None] = field(default_factory=dict)  # of messages, by kind
 
 
 _factory: Callable[[], Binding] | None = None

@@ -15,6 +15,7 @@ from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Ticket, Wakeup
 from nexus_tasks.idempotency.request import VERSION, Request, claim_key
 
 Row = list[Any]
+NO_MESSAGE = ("", "", "")
 
 
 class Claims:
@@ -54,11 +55,23 @@ class Claims:
         return request.key(self.prefix)
 
     # --- producers ----------------------------------------------------------------------------------------------------
-    def claim(self, requests: Sequence[Request]) -> list[Ticket]:
-        """Ask for jobs; one atomic step for all of them. The caller publishes the wake-ups."""
+    def claim(
+        self, requests: Sequence[Request], messages: Sequence[tuple[str, str, str] | None] | None = None
+    ) -> list[Ticket]:
+        """Ask for jobs; one atomic step for all of them. The caller publishes the wake-ups that come back.
+
+        ``messages`` (a Redis list and the two halves of a message around its ``published_at``, each) are pushed in the
+        same step, for those requests that make a new job; these have no wake-up left to publish.
+        """
         if not requests:
             return []
-        rows = self._run("claim", [self.key(r) for r in requests], *(r.as_json() for r in requests))
+        pushed = messages or [None] * len(requests)
+        args = [
+            text
+            for r, message in zip(requests, pushed, strict=True)
+            for text in (r.as_json(), *(message or NO_MESSAGE))
+        ]
+        rows = self._run("claim", [self.key(r) for r in requests], *args)
         return [
             Ticket(outcome=Claimed[outcome], job_id=job_id, wakeup=Wakeup.parse(wakeup) if wakeup else None)
             for outcome, job_id, wakeup in rows

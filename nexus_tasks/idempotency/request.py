@@ -6,7 +6,7 @@ import hashlib
 import json
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 # Raised when the meaning of a claim's fields or of a message changes; an older worker leaves newer claims alone.
@@ -47,15 +47,15 @@ class Request:
 
     def as_json(self) -> str:
         """The request as the Lua scripts read it."""
-        fields = asdict(self)
-        del fields["flags"]
-        fields |= {
+        fields = {
+            **self.__dict__,  # not asdict(), which copies deeply
             "version": VERSION,
             "delay": int(self.delay * 1000),
             "force": "1" if self.flags.force else "",
             "reasons": ",".join(self.flags.reasons),
             "urgency": self.flags.urgency,
         }
+        del fields["flags"]
         return json.dumps(fields)
 
     def renewed(self) -> Request:

@@ -14,9 +14,9 @@ from kombu.exceptions import OperationalError
 
 from nexus_tasks.errors import NexusError, QueueUnavailable
 from nexus_tasks.idempotency.binding import Binding, binding
-from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.claim import Claim, Claimed
 from nexus_tasks.idempotency.policy import PROBE_EVERY
-from nexus_tasks.idempotency.publish import TASK_PREFIX, publish
+from nexus_tasks.idempotency.publish import TASK_PREFIX, enqueue, publish
 from nexus_tasks.idempotency.reconnect import outlive_lost_connections
 from nexus_tasks.idempotency.run import new_token
 
@@ -76,11 +76,10 @@ class Sweeper:
         wanted = self.bound.storage.wanted(AT_ONCE)
         exist = self.claims.exist(wanted) if wanted else []
         missing = [request.renewed() for request, there in zip(wanted, exist, strict=True) if not there]
-        wakeups = [ticket.wakeup for ticket in self.claims.claim(missing) if ticket.wakeup]
-        publish(self.app, wakeups)
-        if wakeups:
-            log.info("Reconcile enqueued %d jobs that storage wanted.", len(wakeups))
-        return len(wakeups)
+        made = sum(ticket.outcome is Claimed.ENQUEUED for ticket in enqueue(self.app, missing))
+        if made:
+            log.info("Reconcile enqueued %d jobs that storage wanted.", made)
+        return made
 
     def probe(self) -> None:
         """Lift the pause of every kind whose cause is gone."""

@@ -16,7 +16,8 @@ from nexus_tasks.celery import app
 from nexus_tasks.errors import ConfigurationError, InvalidInput, UnsupportedOption, faults
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim, Claimed, Ticket, Wakeup
-from nexus_tasks.idempotency.publish import HEADER, TASK_PREFIX, header, publish
+from nexus_tasks.idempotency.message import HEADER, header
+from nexus_tasks.idempotency.publish import TASK_PREFIX, enqueue
 from nexus_tasks.idempotency.request import Flags, Request, WhileRunning, canonical
 from nexus_tasks.idempotency.result import JobResult
 from nexus_tasks.idempotency.run import Run
@@ -146,9 +147,7 @@ class JobTask(Task):  # type: ignore[misc]
         """
         if self.job_queue not in self.app.amqp.queues and not self.app.conf.task_create_missing_queues:
             raise ConfigurationError(f"{self.kind} has a queue that is not in task_queues: {self.job_queue!r}.")
-        tickets = binding().claims.claim(requests)
-        publish(self.app, [ticket.wakeup for ticket in tickets if ticket.wakeup], **options)
-        return tickets
+        return enqueue(self.app, requests, **options)
 
     def send(self, wakeup: Wakeup, **options: Any) -> None:
         """Publish one wake-up, past the claim: it has one already."""

@@ -11,7 +11,7 @@ from nexus_tasks.celery import app
 from nexus_tasks.cognition.derive import FollowUps
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claim import Ticket
-from nexus_tasks.idempotency.publish import publish
+from nexus_tasks.idempotency.publish import enqueue, publish
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.tasks.runtime import runtime
 
@@ -30,12 +30,10 @@ def _complain(message: str, *values: object) -> None:
 def ask(requests: Sequence[Request]) -> list[Ticket]:
     """Claim and publish; with Redis away nothing is asked for, and a line is logged."""
     try:
-        tickets = runtime().claims.claim(requests)
+        return enqueue(app, requests)
     except QueueUnavailable as error:
         _complain("%d follow-up jobs were not queued, reconcile will: %s", len(requests), error)
         return []
-    publish(app, [ticket.wakeup for ticket in tickets if ticket.wakeup])
-    return tickets
 
 
 def hurry(reason: str, requests: Sequence[Request]) -> None:

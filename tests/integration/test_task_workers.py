@@ -48,7 +48,7 @@ def runs(name: str = "a") -> bool:
 
 def test_a_message_that_arrives_twice_at_once_runs_once(here: Deployment) -> None:
     start(here, concurrency=16)
-    tickets = [play.enqueue([play.request_for(Play(name=str(i), plan=("hold",)))])[0] for i in range(5)]
+    tickets = binding().claims.claim([play.request_for(Play(name=str(i), plan=("hold",))) for i in range(5)])
     wakeups = [ticket.wakeup for ticket in tickets if ticket.wakeup]
     assert publish(app, [wakeup for wakeup in wakeups for _ in range(4)]) == 20
     eventually(lambda: all(runs(str(i)) for i in range(5)))

@@ -1,6 +1,7 @@
--- claim: a producer asks for a job. KEYS: one claim key per request. ARGV[2..]: one request each, a JSON object with
--- id, kind, namespace, queue, scope, args, version, force, reasons, urgency, delay (ms), while_running (drop|rerun),
--- immutable, anew.
+-- claim: a producer asks for a job. KEYS: one claim key per request. ARGV[2..]: four for each: the request, a JSON object
+-- with id, kind, namespace, queue, scope, args, version, force, reasons, urgency, delay (ms), while_running (drop|rerun),
+-- immutable, anew; then the broker's list (a key), and both halves of the message around its published_at, with which a
+-- new job's wake-up is pushed right here. Without a list ('') the caller publishes it.
 -- Returns per request {outcome, job id, wake-up or false}; outcome ENQUEUED, MERGED, RERUN, RUNNING or DONE.
 
 local function claim(key, request)
@@ -39,5 +40,13 @@ local function claim(key, request)
 end
 
 local answers = {}
-for i, key in ipairs(KEYS) do answers[i] = claim(key, cjson.decode(ARGV[i + 1])) end
+for i, key in ipairs(KEYS) do
+  local at = 4 * i - 2
+  local answer, list = claim(key, cjson.decode(ARGV[at])), ARGV[at + 1]
+  if list ~= '' and answer[1] == 'ENQUEUED' and answer[3] then
+    redis.call('LPUSH', list, ARGV[at + 2] .. integer(now) .. ARGV[at + 3])
+    answer[3] = false
+  end
+  answers[i] = answer
+end
 return answers

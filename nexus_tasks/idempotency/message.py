@@ -1,0 +1,166 @@
+"""The messages that wake workers. Celery and kombu write one for each job kind; the others are made from that one.
+
+What a message costs is Python, not the broker: Celery renders every argument, kombu builds a client for every publish.
+A :class:`Template` pays that once, and stays right whatever the deployment's settings and annotations put into it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery, signals
+from kombu import Producer
+from kombu.transport import redis
+
+from nexus_tasks.embedded.urls import celery_url
+from nexus_tasks.idempotency.claim import Wakeup
+from nexus_tasks.idempotency.request import VERSION, Request
+
+if TYPE_CHECKING:
+    from nexus_tasks.idempotency.task import JobTask
+
+HEADER = "nexus"
+LONGEST_REPR = 1_024  # of the arguments that Flower shows, characters: Celery's own limit
+SLOTS = ("id", "published", "shown", "body", "tag")
+
+
+def header(wakeup: Wakeup) -> dict[str, Any]:
+    """What a message tells the worker beside the task's arguments."""
+    return {HEADER: {"version": VERSION, "published_at": wakeup.published_at}}
+
+
+def is_plain(app: Celery) -> bool:
+    """Whether nobody wants to see, or to change, every single message when it is sent."""
+    listening = signals.before_task_publish.receivers or signals.after_task_publish.receivers
+    return not (listening or app.conf.task_always_eager or app.conf.task_send_sent_event)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wire:
+    """A message as it lies in a Redis list, with places to fill in: two halves, between them ``published_at``."""
+
+    queue: str  # the key of the list
+    before: str
+    after: str
+    embed: str
+
+    def render(self, request: Request) -> tuple[str, str, str]:
+        """The key of the list, and both halves of the message that wakes a worker for ``request``."""
+        body = base64.b64encode(f"[[], {request.args}, {self.embed}]".encode())
+        values = {
+            "id": json.dumps(request.id),
+            "shown": json.dumps(_shown(json.loads(request.args))),
+            "body": f'"{body.decode()}"',
+            "tag": f'"{uuid.uuid4()}"',
+        }
+        return self.queue, self.before % values, self.after % values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """What all messages of a job kind have in common."""
+
+    queue: str
+    headers: Mapping[str, Any]
+    embed: Mapping[str, Any]
+    options: Mapping[str, Any]  # of kombu's ``publish``
+    wire: Wire | None  # where claims and messages share a Redis
+
+    def render(self, request: Request) -> tuple[str, str, str] | None:
+        """See :meth:`Wire.render`."""
+        return self.wire.render(request) if self.wire else None
+
+    def publish(self, producer: Any, wakeup: Wakeup, **options: Any) -> None:
+        """Publish ``wakeup`` through kombu, whatever the broker is."""
+        headers = {
+            **self.headers,
+            **header(wakeup),
+            "id": wakeup.job_id,
+            "root_id": wakeup.job_id,
+            "kwargsrepr": _shown(wakeup.args),
+        }
+        body = (), wakeup.args, self.embed
+        producer.publish(body, headers=headers, **{**self.options, "correlation_id": wakeup.job_id, **options})
+
+
+def make_template(task: JobTask, claims_url: str) -> Template | None:
+    """The template of ``task``'s messages; ``None`` when each must be written by Celery (a serializer of its own, say).
+
+    Raises:
+        kombu.exceptions.KombuError: claims and messages share a Redis, and it does not answer.
+    """
+    slots = {name: f"{name}-{uuid.uuid4().hex}" for name in SLOTS}
+    with task.app.connection_for_write() as connection:
+        shared = task.app.conf.broker_write_url == celery_url(claims_url)
+        if shared := shared and connection.get_transport_cls() is redis.Transport:
+            connection.transport_cls = _Scribes
+        producer = _Dictation(connection, slots, send=shared)
+        task.send(_blank(task, slots), producer=producer)
+        wire = _wire(producer, slots) if shared else None
+    if producer.options["serializer"] != "json" or producer.options["compression"]:
+        return None
+    return Template(
+        queue=task.job_queue, headers=producer.headers, embed=producer.embed, options=producer.options, wire=wire
+    )
+
+
+def _blank(task: JobTask, slots: Mapping[str, str]) -> Wakeup:
+    return Wakeup(
+        key="",
+        job_id=slots["id"],
+        kind=task.kind,
+        queue=task.job_queue,
+        args={},
+        published_at=slots["published"],
+        namespace="",
+    )
+
+
+class _Dictation(Producer):  # type: ignore[misc]
+    """Notes what Celery asks kombu to publish, and passes it on if told to."""
+
+    def __init__(self, connection: Any, slots: Mapping[str, str], *, send: bool) -> None:
+        super().__init__(connection, auto_declare=False)
+        self.slots, self.send = slots, send
+
+    def publish(self, body: Any, *, headers: Any, correlation_id: str, **options: Any) -> None:
+        """Called once, by Celery."""
+        self.embed, self.headers, self.options = body[2], headers, options
+        if self.send:
+            shown = {**headers, "kwargsrepr": self.slots["shown"]}
+            super().publish(body, headers=shown, correlation_id=correlation_id, **options)
+
+
+class _Scribe(redis.Channel):  # type: ignore[misc]
+    """Keeps what kombu would push, and the list's key."""
+
+    def _put(self, queue: str, message: dict[str, Any], **_options: Any) -> None:
+        key = self._q_for_pri(queue, self._get_message_priority(message, reverse=False))
+        self.written = self.global_keyprefix + key, message, queue in self._expires
+
+
+class _Scribes(redis.Transport):  # type: ignore[misc]
+    Channel = _Scribe
+
+
+def _wire(producer: _Dictation, slots: Mapping[str, str]) -> Wire | None:
+    queue, message, expires = producer.channel.written
+    # Lists that expire are touched with every message; who wants Celery's result subscribes before it is sent.
+    if expires or not producer.headers["ignore_result"]:
+        return None
+    message["body"], message["properties"]["delivery_tag"] = slots["body"], slots["tag"]
+    text = json.dumps(message).replace("%", "%%")
+    for name in ("id", "shown", "body", "tag"):
+        text = text.replace(f'"{slots[name]}"', f"%({name})s")
+    before, _, after = text.partition(slots["published"])
+    return Wire(queue=queue, before=before, after=after, embed=json.dumps(producer.embed))
+
+
+def _shown(args: Mapping[str, Any]) -> str:
+    text = repr(dict(args))
+    return text if len(text) <= LONGEST_REPR else f"{text[:LONGEST_REPR]}…"
