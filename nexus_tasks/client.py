@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from nexus_tasks.cognition import reflect
 from nexus_tasks.cognition.context import Ask, Format, assemble, rendered
 from nexus_tasks.cognition.search import search
 from nexus_tasks.errors import InvalidInput, NotFound, faults
@@ -19,6 +20,7 @@ from nexus_tasks.storage import memories, namespaces, sessions
 from nexus_tasks.storage import messages as turns
 from nexus_tasks.storage.memories import Filter
 from nexus_tasks.tasks import digest_session, operate, produce
+from nexus_tasks.tasks.errand import dry
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import LEVELS, ContextBlock, Message, Recalls, Receipt, check_name, check_namespace, to_utc
 
@@ -133,6 +135,27 @@ class Nexus:
             kwargs={"namespace": namespace, "session_key": session_key, "reason": reason}
         )
 
+    def undo(self, namespace: str, reflection: int | str) -> dict[str, Any]:
+        """Reverse one reflection exactly: its memories go, and what it changed in facts is as it was before.
+
+        What was said or reflected on since stays, and no later reflection does the same again. Undoing twice changes
+        nothing.
+
+        Args:
+            reflection: its number (``memory(...)["reflection"]``), or the id of the job that made it.
+
+        Raises:
+            NotFound: there is no such namespace or reflection.
+            UndoRefused: later work builds on it.
+        """
+        if isinstance(reflection, str):
+            reflection = check_name("reflection", reflection)
+        elif not 1 <= reflection < 2**63:
+            raise InvalidInput(f"reflection must be a reflection's number, not {reflection!r}.")
+        with runtime().database.transaction() as tx:
+            known = namespaces.get(tx, check_namespace(namespace))
+            return reflect.undo(tx, known.id, reflection)
+
     # --- reading ------------------------------------------------------------------------------------------------------
     def search(
         self,
@@ -244,6 +267,20 @@ class Nexus:
             known = namespaces.get(tx, check_namespace(namespace))
             return sessions.details(tx, sessions.get(tx, known.id, session_key))
 
+    def dream_plans(self, namespace: str) -> dict[str, Any]:
+        """What a dream of the namespace would do now: the sessions it would digest, and every reflection's plan.
+
+        The model is asked as the dream would ask it (which costs what it costs, within the budget); its answers are
+        kept, and the dream uses them. Nothing else changes.
+
+        Raises:
+            NotFound: there is no such namespace.
+            JobError: the model gave no answer.
+        """
+        with runtime().database.transaction() as tx:
+            known = namespaces.get(tx, check_namespace(namespace))
+        return reflect.plans(runtime().mind, dry(known))
+
     # --- namespaces ---------------------------------------------------------------------------------------------------
     def namespaces(self) -> list[dict[str, Any]]:
         """Every namespace with its settings."""
@@ -340,6 +377,8 @@ class Nexus:
     aremember = _twin(remember)
     aend_session = _twin(end_session)
     adigest = _twin(digest)
+    aundo = _twin(undo)
+    adream_plans = _twin(dream_plans)
     asearch = _twin(search)
     acontext = _twin(context)
     amemories = _twin(memories)

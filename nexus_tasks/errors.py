@@ -59,6 +59,12 @@ class NotFound(NexusError, LookupError):
     default_remedy = "List what exists with `nexus namespaces list`, `nexus sessions list` or `nexus memories list`."
 
 
+class UndoRefused(NexusError):
+    """Later work builds on this reflection, so that it cannot be undone."""
+
+    default_remedy = "Undo the later reflections first."
+
+
 class UnsupportedOption(NexusError, TypeError):
     """This Celery option does not work on nexus-tasks jobs."""
 

@@ -22,6 +22,7 @@ from nexus_tasks.cli import (
     sessions,
     stack,
     status,
+    undo,
 )
 from nexus_tasks.cli.failing import FAILED, INTERRUPTED, crash, fail, hang_up
 from nexus_tasks.errors import NexusError
@@ -62,6 +63,7 @@ app.add_typer(memories.app, name="memories")
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(namespaces.app, name="namespaces")
 app.command()(digest.digest)
+app.command()(undo.undo)
 app.command()(status.status)
 app.add_typer(jobs.app, name="jobs")
 app.command()(doctor.doctor)

@@ -149,17 +149,34 @@ def _reinforce(tx: Transaction, memory: Memory, group: Sequence[Draft], added: i
     return Stored(id=memory.id, content=first.content if earlier else memory.content, kept=kept)
 
 
-def link(tx: Transaction, namespace_id: int, memory_id: int, sources: Sequence[int], role: str) -> list[int]:
+def link(
+    tx: Transaction,
+    namespace_id: int,
+    memory_id: int,
+    sources: Sequence[int],
+    role: str,
+    *,
+    reflection_id: int | None = None,
+) -> list[int]:
     """Add evidence edges of one memory; returns the sources that were not linked in this role before."""
-    return [source for _, source in link_all(tx, namespace_id, [(memory_id, source) for source in sources], role)]
+    edges = [(memory_id, source) for source in sources]
+    return [source for _, source in link_all(tx, namespace_id, edges, role, reflection_id=reflection_id)]
 
 
-def link_all(tx: Transaction, namespace_id: int, edges: Sequence[tuple[int, int]], role: str) -> list[tuple[int, int]]:
+def link_all(
+    tx: Transaction,
+    namespace_id: int,
+    edges: Sequence[tuple[int, int]],
+    role: str,
+    *,
+    reflection_id: int | None = None,
+) -> list[tuple[int, int]]:
     """Add evidence edges (memory, source); returns those that were not there before."""
     if not edges:
         return []
+    made_by = {} if reflection_id is None else {"reflection_id": reflection_id}
     rows = [
-        {"namespace_id": namespace_id, "memory_id": memory_id, "source_id": source, "role": role}
+        {"namespace_id": namespace_id, "memory_id": memory_id, "source_id": source, "role": role, **made_by}
         for memory_id, source in sorted(set(edges))
     ]
     added = insert_rows(tx, Evidence, rows, returning="memory_id, source_id", on_conflict="DO NOTHING")

@@ -228,4 +228,5 @@ def summary(row: Row) -> dict[str, Any]:
         "valid_to": memory.valid_to,
         "superseded_by": memory.superseded_by,
         "made_by": memory.made_by,
+        "reflection": memory.reflection_id,
     }

@@ -74,17 +74,25 @@ def unreflected(tx: Transaction, perspective_ids: Sequence[int]) -> dict[int, in
 
 
 def ripe(
-    tx: Transaction, *, at_least: int, namespace_id: int | None = None, after: int = 0, limit: int = 1_000
+    tx: Transaction,
+    *,
+    at_least: int,
+    namespace_id: int | None = None,
+    after: int = 0,
+    limit: int = 1_000,
+    held: bool = False,
 ) -> list[tuple[int, str, str, str]]:
-    """Id, namespace, observer and subject of perspectives with ``at_least`` unreflected facts, from id ``after`` on;
-    those held for review, or given up on, are left out.
+    """Id, namespace, observer and subject of perspectives with ``at_least`` unreflected facts, from id ``after`` on.
+
+    Those given up on are left out, and (unless ``held``) those whose plan is held for review; a plan that was released
+    is always ripe.
     """
+    free = PerspectiveRow.held.is_(None) & (_unreflected() >= at_least)
+    released = PerspectiveRow.held.is_not(None) if held else PerspectiveRow.held["released"].as_boolean()
     query = (
         select(PerspectiveRow.id, Namespace.name, PerspectiveRow.observer, PerspectiveRow.subject)
         .join(Namespace, Namespace.id == PerspectiveRow.namespace_id)
-        .where(
-            PerspectiveRow.id > after, PerspectiveRow.held.is_(None), ~PerspectiveRow.dead, _unreflected() >= at_least
-        )
+        .where(PerspectiveRow.id > after, ~PerspectiveRow.dead, free | released)
         .order_by(PerspectiveRow.id)
         .limit(limit)
     )
@@ -115,3 +123,13 @@ def mark(tx: Transaction, namespace_id: int, observer: str, subject: str, *, dea
         )
         .values(dead=dead)
     )
+
+
+def held(tx: Transaction, namespace_id: int) -> list[PerspectiveRow]:
+    """The perspectives of a namespace whose reflection waits for a person."""
+    query = (
+        select(PerspectiveRow)
+        .where(PerspectiveRow.namespace_id == namespace_id, PerspectiveRow.held.is_not(None))
+        .order_by(PerspectiveRow.id)
+    )
+    return list(tx.scalars(query))

@@ -1,18 +1,15 @@
-"""What a reflection reads (new facts, each with its nearest earlier ones) and writes (relations, insights)."""
+"""What a reflection reads: new facts, each with its nearest earlier ones, and what is related already."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, insert, null, or_, select, text, update
+from sqlalchemy import func, null, or_, select, text, update
 
-from nexus_tasks.storage import facts
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow
-from nexus_tasks.text import estimate_tokens
 
 
 def unreflected_facts(tx: Transaction, perspective: PerspectiveRow, limit: int) -> Sequence[Memory]:
@@ -114,71 +111,6 @@ def insight_on(tx: Transaction, perspective_id: int, support: Sequence[int]) -> 
         .having(func.count() == len(set(support)))
     )
     return tx.scalar(query.limit(1)) is not None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conclusion:
-    """A memory that a reflection makes: a reinforcement in new words, a contradiction, an insight.
-
-    ``valid_from`` is the time of the newest fact it rests on: that is when it became so, not when it was noticed.
-    """
-
-    level: str
-    content: str
-    confidence: float
-    sources: tuple[int, ...]
-    role: str
-    made_by: str
-    valid_from: datetime
-
-
-def conclude(tx: Transaction, perspective: PerspectiveRow, conclusion: Conclusion) -> int:
-    """Store what a reflection concluded, with its evidence."""
-    memory_id = tx.execute(
-        insert(Memory)
-        .values(
-            namespace_id=perspective.namespace_id,
-            perspective_id=perspective.id,
-            level=conclusion.level,
-            author=perspective.subject,
-            content=conclusion.content,
-            tokens=estimate_tokens(conclusion.content),
-            confidence=conclusion.confidence,
-            occurred_at=conclusion.valid_from,
-            valid_from=conclusion.valid_from,
-            made_by=conclusion.made_by,
-        )
-        .returning(Memory.id)
-    ).scalar_one()
-    facts.link(tx, perspective.namespace_id, memory_id, conclusion.sources, conclusion.role)
-    return memory_id
-
-
-def reinforce(tx: Transaction, ids: Sequence[int]) -> None:
-    """Count a reinforcement on each of the facts."""
-    tx.execute(
-        update(Memory)
-        .where(Memory.id.in_(ids))
-        .values(times_reinforced=Memory.times_reinforced + 1, last_validated_at=datetime.now(UTC))
-    )
-
-
-def weaken(tx: Transaction, memory_id: int, by: float) -> None:
-    """Lower a fact's confidence, at most to 0."""
-    tx.execute(
-        update(Memory).where(Memory.id == memory_id).values(confidence=func.greatest(Memory.confidence - by, 0.0))
-    )
-
-
-def supersede(tx: Transaction, old: Memory, new: Memory) -> None:
-    """Let ``new`` take the place of ``old`` from the time it became valid; an ``old`` that came later never held."""
-    ends = new.valid_from or datetime.now(UTC)
-    tx.execute(
-        update(Memory)
-        .where(Memory.id == old.id, Memory.valid_to.is_(None))
-        .values(valid_to=max(ends, old.valid_from or ends), superseded_by=new.id)
-    )
-    facts.link(tx, new.namespace_id, new.id, [old.id], "supersedes")
 
 
 def hold(tx: Transaction, perspective_id: int, plan: dict[str, Any] | None) -> None:

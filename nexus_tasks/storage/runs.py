@@ -198,3 +198,17 @@ def count_dead(tx: Transaction, namespace_id: int) -> int:
     """Open dead letters of a namespace."""
     query = select(func.count()).where(DeadLetter.namespace_id == namespace_id, DeadLetter.resolution.is_(None))
     return int(tx.scalar(query) or 0)
+
+
+def dropped(tx: Transaction, namespace_id: int, kind: str, scope: str) -> None:
+    """Let the runs that asked for a review of this work say that it was discarded."""
+    tx.execute(
+        update(JobRun)
+        .where(
+            JobRun.namespace_id == namespace_id,
+            JobRun.kind == kind,
+            JobRun.scope == scope,
+            JobRun.status == "needs_review",
+        )
+        .values(status="dropped")
+    )

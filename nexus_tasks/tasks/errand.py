@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -29,6 +30,18 @@ def errand(run: Run, namespace: NamespaceSettings, claims: Sequence[Claim] | Non
         budget_usd=_budget(namespace),
         still_mine=run.check,
         record=record,
+    )
+
+
+def dry(namespace: NamespaceSettings) -> Errand:
+    """The errand of a dry run: it may ask the model, and commits nothing."""
+    return Errand(
+        namespace_id=namespace.id,
+        namespace=namespace.name,
+        job_id=f"dry-run-{uuid.uuid4()}",
+        budget_usd=_budget(namespace),
+        still_mine=lambda: None,
+        record=lambda _tx, _outcome: None,
     )
 
 

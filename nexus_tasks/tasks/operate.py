@@ -14,9 +14,10 @@ from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.publish import TASK_PREFIX, publish
 from nexus_tasks.idempotency.result import JobResult
 from nexus_tasks.idempotency.task import task_of
-from nexus_tasks.storage import derivations, ledger, memories, namespaces, runs, sessions
+from nexus_tasks.storage import derivations, ledger, memories, namespaces, perspectives, runs, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, JobRun
+from nexus_tasks.tasks import reviews
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.tasks.storage import mark
 from nexus_tasks.types import LEVELS
@@ -69,6 +70,7 @@ def _namespace_status(tx: Transaction, known: namespaces.NamespaceSettings, wait
             }
             for claim in waiting[:MOST_WAITS]
         ],
+        "reviews": [reviews.summary(held) for held in perspectives.held(tx, known.id)],
         "spend_today_usd": float(usd),
         "model_calls_today": calls,
     }
@@ -125,27 +127,33 @@ def job(job_id: str) -> dict[str, Any]:
 
 
 def retry(job_id: str) -> JobResult:
-    """Put a dead letter's work back and ask for it anew; returns the job that does it now.
+    """Put a dead letter's work back, or release a reflection that is held for review, and ask for it anew.
+
+    Returns the job that does it now.
 
     Raises:
-        NotFound: there is no open dead letter of that id.
+        NotFound: there is no open dead letter of that id, and no reflection waits for a review under it.
     """
     with runtime().database.transaction() as tx:
         letter = runs.letter(tx, job_id, lock=True)
-        if letter is None:
-            raise NotFound(
-                f"There is no open dead letter {job_id!r}.", remedy="List them with `nexus jobs list --status dead`."
-            )
-        runs.resolve(tx, letter.id, "retried")
-        mark(tx, letter.namespace_id, letter.kind, letter.args, dead=False)
-    return task_of(app, letter.kind).anew(letter.args)
+        again = reviews.settle(tx, job_id, drop=False) if letter is None else None
+        if letter:
+            runs.resolve(tx, letter.id, "retried")
+            mark(tx, letter.namespace_id, letter.kind, letter.args, dead=False)
+            again = reviews.Settled(kind=letter.kind, args=letter.args)
+    if again is None:
+        raise NotFound(
+            f"There is no open dead letter {job_id!r}.", remedy="List them with `nexus jobs list --status dead`."
+        )
+    return task_of(app, again.kind).anew(again.args)
 
 
 def drop(job_id: str) -> dict[str, Any]:
-    """Give up a dead letter, or take a job out of the queue together with the work it stands for.
+    """Give up a dead letter, discard the plan of a reflection that is held for review, or take a job out of the queue
+    together with the work it stands for.
 
     Raises:
-        NotFound: no open dead letter and no queued job has that id.
+        NotFound: no open dead letter, no held reflection and no queued job has that id.
     """
     here = runtime()
     with here.database.transaction() as tx:
@@ -153,6 +161,9 @@ def drop(job_id: str) -> dict[str, Any]:
         if letter:
             runs.resolve(tx, letter.id, "dropped")
             return {"id": job_id, "kind": letter.kind, "status": "dropped"}
+        held = reviews.settle(tx, job_id, drop=True)
+        if held:
+            return {"id": job_id, "kind": held.kind, "status": "dropped"}
     claim = _find(job_id)
     if claim is None:
         raise NotFound(f"There is no dead letter or queued job {job_id!r}.", remedy="List jobs with `nexus jobs list`.")

@@ -94,6 +94,7 @@ def _figures(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
         "category": memory["category"],
         "labels": ", ".join(memory["labels"]),
         "made by": memory["made_by"],
+        "reflection": str(memory["reflection"] or ""),
         "rests on": _edges(memory["evidence"]),
         "supports": _edges(memory["supports"]),
         "superseded": ", ".join(f"m{old}" for old in memory["superseded"]),

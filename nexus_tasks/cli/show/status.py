@@ -40,11 +40,23 @@ def _namespace(console: Console, one: Mapping[str, Any]) -> None:
         _line(console, "", f"read why with `nexus jobs list --status dead --namespace {one['namespace']}`", style="dim")
     for waiting in one["waits"][:_MOST_WAITS]:
         _line(console, "waiting", f"{waiting['kind']} {words.scope(waiting['scope'])}: {words.wait(waiting)}")
+    for held in one["reviews"]:
+        _line(console, "review", _review(held), style="yellow")
     if len(one["waits"]) > _MOST_WAITS:
         _line(console, "", "… and more: `nexus jobs list --status waiting`", style="dim")
     calls = words.count(one["model_calls_today"], "model call")
     _line(console, "today", f"{calls}, {words.money(one['spend_today_usd'])} spent")
     console.print()
+
+
+def _review(held: Mapping[str, Any]) -> str:
+    about = f"{held['observer']} about {held['subject']}"
+    if held["released"]:
+        return f"the reflection of {about} is released and will be carried out"
+    return (
+        f"a reflection of {about} would supersede {words.count(held['supersedes'], 'fact')}: "
+        f"`nexus jobs retry {held['job_id']}` does it, `nexus jobs drop {held['job_id']}` discards it"
+    )
 
 
 def _backlog(one: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from nexus_tasks.storage.models.ledger import BudgetHold, ModelCall, SavedAnswer
 from nexus_tasks.storage.models.memories import Embedding, Evidence, Memory
 from nexus_tasks.storage.models.namespaces import Namespace
 from nexus_tasks.storage.models.perspectives import PerspectiveRow
+from nexus_tasks.storage.models.reflections import ReflectionChange, ReflectionRow
 from nexus_tasks.storage.models.sessions import Session
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "ModelCall",
     "Namespace",
     "PerspectiveRow",
+    "ReflectionChange",
+    "ReflectionRow",
     "SavedAnswer",
     "Session",
     "SessionDigest",

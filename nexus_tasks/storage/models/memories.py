@@ -49,6 +49,7 @@ class Memory(Base):
         Index("ix_memories_perspective", "perspective_id", "level", "id"),
         Index("ix_memories_level", "namespace_id", "level", "occurred_at"),
         Index("ix_memories_superseded_by", "superseded_by", postgresql_where=text("superseded_by IS NOT NULL")),
+        Index("ix_memories_reflection_id", "reflection_id", postgresql_where=text("reflection_id IS NOT NULL")),
         Index("ix_memories_tsv", "tsv", postgresql_using="gin"),
     )
 
@@ -82,6 +83,7 @@ class Memory(Base):
     valid_to: Mapped[datetime | None]
     superseded_by: Mapped[int | None] = mapped_column(ForeignKey("memories.id", ondelete="SET NULL"))
     made_by: Mapped[str | None]
+    reflection_id: Mapped[int | None] = mapped_column(ForeignKey("reflections.id", ondelete="SET NULL"))
 
     tsv: Mapped[Any] = mapped_column(
         TSVECTOR,
@@ -100,12 +102,14 @@ class Evidence(Base):
             name="role",
         ),
         Index("ix_evidence_source_id", "source_id", "role"),
+        Index("ix_evidence_reflection_id", "reflection_id", postgresql_where=text("reflection_id IS NOT NULL")),
     )
 
     memory_id: Mapped[int] = mapped_column(ForeignKey("memories.id", ondelete="CASCADE"), primary_key=True)
     source_id: Mapped[int] = mapped_column(ForeignKey("memories.id", ondelete="CASCADE"), primary_key=True)
     role: Mapped[str] = mapped_column(primary_key=True)
     namespace_id: Mapped[int] = namespace_column()
+    reflection_id: Mapped[int | None] = mapped_column(ForeignKey("reflections.id", ondelete="SET NULL"))
 
 
 class Embedding(Base):

@@ -1,0 +1,89 @@
+"""One reflection, from the new facts of a perspective to what is committed; and the reflections of a namespace."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from nexus_tasks.cognition.mind import GAVE_UP, Errand, Mind
+from nexus_tasks.cognition.reflect import review
+from nexus_tasks.cognition.reflect.apply import COUNTED, application, wordings
+from nexus_tasks.cognition.reflect.propose import Proposal, propose, read
+from nexus_tasks.storage import embeddings, perspectives, reflections
+from nexus_tasks.storage.models import PerspectiveRow
+from nexus_tasks.types import JobOutcome, Status
+
+# A run that would supersede more than this share of a perspective's facts, and more than this many, is held.
+GUARD_SHARE, GUARD_COUNT = 0.30, 5
+ARCHIVE_AFTER = timedelta(days=30)
+
+
+def reflect_perspective(mind: Mind, errand: Errand, observer: str, subject: str) -> tuple[JobOutcome, bool]:
+    """Reflect on up to a hundred new facts; the second value says whether more are waiting."""
+    with mind.database.transaction() as tx:
+        perspective = perspectives.find(tx, errand.namespace_id, observer, subject)
+        if perspective is None:
+            return errand.commit(tx, JobOutcome(status="empty")), False
+        if perspective.held and not review.is_released(perspective.held):
+            return errand.commit(tx, JobOutcome(status="needs_review", details=review.figures(perspective.held))), False
+        if perspective.dead:
+            return errand.commit(tx, GAVE_UP), False
+        if perspective.held is None:
+            new, material = read(tx, mind, perspective)
+            if not new:
+                return errand.commit(tx, JobOutcome(status="unchanged")), False
+    if perspective.held:
+        return _apply(mind, errand, perspective, review.proposal(perspective.held))
+    return _apply(mind, errand, perspective, propose(mind, errand, new, material))
+
+
+def _apply(mind: Mind, errand: Errand, perspective: PerspectiveRow, proposal: Proposal) -> tuple[JobOutcome, bool]:
+    """Commit a proposal, unless another run was faster or it changes too much at once without having been released."""
+    made_by = mind.model.model_for("reflect")
+    changes = proposal.changes
+    with mind.database.transaction() as tx:
+        said = {i: memory.content for i, memory in reflections.by_id(tx, changes.facts()).items()}
+    # A plan that waited for its release may name facts that were erased meanwhile.
+    changes = review.without_erased(changes, said)
+    texts = wordings(changes, said)
+    vectors = dict(zip(texts, mind.embedder.embed(texts), strict=True)) if texts else {}
+    with mind.database.transaction() as tx:
+        locked = perspectives.locked(tx, errand.namespace_id, perspective.observer, [perspective.subject])
+        held = locked[perspective.subject]
+        if held.reflected_through != perspective.reflected_through or held.held != perspective.held:
+            return errand.commit(tx, JobOutcome(status="superseded")), False
+        doing = application(tx, held, changes, made_by)
+        doomed = doing.doomed()
+        too_much = len(doomed) > GUARD_COUNT and len(doomed) > GUARD_SHARE * reflections.active(tx, held.id)
+        if too_much and held.held is None:
+            plan = review.plan(proposal, doomed, errand.job_id)
+            reflections.hold(tx, held.id, plan)
+            return errand.commit(tx, JobOutcome(status="needs_review", details=review.figures(plan))), False
+        if held.held is not None:
+            reflections.hold(tx, held.id, None)
+        perspectives.advance(tx, held.id, seen=perspective.reflected_through, through=proposal.through)
+        reflection_id = doing.run(errand.job_id)
+        # A fact that was reworded meanwhile has no vector here; like any other memory, it is found without one.
+        placed = {memory_id: vectors[text] for memory_id, text in doing.made.items() if text in vectors}
+        embeddings.store(tx, errand.namespace_id, mind.embedder.name, list(placed), list(placed.values()))
+        tx.flush()
+        more = perspectives.unreflected(tx, [held.id])[held.id] > 0
+        details: dict[str, Any] = {
+            "facts": proposal.facts,
+            **{name: doing.counts[name] for name in COUNTED},
+            "rejected": changes.rejected,
+            "model": made_by,
+            **({"reflection": reflection_id} if reflection_id else {}),
+        }
+        return errand.commit(tx, JobOutcome(status="completed", details=details)), more
+
+
+def reflect_namespace(mind: Mind, errand: Errand) -> tuple[JobOutcome, list[tuple[str, str]]]:
+    """Archive old messages; returns the perspectives (observer, subject) that have something to reflect on."""
+    with mind.database.transaction() as tx:
+        ripe = perspectives.ripe(tx, at_least=1, namespace_id=errand.namespace_id)
+        archived = reflections.archive_raw(tx, errand.namespace_id, datetime.now(UTC) - ARCHIVE_AFTER)
+        details = {"perspectives": len(ripe), "archived": archived}
+        status: Status = "completed" if ripe or archived else "unchanged"
+        outcome = errand.commit(tx, JobOutcome(status=status, details=details))
+        return outcome, [(observer, subject) for _, _, observer, subject in ripe]

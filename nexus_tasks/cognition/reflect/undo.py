@@ -1,0 +1,52 @@
+"""Undoing one reflection exactly."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from nexus_tasks.errors import NotFound, UndoRefused
+from nexus_tasks.storage import perspectives
+from nexus_tasks.storage import undo as undoing
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import PerspectiveRow
+
+
+def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> dict[str, Any]:
+    """Reverse a reflection, named by its number or by the id of the job that made it.
+
+    Returns ``{"reflection", "status", "observer", "subject", "removed", "revived", "restored"}``; the status is
+    ``undone``, or ``unchanged`` when it was undone before.
+
+    Raises:
+        NotFound: the namespace has no such reflection.
+        UndoRefused: later work builds on it.
+    """
+    found = undoing.find(tx, namespace_id, reflection)
+    if found is None:
+        raise NotFound(
+            f"There is no reflection {reflection!r} here.",
+            remedy="`nexus memories show ID` names the reflection that made a memory; so does `nexus jobs show JOB`.",
+        )
+    perspective = tx.get_one(PerspectiveRow, found.perspective_id)
+    perspectives.locked(tx, namespace_id, perspective.observer, [perspective.subject])
+    tx.refresh(found)  # whoever undid it meanwhile held the lock
+    named = {"reflection": found.id, "observer": perspective.observer, "subject": perspective.subject}
+    if found.undone_at is not None:
+        return {**named, "status": "unchanged", "removed": (), "revived": (), "restored": ()}
+    _refuse_if_built_on(tx, found.id)
+    return {**named, "status": "undone", **asdict(undoing.reverse(tx, found))}
+
+
+def _refuse_if_built_on(tx: Transaction, reflection_id: int) -> None:
+    if rivals := undoing.rivals(tx, reflection_id):
+        said = ", ".join(f"m{old} (m{since} says the same)" for old, since in rivals)
+        raise UndoRefused(
+            f"Reflection {reflection_id} superseded what was said again since: {said}.",
+            remedy="What it took away holds again by itself; to undo the rest, forget the newer memory first.",
+        )
+    if resting := undoing.resting_on(tx, reflection_id):
+        raise UndoRefused(
+            f"Memories rest on what reflection {reflection_id} concluded: {', '.join(f'm{i}' for i in resting)}.",
+            remedy="Undo the reflections that made them first (`nexus memories show ID` names them).",
+        )

@@ -1,0 +1,137 @@
+"""What a reflection writes: its memories, its edges, and what it changes in facts, each with what undoes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import insert, text, update
+
+from nexus_tasks.storage import facts
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Memory, PerspectiveRow, ReflectionRow
+from nexus_tasks.text import estimate_tokens
+
+CONTRADICTED_LOSES = 0.15  # of a fact's confidence, for each contradiction that it lost
+
+
+def begin(tx: Transaction, perspective: PerspectiveRow, job_id: str, judged: dict[str, Any]) -> int:
+    """Note a reflection that is about to change something; returns its id, which all it does is written under."""
+    return tx.execute(
+        insert(ReflectionRow)
+        .values(namespace_id=perspective.namespace_id, perspective_id=perspective.id, job_id=job_id, judged=judged)
+        .returning(ReflectionRow.id)
+    ).scalar_one()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conclusion:
+    """A memory that a reflection makes: a reinforcement in new words, a contradiction, an insight.
+
+    ``valid_from`` is the time of the newest fact it rests on: that is when it became so, not when it was noticed.
+    """
+
+    level: str
+    content: str
+    confidence: float
+    sources: tuple[int, ...]
+    role: str
+    made_by: str
+    valid_from: datetime
+
+
+def conclude(tx: Transaction, perspective: PerspectiveRow, reflection_id: int, conclusion: Conclusion) -> int:
+    """Store what a reflection concluded, with its evidence."""
+    memory_id = tx.execute(
+        insert(Memory)
+        .values(
+            namespace_id=perspective.namespace_id,
+            perspective_id=perspective.id,
+            level=conclusion.level,
+            author=perspective.subject,
+            content=conclusion.content,
+            tokens=estimate_tokens(conclusion.content),
+            confidence=conclusion.confidence,
+            occurred_at=conclusion.valid_from,
+            valid_from=conclusion.valid_from,
+            made_by=conclusion.made_by,
+            reflection_id=reflection_id,
+        )
+        .returning(Memory.id)
+    ).scalar_one()
+    facts.link(tx, perspective.namespace_id, memory_id, conclusion.sources, conclusion.role)
+    return memory_id
+
+
+# Each of these changes facts and notes, in the same statement, what they were before this reflection and after it.
+_REINFORCE = text(
+    """
+    WITH before AS (SELECT id, namespace_id, last_validated_at FROM memories WHERE id = ANY(:ids)),
+    changed AS (
+        UPDATE memories SET times_reinforced = times_reinforced + 1, last_validated_at = now() WHERE id = ANY(:ids)
+    )
+    INSERT INTO reflection_changes AS c
+        (reflection_id, memory_id, namespace_id, reinforced, validated_before, validated_after)
+    SELECT :reflection, id, namespace_id, 1, last_validated_at, now() FROM before
+    ON CONFLICT (reflection_id, memory_id) DO UPDATE SET
+        validated_before = CASE WHEN c.reinforced = 0 THEN excluded.validated_before ELSE c.validated_before END,
+        validated_after = excluded.validated_after,
+        reinforced = c.reinforced + 1
+    """
+)
+_WEAKEN = text(
+    """
+    WITH before AS (SELECT id, namespace_id, confidence FROM memories WHERE id = :id),
+    changed AS (
+        UPDATE memories SET confidence = greatest(confidence - :by, 0) WHERE id = :id RETURNING id, confidence
+    )
+    INSERT INTO reflection_changes AS c
+        (reflection_id, memory_id, namespace_id, weakened, confidence_before, confidence_after)
+    SELECT :reflection, before.id, before.namespace_id, 1, before.confidence, changed.confidence
+    FROM before JOIN changed USING (id)
+    ON CONFLICT (reflection_id, memory_id) DO UPDATE SET
+        confidence_before = CASE WHEN c.weakened = 0 THEN excluded.confidence_before ELSE c.confidence_before END,
+        confidence_after = excluded.confidence_after,
+        weakened = c.weakened + 1
+    """
+)
+_SUPERSEDED = text(
+    """
+    INSERT INTO reflection_changes (reflection_id, memory_id, namespace_id, superseded)
+    VALUES (:reflection, :id, :namespace, true)
+    ON CONFLICT (reflection_id, memory_id) DO UPDATE SET superseded = true
+    """
+)
+
+
+def reinforce(tx: Transaction, reflection_id: int, new: Memory, old: Memory) -> None:
+    """Count a reinforcement on both facts, and let the new one cite the old one."""
+    tx.execute(_REINFORCE, {"ids": [new.id, old.id], "reflection": reflection_id})
+    facts.link(tx, new.namespace_id, new.id, [old.id], "reinforces", reflection_id=reflection_id)
+
+
+def weaken(tx: Transaction, reflection_id: int, memory_id: int) -> None:
+    """Lower a fact's confidence for a contradiction that it lost, at most to 0."""
+    tx.execute(_WEAKEN, {"id": memory_id, "by": CONTRADICTED_LOSES, "reflection": reflection_id})
+
+
+def supersede(tx: Transaction, reflection_id: int, old: Memory, new: Memory) -> None:
+    """Let ``new`` take the place of ``old`` from the time it became valid; an ``old`` that came later never held."""
+    ends = new.valid_from or datetime.now(UTC)
+    tx.execute(
+        update(Memory)
+        .where(Memory.id == old.id, Memory.valid_to.is_(None))
+        .values(valid_to=max(ends, old.valid_from or ends), superseded_by=new.id)
+    )
+    tx.execute(_SUPERSEDED, {"reflection": reflection_id, "id": old.id, "namespace": old.namespace_id})
+    facts.link(tx, new.namespace_id, new.id, [old.id], "supersedes", reflection_id=reflection_id)
+
+
+def judged(relations: Sequence[tuple[int, int]], insights: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """What a reflection row remembers of its answer: ids only."""
+    return {
+        "pairs": [sorted(pair) for pair in relations],
+        "insights": [sorted(set(support)) for support in insights],
+    }

@@ -1,0 +1,165 @@
+"""Undoing one reflection: the facts are again what they would be, had it not been made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import aliased
+
+from nexus_tasks.storage.conclusions import CONTRADICTED_LOSES
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Evidence, Memory, ReflectionChange, ReflectionRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undone:
+    """What an undo did: the memories it removed, and the facts it brought back or changed back."""
+
+    removed: tuple[int, ...]
+    revived: tuple[int, ...]  # superseded by the reflection, in force again
+    restored: tuple[int, ...]  # counters, confidence or validity are as they were
+
+
+def find(tx: Transaction, namespace_id: int, reflection: int | str) -> ReflectionRow | None:
+    """A reflection by its number or by the id of the job that made it."""
+    which = ReflectionRow.id == reflection if isinstance(reflection, int) else ReflectionRow.job_id == reflection
+    return tx.scalar(select(ReflectionRow).where(ReflectionRow.namespace_id == namespace_id, which))
+
+
+def undone(tx: Transaction, perspective_id: int) -> tuple[set[frozenset[int]], set[frozenset[int]]]:
+    """The pairs and the supports that undone reflections had judged: they are not judged again."""
+    rows = tx.scalars(
+        select(ReflectionRow.judged).where(
+            ReflectionRow.perspective_id == perspective_id, ReflectionRow.undone_at.is_not(None)
+        )
+    ).all()
+    pairs = {frozenset(pair) for judged in rows for pair in judged["pairs"]}
+    return pairs, {frozenset(support) for judged in rows for support in judged["insights"]}
+
+
+def rivals(tx: Transaction, reflection_id: int) -> list[tuple[int, int]]:
+    """Facts that the reflection superseded, each with the one that says the same and is in force since."""
+    old, since = aliased(Memory), aliased(Memory)
+    query = (
+        select(old.id, since.id)
+        .join(ReflectionChange, ReflectionChange.memory_id == old.id)
+        .join(
+            since,
+            (since.namespace_id == old.namespace_id)
+            & (since.perspective_id == old.perspective_id)
+            & (since.content_key == old.content_key)
+            & (since.level == "explicit")
+            & since.valid_to.is_(None),
+        )
+        .where(ReflectionChange.reflection_id == reflection_id, ReflectionChange.superseded, old.id != since.id)
+        .order_by(old.id)
+    )
+    return [(one, other) for one, other in tx.execute(query)]
+
+
+def resting_on(tx: Transaction, reflection_id: int) -> list[int]:
+    """Memories of other origin that rest on what the reflection concluded."""
+    conclusions = select(Memory.id).where(Memory.reflection_id == reflection_id)
+    return list(
+        tx.scalars(
+            select(Evidence.memory_id)
+            .where(Evidence.source_id.in_(conclusions), Evidence.memory_id.not_in(conclusions))
+            .distinct()
+        )
+    )
+
+
+def reverse(tx: Transaction, reflection: ReflectionRow) -> Undone:
+    """Reverse a reflection of a locked perspective, and note that. Its watermark stays: nothing is reflected on again.
+
+    What later reflections noted as the state before them is corrected along with the facts, so that reflections can be
+    undone in any order and the last one leaves everything as it was before the first.
+    """
+    mine = tx.scalars(
+        select(ReflectionChange)
+        .where(ReflectionChange.reflection_id == reflection.id)
+        .order_by(ReflectionChange.memory_id)
+    ).all()
+    touched = [change.memory_id for change in mine]
+    facts = {
+        memory.id: memory
+        for memory in tx.scalars(select(Memory).where(Memory.id.in_(touched)).execution_options(populate_existing=True))
+    }
+    later = _later(tx, reflection.id, touched)
+    for change in mine:
+        _restore(facts[change.memory_id], change, later.get(change.memory_id, []))
+    tx.flush()
+    tx.execute(delete(Evidence).where(Evidence.reflection_id == reflection.id))
+    removed = tx.scalars(
+        delete(Memory).where(Memory.reflection_id == reflection.id).returning(Memory.id),
+        execution_options={"synchronize_session": False},
+    ).all()
+    tx.execute(
+        update(ReflectionRow)
+        .where(ReflectionRow.id == reflection.id)
+        .values(undone_at=datetime.now(UTC))
+        .execution_options(synchronize_session=False)
+    )
+    return Undone(
+        removed=tuple(sorted(removed)),
+        revived=tuple(change.memory_id for change in mine if change.superseded),
+        restored=tuple(touched),
+    )
+
+
+def _later(tx: Transaction, reflection_id: int, memory_ids: Sequence[int]) -> dict[int, list[ReflectionChange]]:
+    """The changes that standing reflections have made to the facts since, in their order."""
+    rows = tx.scalars(
+        select(ReflectionChange)
+        .join(ReflectionRow, ReflectionRow.id == ReflectionChange.reflection_id)
+        .where(
+            ReflectionChange.memory_id.in_(memory_ids),
+            ReflectionChange.reflection_id > reflection_id,
+            ReflectionRow.undone_at.is_(None),
+        )
+        .order_by(ReflectionChange.reflection_id)
+    )
+    found: dict[int, list[ReflectionChange]] = {}
+    for change in rows:
+        found.setdefault(change.memory_id, []).append(change)
+    return found
+
+
+def _restore(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange]) -> None:
+    if mine.superseded:
+        fact.valid_to = fact.superseded_by = None
+    if mine.reinforced:
+        fact.times_reinforced -= mine.reinforced
+        _restore_validation(fact, mine, [change for change in later if change.reinforced])
+    if mine.weakened:
+        _restore_confidence(fact, mine, [change for change in later if change.weakened])
+
+
+def _restore_validation(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange]) -> None:
+    """Put back the time of the validation before, wherever this reflection's is still the latest one."""
+    if not later:
+        if fact.last_validated_at == mine.validated_after:
+            fact.last_validated_at = mine.validated_before
+    elif later[0].validated_before == mine.validated_after:
+        later[0].validated_before = mine.validated_before
+
+
+def _restore_confidence(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange]) -> None:
+    """Replay what happened to the confidence since, without this reflection.
+
+    Between two reflections only a surer source raises it, to its own confidence: then what was found there is that.
+    """
+    assert mine.confidence_before is not None
+    value, left = mine.confidence_before, mine.confidence_after
+    for change in later:
+        if change.confidence_before != left:
+            value = max(value, change.confidence_before or 0.0)
+        left = change.confidence_after
+        change.confidence_before = value
+        for _ in range(change.weakened):
+            value = max(value - CONTRADICTED_LOSES, 0.0)
+        change.confidence_after = value
+    fact.confidence = value if fact.confidence == left else max(value, fact.confidence)

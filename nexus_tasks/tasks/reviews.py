@@ -1,0 +1,49 @@
+"""Reflections that are held for review: shown in status, released by `nexus jobs retry`, discarded by `drop`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nexus_tasks.cognition import reflect
+from nexus_tasks.storage import runs
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import PerspectiveRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """A held reflection that was decided about: its job kind and arguments."""
+
+    kind: str
+    args: Mapping[str, Any]
+
+
+def settle(tx: Transaction, job_id: str, *, drop: bool) -> Settled | None:
+    """Release or discard what the job of this id, or another one for the same work, holds for review."""
+    found = runs.run(tx, job_id)
+    if found is None or found[0].status != "needs_review":
+        return None
+    run, _ = found
+    scope = json.loads(run.scope)
+    if not reflect.release(tx, run.namespace_id, scope["observer"], scope["subject"], drop=drop):
+        return None
+    if drop:
+        runs.dropped(tx, run.namespace_id, run.kind, run.scope)
+    return Settled(kind=run.kind, args=scope)
+
+
+def summary(held: PerspectiveRow) -> dict[str, Any]:
+    """A held reflection as status shows it."""
+    plan = held.held or {}
+    return {
+        "job_id": plan["job_id"],
+        "observer": held.observer,
+        "subject": held.subject,
+        "facts": plan["facts"],
+        "supersedes": len(plan["supersedes"]),
+        "since": plan["held_at"],
+        "released": bool(plan.get("released")),
+    }

@@ -1,0 +1,219 @@
+"""Undoing a reflection: exactly, once, in any order, and never done again by the next one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nexus_tasks import Nexus, reflect_perspective
+from nexus_tasks.errors import InvalidInput, NotFound, UndoRefused
+from tests.deployment import Deployment
+from tests.integration.inline import NAMESPACE, dump, facts, say, work
+from tests.integration.reflecting import again, day, insight, judge, know, read, relation, run
+from tests.standin import StandIn
+
+Claude = Callable[..., Deployment]
+# What an undo may leave behind: that there was a reflection, what it cost, and that its facts were looked at.
+TRACES = ("reflections", "reflection_changes", "job_runs", "model_calls", "perspectives")
+
+
+@pytest.fixture
+def here(claude: Claude) -> Deployment:
+    """A deployment where nothing is reflected on unless a test asks for it."""
+    return claude(NEXUS_REFLECT_MIN_NEW="1000")
+
+
+def newest(here: Deployment) -> int:
+    """The number of the latest reflection."""
+    return int(here.sql("SELECT max(id) FROM reflections")[0][0])
+
+
+def test_an_undone_reflection_leaves_everything_as_it_was(here: Deployment, standin: StandIn) -> None:
+    a, b, c, d, e, f = know(*(f"I like thing {i}." for i in "uvwxyz"))
+    before = dump(here, *TRACES)
+    judge(
+        standin,
+        relation("contradicts", b, a, "new"),
+        relation("contradicts", c, d, "both"),
+        relation("contradicts", e, d, "both"),  # weakened twice by one reflection
+        relation("reinforces", e, c),
+        relation("duplicate", f, c),
+        insights=[insight([d, e, f])],
+    )
+    run()
+    assert dump(here, *TRACES) != before
+    undone = Nexus().undo(NAMESPACE, newest(here))
+    assert dump(here, *TRACES) == before
+    assert (undone["status"], undone["observer"], undone["subject"]) == ("undone", "assistant", "ann")
+    assert undone["revived"] == (a,)
+    assert undone["restored"] == (a, c, d, e, f)
+    assert len(undone["removed"]) == 5
+    assert {fact["id"] for fact in facts()} == {a, b, c, d, e, f}
+
+
+def test_undoing_twice_changes_nothing(here: Deployment, standin: StandIn) -> None:
+    a, b = know("I live in Porto.", "I live in Lisbon.")
+    judge(standin, relation("contradicts", b, a, "new"))
+    job = reflect_perspective.delay(namespace=NAMESPACE, observer="assistant", subject="ann")
+    work("reflect_perspective")
+    number = job.wait(5).details["reflection"]
+    assert Nexus().undo(NAMESPACE, job.id)["reflection"] == number  # named by its job
+    before = dump(here)
+    assert Nexus().undo(NAMESPACE, number)["status"] == "unchanged"
+    assert dump(here) == before
+
+
+def test_what_was_undone_is_not_done_again(here: Deployment, standin: StandIn) -> None:
+    a, b, c, d = know("I live in Porto.", "I live in Lisbon.", "I like tea.", "I like green tea.")
+    judge(standin, relation("contradicts", b, a, "new"), relation("reinforces", d, c), insights=[insight([b, c, d])])
+    run()
+    Nexus().undo(NAMESPACE, newest(here))
+    before = dump(here, "job_runs", "model_calls", "perspectives")
+    assert run("unchanged") == {}  # its facts count as reflected on
+    again(here)
+    assert run()["facts"] == 4  # even if they did not
+    assert dump(here, "job_runs", "model_calls", "perspectives") == before
+    [e] = set(know("I live in Faro.", first_day=9)) - {a, b, c, d}
+    judge(standin, relation("contradicts", e, b, "new"), insights=[insight([c, d, e])])
+    assert (run()["contradictions"], read(here, b)["superseded_by"]) == (1, e)  # what is new is reflected on as ever
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_reflections_are_undone_in_any_order(here: Deployment, standin: StandIn, order: tuple[int, ...]) -> None:
+    """Each is undone as if it had never been made; when all are, everything is as before the first."""
+    ids = know(*(f"I like thing {i}." for i in "uvwxyz"))
+    here.sql("UPDATE memories SET confidence = 0.2 WHERE id = :i", i=ids[0])  # so that the floor is reached
+    before = dump(here, *TRACES)
+    scripts = [
+        (relation("contradicts", ids[1], ids[0], "both"), relation("reinforces", ids[2], ids[3])),
+        (relation("contradicts", ids[2], ids[0], "both"), relation("reinforces", ids[4], ids[3])),
+        (relation("contradicts", ids[3], ids[0], "new"), relation("duplicate", ids[5], ids[3])),
+    ]
+    made = []
+    for script in scripts:
+        again(here)
+        judge(standin, *script)
+        run()
+        made.append(newest(here))
+    assert read(here, ids[0])["confidence"] == 0
+    for place in order:
+        Nexus().undo(NAMESPACE, made[place])
+    assert dump(here, *TRACES) == before
+
+
+def test_what_stays_is_what_the_other_reflections_would_have_made(here: Deployment, standin: StandIn) -> None:
+    a, b, c, d = know("I live in Porto.", "I live in Lisbon.", "I live in Faro.", "I like Faro.")
+    judge(standin, relation("contradicts", b, a, "both"), relation("reinforces", b, c))
+    run()
+    first = newest(here)
+    again(here)
+    judge(standin, relation("contradicts", c, a, "both"), relation("reinforces", d, c))
+    run()
+    validated = read(here, c)["last_validated_at"]
+    Nexus().undo(NAMESPACE, first)
+    assert read(here, a)["confidence"] == pytest.approx(0.75)
+    assert (read(here, c)["times_reinforced"], read(here, c)["last_validated_at"]) == (1, validated)
+    assert (read(here, b)["times_reinforced"], read(here, b)["last_validated_at"]) == (0, None)
+
+
+def test_what_sources_added_since_stays(here: Deployment, standin: StandIn) -> None:
+    """A weakened fact that is said again more surely is as sure as that, whether or not the weakening is undone."""
+    a, b = know("I live in Porto.", "I live in Lisbon.")
+    judge(
+        standin,
+        relation("contradicts", b, a, "both"),
+    )
+    run()
+    [(content,)] = here.sql("SELECT content FROM memories WHERE id = :i", i=a)
+    standin.answer(
+        "derive",
+        lambda call: {
+            "observations": [
+                {
+                    "subject": "ann",
+                    "content": content,
+                    "category": "fact",
+                    "confidence": 0.95,
+                    "sources": [int(call.parts[0].splitlines()[-2].split("]")[0].strip("["))],
+                    "occurred_at": None,
+                    "labels": [],
+                }
+            ]
+        },
+    )
+    say({"content": "As I said.", "author": "ann", "occurred_at": day(5)}, session="later")
+    work("derive_memory")
+    assert (read(here, a)["confidence"], read(here, a)["times_reinforced"]) == (0.95, 1)
+    validated = read(here, a)["last_validated_at"]
+    Nexus().undo(NAMESPACE, newest(here))
+    assert (read(here, a)["confidence"], read(here, a)["times_reinforced"]) == (0.95, 1)
+    assert read(here, a)["last_validated_at"] == validated
+
+
+def test_what_was_said_again_since_refuses_the_undo(here: Deployment, standin: StandIn) -> None:
+    """The superseded fact cannot come back beside the one that says the same now."""
+    a, b = know("I live in Porto.", "I live in Lisbon.")
+    judge(standin, relation("contradicts", b, a, "new"))
+    run()
+    [c] = set(know("I live in Porto!", first_day=9)) - {b}
+    before = dump(here)
+    with pytest.raises(UndoRefused, match=rf"m{a} \(m{c} says the same\)"):
+        Nexus().undo(NAMESPACE, newest(here))
+    assert dump(here) == before
+    here.sql("DELETE FROM memories WHERE id = :i", i=c)
+    assert Nexus().undo(NAMESPACE, newest(here))["status"] == "undone"
+    assert {fact["id"] for fact in facts()} == {a, b}
+
+
+def test_what_rests_on_a_conclusion_refuses_the_undo(here: Deployment, standin: StandIn) -> None:
+    a, b, c = know("I like tea.", "I like green tea.", "I run.")
+    judge(standin, relation("reinforces", b, a))
+    run()
+    [(conclusion,)] = here.sql("SELECT id FROM memories WHERE level = 'derived'")
+    here.sql(
+        "INSERT INTO evidence (memory_id, source_id, role, namespace_id) VALUES (:c, :s, 'insight_support', 1)",
+        c=c,
+        s=conclusion,
+    )
+    with pytest.raises(UndoRefused, match=f"rest on what reflection .* concluded: m{c}"):
+        Nexus().undo(NAMESPACE, newest(here))
+
+
+def test_what_does_not_exist_cannot_be_undone(here: Deployment, standin: StandIn) -> None:
+    a, b = know("I live in Porto.", "I live in Lisbon.")
+    judge(standin, relation("contradicts", b, a, "new"))
+    run()
+    Nexus().create_namespace("other")
+    for name, reflection in (("other", newest(here)), (NAMESPACE, 10**6), (NAMESPACE, 10**30), (NAMESPACE, "x\x00")):
+        with pytest.raises((NotFound, InvalidInput)):
+            Nexus().undo(name, reflection)
+    assert read(here, a)["valid_to"] is not None
+
+
+def test_a_reflection_that_changes_nothing_is_none(here: Deployment, standin: StandIn) -> None:
+    know("I live in Porto.", "I live in Lisbon.")
+    judge(standin)
+    run()
+    assert here.sql("SELECT * FROM reflections") == []
+
+
+def test_a_memory_names_the_reflection_that_made_it(here: Deployment, standin: StandIn) -> None:
+    a, b = know("I live in Porto.", "I live in Lisbon.")
+    judge(standin, relation("contradicts", b, a, "new"))
+    run()
+    [made] = Nexus().memories(NAMESPACE, levels=["contradiction"])
+    assert made["reflection"] == newest(here)
+    assert Nexus().memory(NAMESPACE, a)["reflection"] is None
+
+
+def test_an_erased_fact_does_not_stop_the_undo(here: Deployment, standin: StandIn) -> None:
+    a, b, c = know("I live in Porto.", "I live in Lisbon.", "I like tea.")
+    judge(standin, relation("contradicts", b, a, "new"), relation("reinforces", c, b))
+    run()
+    here.sql("DELETE FROM memories WHERE id = :i", i=b)
+    undone: dict[str, Any] = Nexus().undo(NAMESPACE, newest(here))
+    assert (undone["revived"], undone["restored"]) == ((a,), (a, c))
+    assert {fact["id"] for fact in facts()} == {a, c}
