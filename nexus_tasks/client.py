@@ -19,7 +19,7 @@ from nexus_tasks.idempotency.result import JobResult
 from nexus_tasks.storage import memories, namespaces, sessions
 from nexus_tasks.storage import messages as turns
 from nexus_tasks.storage.memories import Filter
-from nexus_tasks.tasks import digest_session, operate, produce
+from nexus_tasks.tasks import digest_session, dream, operate, produce
 from nexus_tasks.tasks.errand import dry
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import LEVELS, ContextBlock, Message, Recalls, Receipt, check_name, check_namespace, to_utc
@@ -155,6 +155,19 @@ class Nexus:
         with runtime().database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
             return reflect.undo(tx, known.id, reflection)
+
+    def dream(self, namespace: str) -> JobResult:
+        """Consolidate a namespace now: digest every session with something new, then reflect. Its job ends after both.
+
+        While a dream of the namespace is open this joins it (``created`` is false) and makes it live.
+
+        Raises:
+            NotFound: there is no such namespace.
+        """
+        started = dream.start(check_namespace(namespace), urgency="live", reason="manual")
+        result = produce.result(dream.request(namespace, started.dream_id))
+        result.created = started.opened
+        return result
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def search(
@@ -377,6 +390,7 @@ class Nexus:
     aremember = _twin(remember)
     aend_session = _twin(end_session)
     adigest = _twin(digest)
+    adream = _twin(dream)
     aundo = _twin(undo)
     adream_plans = _twin(dream_plans)
     asearch = _twin(search)

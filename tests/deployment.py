@@ -216,5 +216,9 @@ def point_here() -> None:
     kombu.pools.reset()
     app._pool = None
     app.amqp._producer_pool = None
+    if (backend := app._local.__dict__.get("backend") or app._backend_cache) is not None:
+        # Results of a chord unsubscribe when they are collected, which may be after their Redis has gone.
+        backend.result_consumer.stop()
+        backend.result_consumer._pubsub = None
     app._backend_cache = None
     app._local.__dict__.pop("backend", None)

@@ -14,6 +14,7 @@ from nexus_tasks.cli import (
     demo,
     digest,
     doctor,
+    dream,
     ingest,
     jobs,
     memories,
@@ -63,6 +64,7 @@ app.add_typer(memories.app, name="memories")
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(namespaces.app, name="namespaces")
 app.command()(digest.digest)
+app.command()(dream.dream)
 app.command()(undo.undo)
 app.command()(status.status)
 app.add_typer(jobs.app, name="jobs")

@@ -10,12 +10,14 @@ from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.run import Run, Wait
 from nexus_tasks.idempotency.task import Arguments, job
 from nexus_tasks.storage import sessions
+from nexus_tasks.tasks import follow_up
 from nexus_tasks.tasks.arguments import Name, NamespaceName
 from nexus_tasks.tasks.errand import errand
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
 Reason = Literal["rollover", "dream_digest", "session_end", "manual_digest", "manual_rebuild"]
+Urgency = Literal["live", "dream"]
 
 # Digests that nobody asked for by hand wait until the session is derived: facts are shorter than what was said.
 PATIENT = frozenset(("rollover", "session_end"))
@@ -23,16 +25,19 @@ PATIENCE, LOOK_AGAIN = 300.0, 10.0  # seconds
 
 
 class DigestSession(Arguments):
-    """Any reason but ``rollover`` forces a digest below the threshold."""
+    """Any reason but ``rollover`` forces a digest below the threshold. ``urgency=None``: tonight will do for a dream's
+    digests, somebody waits for the others.
+    """
 
     scope: ClassVar = ("namespace", "session_key")
     namespace: NamespaceName
     session_key: Name
     reason: Reason = "rollover"
+    urgency: Urgency | None = None
 
     def flags(self) -> Flags:
         """Requests for one session merge: a forced one is never swallowed by a rollover that came first."""
-        urgency = "dream" if self.reason == "dream_digest" else "live"
+        urgency = self.urgency or ("dream" if self.reason == "dream_digest" else "live")
         return Flags(force=self.reason != "rollover", reasons=(self.reason,), urgency=urgency)
 
 
@@ -50,19 +55,28 @@ def digest_session(run: Run, arguments: DigestSession) -> JobOutcome:
             waiting = sessions.underived(tx, session.id) if session else 0
         if waiting:
             raise Wait("derivation", LOOK_AGAIN, f"{waiting} messages to derive")
-    return digest.digest(
+    outcome = digest.digest(
         here.mind,
         errand(run, namespace),
         arguments.session_key,
         force=run.flags.force,
         rebuild="manual_rebuild" in reasons,
     )
+    follow_up.dream_goes_on(namespace)
+    return outcome
 
 
-def request(namespace: str, session_key: str, reason: Reason, *, after_derivation: bool = False) -> Request:
+def request(
+    namespace: str,
+    session_key: str,
+    reason: Reason,
+    *,
+    urgency: Urgency | None = None,
+    after_derivation: bool = False,
+) -> Request:
     """The request for a digest; ``after_derivation`` lets it wait for the session's messages to be derived."""
     return digest_session.request_for(
-        DigestSession(namespace=namespace, session_key=session_key, reason=reason),
+        DigestSession(namespace=namespace, session_key=session_key, reason=reason, urgency=urgency),
         delay=LOOK_AGAIN if after_derivation else 0.0,
         wait_reason="derivation",
     )

@@ -13,6 +13,8 @@ from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claim import Ticket
 from nexus_tasks.idempotency.publish import enqueue, publish
 from nexus_tasks.idempotency.request import Request
+from nexus_tasks.storage import dreams
+from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks.runtime import runtime
 
 log = logging.getLogger(__name__)
@@ -65,3 +67,13 @@ def after_derivation(namespace: str, observer: str, due: FollowUps) -> None:
         hurry("derivation", [digest])
     elif requests:
         ask(requests)
+
+
+def dream_goes_on(namespace: NamespaceSettings) -> None:
+    """A digest or a reflection has ended: when an open dream waited for the last of these, it is due now."""
+    from nexus_tasks.tasks import dream  # it imports this module
+
+    with runtime().database.transaction() as tx:
+        dream_id = dreams.waits_for_nothing(tx, namespace.id)
+    if dream_id is not None:
+        hurry(dream.REASON, [dream.request(namespace.name, dream_id)])

@@ -18,7 +18,7 @@ def dream_due() -> list[str]:
         return []
     with runtime().database.transaction() as tx:
         due = dreams.due(tx)
-    return [namespace for namespace in due if dream.start(namespace).dream_id is not None]
+    return [namespace for namespace in due if dream.start(namespace).opened]
 
 
 @app.task(name="nexus_tasks.prune")  # type: ignore[untyped-decorator]

@@ -32,6 +32,7 @@ def reflect_namespace(run: Run, arguments: ReflectNamespace) -> JobOutcome:
         return JobOutcome(status="gone")
     outcome, due = reflect.reflect_namespace(here.mind, errand(run, namespace))
     follow_up.ask([reflect_perspective.request(namespace.name, observer, subject) for observer, subject in due])
+    follow_up.dream_goes_on(namespace)
     return outcome
 
 

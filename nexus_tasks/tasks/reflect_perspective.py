@@ -36,6 +36,8 @@ def reflect_perspective(run: Run, arguments: ReflectPerspective) -> JobOutcome:
     )
     if more:
         follow_up.ask([request(namespace.name, arguments.observer, arguments.subject)])
+    else:
+        follow_up.dream_goes_on(namespace)
     return outcome
 
 

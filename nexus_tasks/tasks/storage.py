@@ -67,7 +67,7 @@ class JobStorage:
             return runs.outcome_of(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
 
     def wanted(self, limit: int) -> Sequence[Request]:
-        """The next page of wanted derivations, digests, reflections, and dreams whose chord was lost."""
+        """The next page of wanted derivations, digests, reflections, and open dreams."""
         settled = datetime.now(UTC) - _DIGEST_SETTLES
         with self.here.database.transaction() as tx:
             facts = derivations.page(tx, self._derivation, limit)
@@ -115,3 +115,5 @@ def mark(tx: Transaction, namespace_id: int, kind: str, args: object, *, dead: b
         sessions.mark_requests(tx, namespace_id, named["session_key"], dead=dead)
     elif kind == "reflect_perspective":
         perspectives.mark(tx, namespace_id, named["observer"], named["subject"], dead=dead)
+    elif kind == "finish_dream":
+        dreams.mark(tx, namespace_id, int(named["dream_id"]), dead=dead)

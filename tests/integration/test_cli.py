@@ -206,6 +206,9 @@ def test_sessions() -> None:
     assert "Lunch is at noon." in nexus("sessions", "show", "daily", "--namespace", "talks").out
     rebuilt = read_wait("digest", "daily", "--namespace", "talks", "--rebuild")
     assert (rebuilt["status"], rebuilt["reasons"]) == ("completed", ["manual_rebuild"])
+    dreamt = read_wait("dream", "talks")
+    assert (dreamt["status"], dreamt["reasons"], dreamt["details"]["sessions"]) == ("completed", ["manual"], 0)
+    assert "Dream of talks: completed, 0 sessions digested." in nexus("dream", "talks", "--wait").out
 
 
 def read_wait(*arguments: str) -> Any:
@@ -314,7 +317,9 @@ def test_wrong_usage_is_2(arguments: tuple[str, ...]) -> None:
 def test_help_and_version_need_no_servers() -> None:
     assert nexus("--version").out == f"nexus-tasks {__version__}\n"
     shown = nexus("--help").out
-    commands = "demo up down db ingest remember search context memories sessions namespaces digest status jobs doctor"
+    commands = (
+        "demo up down db ingest remember search context memories sessions namespaces digest dream status jobs doctor"
+    )
     assert all(f" {name} " in shown for name in commands.split())
     heavy = (
         "import sys, nexus_tasks.cli.main; print(*{'celery', 'sqlalchemy', 'anthropic', 'numpy'} & set(sys.modules))"

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from nexus_tasks import Message, Nexus
+from nexus_tasks import Message, Nexus, digest_session
 from nexus_tasks.celery import app
+from nexus_tasks.idempotency.binding import binding
+from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.sweep import Sweeper
 from nexus_tasks.storage import dreams
 from nexus_tasks.tasks import dream, maintenance
 from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment, eventually
+from tests.deployment import Deployment
+from tests.integration.inline import time_passes, waiting, work
+from tests.standin import StandIn, faults
 
 
 def said(sessions: int) -> Nexus:
@@ -28,17 +36,116 @@ def states(here: Deployment) -> list[str]:
     return [state for (state,) in here.sql("SELECT state FROM dreams ORDER BY id")]
 
 
+def due() -> list[str]:
+    with runtime().database.transaction() as tx:
+        return dreams.due(tx)
+
+
+def dreaming() -> Claim:
+    [claim] = [claim for claim in waiting() if claim.kind == "finish_dream"]
+    return claim
+
+
+def ran(here: Deployment, kind: str) -> list[str]:
+    return [status for (status,) in here.sql("SELECT status FROM job_runs WHERE kind = :k ORDER BY id", k=kind)]
+
+
 def test_a_dream_digests_every_due_session_and_then_reflects(here: Deployment) -> None:
+    nexus = said(5)
+    job = nexus.dream("acme")
+    assert job.created
+    again = nexus.dream("acme")
+    assert (again.id, again.created) == (job.id, False), "a second dream opened while one is open"
     here.worker()
-    said(5)
-    started = dream.start("acme")
-    assert started.sessions == ("s0", "s1", "s2", "s3", "s4")
-    assert dream.start("acme").dream_id is None, "a second dream opened while one is open"
-    eventually(lambda: states(here) == ["finished"])
+    outcome = job.wait(timeout=120)
+    assert (outcome.status, outcome.job_id, outcome.reasons) == ("completed", job.id, ("manual",))
+    assert outcome.details["sessions"] == 5
+    assert states(here) == ["finished"]
     assert digested(here) == 5
-    eventually(lambda: here.sql("SELECT 1 FROM job_runs WHERE kind = 'reflect_namespace'"))
-    assert dream.start("acme").sessions == ()
-    eventually(lambda: states(here) == ["finished", "finished"])
+    assert ran(here, "reflect_namespace")
+    assert nexus.dream("acme").wait(timeout=120).details["sessions"] == 0, "nothing is due any more"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_dream_says_how_far_it_is_and_is_live_when_somebody_waits() -> None:
+    nexus = said(3)
+    started = dream.start("acme")
+    assert (started.opened, started.sessions) == (True, ("s0", "s1", "s2"))
+    urgencies = {claim.fields["urgency"] for claim in _digests()}
+    assert urgencies == {"dream"}
+    work("digest_session")
+    time_passes_for_the_dream()
+    [claim] = [one for one in nexus.status("acme")["namespaces"][0]["waits"] if one["kind"] == "finish_dream"]
+    assert claim["reason"] == "dream"
+    nexus.ingest("acme", "s3", [Message(content="And I moved again in June.", author="ann")])
+    assert nexus.dream("acme").created is False, "joined: the session that came meanwhile is the next dream's"
+
+
+def _digests() -> list[Claim]:
+    return [claim for claim in runtime().claims.pending("digest") if claim.kind == "digest_session"]
+
+
+def time_passes_for_the_dream() -> None:
+    """The dream looks at once, as when its time to look again has come."""
+    with runtime().database.transaction() as tx:
+        known = runtime().namespace("acme")
+        assert known is not None
+        joined = dreams.join(tx, known.id, urgency="dream")
+        assert joined is not None
+        dream_id, _ = joined
+    runtime().claims.hurry(dream.REASON, requests=[dream.request("acme", dream_id)])
+    work("finish_dream")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_live_request_makes_an_open_dream_live() -> None:
+    nexus = said(2)
+    dream.start("acme")
+    nexus.dream("acme")
+    assert {claim.fields["urgency"] for claim in _digests()} == {"live"}
+    [row] = nexus.namespaces()
+    with runtime().database.transaction() as tx:
+        opened = dreams.get(tx, runtime().namespace("acme").id, 1)  # type: ignore[union-attr]
+        assert opened is not None
+        assert (row["namespace"], opened.urgency) == ("acme", "live")
+
+
+def test_a_dream_waits_for_its_digests_and_its_reflections(here: Deployment) -> None:
+    said(3)
+    work()
+    dream.start("acme")
+    assert ran(here, "reflect_namespace") == []
+    work("digest_session")  # the last one wakes the dream
+    work("finish_dream")
+    assert dreaming().wait_detail == "reflections to come"
+    work("reflect_namespace")
+    assert here.sql("SELECT count(*) FROM perspectives WHERE reflected_through = 0") == [(1,)]
+    time_passes_for_the_dream()
+    assert dreaming().wait_detail == "reflections to come: 1"
+    work()
+    assert states(here) == ["finished"]
+    assert here.sql("SELECT count(*) FROM perspectives WHERE reflected_through = 0") == [(0,)]
+
+
+def test_a_long_dream_goes_in_slices_and_is_finished_once(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dream, "SLICE", 3)
+    headers: list[int] = []
+    chord = dream.chord
+
+    def noted(header: list[Any], body: Any) -> Any:
+        headers.append(len(header))
+        return chord(header, body)
+
+    monkeypatch.setattr(dream, "chord", noted)
+    said(8)
+    dream.start("acme")
+    assert headers == [3, 3, 2]
+    for _ in range(3):
+        work()
+        time_passes(here)
+    assert (states(here), digested(here)) == (["finished"], 8)
+    assert ran(here, "digest_session") == ["completed"] * 8
+    assert ran(here, "finish_dream").count("completed") == 1
 
 
 def test_a_dream_whose_chord_is_lost_is_finished_by_reconcile(here: Deployment) -> None:
@@ -47,19 +154,70 @@ def test_a_dream_whose_chord_is_lost_is_finished_by_reconcile(here: Deployment) 
         known = runtime().namespace("acme")
         assert known is not None
         dreams.start(tx, known.id, dreams.due_sessions(tx, known.id), urgency="dream")
-    here.worker()
-    eventually(lambda: states(here) == ["finished"], within=60)
-    assert digested(here) == 3
+    here.flush()
+    for _ in range(4):
+        Sweeper(app, binding()).reconcile()
+        work()
+        time_passes(here)
+        work()
+    assert (states(here), digested(here)) == (["finished"], 3)
+    assert ran(here, "reflect_namespace")
+
+
+def test_a_digest_that_gave_up_does_not_hold_its_dream_open(
+    claude: Callable[..., Deployment], standin: StandIn
+) -> None:
+    here = claude()
+    said(3)
+    work("derive_memory")
+    standin.when("house number 1", faults.refused())
+    dream.start("acme")
+    for _ in range(3):
+        work()
+        time_passes(here)
+    assert ("digest_session",) in here.sql("SELECT kind FROM dead_letters WHERE resolution IS NULL")
+    assert (states(here), digested(here)) == (["finished"], 2)
+    assert dream.start("acme").sessions == (), "what gave up is not asked about night after night"
+    Nexus().ingest("acme", "s1", [Message(content="Something new.", author="ann")])
+    work()
+    time_passes(here)
+    work()
+    assert dream.start("acme").sessions == ("s1",), "but when something new was said"
+
+
+def test_a_dream_that_gives_up_makes_room_for_the_next(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    said(1)
+    dream.start("acme")
+    with monkeypatch.context() as patch:
+        patch.setattr(dreams, "digests_to_come", lambda *_: 1 / 0)
+        patch.setattr(dream.follow_up, "dream_goes_on", lambda _: None)
+        for _ in range(6):
+            work()
+            time_passes(here)
+    [(letter,)] = here.sql("SELECT job_id FROM dead_letters WHERE kind = 'finish_dream'")
+    assert states(here) == ["finished"]
+    Nexus().retry_job(letter)
+    assert states(here) == ["open"], "retried, it goes on"
+    for _ in range(3):
+        work()
+        time_passes(here)
+    assert states(here) == ["finished"]
+    assert ran(here, "finish_dream") == ["completed"]
+
+
+def test_requests_for_one_digest_merge_in_a_dream_too(here: Deployment) -> None:
+    said(1)
+    dream.start("acme")
+    digest_session.delay(namespace="acme", session_key="s0", reason="manual_rebuild")
+    work("digest_session")
+    [(reasons, status)] = here.sql("SELECT reasons, status FROM job_runs WHERE kind = 'digest_session'")
+    assert (sorted(reasons), status) == (["dream_digest", "manual_rebuild"], "completed")
+    assert here.sql("SELECT DISTINCT generation FROM session_digests") == [(1,)]
 
 
 def test_only_idle_namespaces_with_enough_new_facts_are_due(here: Deployment) -> None:
     nexus = said(1)
     namespace = "(SELECT id FROM namespaces WHERE name = 'acme')"
-
-    def due() -> list[str]:
-        with runtime().database.transaction() as tx:
-            return dreams.due(tx)
-
     assert due() == []
     here.sql(
         "INSERT INTO memories (namespace_id, level, content, tokens, occurred_at)"
@@ -79,8 +237,8 @@ def test_only_idle_namespaces_with_enough_new_facts_are_due(here: Deployment) ->
     assert nexus.status("acme")["namespaces"][0]["memories"]["explicit"] == 19
 
 
-def test_two_beats_do_a_tick_once(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tick_is_done_once_per_slot(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     assert here
     monkeypatch.setattr(maintenance.time, "time", lambda: 1_800_000_030.0)  # far from the turn of a slot
     assert [maintenance._first_in_slot("dream_due") for _ in range(3)] == [True, False, False]
-    assert set(app.conf.beat_schedule) == {"dream_due", "prune"}
+    assert {"dream_due", "prune"} <= set(app.conf.beat_schedule)

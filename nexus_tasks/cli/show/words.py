@@ -25,6 +25,7 @@ _WAITS = {
     "concurrency": "because its namespace runs all it may",
     "batch": "for an answer of the Batches API",
     "delay": "as it was asked to",
+    "dream": "for what it is made of",
 }
 
 

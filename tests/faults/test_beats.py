@@ -1,0 +1,48 @@
+"""Two beats at once: each tick of the schedule is done once per slot."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from datetime import datetime
+
+import pytest
+
+from tests.deployment import Deployment, eventually
+
+EVERY = 1.0
+CONFIG = f"""
+from nexus_tasks.config import *
+from nexus_tasks.config import __dir__, __getattr__
+beat_schedule = {{"prune": {{"task": "nexus_tasks.prune", "schedule": {EVERY}}}}}
+"""
+ENDED = re.compile(r"\[(\S+ \S+?),\d+: .*Task nexus_tasks\.prune\[.*succeeded in \S+s: (\{.*\})")
+
+
+@pytest.mark.long
+def test_two_beats_do_a_tick_once(here: Deployment) -> None:
+    (here.folder / "quick_beats.py").write_text(CONFIG)
+    environment = {**here.environment, "CELERY_CONFIG_MODULE": "quick_beats", "PYTHONPATH": str(here.folder)}
+    worker = here.worker(CELERY_CONFIG_MODULE="quick_beats", PYTHONPATH=str(here.folder))
+    beats = []
+    try:
+        for number in range(2):
+            schedule = str(here.folder / f"schedule-{number}")
+            command = (sys.executable, "-m", "celery", "-A", "nexus_tasks", "beat", "--pidfile", "", "-s", schedule)
+            beats.append(subprocess.Popen(command, env=environment, cwd=here.folder, stderr=subprocess.DEVNULL))
+
+        def ticks() -> tuple[list[datetime], int]:
+            """When ticks were done, and how many of them somebody had done already."""
+            found = ENDED.findall(worker.text())
+            return [datetime.fromisoformat(at) for at, said in found if said != "{}"], sum(
+                said == "{}" for _, said in found
+            )
+
+        done, _ = eventually(lambda: (t := ticks())[0][2:] and t[1] > 2 and t, within=120, why=worker.text()) or ticks()
+        assert len(done) <= (done[-1] - done[0]).total_seconds() / EVERY + 2
+    finally:
+        for beat in beats:
+            beat.send_signal(signal.SIGKILL)
+            beat.wait()
