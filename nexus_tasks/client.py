@@ -14,12 +14,12 @@ from pydantic import TypeAdapter, ValidationError
 from nexus_tasks.cognition import reflect
 from nexus_tasks.cognition.context import Ask, Format, assemble, rendered
 from nexus_tasks.cognition.search import search
-from nexus_tasks.errors import InvalidInput, NotFound, faults
+from nexus_tasks.errors import EmbeddedError, InvalidInput, NotFound, StorageUnavailable, faults
 from nexus_tasks.idempotency.result import JobResult
 from nexus_tasks.storage import memories, namespaces, sessions
 from nexus_tasks.storage import messages as turns
 from nexus_tasks.storage.memories import Filter
-from nexus_tasks.tasks import digest_session, dream, operate, produce
+from nexus_tasks.tasks import buffered, digest_session, dream, operate, produce
 from nexus_tasks.tasks.errand import dry
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import LEVELS, ContextBlock, Message, Recalls, Receipt, check_name, check_namespace, to_utc
@@ -61,23 +61,30 @@ class Nexus:
     ) -> Receipt:
         """Store what was said, in one transaction, and queue what follows. Safe to repeat: see :class:`Message`.
 
+        While Postgres is away the session buffer keeps it (the receipt's ``buffered`` says how many messages), and
+        whoever has this machine's folder stores it later.
+
         Args:
             observers: who wants facts from these messages; ``None``: the namespace's own observers.
             end: end the session too (see :meth:`end_session`).
 
         Raises:
             InvalidInput: nothing was stored.
-            Transient: Postgres does not answer; nothing was stored.
+            BufferError: Postgres does not answer, and the session buffer cannot keep it either; nothing was stored.
         """
         check_namespace(namespace)
         session_key = check_name("session_key", session_key)
         said = [self._message(position, message) for position, message in enumerate(messages)]
         wanted = None if observers is None else [check_name("observers", observer) for observer in observers]
-        with runtime().database.transaction() as tx:
-            known = namespaces.ensure(tx, namespace)
-            stored = turns.store(tx, known.id, session_key, said, wanted if wanted is not None else known.observers)
-            ended = end and sessions.end(tx, sessions.get(tx, known.id, session_key))
-            flush = sessions.wanted_memories(tx, stored.session_id) if end else []
+        try:
+            buffered.store_pending()  # what was said before goes first
+            with runtime().database.transaction() as tx:
+                known = namespaces.ensure(tx, namespace)
+                stored = turns.store(tx, known.id, session_key, said, wanted if wanted is not None else known.observers)
+                ended = end and sessions.end(tx, sessions.get(tx, known.id, session_key))
+                flush = sessions.wanted_memories(tx, stored.session_id) if end else []
+        except (StorageUnavailable, EmbeddedError):
+            return buffered.keep(namespace, session_key, said, wanted, end=end)
         enqueued = produce.derivations(namespace, stored)
         if end:
             enqueued += produce.ended(namespace, session_key, flush, digest=ended)
@@ -193,6 +200,7 @@ class Nexus:
             raise InvalidInput("query must be a non-empty text.")
         if not 1 <= limit <= MOST_RESULTS:
             raise InvalidInput(f"limit must be 1 to {MOST_RESULTS:,}, not {limit!r}.")
+        buffered.store_pending()
         here = runtime()
         with here.database.transaction() as tx:
             wanted = self._filter(namespaces.get(tx, check_namespace(namespace)).id, observer, subject, levels, as_of)
@@ -221,6 +229,7 @@ class Nexus:
             raise InvalidInput(f"max_tokens must be 1 to {MOST_TOKENS:,}, not {max_tokens!r}.")
         if format not in ("text", "anthropic", "json"):
             raise InvalidInput(f"format must be text, anthropic or json, not {format!r}.")
+        buffered.store_pending()
         here = runtime()
         with here.database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))

@@ -70,6 +70,7 @@ beat_enable_remote_control = True
 beat_schedule_filename = str(_settings.home / "beat-schedule")
 beat_schedule = {
     "dream_due": {"task": "nexus_tasks.dream_due", "schedule": 60.0},
+    "recover_buffers": {"task": "nexus_tasks.recover_buffers", "schedule": 300.0},
     "prune": {"task": "nexus_tasks.prune", "schedule": 3_600.0},
 }
 

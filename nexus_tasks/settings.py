@@ -67,6 +67,13 @@ class Settings(BaseSettings):
     )
     embedder: str = Field("hashing", description="`hashing`, or an embedder that an extra brings")
 
+    buffer_fsync: Literal["always", "interval", "off"] = Field(
+        "interval", description="when the session buffer syncs to disk: `always`, `interval` (1 s) or `off`"
+    )
+    buffer_max_bytes: int = Field(
+        1_073_741_824, ge=10_000, description="what the session buffer may hold, bytes; beyond it appends fail"
+    )
+
     lease_seconds: float = Field(10.0, ge=0.2, description="how long a running claim lives without a heartbeat")
     max_attempts: int = Field(5, ge=1, description="crashes plus unknown errors before a job is a dead letter")
     retry_for: float = Field(86_400.0, ge=0, description="seconds a job with passing errors is retried")

@@ -13,7 +13,7 @@ from nexus_tasks.buffer.quarantine import Damage
 from nexus_tasks.buffer.segment import Segment
 from nexus_tasks.buffer.session import FLUSHED, Gone
 from nexus_tasks.buffer.sessions import Sessions
-from nexus_tasks.buffer.standing import measure, standing
+from nexus_tasks.buffer.standing import measure, pending, quarantined, standing
 from nexus_tasks.errors import BufferError
 
 Fsync = Literal["always", "interval", "off"]
@@ -171,6 +171,29 @@ class SessionBuffer:
             self._sessions.let_go(agent, session)
             return found is not None
 
+    def refuse(self, segment: Segment, refused: entry.Entry, reason: str) -> Damage:
+        """Keep an entry that can never be stored in quarantine, so that its segment can be acknowledged.
+
+        Raises:
+            BufferError: the folder cannot be written.
+        """
+        with self._explained():
+            return self._sessions.refuse(segment, refused, reason)
+
+    @contextmanager
+    def storing(self, *, wait: bool = False) -> Iterator[bool]:
+        """One at a time stores what lies in a folder: ``True`` for who may. Only saves work, storing is idempotent.
+
+        Args:
+            wait: for one's turn, instead of ``False`` while somebody else is at it.
+        """
+        with self._explained():
+            fd = files.open_lock(os.path.join(self.folder, "storing.lock"))
+        try:
+            yield files.lock(fd, wait=wait)
+        finally:
+            os.close(fd)
+
     # --- looking ------------------------------------------------------------------------------------------------------
     def status(self) -> list[dict[str, Any]]:
         """Each session: ``agent``, ``session``, ``started_at``, ``entries``, ``last_flush``, ``bytes``,
@@ -190,9 +213,14 @@ class SessionBuffer:
             return found is not None and standing(found)["entries"] > 0
 
     def pending(self) -> bool:
-        """Whether anything at all is not acknowledged; costs microseconds when there never was."""
+        """Whether anything at all is not acknowledged; reads names and sizes only."""
         with self._explained():
-            return any(standing(found)["entries"] for found in self._sessions.every())
+            return pending(self.folder)
+
+    def quarantined(self) -> int:
+        """How many files are in quarantine, for a person to look at."""
+        with self._explained():
+            return quarantined(self.folder)
 
     def close(self) -> None:
         """Sync what is written and close the files. The buffer can be used again."""

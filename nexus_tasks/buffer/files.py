@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 
 from nexus_tasks.errors import BufferError
@@ -48,6 +49,21 @@ def sync(path: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def open_lock(path: str) -> int:
+    """A descriptor to lock."""
+    make_folder(os.path.dirname(path))
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def lock(fd: int, *, wait: bool) -> bool:
+    """Lock a descriptor until it is closed; ``False`` when somebody else holds it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def touch(path: str) -> None:

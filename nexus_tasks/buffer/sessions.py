@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from nexus_tasks.buffer import files
+from nexus_tasks.buffer.entry import Entry, as_json
 from nexus_tasks.buffer.places import QUARANTINE, SESSIONS, session_folder_name
+from nexus_tasks.buffer.quarantine import Damage, set_aside
+from nexus_tasks.buffer.segment import Segment
 from nexus_tasks.buffer.session import SessionFiles
 from nexus_tasks.buffer.syncing import Syncer
 
@@ -50,6 +53,13 @@ class Sessions:
         for name in names:
             if not name.startswith(".") and (found := self._opened(name)):
                 yield found
+
+    def refuse(self, segment: Segment, entry: Entry, reason: str) -> Damage:
+        """Keep an entry that can never be stored in quarantine."""
+        name = os.path.basename(segment.path)
+        seq = entry.entry_seq
+        made = Damage("refused", segment.agent, segment.session, name, seq, 0, 0, reason, "")
+        return set_aside(self._quarantine, os.path.basename(os.path.dirname(segment.path)), made, as_json(entry))
 
     def let_go(self, agent: str, session: str) -> None:
         """Open the session's files anew the next time."""

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from nexus_tasks.buffer.places import sealed_range
+from nexus_tasks.buffer.places import QUARANTINE, SESSIONS, sealed_range
 from nexus_tasks.buffer.segment import read
 from nexus_tasks.buffer.session import FLUSHED, SessionFiles
 
@@ -43,6 +43,25 @@ def _first_time(path: str) -> float | None:
     with open(path, "rb") as file:
         found, _ = read(file.readline())
     return found[0].time if found else None
+
+
+def pending(folder: str) -> bool:
+    """Whether any session under the buffer's folder has an entry that is not acknowledged."""
+    with suppress(FileNotFoundError):
+        for session in os.scandir(os.path.join(folder, SESSIONS)):
+            if not session.name.startswith("."):
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    for item in os.scandir(session.path):
+                        if item.name.endswith(".sealed") or (item.name.endswith(".open") and item.stat().st_size):
+                            return True
+    return False
+
+
+def quarantined(folder: str) -> int:
+    """How many files and folders are in quarantine."""
+    with suppress(FileNotFoundError):
+        return len(os.listdir(os.path.join(folder, QUARANTINE)))
+    return 0
 
 
 def measure(folder: str) -> int:

@@ -62,6 +62,9 @@ def _in_words(receipt: Receipt) -> str:
     if len(receipt.namespaces) > 1:
         where = f"namespaces {', '.join(receipt.namespaces)}"
     said = [f"Stored {words.count(receipt.stored, 'message')} in {where}."]
+    if receipt.buffered:
+        kept = words.count(receipt.buffered, "message")
+        said.append(f"Postgres is away: {kept} buffered, to be stored by the next command or worker.")
     if receipt.duplicates:
         said.append(f"{receipt.duplicates:,} were stored already.")
     if receipt.derived is not None:
@@ -92,6 +95,9 @@ def remember(
     receipt = connect().remember(namespace, text, author=author, session_key=session)
     if json:
         emit({name: value for name, value in asdict(receipt).items() if value is not None})
+        return
+    if receipt.buffered:
+        print("Postgres is away: it is in the session buffer, and stored by the next command or worker.")
         return
     print("Remembered." if receipt.stored else "That was remembered already.")
     from nexus_tasks.settings import get_settings

@@ -10,6 +10,7 @@ import typer
 
 from nexus_tasks import __version__
 from nexus_tasks.cli import (
+    buffer,
     db,
     demo,
     digest,
@@ -68,6 +69,7 @@ app.command()(dream.dream)
 app.command()(undo.undo)
 app.command()(status.status)
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(buffer.app, name="buffer")
 app.command()(doctor.doctor)
 
 

@@ -30,9 +30,18 @@ class Stored:
 
 
 def store(
-    tx: Transaction, namespace_id: int, session_key: str, messages: Sequence[Message], observers: Sequence[str]
+    tx: Transaction,
+    namespace_id: int,
+    session_key: str,
+    messages: Sequence[Message],
+    observers: Sequence[str],
+    *,
+    now: datetime | None = None,
 ) -> Stored:
-    """Append ``messages`` to a session (made, or opened again, as needed), leaving out those it has already."""
+    """Append ``messages`` to a session (made, or opened again, as needed), leaving out those it has already.
+
+    ``now`` is when a message without a time of its own was said: of buffered ones when they came, not the present.
+    """
     session = _locked_session(tx, namespace_id, session_key)
     keys = message_keys(session_key, messages)
     known = set(
@@ -49,7 +58,7 @@ def store(
     for key, message in zip(keys, messages, strict=True):
         if key not in known:
             new.setdefault(key, message)
-    ids = _insert(tx, session, new) if new else []
+    ids = _insert(tx, session, new, now or datetime.now(UTC)) if new else []
     if ids:
         # A message to a session that was ended opens it again.
         tx.execute(
@@ -92,8 +101,7 @@ def _locked_session(tx: Transaction, namespace_id: int, session_key: str) -> Ses
     ).one()
 
 
-def _insert(tx: Transaction, session: Session, new: dict[str, Message]) -> list[int]:
-    now = datetime.now(UTC)
+def _insert(tx: Transaction, session: Session, new: dict[str, Message], now: datetime) -> list[int]:
     rows = [
         {
             "namespace_id": session.namespace_id,

@@ -13,6 +13,7 @@ from nexus_tasks.tasks import (
     reflect_perspective,
     runtime,
     warm,
+    worker_buffer,
 )
 from nexus_tasks.tasks.storage import JobStorage
 
@@ -40,4 +41,5 @@ __all__ = [
     "reflect_namespace",
     "reflect_perspective",
     "warm",
+    "worker_buffer",
 ]

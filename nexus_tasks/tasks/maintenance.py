@@ -7,7 +7,7 @@ import time
 from nexus_tasks.celery import app
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.storage import dreams, runs
-from nexus_tasks.tasks import dream
+from nexus_tasks.tasks import dream, worker_buffer
 from nexus_tasks.tasks.runtime import runtime
 
 
@@ -28,6 +28,15 @@ def prune() -> dict[str, int]:
         return {}
     with runtime().database.transaction() as tx:
         return runs.prune(tx)
+
+
+@app.task(name="nexus_tasks.recover_buffers")  # type: ignore[untyped-decorator]
+def recover_buffers() -> dict[str, int]:
+    """Store what lies in the session buffer of the machine that this worker runs on.
+
+    Not once per slot: every machine has a folder of its own, and storing one twice stores it once.
+    """
+    return worker_buffer.store()
 
 
 def _first_in_slot(schedule: str) -> bool:

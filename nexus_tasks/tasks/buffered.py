@@ -1,0 +1,162 @@
+"""Storing what lies in this machine's session buffer. Whoever has the folder may; doing it twice stores it once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from nexus_tasks.buffer import Damage, Entry, Segment, SessionBuffer
+from nexus_tasks.errors import BufferError, InvalidInput
+from nexus_tasks.settings import get_settings
+from nexus_tasks.storage import messages as turns
+from nexus_tasks.storage import namespaces, sessions
+from nexus_tasks.storage.messages import Stored
+from nexus_tasks.tasks import payloads, produce
+from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.types import Message, Receipt, check_name, check_namespace
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 5.0  # seconds between a client's looks at the folder
+_looked_at = float("-inf")
+_AT_ONCE = 100  # segments of one session that are stored in one transaction
+
+
+@dataclass
+class StoreReport:
+    """What storing the buffer did. ``stored`` and ``duplicates`` count messages, ``entries`` what was acknowledged."""
+
+    entries: int = 0
+    stored: int = 0
+    duplicates: int = 0
+    enqueued: int = 0
+    sessions: int = 0
+    busy: bool = False  # somebody else was storing, so this call did nothing
+    damages: list[Damage] = field(default_factory=list)
+
+
+@lru_cache(maxsize=1)
+def _buffer(folder: str, fsync: Any, max_bytes: int) -> SessionBuffer:
+    return SessionBuffer(folder, fsync=fsync, max_bytes=max_bytes)
+
+
+def session_buffer() -> SessionBuffer:
+    """This process's buffer, as the settings say."""
+    settings = get_settings()
+    return _buffer(str(settings.home / "buffer"), settings.buffer_fsync, settings.buffer_max_bytes)
+
+
+def keep(
+    namespace: str, session_key: str, messages: Sequence[Message], observers: Sequence[str] | None, *, end: bool
+) -> Receipt:
+    """Keep one call of ``ingest`` until Postgres is back.
+
+    Raises:
+        BufferError: it could not be kept either.
+    """
+    payload = {"messages": [asdict(one) for one in messages], "observers": observers, "end": end}
+    global _looked_at
+    _looked_at = float("-inf")
+    session_buffer().append(namespace, session_key, payloads.plain(payload), payloads.INGEST)
+    return Receipt(
+        namespaces=(namespace,),
+        session_keys=(session_key,),
+        messages=len(messages),
+        stored=0,
+        duplicates=0,
+        enqueued=0,
+        buffered=len(messages),
+    )
+
+
+def store_pending() -> None:
+    """Before a client's call: store what this machine has buffered.
+
+    Looks at once after this process has buffered something, else every few seconds.
+
+    Raises:
+        StorageUnavailable: Postgres is still away.
+    """
+    global _looked_at
+    if time.monotonic() - _looked_at < LOOK_EVERY:
+        return
+    try:
+        if session_buffer().pending():
+            store_buffer()
+    except BufferError as error:  # what cannot be read now must not keep anyone from what can be stored
+        log.warning("The session buffer is not stored yet: %s", error)
+    _looked_at = time.monotonic()
+
+
+def store_buffer(*, wait: bool = False) -> StoreReport:
+    """Store every session of this machine's buffer, each in transactions of its own, and acknowledge what is stored.
+
+    Args:
+        wait: for whoever stores the folder just now, instead of leaving it to them.
+
+    Raises:
+        StorageUnavailable: Postgres does not answer; what was not stored stays.
+        BufferError: the folder cannot be read or written.
+    """
+    buffer, report = session_buffer(), StoreReport()
+    with buffer.storing(wait=wait) as mine:
+        if not mine:
+            report.busy = True
+            return report
+        recovery = buffer.recover()
+        report.damages += recovery.damages
+        whose = attrgetter("agent", "session")
+        by_session = [list(found) for _, found in groupby(recovery.segments, whose)]
+        for segments in sorted(by_session, key=_since):
+            report.sessions += 1
+            for first in range(0, len(segments), _AT_ONCE):
+                _store(buffer, segments[first : first + _AT_ONCE], report)
+    return report
+
+
+def _since(segments: Sequence[Segment]) -> float:
+    return min((entry.time for segment in segments for entry in segment.entries[:1]), default=0.0)
+
+
+def _store(buffer: SessionBuffer, segments: Sequence[Segment], report: StoreReport) -> None:
+    entries = [(segment, entry) for segment in segments for entry in segment.entries]
+    try:
+        _store_calls(segments[0], [entry for _, entry in entries], report)
+    except InvalidInput:  # one of them can never be stored: find out which, and store the others
+        for segment, entry in entries:
+            try:
+                _store_calls(segment, [entry], report)
+            except InvalidInput as error:
+                report.damages.append(buffer.refuse(segment, entry, error.message))
+    report.entries += buffer.acknowledge(segments)
+
+
+def _store_calls(segment: Segment, entries: Iterable[Entry], report: StoreReport) -> None:
+    namespace, session_key = check_namespace(segment.agent), check_name("session_key", segment.session)
+    calls = payloads.calls(segment.start_id, entries)
+    done, flush, digest = list[Stored](), list[tuple[int, str]](), False
+    ends = bool(calls) and calls[-1].end  # a message that came after the end has opened the session again
+    with runtime().database.transaction() as tx:
+        known = namespaces.ensure(tx, namespace)
+        for call in calls:
+            if call.messages:
+                observers = known.observers if call.observers is None else call.observers
+                now = datetime.fromtimestamp(call.time, UTC)
+                done.append(turns.store(tx, known.id, session_key, call.messages, observers, now=now))
+        session = sessions.find(tx, known.id, session_key) if ends else None
+        if session:
+            digest = sessions.end(tx, session)
+            flush = sessions.wanted_memories(tx, session.id)
+    for stored in done:
+        report.stored += len(stored.memory_ids)
+        report.duplicates += stored.duplicates
+        report.enqueued += produce.derivations(namespace, stored)
+    if session:
+        report.enqueued += produce.ended(namespace, session_key, flush, digest=digest)

@@ -1,0 +1,95 @@
+"""How the payload of a buffered entry is read, by its context type: as calls of ``ingest``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from nexus_tasks.buffer import Entry
+from nexus_tasks.errors import InvalidInput, faults
+from nexus_tasks.types import Message, check_name
+
+MESSAGE = "message"  # the fields of a Message, or a text
+INGEST = "ingest"  # {"messages", "observers", "end"}: one call that Postgres could not take
+END = "end"  # the session is over; the payload does not matter
+
+_MESSAGE = TypeAdapter(Message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What one entry asks to store; ``observers=None``: the namespace's own. ``time``: when it was appended."""
+
+    messages: tuple[Message, ...]
+    observers: tuple[str, ...] | None
+    end: bool
+    time: float
+
+
+def calls(start_id: str, entries: Iterable[Entry]) -> list[Call]:
+    """What ``entries`` ask for, in their order.
+
+    Raises:
+        InvalidInput: an entry is not what its context type says.
+    """
+    found = list[Call]()
+    for plain, some in groupby(entries, lambda entry: entry.context_type == MESSAGE):
+        made = [_call(start_id, entry) for entry in some]
+        if plain:  # each has an id and a time of its own, so that they can be stored as one call
+            made = [replace(made[-1], messages=tuple(message for call in made for message in call.messages))]
+        found += made
+    return found
+
+
+def _call(start_id: str, entry: Entry) -> Call:
+    kind, payload = entry.context_type, entry.payload
+    if kind == END:
+        return Call(messages=(), observers=None, end=True, time=entry.time)
+    if kind == INGEST and isinstance(payload, dict):
+        observers = payload.get("observers")
+        return Call(
+            messages=tuple(_message(one) for one in payload.get("messages", ())),
+            observers=None if observers is None else tuple(check_name("observers", name) for name in observers),
+            end=bool(payload.get("end")),
+            time=entry.time,
+        )
+    if kind == MESSAGE:
+        fields = {"content": payload} if isinstance(payload, str) else payload
+        said = _message(fields)
+        return Call(messages=(_identified(said, start_id, entry),), observers=None, end=False, time=entry.time)
+    raise InvalidInput(f"Nobody knows how to store an entry of type {kind!r}.")
+
+
+def _identified(said: Message, start_id: str, entry: Entry) -> Message:
+    """An entry is stored once, and two entries that say the same are two messages: its number is its id."""
+    return replace(
+        said,
+        id=said.id or f"entry:{start_id}:{entry.entry_seq}",
+        occurred_at=said.occurred_at or datetime.fromtimestamp(entry.time, UTC),
+    )
+
+
+def _message(fields: object) -> Message:
+    if not isinstance(fields, Mapping):
+        raise InvalidInput(f"A message is an object or a text, not {type(fields).__name__}.")
+    try:
+        return _MESSAGE.validate_python(dict(fields))
+    except ValidationError as error:
+        raise InvalidInput(f"This is no message: {faults(error.errors(), root='it')}.") from None
+
+
+def plain(value: object) -> Any:
+    """``value`` with times in ISO 8601, so that it is JSON."""
+    return json.loads(json.dumps(value, default=_as_json))
+
+
+def _as_json(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise InvalidInput(f"tool_calls hold a {type(value).__name__}, which JSON has no form for.")

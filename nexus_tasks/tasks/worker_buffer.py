@@ -1,0 +1,57 @@
+"""A worker stores its own machine's session buffer: at its start and every five minutes, beat or not."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from celery.signals import worker_ready, worker_shutting_down
+
+from nexus_tasks.errors import NexusError
+from nexus_tasks.tasks import buffered
+
+log = logging.getLogger(__name__)
+
+EVERY = 300.0  # seconds
+_over = threading.Event()
+
+
+@worker_ready.connect  # type: ignore[untyped-decorator]
+def begin(**_kwargs: Any) -> None:
+    """Start looking, in a thread of its own: Postgres may be slow, and the worker's event loop must not wait."""
+    _over.clear()
+    threading.Thread(target=_look, name="nexus-buffer", daemon=True).start()
+
+
+@worker_shutting_down.connect  # type: ignore[untyped-decorator]
+def finish(**_kwargs: Any) -> None:
+    """Stop looking."""
+    _over.set()
+
+
+def _look() -> None:
+    while True:
+        try:
+            store()
+        except NexusError as error:
+            log.warning("The session buffer is not stored yet: %s", error)
+        if _over.wait(EVERY):
+            return
+
+
+def store() -> dict[str, int]:
+    """Store this machine's buffer; returns how many messages were stored and how many jobs were asked for.
+
+    Raises:
+        StorageUnavailable: Postgres does not answer; what was not stored stays.
+        BufferError: the folder cannot be read or written.
+    """
+    if not buffered.session_buffer().pending():
+        return {"stored": 0, "enqueued": 0}
+    report = buffered.store_buffer()
+    for damage in report.damages:
+        log.warning("The session buffer had a %s entry, see %s: %s", damage.kind, damage.kept_as, damage.reason)
+    if report.stored:
+        log.info("Stored %d messages from the session buffer.", report.stored)
+    return {"stored": report.stored, "enqueued": report.enqueued}

@@ -1,0 +1,202 @@
+"""From the session buffer into Postgres: what was kept while it was away is stored once, by whoever has the folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from datetime import UTC, datetime
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from nexus_tasks import Message, Nexus
+from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.cli.main import main
+from nexus_tasks.tasks import buffered, maintenance
+from tests.deployment import Deployment, point_here
+
+NOWHERE = {
+    "NEXUS_DATABASE_URL": "postgresql+psycopg://nexus@/nexus?host=/nowhere",
+    "NEXUS_REDIS_URL": "unix:///nowhere/redis.sock?db=0",
+}
+
+
+@contextmanager
+def away(name: str) -> Iterator[None]:
+    """Meanwhile the server of this setting does not answer."""
+    before = os.environ[name]
+    os.environ[name] = NOWHERE[name]
+    point_here()
+    try:
+        yield
+    finally:
+        os.environ[name] = before
+        point_here()
+
+
+@pytest.fixture(autouse=True)
+def _look_at_once() -> None:
+    buffered._looked_at = float("-inf")
+
+
+@pytest.fixture
+def buffer(here: Deployment) -> SessionBuffer:
+    """The deployment's session buffer, as another process sees it."""
+    return SessionBuffer(here.folder / "buffer")
+
+
+def said(here: Deployment) -> list[str]:
+    return [content for (content,) in here.sql("SELECT content FROM memories WHERE level = 'raw' ORDER BY id")]
+
+
+def turns(*texts: str) -> list[Message]:
+    return [Message(content=text) for text in texts]
+
+
+def run(*arguments: str) -> dict[str, object]:
+    """The document that a command prints, run in this process."""
+    out = io.StringIO()
+    with patch.object(sys, "argv", ["nexus", *arguments, "--json"]), redirect_stdout(out), pytest.raises(SystemExit):
+        main()
+    found: dict[str, object] = json.loads(out.getvalue())
+    return found
+
+
+def test_with_postgres_away_ingest_buffers_and_the_next_call_stores(here: Deployment, buffer: SessionBuffer) -> None:
+    nexus = Nexus()
+    with away("NEXUS_DATABASE_URL"):
+        receipt = nexus.ingest("acme", "chat", turns("one", "ok", "ok"))
+        assert (receipt.messages, receipt.stored, receipt.enqueued, receipt.buffered) == (3, 0, 0, 3)
+        assert nexus.remember("acme", "tea").buffered == 1
+        assert buffer.has("acme", "chat")
+    assert nexus.ingest("acme", "chat", turns("two")).buffered == 0
+    assert said(here) == ["one", "ok", "ok", "tea", "two"]
+    assert not buffer.pending()
+    assert here.sql("SELECT count(*) FROM derivations WHERE state = 'wanted'") == [(5,)]
+
+
+def test_the_same_call_again_is_a_repeat_whether_it_was_buffered_or_not(here: Deployment) -> None:
+    nexus = Nexus()
+    call = [
+        *turns("one", "ok", "ok"),
+        Message(content="timed", occurred_at=datetime(2026, 3, 1)),
+        Message(id="m", content="x"),
+    ]
+    nexus.ingest("acme", "first", call)
+    with away("NEXUS_DATABASE_URL"):
+        nexus.ingest("acme", "first", call)
+        nexus.ingest("acme", "second", call)
+    assert nexus.ingest("acme", "second", call).duplicates == 5
+    assert here.sql("SELECT count(*) FROM memories WHERE level = 'raw'") == [(10,)]
+
+
+def test_observers_the_end_and_the_time_of_buffering_are_kept(here: Deployment) -> None:
+    nexus = Nexus()
+    before = datetime.now(UTC)
+    with away("NEXUS_DATABASE_URL"):
+        nexus.ingest("acme", "chat", turns("one"), observers=["ops", "assistant"], end=True)
+    after = datetime.now(UTC)
+    assert buffered.store_buffer().stored == 1
+    assert here.sql("SELECT observer FROM derivations ORDER BY observer") == [("assistant",), ("ops",)]
+    assert here.sql("SELECT ended_at IS NOT NULL FROM sessions") == [(True,)]
+    assert here.sql("SELECT reason FROM digest_requests") == [("session_end",)]
+    [(occurred_at,)] = here.sql("SELECT occurred_at FROM memories")
+    assert before <= occurred_at <= after
+
+
+def test_entries_that_say_the_same_are_two_and_storing_again_adds_none(here: Deployment, buffer: SessionBuffer) -> None:
+    for text in ("ok", "ok", "fine"):
+        buffer.append("acme", "chat", text)
+    buffer.append("acme", "chat", {"role": "assistant", "content": "bye", "id": "mine"})
+    buffer.close()
+    copies = {path: path.read_bytes() for path in Path(buffer.folder).rglob("*.open")}
+    assert buffered.store_buffer().stored == 4
+    for path, data in copies.items():  # what a power cut does to a deletion that had not reached the disk
+        path.write_bytes(data)
+    buffered._buffer.cache_clear()  # and who stores it then is another process
+    report = buffered.store_buffer()
+    assert (report.stored, report.duplicates) == (0, 4)
+    assert said(here) == ["ok", "ok", "fine", "bye"]
+
+
+def test_what_can_never_be_stored_is_set_aside_and_the_rest_stored(here: Deployment, buffer: SessionBuffer) -> None:
+    buffer.append("acme", "chat", "good")
+    buffer.append("acme", "chat", {"content": "bad", "role": "nobody"})
+    buffer.append("acme", "chat", {"content": ""})
+    buffer.append("acme", "chat", "fine")
+    buffer.append("acme", "chat", "what", "a type of another release")
+    buffer.append("not a namespace!", "chat", "lost?")
+    report = buffered.store_buffer()
+    assert report.stored == 2
+    assert [damage.kind for damage in report.damages] == ["refused"] * 4
+    [lost] = [damage for damage in report.damages if damage.agent != "acme"]
+    assert b'"lost?"' in b64decode(json.loads(Path(lost.kept_as).read_text())["raw_base64"])
+    assert said(here) == ["good", "fine"]
+    assert not buffer.pending()
+    assert run("buffer", "status")["quarantined"] == 4
+
+
+def test_a_session_that_ended_and_went_on_is_open(here: Deployment, buffer: SessionBuffer) -> None:
+    buffer.append("acme", "chat", "one")
+    buffer.append("acme", "chat", None, "end")
+    buffer.append("acme", "chat", "two")
+    buffered.store_buffer()
+    assert here.sql("SELECT ended_at FROM sessions") == [(None,)]
+    buffer.append("acme", "chat", None, "end")
+    buffer.append("acme", "never begun", None, "end")
+    buffered.store_buffer()
+    assert here.sql("SELECT ended_at IS NOT NULL FROM sessions") == [(True,)]
+
+
+def test_beat_and_workers_store_their_machines_buffer(buffer: SessionBuffer) -> None:
+    buffer.append("acme", "chat", "one")
+    assert maintenance.recover_buffers() == {"stored": 1, "enqueued": 1}
+    assert maintenance.recover_buffers() == {"stored": 0, "enqueued": 0}
+
+
+def test_who_finds_somebody_else_storing_leaves_it_to_them(buffer: SessionBuffer) -> None:
+    buffer.append("acme", "chat", "one")
+    with buffer.storing() as mine:
+        assert mine
+        assert buffered.store_buffer().busy
+    assert buffer.pending()
+
+
+def test_a_buffer_that_cannot_be_read_keeps_nobody_from_storing(
+    here: Deployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    (here.folder / "buffer").write_text("something in the way")
+    assert Nexus().ingest("acme", "chat", turns("one")).stored == 1
+    assert "not stored yet" in caplog.text
+
+
+def test_with_redis_away_ingest_stores_and_enqueues_nothing(here: Deployment) -> None:
+    with away("NEXUS_REDIS_URL"):
+        receipt = Nexus().ingest("acme", "chat", turns("one"))
+    assert (receipt.stored, receipt.enqueued, receipt.buffered) == (1, 0, 0)
+    assert here.sql("SELECT state FROM derivations") == [("wanted",)]  # what reconcile looks for
+
+
+def test_the_commands(here: Deployment, buffer: SessionBuffer) -> None:
+    assert run("buffer", "status")["entries"] == 0
+    for n in range(12):
+        buffer.append("acme", "chat", f"turn {n}")
+    found = run("buffer", "status")
+    assert (found["entries"], found["sessions"], found["fsync"]) == (12, 1, "interval")
+    [session] = run("buffer", "list")["sessions"]  # type: ignore[misc]
+    assert (session["agent"], session["session"], session["entries"]) == ("acme", "chat", 12)
+    with next(Path(buffer.folder).rglob("*.open")).open("ab") as file:
+        file.write(b"torn")
+    recovered = run("buffer", "recover")
+    assert recovered["entries"] == 12
+    [damage] = recovered["damages"]  # type: ignore[misc]
+    assert damage["kind"] == "torn"
+    flushed = run("buffer", "flush")
+    assert (flushed["entries"], flushed["stored"], flushed["damages"]) == (12, 12, [])
+    assert said(here) == [f"turn {n}" for n in range(12)]
