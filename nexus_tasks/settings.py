@@ -65,7 +65,12 @@ class Settings(BaseSettings):
     budget_usd_per_day: float | None = Field(
         None, ge=0, description="what a namespace may spend per UTC day; unset: no limit"
     )
-    embedder: str = Field("hashing", description="`hashing`, or an embedder that an extra brings")
+    embedder: str = Field(
+        "hashing", description="what makes vectors: `hashing`, `sentence-transformers` or `openai-compatible`"
+    )
+    embedder_model: str | None = Field(None, description="the embedder's model: a name, or a local folder")
+    embedder_url: str | None = Field(None, description="address of an openai-compatible embedder, up to `/v1`")
+    embedder_key: SecretStr | None = Field(None, description="its API key")
 
     buffer_fsync: Literal["always", "interval", "off"] = Field(
         "interval", description="when the session buffer syncs to disk: `always`, `interval` (1 s) or `off`"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from nexus_tasks.cli.connect import start_logging
+from nexus_tasks.cli.connect import connect, start_logging
 from nexus_tasks.cli.options import Json
 from nexus_tasks.cli.output import emit
 from nexus_tasks.errors import SchemaOutdated
 
-app = typer.Typer(help="Check the database's schema and bring it up to date.", no_args_is_help=True)
+app = typer.Typer(
+    help="Check the database's schema, bring it up to date, change the embedding model.", no_args_is_help=True
+)
 
 
 @app.command()
@@ -40,6 +44,38 @@ def check(json: Json = False) -> None:
         emit({"ok": True, "found": found, "needed": needed})
     else:
         print(f"The database is up to date (schema {needed}).")
+
+
+@app.command()
+def reembed(
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", metavar="NS", help="Only this one; default: every namespace.")
+    ] = None,
+    drop_others: Annotated[
+        bool, typer.Option("--drop-others", help="Then delete the vectors of every other model.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Make the vectors that NEXUS_EMBEDDER has not made yet, beside those of the model in use until now.
+
+    Run it with the new settings while the workers go on with the old ones, switch them over, and run it once more with
+    --drop-others.
+    """
+    from nexus_tasks.cli.show.progress import meter
+
+    connect()
+    from nexus_tasks.tasks.reembed import drop_others as drop
+    from nexus_tasks.tasks.reembed import reembed as fill
+
+    with meter("embedded") as progress:
+        filled, refused, model = fill(namespace, progress.at)
+    dropped = drop() if drop_others else 0
+    if json:
+        emit({"model": model, "embedded": filled, "refused": refused, "dropped": dropped})
+        return
+    print(f"{filled:,} memories embedded by {model}." + (f" {refused:,} were refused by it." if refused else ""))
+    if drop_others:
+        print(f"{dropped:,} vectors of other models deleted.")
 
 
 def _versions() -> tuple[str | None, str, str]:

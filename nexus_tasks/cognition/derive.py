@@ -11,6 +11,7 @@ from sqlalchemy.exc import NoResultFound
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.echo import is_echo, without_echo
+from nexus_tasks.cognition.embed import vectors_of
 from nexus_tasks.cognition.mind import GAVE_UP, Errand, Mind, ask
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.errors import InvalidAnswer, Permanent
@@ -123,8 +124,8 @@ def derive(
         request = _request(tx, mind.settings, observer, batch, context=context)
     observations = _observations(mind, errand, request) if _anything(request.material) else []
     drafts = _drafts(observations, request.material, batch, mind.model.model_for("derive"))
-    texts = list(dict.fromkeys([*(draft.content for draft in drafts), *(memory.content for memory in batch)]))
-    vectors = dict(zip(texts, mind.embedder.embed(texts), strict=True))
+    texts = [*(draft.content for draft in drafts), *(memory.content for memory in batch)]
+    vectors = vectors_of(mind.embedder, texts)
     session_id = batch[0].session_id
     assert session_id is not None
     with mind.database.transaction() as tx:
@@ -166,8 +167,8 @@ def _embed(
     vectors: Mapping[str, Vectors],
 ) -> None:
     """Store the vectors of messages or facts."""
-    placed = {one.id: vectors[one.content] for one in worded}
-    embeddings.store(tx, errand.namespace_id, mind.embedder.name, list(placed), list(placed.values()))
+    wordings = {one.id: one.content for one in worded}
+    embeddings.store(tx, errand.namespace_id, mind.embedder.name, wordings, vectors)
 
 
 def _load(tx: Transaction, memory_ids: Sequence[int]) -> list[Memory]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nexus_tasks.cognition import prompts
+from nexus_tasks.cognition.embed import vectors_of
 from nexus_tasks.cognition.mind import Errand, Mind, ask
 from nexus_tasks.errors import InvalidAnswer, Permanent
 from nexus_tasks.llm.answers import Digest, DigestMaterial, Line
@@ -191,7 +192,7 @@ def _request(settings: Settings, session_key: str, previous: str, lines: tuple[L
 
 
 def _store(mind: Mind, errand: Errand, window: Window, texts: dict[str, str]) -> JobOutcome:
-    vectors = mind.embedder.embed([texts[kind] for kind in digests.KINDS])
+    vectors = vectors_of(mind.embedder, list(texts.values()))
     with mind.database.transaction() as tx:
         session = sessions.find(tx, errand.namespace_id, window.session.session_key, lock=True)
         if session is None:
@@ -210,7 +211,8 @@ def _store(mind: Mind, errand: Errand, window: Window, texts: dict[str, str]) ->
                 made_by=mind.model.model_for("digest"),
             ),
         )
-        embeddings.store(tx, errand.namespace_id, mind.embedder.name, ids, vectors)
+        wordings = {memory_id: texts[kind] for kind, memory_id in zip(digests.KINDS, ids, strict=False)}
+        embeddings.store(tx, errand.namespace_id, mind.embedder.name, wordings, vectors)
         sessions.satisfy(tx, session.id, window.requests)
         details = {"digests": ids, "end_seq": window.session.last_seq, "generation": window.generation}
         return errand.commit(tx, JobOutcome(status="completed" if ids else "unchanged", details=details))

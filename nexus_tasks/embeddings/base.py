@@ -15,12 +15,12 @@ class Embedder(Protocol):
     """Turns texts into vectors. ``name`` identifies the model (vectors of different names are never compared)."""
 
     name: str
-    dimensions: int
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``.
+        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``; of no texts an empty array.
 
         Raises:
-            Transient, Throttled, Misconfigured: an embedder over the network could not answer.
+            JobError: an embedder over the network could not answer.
+            ConfigurationError: its library is not installed.
         """
         ...

@@ -6,26 +6,38 @@ from functools import lru_cache
 
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.embeddings.hashing import HashingEmbedder
+from nexus_tasks.embeddings.openai_compatible import OpenAICompatibleEmbedder
+from nexus_tasks.embeddings.sentence_transformers import DEFAULT_MODEL, SentenceTransformerEmbedder
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.settings import Settings
 
-_EMBEDDERS = {"hashing": HashingEmbedder}
+KNOWN = ("hashing", "openai-compatible", "sentence-transformers")
 
 
 def embedder(settings: Settings) -> Embedder:
-    """The embedder that ``settings.embedder`` names, one per name and process.
+    """The embedder that ``settings`` name, one per name and process. Nothing is loaded or asked yet.
 
     Raises:
-        ConfigurationError: there is none of that name.
+        ConfigurationError: there is none of that name, or what it needs is not set.
     """
-    return _embedder(settings.embedder)
+    key = settings.embedder_key.get_secret_value() if settings.embedder_key else ""
+    return _embedder(settings.embedder, settings.embedder_model, settings.embedder_url, key)
 
 
 @lru_cache(maxsize=8)
-def _embedder(name: str) -> Embedder:
-    if name not in _EMBEDDERS:
-        known = ", ".join(sorted(_EMBEDDERS))
-        raise ConfigurationError(
-            f"There is no embedder named {name!r}; there is: {known}.", remedy=f"Set NEXUS_EMBEDDER to one of: {known}."
-        )
-    return _EMBEDDERS[name]()
+def _embedder(name: str, model: str | None, url: str | None, key: str) -> Embedder:
+    if name == "hashing":
+        return HashingEmbedder()
+    if name == "sentence-transformers":
+        return SentenceTransformerEmbedder(model or DEFAULT_MODEL)
+    if name == "openai-compatible":
+        if not (model and url):
+            raise ConfigurationError(
+                "The openai-compatible embedder needs an address and a model.",
+                remedy="Set NEXUS_EMBEDDER_URL (such as http://localhost:11434/v1) and NEXUS_EMBEDDER_MODEL.",
+            )
+        return OpenAICompatibleEmbedder(url, model, key)
+    known = ", ".join(KNOWN)
+    raise ConfigurationError(
+        f"There is no embedder named {name!r}; there is: {known}.", remedy=f"Set NEXUS_EMBEDDER to one of: {known}."
+    )

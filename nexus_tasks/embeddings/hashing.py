@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nexus_tasks.embeddings.base import Vectors
+from nexus_tasks.embeddings.unit import unit
 from nexus_tasks.text import NEGATIONS, STOP_WORDS, stem, words
 
 DIMENSIONS = 384
@@ -45,8 +46,7 @@ class HashingEmbedder:
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Unit vectors, ``float32[len(texts), 384]``, in the order of ``texts``.
 
-        A text without any character but white space gets a fixed unit vector (the first axis), not zeros: the cosine
-        distance of a zero vector is NaN, which Postgres sorts beyond everything and an HNSW index leaves out.
+        A text without any character but white space gets a fixed unit vector, not zeros (see :func:`unit`).
         """
         chunks = (texts[i : i + CHUNK] for i in range(0, len(texts), CHUNK))
         return np.concatenate([np.zeros((0, DIMENSIONS), np.float32), *map(_sum, chunks)])
@@ -61,7 +61,7 @@ def _sum(texts: Sequence[str]) -> Vectors:
             features.append(_features(*term))
             owners.append(row)
             factors.append(1.0 + math.log(count))
-    return _unit(_scatter(len(texts), features, np.array(owners, np.int64), np.array(factors)))
+    return unit(_scatter(len(texts), features, np.array(owners, np.int64), np.array(factors)))
 
 
 def _terms(text: str) -> Counter[tuple[str, ...]]:
@@ -83,12 +83,6 @@ def _scatter(
     # bincount adds in order, unlike a matrix product: the same rounding on every machine
     sums = np.bincount(flat, weights=weights, minlength=rows * DIMENSIONS).astype(np.float64, copy=False)
     return sums.reshape(rows, DIMENSIONS)
-
-
-def _unit(sums: NDArray[np.float64]) -> Vectors:
-    norms = np.linalg.norm(sums, axis=1, keepdims=True)
-    sums[norms[:, 0] == 0, 0] = 1.0
-    return (sums / np.where(norms == 0, 1.0, norms)).astype(np.float32)
 
 
 @lru_cache(maxsize=30_000)  # about 12 MiB; a working vocabulary fits

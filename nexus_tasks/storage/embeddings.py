@@ -1,29 +1,115 @@
-"""Vectors, stored per embedding model beside the memories."""
+"""Vectors, stored per embedding model beside the memories, and the namespaces where some are missing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, delete, exists, func, select
+from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Embedding, Memory
+from nexus_tasks.storage.models import Derivation, Embedding, EmbeddingGap, Memory, Namespace
 
 
 def store(
-    tx: Transaction, namespace_id: int, model: str, memory_ids: Sequence[int], vectors: Vectors | Sequence[Vectors]
+    tx: Transaction, namespace_id: int, model: str, wordings: Mapping[int, str], vectors: Mapping[str, Vectors]
 ) -> None:
-    """Store (or replace, when a wording changed) the vectors of memories; of no memories, nothing."""
-    if not memory_ids:
-        return
-    placed = dict(zip(memory_ids, vectors, strict=True))
+    """Store (or replace, when a wording changed) the vectors of memories, given as id → wording.
+
+    A wording that has none leaves a gap behind, which a job fills: a missing vector never blocks a fact.
+    """
     rows = [
-        {"memory_id": memory_id, "model": model, "namespace_id": namespace_id, "vector": placed[memory_id]}
-        for memory_id in sorted(placed)
+        {"memory_id": memory_id, "model": model, "namespace_id": namespace_id, "vector": vectors[wordings[memory_id]]}
+        for memory_id in sorted(wordings)
+        if wordings[memory_id] in vectors
     ]
     insert_rows(tx, Embedding, rows, on_conflict="(memory_id, model) DO UPDATE SET vector = excluded.vector")
+    if len(rows) < len(wordings):
+        leave_gap(tx, namespace_id)
+
+
+def leave_gap(tx: Transaction, namespace_id: int) -> None:
+    """Say that memories of a namespace lack their vectors: the outbox of ``embed_memories``."""
+    now = func.clock_timestamp()
+    said = insert(EmbeddingGap).values(namespace_id=namespace_id, since=now)
+    tx.execute(said.on_conflict_do_update(index_elements=["namespace_id"], set_={"since": now}))
+
+
+def gap(tx: Transaction, namespace_id: int) -> datetime | None:
+    """When a gap was last left in a namespace, or ``None``."""
+    return tx.scalar(select(EmbeddingGap.since).where(EmbeddingGap.namespace_id == namespace_id))
+
+
+def close_gap(tx: Transaction, namespace_id: int, since: datetime) -> None:
+    """The gap that was seen is filled; one that was left after ``since`` stays."""
+    tx.execute(delete(EmbeddingGap).where(EmbeddingGap.namespace_id == namespace_id, EmbeddingGap.since == since))
+
+
+def mark(tx: Transaction, namespace_id: int, *, dead: bool) -> None:
+    """Take a namespace's gap out of the outbox with its dead letter, or put it back when that is retried."""
+    if dead:
+        tx.execute(delete(EmbeddingGap).where(EmbeddingGap.namespace_id == namespace_id))
+    else:
+        leave_gap(tx, namespace_id)
+
+
+def gaps(tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, str]]:
+    """Namespaces with gaps, as (id, name), by id."""
+    query = (
+        select(Namespace.id, Namespace.name)
+        .join(EmbeddingGap, EmbeddingGap.namespace_id == Namespace.id)
+        .where(Namespace.id > after)
+        .order_by(Namespace.id)
+        .limit(limit)
+    )
+    return [(int(namespace_id), str(name)) for namespace_id, name in tx.execute(query)]
+
+
+def find_gaps(tx: Transaction, model: str) -> Sequence[str]:
+    """Leave a gap in each namespace that has a memory without a vector of ``model``; returns their names.
+
+    Looks at every memory: for now and then, as when the model was changed.
+    """
+    lacking = exists().where(_lacks(model), Memory.namespace_id == Namespace.id)
+    found = tx.execute(select(Namespace.id, Namespace.name).where(lacking).order_by(Namespace.id)).all()
+    for namespace_id, _ in found:
+        leave_gap(tx, namespace_id)
+    return [str(name) for _, name in found]
+
+
+def lacking(tx: Transaction, namespace_id: int, model: str, *, before: int | None, limit: int) -> dict[int, str]:
+    """The newest memories that lack a vector of ``model``, id → wording; with ``before`` only those of smaller ids."""
+    query = (
+        select(Memory.id, Memory.content)
+        .where(Memory.namespace_id == namespace_id, _lacks(model))
+        .order_by(Memory.id.desc())
+        .limit(limit)
+    )
+    if before is not None:
+        query = query.where(Memory.id < before)
+    return {int(memory_id): str(content) for memory_id, content in tx.execute(query)}
+
+
+def count_lacking(tx: Transaction, namespace_id: int, model: str) -> int:
+    """How many memories :func:`lacking` would find."""
+    return int(tx.scalar(select(func.count()).where(Memory.namespace_id == namespace_id, _lacks(model))) or 0)
+
+
+def unchanged(tx: Transaction, wordings: Mapping[int, str]) -> dict[int, str]:
+    """Those of ``wordings`` (memory id → wording) that still read so, locked until the transaction ends."""
+    query = select(Memory.id, Memory.content).where(Memory.id.in_(wordings)).order_by(Memory.id)
+    rows = tx.execute(query.with_for_update(read=True, of=Memory))
+    return {int(i): str(content) for i, content in rows if wordings[i] == content}
+
+
+def _lacks(model: str) -> ColumnElement[bool]:
+    """Active memories without a vector, but for messages that a derivation will embed."""
+    has = exists().where(Embedding.memory_id == Memory.id, Embedding.model == model)
+    wanted = exists().where(Derivation.memory_id == Memory.id, Derivation.state == "wanted")
+    return Memory.valid_to.is_(None) & Memory.archived_at.is_(None) & ~has & ~wanted
 
 
 def missing(tx: Transaction, namespace_id: int, model: str) -> int:
@@ -38,3 +124,10 @@ def missing(tx: Transaction, namespace_id: int, model: str) -> int:
         Memory.namespace_id == namespace_id, Memory.valid_to.is_(None), Memory.archived_at.is_(None), ~has
     )
     return int(tx.scalar(query) or 0)
+
+
+def drop_others(tx: Transaction, model: str, limit: int) -> int:
+    """Delete up to ``limit`` vectors of other models than ``model``; returns how many went."""
+    some = select(Embedding.memory_id, Embedding.model).where(Embedding.model != model).limit(limit).cte("some")
+    gone = delete(Embedding).where(Embedding.memory_id == some.c.memory_id, Embedding.model == some.c.model)
+    return len(tx.execute(gone.returning(Embedding.memory_id)).all())

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
+from nexus_tasks.storage import embeddings
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Derivation, Memory, Session
@@ -70,6 +71,8 @@ def store(
             for observer in observers
         ]
         insert_rows(tx, Derivation, rows)
+        if not observers:
+            embeddings.leave_gap(tx, namespace_id)  # no derivation comes by to embed them
     return Stored(
         session_id=session.id, memory_ids=tuple(ids), duplicates=len(messages) - len(ids), observers=tuple(observers)
     )

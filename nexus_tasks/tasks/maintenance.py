@@ -6,7 +6,7 @@ import time
 
 from nexus_tasks.celery import app
 from nexus_tasks.idempotency.claims import answering
-from nexus_tasks.storage import dreams, runs
+from nexus_tasks.storage import dreams, embeddings, runs
 from nexus_tasks.tasks import dream, worker_buffer
 from nexus_tasks.tasks.runtime import runtime
 
@@ -37,6 +37,16 @@ def recover_buffers() -> dict[str, int]:
     Not once per slot: every machine has a folder of its own, and storing one twice stores it once.
     """
     return worker_buffer.store()
+
+
+@app.task(name="nexus_tasks.find_embedding_gaps")  # type: ignore[untyped-decorator]
+def find_embedding_gaps() -> list[str]:
+    """Find memories without a vector of the present model, as after a change of it; reconcile has them filled in."""
+    if not _first_in_slot("find_embedding_gaps"):
+        return []
+    here = runtime()
+    with here.database.transaction() as tx:
+        return list(embeddings.find_gaps(tx, here.embedder.name))
 
 
 def _first_in_slot(schedule: str) -> bool:

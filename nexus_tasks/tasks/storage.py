@@ -9,10 +9,10 @@ from typing import cast
 
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.storage import derivations, dreams, namespaces, perspectives, runs, sessions
+from nexus_tasks.storage import derivations, dreams, embeddings, namespaces, perspectives, runs, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory
-from nexus_tasks.tasks import derive_memory, digest_session, dream, follow_up, reflect_perspective
+from nexus_tasks.tasks import derive_memory, digest_session, dream, embed_memories, follow_up, reflect_perspective
 from nexus_tasks.tasks.runtime import Runtime
 from nexus_tasks.types import JobOutcome
 
@@ -25,7 +25,8 @@ class JobStorage:
 
     def __init__(self, here: Runtime) -> None:
         self.here = here
-        self._derivation = self._digest = self._dream = self._perspective = 0  # where the next page of each begins
+        # Where the next page of each begins.
+        self._derivation = self._digest = self._dream = self._perspective = self._gap = 0
 
     def dead_letter(self, claim: Claim, error: BaseException | None) -> None:
         """Commit the letters of a claim, and take the work out of the outbox."""
@@ -67,12 +68,13 @@ class JobStorage:
             return runs.outcome_of(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
 
     def wanted(self, limit: int) -> Sequence[Request]:
-        """The next page of wanted derivations, digests, reflections, and open dreams."""
+        """The next page of wanted derivations, digests, reflections, vectors, and open dreams."""
         settled = datetime.now(UTC) - _DIGEST_SETTLES
         with self.here.database.transaction() as tx:
             facts = derivations.page(tx, self._derivation, limit)
             digests = sessions.wanted_digests(tx, self._digest, limit, settled)
             dreamt = dreams.open_dreams(tx, self._dream, limit)
+            gaps = embeddings.gaps(tx, self._gap, limit)
             ripe = perspectives.ripe(
                 tx, at_least=self.here.settings.reflect_min_new, after=self._perspective, limit=limit
             )
@@ -81,20 +83,25 @@ class JobStorage:
         self._digest = digests[-1][0] if len(digests) == limit else 0
         self._dream = dreamt[-1][0] if len(dreamt) == limit else 0
         self._perspective = ripe[-1][0] if len(ripe) == limit else 0
+        self._gap = gaps[-1][0] if len(gaps) == limit else 0
         return [
             *(derive_memory.request(namespace, memory, observer) for _, namespace, memory, observer in facts),
             *(digest_session.request(namespace, key, "session_end") for _, namespace, key in digests),
             *(dream.request(namespace, dream_id) for dream_id, namespace in dreamt),
             *(reflect_perspective.request(namespace, observer, subject) for _, namespace, observer, subject in ripe),
+            *(embed_memories.request(namespace) for _, namespace in gaps),
         ]
 
     def cap(self, namespace: str) -> int:
         """How many runs a namespace may have at a time."""
         return self.here.cap(namespace)
 
-    def probe(self, kind: str) -> None:  # noqa: ARG002 - every kind speaks to the same model
-        """Check the model's credentials and names."""
-        self.here.mind.model.probe()
+    def probe(self, kind: str) -> None:
+        """Check the credentials and names of what the kind speaks to."""
+        if kind == "embed_memories":
+            self.here.embedder.embed(["probe"])
+        else:
+            self.here.mind.model.probe()
 
 
 def _freed_digest(tx: Transaction, claim: Claim) -> Request | None:
@@ -117,3 +124,5 @@ def mark(tx: Transaction, namespace_id: int, kind: str, args: object, *, dead: b
         perspectives.mark(tx, namespace_id, named["observer"], named["subject"], dead=dead)
     elif kind == "finish_dream":
         dreams.mark(tx, namespace_id, int(named["dream_id"]), dead=dead)
+    elif kind == "embed_memories":
+        embeddings.mark(tx, namespace_id, dead=dead)

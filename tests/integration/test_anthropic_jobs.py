@@ -105,7 +105,7 @@ def test_no_transaction_is_open_while_a_model_or_an_embedder_works(
             seen.append(connection.execute(query, {"d": here.name}).scalar_one())
 
     class Watched:
-        name, dimensions = embedder.name, embedder.dimensions
+        name = embedder.name
 
         def embed(self, texts: Sequence[str]) -> Any:
             look()

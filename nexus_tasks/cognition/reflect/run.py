@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from nexus_tasks.cognition.embed import vectors_of
 from nexus_tasks.cognition.mind import GAVE_UP, Errand, Mind
 from nexus_tasks.cognition.reflect import review
 from nexus_tasks.cognition.reflect.apply import COUNTED, application, wordings
@@ -46,7 +47,7 @@ def _apply(mind: Mind, errand: Errand, perspective: PerspectiveRow, proposal: Pr
     # A plan that waited for its release may name facts that were erased meanwhile.
     changes = review.without_erased(changes, said)
     texts = wordings(changes, said)
-    vectors = dict(zip(texts, mind.embedder.embed(texts), strict=True)) if texts else {}
+    vectors = vectors_of(mind.embedder, texts)
     with mind.database.transaction() as tx:
         locked = perspectives.locked(tx, errand.namespace_id, perspective.observer, [perspective.subject])
         held = locked[perspective.subject]
@@ -63,9 +64,7 @@ def _apply(mind: Mind, errand: Errand, perspective: PerspectiveRow, proposal: Pr
             reflections.hold(tx, held.id, None)
         perspectives.advance(tx, held.id, seen=perspective.reflected_through, through=proposal.through)
         reflection_id = doing.run(errand.job_id)
-        # A fact that was reworded meanwhile has no vector here; like any other memory, it is found without one.
-        placed = {memory_id: vectors[text] for memory_id, text in doing.made.items() if text in vectors}
-        embeddings.store(tx, errand.namespace_id, mind.embedder.name, list(placed), list(placed.values()))
+        embeddings.store(tx, errand.namespace_id, mind.embedder.name, doing.made, vectors)
         tx.flush()
         more = perspectives.unreflected(tx, [held.id])[held.id] > 0
         details: dict[str, Any] = {

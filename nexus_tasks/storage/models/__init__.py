@@ -6,7 +6,7 @@ from nexus_tasks.storage.models.digests import DigestRequest, SessionDigest
 from nexus_tasks.storage.models.dreams import Dream
 from nexus_tasks.storage.models.jobs import DeadLetter, JobRun
 from nexus_tasks.storage.models.ledger import BudgetHold, ModelCall, SavedAnswer
-from nexus_tasks.storage.models.memories import Embedding, Evidence, Memory
+from nexus_tasks.storage.models.memories import Embedding, EmbeddingGap, Evidence, Memory
 from nexus_tasks.storage.models.namespaces import Namespace
 from nexus_tasks.storage.models.perspectives import PerspectiveRow
 from nexus_tasks.storage.models.reflections import ReflectionChange, ReflectionRow
@@ -20,6 +20,7 @@ __all__ = [
     "DigestRequest",
     "Dream",
     "Embedding",
+    "EmbeddingGap",
     "Evidence",
     "JobRun",
     "Memory",

@@ -121,3 +121,12 @@ class Embedding(Base):
     model: Mapped[str] = mapped_column(primary_key=True)
     namespace_id: Mapped[int] = namespace_column()
     vector: Mapped[Any] = mapped_column(Vector())
+
+
+class EmbeddingGap(Base):
+    """That memories of a namespace lack their vectors: the outbox of ``embed_memories``."""
+
+    __tablename__ = "embedding_gaps"
+
+    namespace_id: Mapped[int] = mapped_column(ForeignKey("namespaces.id", ondelete="CASCADE"), primary_key=True)
+    since: Mapped[datetime]

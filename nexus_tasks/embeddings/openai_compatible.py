@@ -1,0 +1,114 @@
+"""Vectors over HTTP, from any server that speaks OpenAI's ``POST …/embeddings``: OpenAI, Voyage, Ollama, TEI, vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from nexus_tasks.embeddings.base import Vectors
+from nexus_tasks.embeddings.unit import unit
+from nexus_tasks.errors import (
+    ConfigurationError,
+    JobError,
+    Misconfigured,
+    OverBudget,
+    Permanent,
+    Throttled,
+    Transient,
+)
+
+AT_ONCE = 128  # texts of one request: OpenAI takes 2,048, Voyage 1,000, TEI 32 to 512 by its own setting
+LONGEST = 24_000  # characters of a text that are sent: about 6,000 tokens, under the 8,192 of common models
+TIMEOUT = 30.0
+RETRY_AFTER_DEFAULT, RETRY_AFTER_LONGEST = 5.0, 3_600.0
+_REMEDY = "Check NEXUS_EMBEDDER_URL, NEXUS_EMBEDDER_KEY and NEXUS_EMBEDDER_MODEL, then run `nexus doctor`."
+
+
+class OpenAICompatibleEmbedder:
+    """Speaks to ``url`` (with or without a trailing ``/embeddings``). Safe to share between threads."""
+
+    def __init__(self, url: str, model: str, key: str = "") -> None:
+        self.name = f"openai-compatible/{model}"
+        self._url = url.rstrip("/").removesuffix("/embeddings") + "/embeddings"
+        self._model, self._key = model, key
+
+    @cached_property
+    def _client(self) -> Any:
+        try:
+            import httpx2
+        except ImportError:
+            raise ConfigurationError(
+                "The openai-compatible embedder needs an HTTP client.",
+                remedy="Install it with `pip install 'nexus-tasks[openai]'`.",
+            ) from None
+        headers = {"authorization": f"Bearer {self._key}"} if self._key else {}
+        return httpx2.Client(headers=headers, timeout=TIMEOUT)
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``; long texts are cut.
+
+        Raises:
+            Transient: no answer, or one that says the server is in trouble.
+            Throttled: it asked to be called later.
+            Misconfigured: it refused the key, or does not know the address or the model.
+            OverBudget: the account has no credit.
+            Permanent: it refused these texts.
+        """
+        # A server that is sent nothing answers with an error; a text of white space alone is one to many of them, too.
+        asked = [text[:LONGEST] if text.strip() else "." for text in texts]
+        parts = [self._ask(asked[i : i + AT_ONCE]) for i in range(0, len(asked), AT_ONCE)]
+        return unit(np.concatenate(parts)) if parts else np.zeros((0, 0), np.float32)
+
+    def _ask(self, texts: Sequence[str]) -> Vectors:
+        import httpx2
+
+        body = {"model": self._model, "input": list(texts), "encoding_format": "float"}
+        try:
+            response = self._client.post(self._url, json=body)
+        except (httpx2.UnsupportedProtocol, httpx2.InvalidURL, httpx2.LocalProtocolError) as error:
+            raise Misconfigured(
+                f"The embedder's address is malformed ({type(error).__name__}).", remedy=_REMEDY
+            ) from None
+        except httpx2.HTTPError as error:  # the text of the error may hold the address with a password
+            raise Transient(f"The embedder does not answer ({type(error).__name__}).") from None
+        if response.status_code != 200:
+            raise _refusal(response.status_code, response.headers)
+        try:
+            rows = np.array(list(_in_order(response.json(), len(texts))), np.float32)
+            if rows.ndim != 2 or not np.isfinite(rows).all():
+                raise ValueError
+            return rows
+        except (ValueError, TypeError, KeyError):
+            raise Transient("The embedder answered with something that is no list of vectors.") from None
+
+
+def _in_order(answer: Mapping[str, Any], wanted: int) -> Iterator[Sequence[float]]:
+    """The vectors by their ``index``: the order of an answer is not promised."""
+    placed = {int(item["index"]): item["embedding"] for item in answer["data"]}
+    if sorted(placed) != list(range(wanted)):
+        raise ValueError
+    return (placed[i] for i in range(wanted))
+
+
+def _refusal(status: int, headers: Mapping[str, str]) -> JobError:
+    # The body is not told: servers repeat in it what they were sent.
+    if status == 429:
+        return Throttled("The embedder asked to be called later.", retry_after=_retry_after(headers))
+    if status == 402:
+        return OverBudget("The embedder's account has no credit.", remedy="Add credit; vectors are filled in later.")
+    if status in (401, 403, 404):
+        return Misconfigured(f"The embedder refused the key, the address or the model ({status}).", remedy=_REMEDY)
+    if status in (408, 409, 425) or status >= 500:
+        return Transient(f"The embedder failed in a way that passes ({status}).")
+    return Permanent(f"The embedder refused the texts ({status}).")
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    try:
+        seconds = float(headers.get("retry-after") or RETRY_AFTER_DEFAULT)
+    except ValueError:
+        seconds = RETRY_AFTER_DEFAULT
+    return min(max(seconds, 0.5), RETRY_AFTER_LONGEST)

@@ -1,0 +1,56 @@
+"""Vectors from a model on this machine, through the library `sentence-transformers`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from nexus_tasks.embeddings.base import Vectors
+from nexus_tasks.embeddings.unit import unit
+from nexus_tasks.errors import ConfigurationError, Misconfigured
+
+DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+AT_ONCE = 32
+
+
+class SentenceTransformerEmbedder:
+    """A model by its name on the hub, or a local folder. Loaded on first use, once per process."""
+
+    def __init__(self, model: str = DEFAULT_MODEL) -> None:
+        self.name = f"sentence-transformers/{model.rstrip('/').rpartition('/')[2]}"
+        self._source = model
+        self._lock = threading.Lock()  # a model's buffers are not for two threads at a time
+
+    @cached_property
+    def _model(self) -> Any:
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError:
+            raise ConfigurationError(
+                "The embedder sentence-transformers is not installed.",
+                remedy="Install it with `pip install 'nexus-tasks[sentence-transformers]'`.",
+            ) from None
+        try:
+            return SentenceTransformer(self._source, device="cpu")
+        except (OSError, ValueError) as error:
+            raise Misconfigured(
+                f"The embedding model {self._source!r} cannot be loaded ({type(error).__name__}).",
+                remedy="Set NEXUS_EMBEDDER_MODEL to a model's name or to a folder that holds one.",
+            ) from error
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``; the model cuts long ones.
+
+        Raises:
+            ConfigurationError: the library is not installed.
+            Misconfigured: there is no such model.
+        """
+        if not texts:
+            return np.zeros((0, 0), np.float32)
+        with self._lock:
+            rows = self._model.encode(list(texts), batch_size=AT_ONCE, convert_to_numpy=True, show_progress_bar=False)
+        return unit(np.array(rows, np.float32))

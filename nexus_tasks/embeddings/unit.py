@@ -1,0 +1,21 @@
+"""Making vectors comparable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nexus_tasks.embeddings.base import Vectors
+
+
+def unit(rows: NDArray[Any]) -> Vectors:
+    """``rows`` scaled to length 1, ``float32[n, dimensions]``.
+
+    A row of zeros becomes the first axis: the cosine distance of a zero vector is NaN, which Postgres sorts beyond
+    everything and an HNSW index leaves out.
+    """
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[norms[:, 0] == 0, 0] = 1.0
+    return (rows / np.where(norms == 0, 1.0, norms)).astype(np.float32)

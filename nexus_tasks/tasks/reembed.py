@@ -1,0 +1,52 @@
+"""Moving to another embedding model: its vectors are made beside those in use, so that readers never go without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nexus_tasks.cognition import embed
+from nexus_tasks.storage import embeddings, namespaces
+from nexus_tasks.tasks.runtime import runtime
+
+AT_ONCE = 5_000  # vectors deleted in one transaction
+
+
+def reembed(namespace: str | None, note: Callable[[int, int], None]) -> tuple[int, int, str]:
+    """Embed what lacks a vector of the present model, in one namespace or in all.
+
+    Args:
+        note: hears how many memories are done, of how many.
+
+    Returns:
+        how many vectors were made, how many texts were refused, and the model's name.
+
+    Raises:
+        NotFound: there is no such namespace.
+        JobError: the embedder is away; what is made by then stays.
+    """
+    here = runtime()
+    with here.database.transaction() as tx:
+        chosen = [namespaces.get(tx, namespace)] if namespace else list(namespaces.every(tx))
+        left = {known.id: embeddings.count_lacking(tx, known.id, here.embedder.name) for known in chosen}
+    filled = refused = 0
+    for known in chosen:
+        before = filled
+
+        def at(done: int, before: int = before) -> None:
+            note(before + done, sum(left.values()))
+
+        made, not_taken = embed.fill(here.database, here.embedder, known.id, at)
+        filled, refused = filled + made, refused + not_taken
+    note(filled, max(sum(left.values()), filled))
+    return filled, refused, here.embedder.name
+
+
+def drop_others() -> int:
+    """Delete the vectors of every model but the present one; returns how many."""
+    here, dropped = runtime(), 0
+    while True:
+        with here.database.transaction() as tx:
+            gone = embeddings.drop_others(tx, here.embedder.name, AT_ONCE)
+        dropped += gone
+        if gone < AT_ONCE:
+            return dropped

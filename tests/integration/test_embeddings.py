@@ -1,0 +1,238 @@
+"""Vectors that are missing are filled in: after an outage of the embedder, for messages nobody derives, for a new model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nexus_tasks import Nexus
+from nexus_tasks.celery import app
+from nexus_tasks.embeddings.hashing import HashingEmbedder
+from nexus_tasks.errors import Permanent, Transient
+from nexus_tasks.idempotency.binding import binding
+from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.tasks import maintenance
+from nexus_tasks.tasks.runtime import runtime
+from tests.deployment import Deployment
+from tests.integration.inline import NAMESPACE, dump, errand, facts, pending, say, time_passes, waiting, work
+
+TALK = ("I moved to Lisbon in March.", "I drink green tea every morning.", "My sister Eva lives in Porto.")
+
+
+class Flaky:
+    """The hashing embedder under another name; fails as ``error`` says, and refuses texts that hold ``poison``."""
+
+    def __init__(self, name: str = "flaky") -> None:
+        self.name, self.error, self.poison = name, None, ""
+        self.inner, self.seen = HashingEmbedder(), list[str]()
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        if self.error is not None:
+            raise self.error
+        if self.poison and any(self.poison in text for text in texts):
+            raise Permanent("refused")
+        self.seen += texts
+        return self.inner.embed(texts)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, embedder: Any) -> Any:
+    """Let this process's jobs and reads use ``embedder``."""
+    here = runtime()
+    monkeypatch.setitem(here.__dict__, "mind", replace(here.mind, embedder=embedder))
+    monkeypatch.setitem(here.__dict__, "embedder", embedder)
+    return embedder
+
+
+def reconcile() -> int:
+    return Sweeper(app, binding()).reconcile()
+
+
+def lacking(here: Deployment, model: str) -> int:
+    query = "SELECT count(*) FROM memories WHERE id NOT IN (SELECT memory_id FROM embeddings WHERE model = :m)"
+    return int(here.sql(query, m=model)[0][0])
+
+
+def test_facts_are_kept_while_the_embedder_is_away_and_their_vectors_follow(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flaky = use(monkeypatch, Flaky())
+    flaky.error = Transient("away")
+    say(*TALK, end=True)
+    work()
+    kept = facts()
+    assert kept
+    assert lacking(here, "flaky") == here.sql("SELECT count(*) FROM memories")[0][0]
+    assert reconcile() == 1
+    # Still away: the job backs off and nothing is lost.
+    work("embed_memories")
+    [claim] = [one for one in waiting() if one.kind == "embed_memories"]
+    assert claim.wait_reason == "retry"
+    flaky.error = None
+    time_passes(here)
+    [filled] = work("embed_memories")
+    assert filled["status"] == "completed"
+    assert filled["embedded"] == here.sql("SELECT count(*) FROM memories WHERE valid_to IS NULL")[0][0]
+    assert Nexus().search(NAMESPACE, "tea").missing_embeddings == 0
+    assert facts() == kept
+    assert reconcile() == 0
+    assert here.sql("SELECT * FROM embedding_gaps") == []
+
+
+def test_messages_that_nobody_derives_get_vectors_too(here: Deployment) -> None:
+    say(*TALK, observers=[])
+    assert work("derive_memory") == []
+    assert reconcile() == 1
+    assert [done["embedded"] for done in work("embed_memories")] == [3]
+    assert lacking(here, "hashing-384") == 0
+
+
+def test_a_text_that_the_embedder_refuses_does_not_keep_the_others_from_their_vectors(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flaky = use(monkeypatch, Flaky())
+    flaky.poison = "Lisbon"
+    say(*TALK, observers=[])
+    reconcile()
+    [done] = work("embed_memories")
+    assert (done["embedded"], done["refused"]) == (2, 1)
+    assert reconcile() == 0  # not tried again and again
+    assert lacking(here, "flaky") == 1
+
+
+def test_a_gap_that_is_left_while_one_is_filled_stays(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    flaky = use(monkeypatch, Flaky())
+    say(TALK[0], observers=[])
+    reconcile()
+    original = flaky.embed
+
+    def embed(texts: Sequence[str]) -> Any:
+        if len(flaky.seen) == 0:
+            flaky.seen.append("")
+            say("And one more.", session="other", observers=[])
+        return original(texts)
+
+    monkeypatch.setattr(flaky, "embed", embed)
+    work("embed_memories")
+    assert len(here.sql("SELECT * FROM embedding_gaps")) == 1
+    assert reconcile() == 1
+    work("embed_memories")
+    assert lacking(here, "flaky") == 0
+    assert here.sql("SELECT * FROM embedding_gaps") == []
+
+
+def test_a_memory_that_is_erased_meanwhile_gets_none(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nexus_tasks.cognition import embed
+
+    flaky = use(monkeypatch, Flaky())
+    first, *_ = say(*TALK, observers=[])
+
+    def erase(_done: int) -> None:
+        here.sql("DELETE FROM memories WHERE id = :i", i=first)
+
+    filled, refused = embed.fill(runtime().database, flaky, errand().namespace_id, erase)
+    assert (filled, refused) == (2, 0)
+
+
+def test_an_embedder_that_keeps_failing_ends_in_one_dead_letter_that_can_be_retried(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flaky = use(monkeypatch, Flaky())
+    flaky.error = ZeroDivisionError()  # type: ignore[assignment] # a bug, not an outage
+    say(*TALK, observers=[])
+    reconcile()
+    for _ in range(runtime().settings.max_attempts):
+        work("embed_memories")
+        time_passes(here)
+    [letter] = Nexus().jobs(status="dead")
+    assert letter["kind"] == "embed_memories"
+    assert reconcile() == 0
+    assert not pending()
+    flaky.error = None
+    Nexus().retry_job(letter["id"])
+    assert [done["embedded"] for done in work("embed_memories")] == [3]
+
+
+def test_embedding_twice_changes_no_row(here: Deployment) -> None:
+    say(*TALK, observers=[])
+    reconcile()
+    work("embed_memories")
+    before = dump(here, "job_runs")
+    here.redis().delete(*here.redis().scan_iter(f"{here.name}:done:*"))
+    from nexus_tasks.tasks.embed_memories import embed_memories
+
+    embed_memories.delay(namespace=NAMESPACE)
+    assert [done["status"] for done in work("embed_memories")] == ["unchanged"]
+    assert dump(here, "job_runs") == before
+
+
+# --- a change of model ------------------------------------------------------------------------------------------------
+def test_a_new_model_is_embedded_beside_the_old_one_and_then_takes_its_place(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nexus_tasks.tasks import reembed
+
+    say(*TALK, end=True)
+    work()
+    before = np.array(json.loads(here.sql("SELECT vector::text FROM embeddings ORDER BY memory_id LIMIT 1")[0][0]))
+    total = here.sql("SELECT count(*) FROM embeddings")[0][0]
+    found = [hit.id for hit in Nexus().search(NAMESPACE, "tea")]
+    with monkeypatch.context() as other:
+        use(other, Flaky("new"))
+        heard: list[tuple[int, int]] = []
+        filled, refused, model = reembed.reembed(None, lambda done, of: heard.append((done, of)))
+        assert (filled, refused, model) == (total, 0, "new")
+        assert heard[-1] == (total, total)
+        assert Nexus().search(NAMESPACE, "tea").missing_embeddings == 0
+        assert reembed.reembed(NAMESPACE, lambda *_: None)[0] == 0
+    # Those who still use the old model have lost nothing meanwhile.
+    assert [hit.id for hit in Nexus().search(NAMESPACE, "tea")] == found
+    after = np.array(json.loads(here.sql("SELECT vector::text FROM embeddings ORDER BY memory_id LIMIT 1")[0][0]))
+    np.testing.assert_array_equal(before, after)
+    use(monkeypatch, Flaky("new"))
+    assert reembed.drop_others() == total
+    assert here.sql("SELECT DISTINCT model FROM embeddings") == [("new",)]
+
+
+def test_a_changed_setting_alone_is_noticed_within_the_hour(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    say(*TALK, end=True)
+    work()
+    assert maintenance.find_embedding_gaps() == []
+    here.flush()  # the slot of the schedule is over
+    use(monkeypatch, Flaky("new"))
+    assert maintenance.find_embedding_gaps() == [NAMESPACE]
+    assert maintenance.find_embedding_gaps() == []  # another beat, the same slot
+    assert reconcile() == 1
+    work("embed_memories")
+    assert Nexus().search(NAMESPACE, "tea").missing_embeddings == 0
+
+
+def test_the_command_tells_what_it_did(here: Deployment) -> None:
+    say(*TALK, observers=[])
+    told = here.run("db", "reembed", "--drop-others", "--json")
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout) == {"model": "hashing-384", "embedded": 3, "refused": 0, "dropped": 0}
+    assert "0 memories embedded by hashing-384." in here.run("db", "reembed").stdout
+    missing = here.run("db", "reembed", "--namespace", "nobody", "--json")
+    assert (missing.returncode, json.loads(missing.stdout)["error"]["type"]) == (1, "NotFound")
+
+
+# --- meaning ----------------------------------------------------------------------------------------------------------
+@pytest.mark.long
+def test_minilm_finds_by_meaning() -> None:
+    library = "sentence_transformers"
+    pytest.importorskip(library, reason=f"{library} is not installed: `pip install 'nexus-tasks[bench]'`")
+    from benchmarks.minilm import folder
+    from nexus_tasks.embeddings.sentence_transformers import SentenceTransformerEmbedder
+
+    embedder = SentenceTransformerEmbedder(str(folder()))
+    said = ["My dog is ill.", "The train to Porto was late.", "She got a rise at work."]
+    vectors = embedder.embed([*said, "Is the puppy sick?"])
+    assert vectors.shape == (4, 384)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    assert int(np.argmax(vectors[:3] @ vectors[3])) == 0
