@@ -1,4 +1,4 @@
-"""Vectors that are missing are filled in: after an outage of the embedder, for messages nobody derives, for a new model."""
+"""Missing vectors are filled in: after an outage, for messages nobody derives, for a new model."""
 
 from __future__ import annotations
 

@@ -96,8 +96,13 @@ def test_no_texts_are_not_asked_about(server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(401, Misconfigured), (403, Misconfigured), (404, Misconfigured), (402, OverBudget), (429, Throttled)]
-    + [(400, Permanent), (413, Permanent), (408, Transient), (500, Transient), (503, Transient)],
+    [
+        *((status, Misconfigured) for status in (401, 403, 404)),
+        *((status, Permanent) for status in (400, 413)),
+        *((status, Transient) for status in (408, 500, 503)),
+        (402, OverBudget),
+        (429, Throttled),
+    ],
 )
 def test_each_refusal_is_the_error_that_decides_what_happens(server: Server, status: int, error: type) -> None:
     server.answer = lambda _: (status, {"error": "you sent: my secret text"})
