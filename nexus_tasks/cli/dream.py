@@ -16,10 +16,23 @@ from nexus_tasks.cli.show import words
 def dream(
     namespace: Annotated[str, typer.Argument(metavar="NAMESPACE", help="Whose memory: a tenant's name.")],
     wait: Wait = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print what it would do and do nothing; the model is asked all the same."),
+    ] = False,
     timeout: Timeout = DEFAULT_TIMEOUT,
     json: Json = False,
 ) -> None:
     """Digest every session that has something new, then reflect; joins a dream that is open already."""
+    if dry_run:
+        plans = connect().dream_plans(namespace)
+        if json:
+            emit(plans)
+            return
+        from nexus_tasks.cli.show import plans as show
+
+        show.plans(plans)
+        return
     job = connect().dream(namespace)
     if not wait:
         if json:

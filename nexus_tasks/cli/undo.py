@@ -9,6 +9,7 @@ import typer
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.options import Json, Namespace
 from nexus_tasks.cli.output import emit
+from nexus_tasks.cli.show import words
 
 
 def undo(
@@ -26,8 +27,9 @@ def undo(
     if undone["status"] == "unchanged":
         print(f"Reflection {undone['reflection']} was undone before.")
         return
+    removed = words.count(len(undone["removed"]), "memory", "memories")
+    revived, restored = (words.count(len(undone[name]), "fact") for name in ("revived", "restored"))
     print(
         f"Reflection {undone['reflection']} ({undone['observer']} about {undone['subject']}) is undone: "
-        f"{len(undone['removed'])} memories removed, {len(undone['revived'])} facts in force again, "
-        f"{len(undone['restored'])} facts restored."
+        f"{removed} removed, {revived} in force again, {restored} as before it."
     )
