@@ -16,10 +16,10 @@ from nexus_tasks.cognition.context import Ask, Format, assemble, rendered
 from nexus_tasks.cognition.search import search
 from nexus_tasks.errors import EmbeddedError, InvalidInput, NotFound, StorageUnavailable, faults
 from nexus_tasks.idempotency.result import JobResult
-from nexus_tasks.storage import memories, namespaces, sessions
+from nexus_tasks.storage import memories, namespaces, observations, sessions
 from nexus_tasks.storage import messages as turns
 from nexus_tasks.storage.memories import Filter
-from nexus_tasks.tasks import buffered, digest_session, dream, operate, produce
+from nexus_tasks.tasks import buffered, digest_session, dream, observing, operate, produce
 from nexus_tasks.tasks.errand import dry
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import LEVELS, ContextBlock, Message, Recalls, Receipt, check_name, check_namespace, to_utc
@@ -29,6 +29,7 @@ R = TypeVar("R")
 
 MOST_RESULTS = 1_000
 MOST_TOKENS = 1_000_000
+DEFAULT_TOKENS = 2_000  # of a context
 _MESSAGE = TypeAdapter(Message)
 
 
@@ -57,6 +58,7 @@ class Nexus:
         messages: Sequence[Message | Mapping[str, Any]],
         *,
         observers: Sequence[str] | None = None,
+        observe: bool | None = None,
         end: bool = False,
     ) -> Receipt:
         """Store what was said, in one transaction, and queue what follows. Safe to repeat: see :class:`Message`.
@@ -66,6 +68,8 @@ class Nexus:
 
         Args:
             observers: who wants facts from these messages; ``None``: the namespace's own observers.
+            observe: whether the session's old messages are observed from now on (see :meth:`context`); ``None``: as it
+                is, which is as the namespace has it unless it was said before.
             end: end the session too (see :meth:`end_session`).
 
         Raises:
@@ -81,11 +85,14 @@ class Nexus:
             with runtime().database.transaction() as tx:
                 known = namespaces.ensure(tx, namespace)
                 stored = turns.store(tx, known.id, session_key, said, wanted if wanted is not None else known.observers)
+                to_observe = observing.note(tx, known, stored, observe)
                 ended = end and sessions.end(tx, sessions.get(tx, known.id, session_key))
                 flush = sessions.wanted_memories(tx, stored.session_id) if end else []
         except (StorageUnavailable, EmbeddedError):
-            return buffered.keep(namespace, session_key, said, wanted, end=end)
+            return buffered.keep(namespace, session_key, said, wanted, observe=observe, end=end)
         enqueued = produce.derivations(namespace, stored)
+        if to_observe:
+            enqueued += observing.ask(namespace, session_key)
         if end:
             enqueued += produce.ended(namespace, session_key, flush, digest=ended)
         return Receipt(
@@ -215,21 +222,33 @@ class Nexus:
         query: str | None = None,
         observer: str | None = None,
         subject: str | None = None,
-        max_tokens: int = 2_000,
+        max_tokens: int | None = None,
         format: Format = "text",
+        observe: bool = False,
     ) -> ContextBlock:
         """What an agent should know now, within ``max_tokens`` (estimated: characters / 4), every line cited.
+
+        With ``observe`` it is the session itself: its observation log, then what was said since, word for word. That
+        may wait for an observation, at most 20 s, when the conversation has run ahead of it.
 
         Args:
             session_key: adds the session's digest and what it said that is not derived yet.
             query: chooses the facts; without it the recent and confirmed ones come first.
+            max_tokens: 2,000 by default; with ``observe`` the whole session, which stays under its own bound (see
+                ``docs/observation.md``), and when given, the oldest that does not fit is left out.
             format: ``text``, ``anthropic`` (``messages`` to put before the conversation) or ``json``.
         """
-        if not isinstance(max_tokens, int) or not 1 <= max_tokens <= MOST_TOKENS:
+        if max_tokens is not None and (not isinstance(max_tokens, int) or not 1 <= max_tokens <= MOST_TOKENS):
             raise InvalidInput(f"max_tokens must be 1 to {MOST_TOKENS:,}, not {max_tokens!r}.")
         if format not in ("text", "anthropic", "json"):
             raise InvalidInput(f"format must be text, anthropic or json, not {format!r}.")
         buffered.store_pending()
+        if observe:
+            if session_key is None or query or observer or subject:
+                raise InvalidInput("observe reads one session whole: give session_key, and no query or perspective.")
+            session_key = check_name("session_key", session_key)
+            check_namespace(namespace)
+            return observing.read(namespace, session_key, max_tokens=max_tokens, form=format)
         here = runtime()
         with here.database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
@@ -240,7 +259,7 @@ class Nexus:
                 query=query or None,
                 observer=observer,
                 subject=subject,
-                max_tokens=max_tokens,
+                max_tokens=DEFAULT_TOKENS if max_tokens is None else max_tokens,
             )
             return rendered(assemble(tx, here.embedder, ask), format)
 
@@ -287,7 +306,9 @@ class Nexus:
         """One session: its figures, its messages and its digests."""
         with runtime().database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
-            return sessions.details(tx, sessions.get(tx, known.id, session_key))
+            session = sessions.get(tx, known.id, session_key)
+            observed = observations.standings(tx, known.id, session.id)
+            return sessions.details(tx, session) | {"observation": observed[0] if observed else None}
 
     def dream_plans(self, namespace: str) -> dict[str, Any]:
         """What a dream of the namespace would do now: the sessions it would digest, and every reflection's plan.
@@ -328,6 +349,7 @@ class Nexus:
         observers: Sequence[str] | None = None,
         budget_usd_per_day: float | None = None,
         concurrency: int | None = None,
+        observe: bool | None = None,
         unset: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Change a namespace's settings; those named in ``unset`` go back to the process-wide ones."""
@@ -347,6 +369,7 @@ class Nexus:
                 observers=None if observers is None else [check_name("observers", name) for name in observers],
                 budget_usd_per_day=budget_usd_per_day,
                 concurrency=concurrency,
+                observe=observe,
                 unset=unset,
             )
         produce.changed(namespace, budget=budget_usd_per_day is not None or "budget_usd_per_day" in unset)

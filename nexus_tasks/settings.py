@@ -53,9 +53,15 @@ class Settings(BaseSettings):
     model_derive: str = Field("claude-haiku-5-5", description="Claude model that derives facts")
     model_reflect: str = Field("claude-sonnet-5-5", description="Claude model that reflects")
     model_digest: str = Field("claude-haiku-5-5", description="Claude model that digests sessions")
+    model_observe: str = Field("claude-haiku-5-5", description="Claude model that observes long conversations")
+    model_condense: str = Field("claude-haiku-5-5", description="Claude model that condenses observation logs")
     max_tokens_derive: int = Field(8_000, ge=256, description="longest answer of a derivation, tokens")
     max_tokens_reflect: int = Field(8_000, ge=256, description="longest answer of a reflection, tokens")
     max_tokens_digest: int = Field(4_000, ge=256, description="longest answer of a digest, tokens")
+    max_tokens_observe: int = Field(6_000, ge=256, description="longest answer of an observation, tokens")
+    max_tokens_condense: int = Field(
+        24_000, ge=256, description="longest condensed log, tokens; of a longer log the oldest part is condensed"
+    )
     model_timeout: float = Field(120.0, gt=0, description="seconds one model call may take")
     anthropic_base_url: str | None = Field(None, description="another address for the Claude API (a gateway)")
     prices: dict[str, Price] = Field(
@@ -95,6 +101,33 @@ class Settings(BaseSettings):
     )
     digest_long_tokens: int = Field(1_800, ge=50, description="longest long digest")
     digest_chunk_tokens: int = Field(8_000, ge=500, description="a longer window is digested in chunks, then merged")
+
+    observation_message_tokens: int = Field(
+        30_000, ge=1, description="tokens of unobserved messages from which on a read takes observations into the log"
+    )
+    observation_buffer_tokens: int = Field(
+        6_000,
+        ge=0,
+        description="tokens observed at a time, and kept verbatim; 0: nothing in the background",
+    )
+    observation_block_after_tokens: int = Field(
+        36_000, ge=1, description="tokens of unobserved messages from which on a read waits for an observation"
+    )
+    observation_max_batch_tokens: int = Field(
+        10_000, ge=1, description="tokens of messages in one observation, at the most"
+    )
+    previous_observer_tokens: int = Field(
+        2_000, ge=0, description="tokens of earlier observations shown to the observer"
+    )
+    reflection_observation_tokens: int = Field(
+        40_000, ge=1, description="tokens of the observation log from which on a read puts the condensed one in place"
+    )
+    reflection_buffer_activation: float = Field(
+        0.5, gt=0, le=1, description="share of that at which the log is condensed ahead of time"
+    )
+    reflection_block_after_tokens: int = Field(
+        48_000, ge=1, description="tokens of the observation log from which on a read waits for the condensed one"
+    )
 
     @field_validator("home")
     @classmethod

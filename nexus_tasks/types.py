@@ -176,7 +176,10 @@ class ContextSection:
 
 @dataclass(frozen=True, kw_only=True)
 class ContextBlock:
-    """What :meth:`Nexus.context` returns. ``tokens`` (characters / 4, rounded up) never exceeds ``max_tokens``."""
+    """What :meth:`Nexus.context` returns. ``tokens`` (characters / 4, rounded up) never exceeds ``max_tokens``.
+
+    Only an observed session that is read whole may: when its observation is behind, ``notes`` says so.
+    """
 
     namespace: str
     text: str
@@ -185,6 +188,7 @@ class ContextBlock:
     sections: tuple[ContextSection, ...]
     citations: Mapping[str, Mapping[str, Any]]
     messages: tuple[Mapping[str, Any], ...] = ()  # format="anthropic": what to put before the conversation
+    notes: tuple[str, ...] = ()  # what the reader should know of the block: what is left out, what is late
 
     def __str__(self) -> str:
         return self.text

@@ -32,6 +32,11 @@ Observers = Annotated[
 Budget = Annotated[float | None, typer.Option("--budget", metavar="USD", min=0, help="Most US dollars a day (UTC).")]
 Concurrency = Annotated[int | None, typer.Option("--concurrency", metavar="N", min=1, help="Most runs at a time.")]
 
+Observe = Annotated[
+    bool | None,
+    typer.Option("--observe/--no-observe", help="Observe long conversations: notes take the place of old messages."),
+]
+
 
 @app.command("list")
 def list_(json: Json = False) -> None:
@@ -57,6 +62,7 @@ def set_(
     observer: Observers = None,
     budget: Budget = None,
     concurrency: Concurrency = None,
+    observe: Observe = None,
     unset: Annotated[
         list[str] | None,
         typer.Option("--unset", metavar="S", help="Back to the default: budget or concurrency.", callback=_unset),
@@ -70,6 +76,7 @@ def set_(
         observers=observer or None,
         budget_usd_per_day=budget,
         concurrency=concurrency,
+        observe=observe,
         unset=[_UNSETTABLE[name] for name in unset or ()],
     )
     _shown(client.namespace(namespace), json)
@@ -81,11 +88,14 @@ def create(
     observer: Observers = None,
     budget: Budget = None,
     concurrency: Concurrency = None,
+    observe: Observe = None,
     json: Json = False,
 ) -> None:
     """Make a namespace; one that exists stays and takes the settings given. (The first ingest makes one too.)"""
     client = connect()
-    client.create_namespace(namespace, observers=observer or None, budget_usd_per_day=budget, concurrency=concurrency)
+    client.create_namespace(
+        namespace, observers=observer or None, budget_usd_per_day=budget, concurrency=concurrency, observe=observe
+    )
     _shown(client.namespace(namespace), json)
 
 

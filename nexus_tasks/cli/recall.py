@@ -10,7 +10,7 @@ import typer
 
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.options import AsOf, Json, Levels, Limit, Namespace, Observer, Session, Subject
-from nexus_tasks.cli.output import emit, hint
+from nexus_tasks.cli.output import emit, hint, warn
 
 
 def search(
@@ -54,12 +54,23 @@ def context(
     observer: Observer = None,
     subject: Subject = None,
     max_tokens: Annotated[
-        int, typer.Option("--max-tokens", metavar="N", min=1, max=1_000_000, help="The block's bound (characters / 4).")
-    ] = 2_000,
+        int | None,
+        typer.Option(
+            "--max-tokens",
+            metavar="N",
+            min=1,
+            max=1_000_000,
+            help="The block's bound (characters / 4); with --observe the whole session by default.",
+            show_default="2000",
+        ),
+    ] = None,
     format: Annotated[
         Literal["text", "anthropic", "json"],
         typer.Option("--format", help="Text, messages for Claude, or the sections as JSON."),
     ] = "text",
+    observe: Annotated[
+        bool, typer.Option("--observe", help="The session itself: its observation log, then what was said since.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Assemble what an agent should know now, under a token bound, every line with a citation."""
@@ -71,12 +82,15 @@ def context(
         subject=subject,
         max_tokens=max_tokens,
         format=format,
+        observe=observe,
     )
     if json:
-        emit({name: value for name, value in asdict(block).items() if name != "messages" or value})
+        emit({name: value for name, value in asdict(block).items() if name not in ("messages", "notes") or value})
         return
     if format == "anthropic":
         print(encoder.dumps(block.messages, ensure_ascii=False, indent=2))
     else:
         print(block.text)  # as it is: it goes into a prompt
+    for note in block.notes:
+        warn(note)
     hint(f"{block.tokens:,} of {block.max_tokens:,} tokens")

@@ -9,15 +9,23 @@ import re
 _CITED = re.compile(
     r"^[\s>]*(?:"
     r"[\"']?(?:[-*]\s*)?\[m\d+\]"
-    r"|## (?:Digest|Contradictions|Reflections|Facts|Not yet derived)\s*$"
+    r"|## (?:Digest|Contradictions|Reflections|Facts|Not yet derived|Recent messages)\s*$"
     r"|\{\"namespace\":.*\[m\d+\]"
     r")"
 )
+# An observation log has no citations; it is recognised whole, by its tags.
+_LOG = re.compile(r"<observation-log>.*?</observation-log>", re.DOTALL)
 
 
 def without_echo(text: str) -> str:
     """``text`` without the lines that are an echo; empty when nothing else is in it."""
-    return "\n".join(line for line in text.splitlines() if not _CITED.match(line)).strip()
+    kept, echo = list[str](), False
+    for line in _LOG.sub("", text).splitlines():
+        # What a message said beyond its first line is indented below it.
+        echo = bool(_CITED.match(line)) or (echo and line.startswith("    "))
+        if not echo:
+            kept.append(line)
+    return "\n".join(kept).strip()
 
 
 def is_echo(text: str) -> bool:

@@ -6,11 +6,12 @@ Descriptions are part of the prompt (the schema is sent along), so they are writ
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 # --- derive -----------------------------------------------------------------------------------------------------------
 Category = Literal["preference", "fact", "event", "plan", "relationship", "opinion", "constraint", "other"]
@@ -123,4 +124,93 @@ class DigestMaterial:
     long_tokens: int
 
 
-Material = DeriveMaterial | ReflectMaterial | DigestMaterial
+# --- observe ----------------------------------------------------------------------------------------------------------
+LONGEST_LINE = 10_000  # characters of one observation; beyond it a model has lost its thread
+MOST_REPEATED = 0.5  # share of lines that say what another line says
+
+
+class Note(_Answer):
+    """One thing observed."""
+
+    time: str | None = Field(None, description="HH:MM of the message it was said in")
+    priority: Literal["high", "medium", "low"] = Field(description="high: facts, decisions, requests; low: detail")
+    content: str = Field(description="one self-contained line")
+
+    @field_validator("content")
+    @classmethod
+    def _one_line(cls, content: str) -> str:
+        line = " ".join(content.split())
+        if not line or len(line) > LONGEST_LINE:
+            raise ValueError("blank, or longer than any observation")
+        return line
+
+    @field_validator("time")
+    @classmethod
+    def _clock(cls, time: str | None) -> str | None:
+        return time if time and re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", time) else None
+
+
+class Day(_Answer):
+    """The notes of one date."""
+
+    date: str = Field(description="YYYY-MM-DD")
+    notes: list[Note]
+
+    @field_validator("date")
+    @classmethod
+    def _a_date(cls, value: str) -> str:
+        return date.fromisoformat(value).isoformat()
+
+
+class _Log(_Answer):
+    current_task: str | None = Field(None, description="what the agent is working on now; null when unchanged")
+    suggested_response: str | None = Field(None, description="how the agent should go on; null when unchanged")
+
+
+class Observed(_Log):
+    """The answer of an observation; an empty list is a good answer, one that repeats itself is none."""
+
+    days: list[Day]
+
+    @field_validator("days")
+    @classmethod
+    def _not_repetitive(cls, days: list[Day]) -> list[Day]:
+        return _without_repetition(days)
+
+
+class Condensed(_Log):
+    """The answer of a reflection on a log: the same log, told shorter."""
+
+    condensed: list[Day]
+
+    @field_validator("condensed")
+    @classmethod
+    def _not_repetitive(cls, days: list[Day]) -> list[Day]:
+        return _without_repetition(days)
+
+
+def _without_repetition(days: list[Day]) -> list[Day]:
+    lines = [note.content for day in days for note in day.notes]
+    if lines and 1 - len(set(lines)) / len(lines) > MOST_REPEATED:
+        raise ValueError("most lines repeat another")
+    return days
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObserveMaterial:
+    """A batch of old messages of one session, and the end of what was observed before."""
+
+    session_key: str
+    previous: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CondenseMaterial:
+    """An observation log, and how long it may be afterwards."""
+
+    log: str
+    target_tokens: int
+
+
+Material = DeriveMaterial | ReflectMaterial | DigestMaterial | ObserveMaterial | CondenseMaterial

@@ -6,13 +6,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
 from pydantic import BaseModel
 
 from nexus_tasks.llm.answers import Material
 
-Purpose = Literal["derive", "reflect", "digest"]
+Purpose = Literal["derive", "reflect", "digest", "observe", "condense"]
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 

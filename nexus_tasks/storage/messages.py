@@ -19,6 +19,8 @@ from nexus_tasks.storage.models import Derivation, Memory, Session
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import Message, to_utc
 
+NEWEST = 2**62  # a ``seq`` that no session reaches
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:

@@ -24,6 +24,7 @@ class NamespaceSettings:
     observers: tuple[str, ...]
     budget_usd_per_day: float | None
     concurrency: int | None
+    observe: bool
 
 
 def _settings(row: Namespace) -> NamespaceSettings:
@@ -34,6 +35,7 @@ def _settings(row: Namespace) -> NamespaceSettings:
         observers=tuple(row.observers),
         budget_usd_per_day=None if budget is None else float(budget),
         concurrency=row.concurrency,
+        observe=row.observe,
     )
 
 
@@ -79,6 +81,7 @@ def change(
     observers: Sequence[str] | None = None,
     budget_usd_per_day: float | None = None,
     concurrency: int | None = None,
+    observe: bool | None = None,
     unset: Sequence[str] = (),
 ) -> NamespaceSettings:
     """Change the given settings; those named in ``unset`` go back to the process-wide one."""
@@ -89,6 +92,8 @@ def change(
         values["budget_usd_per_day"] = Decimal(str(budget_usd_per_day))
     if concurrency is not None:
         values["concurrency"] = concurrency
+    if observe is not None:
+        values["observe"] = observe
     if values:
         tx.execute(update(Namespace).where(Namespace.name == name).values(**values))
     tx.expire_all()
@@ -102,4 +107,5 @@ def summary(known: NamespaceSettings) -> dict[str, Any]:
         "observers": list(known.observers),
         "budget_usd_per_day": known.budget_usd_per_day,
         "concurrency": known.concurrency,
+        "observe": known.observe,
     }

@@ -18,7 +18,7 @@ from nexus_tasks.settings import get_settings
 from nexus_tasks.storage import messages as turns
 from nexus_tasks.storage import namespaces, sessions
 from nexus_tasks.storage.messages import Stored
-from nexus_tasks.tasks import payloads, produce
+from nexus_tasks.tasks import observing, payloads, produce
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import Message, Receipt, check_name, check_namespace
 
@@ -54,14 +54,21 @@ def session_buffer() -> SessionBuffer:
 
 
 def keep(
-    namespace: str, session_key: str, messages: Sequence[Message], observers: Sequence[str] | None, *, end: bool
+    namespace: str,
+    session_key: str,
+    messages: Sequence[Message],
+    observers: Sequence[str] | None,
+    *,
+    observe: bool | None,
+    end: bool,
 ) -> Receipt:
     """Keep one call of ``ingest`` until Postgres is back.
 
     Raises:
         BufferError: it could not be kept either.
     """
-    payload = {"messages": [asdict(one) for one in messages], "observers": observers, "end": end}
+    said = [asdict(one) for one in messages]
+    payload = {"messages": said, "observers": observers, "observe": observe, "end": end}
     global _looked_at
     _looked_at = float("-inf")
     session_buffer().append(namespace, session_key, payloads.plain(payload), payloads.INGEST)
@@ -141,7 +148,7 @@ def _store(buffer: SessionBuffer, segments: Sequence[Segment], report: StoreRepo
 def _store_calls(segment: Segment, entries: Iterable[Entry], report: StoreReport) -> None:
     namespace, session_key = check_namespace(segment.agent), check_name("session_key", segment.session)
     calls = payloads.calls(segment.start_id, entries)
-    done, flush, digest = list[Stored](), list[tuple[int, str]](), False
+    done, flush, digest, to_observe = list[Stored](), list[tuple[int, str]](), False, False
     ends = bool(calls) and calls[-1].end  # a message that came after the end has opened the session again
     with runtime().database.transaction() as tx:
         known = namespaces.ensure(tx, namespace)
@@ -150,6 +157,7 @@ def _store_calls(segment: Segment, entries: Iterable[Entry], report: StoreReport
                 observers = known.observers if call.observers is None else call.observers
                 now = datetime.fromtimestamp(call.time, UTC)
                 done.append(turns.store(tx, known.id, session_key, call.messages, observers, now=now))
+                to_observe = observing.note(tx, known, done[-1], call.observe) or to_observe
         session = sessions.find(tx, known.id, session_key) if ends else None
         if session:
             digest = sessions.end(tx, session)
@@ -158,5 +166,7 @@ def _store_calls(segment: Segment, entries: Iterable[Entry], report: StoreReport
         report.stored += len(stored.memory_ids)
         report.duplicates += stored.duplicates
         report.enqueued += produce.derivations(namespace, stored)
+    if to_observe:
+        report.enqueued += observing.ask(namespace, session_key)
     if session:
         report.enqueued += produce.ended(namespace, session_key, flush, digest=digest)

@@ -14,7 +14,7 @@ from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.publish import TASK_PREFIX, publish
 from nexus_tasks.idempotency.result import JobResult
 from nexus_tasks.idempotency.task import task_of
-from nexus_tasks.storage import derivations, ledger, memories, namespaces, perspectives, runs, sessions
+from nexus_tasks.storage import derivations, ledger, memories, namespaces, observations, perspectives, runs, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, JobRun
 from nexus_tasks.tasks import reviews
@@ -71,6 +71,7 @@ def _namespace_status(tx: Transaction, known: namespaces.NamespaceSettings, wait
             for claim in waiting[:MOST_WAITS]
         ],
         "reviews": [reviews.summary(held) for held in perspectives.held(tx, known.id)],
+        "observation": observations.standings(tx, known.id),
         "spend_today_usd": float(usd),
         "model_calls_today": calls,
     }

@@ -16,7 +16,7 @@ from nexus_tasks.errors import InvalidInput, faults
 from nexus_tasks.types import Message, check_name
 
 MESSAGE = "message"  # the fields of a Message, or a text
-INGEST = "ingest"  # {"messages", "observers", "end"}: one call that Postgres could not take
+INGEST = "ingest"  # {"messages", "observers", "observe", "end"}: one call that Postgres could not take
 END = "end"  # the session is over; the payload does not matter
 
 _MESSAGE = TypeAdapter(Message)
@@ -30,6 +30,7 @@ class Call:
     observers: tuple[str, ...] | None
     end: bool
     time: float
+    observe: bool | None = None
 
 
 def calls(start_id: str, entries: Iterable[Entry]) -> list[Call]:
@@ -58,6 +59,7 @@ def _call(start_id: str, entry: Entry) -> Call:
             observers=None if observers is None else tuple(check_name("observers", name) for name in observers),
             end=bool(payload.get("end")),
             time=entry.time,
+            observe=payload.get("observe"),
         )
     if kind == MESSAGE:
         fields = {"content": payload} if isinstance(payload, str) else payload

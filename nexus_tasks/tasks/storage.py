@@ -9,10 +9,19 @@ from typing import cast
 
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.storage import derivations, dreams, embeddings, namespaces, perspectives, runs, sessions
+from nexus_tasks.storage import derivations, dreams, embeddings, namespaces, observations, perspectives, runs, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory
-from nexus_tasks.tasks import derive_memory, digest_session, dream, embed_memories, follow_up, reflect_perspective
+from nexus_tasks.tasks import (
+    derive_memory,
+    digest_session,
+    dream,
+    embed_memories,
+    follow_up,
+    observe_session,
+    reflect_observations,
+    reflect_perspective,
+)
 from nexus_tasks.tasks.runtime import Runtime
 from nexus_tasks.types import JobOutcome
 
@@ -27,6 +36,7 @@ class JobStorage:
         self.here = here
         # Where the next page of each begins.
         self._derivation = self._digest = self._dream = self._perspective = self._gap = 0
+        self._observe = self._reflect_log = 0
 
     def dead_letter(self, claim: Claim, error: BaseException | None) -> None:
         """Commit the letters of a claim, and take the work out of the outbox."""
@@ -68,7 +78,7 @@ class JobStorage:
             return runs.outcome_of(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
 
     def wanted(self, limit: int) -> Sequence[Request]:
-        """The next page of wanted derivations, digests, reflections, vectors, and open dreams."""
+        """The next page of wanted derivations, digests, reflections, vectors, observations, and open dreams."""
         settled = datetime.now(UTC) - _DIGEST_SETTLES
         with self.here.database.transaction() as tx:
             facts = derivations.page(tx, self._derivation, limit)
@@ -78,18 +88,24 @@ class JobStorage:
             ripe = perspectives.ripe(
                 tx, at_least=self.here.settings.reflect_min_new, after=self._perspective, limit=limit
             )
+            unobserved = observations.wanted(tx, "observing", self._observe, limit)
+            long_logs = observations.wanted(tx, "reflecting", self._reflect_log, limit)
         # A page that is not full was the last one: the next look starts over.
         self._derivation = facts[-1][0] if len(facts) == limit else 0
         self._digest = digests[-1][0] if len(digests) == limit else 0
         self._dream = dreamt[-1][0] if len(dreamt) == limit else 0
         self._perspective = ripe[-1][0] if len(ripe) == limit else 0
         self._gap = gaps[-1][0] if len(gaps) == limit else 0
+        self._observe = unobserved[-1][0] if len(unobserved) == limit else 0
+        self._reflect_log = long_logs[-1][0] if len(long_logs) == limit else 0
         return [
             *(derive_memory.request(namespace, memory, observer) for _, namespace, memory, observer in facts),
             *(digest_session.request(namespace, key, "session_end") for _, namespace, key in digests),
             *(dream.request(namespace, dream_id) for dream_id, namespace in dreamt),
             *(reflect_perspective.request(namespace, observer, subject) for _, namespace, observer, subject in ripe),
             *(embed_memories.request(namespace) for _, namespace in gaps),
+            *(observe_session.request(namespace, key) for _, namespace, key in unobserved),
+            *(reflect_observations.request(namespace, key) for _, namespace, key in long_logs),
         ]
 
     def cap(self, namespace: str) -> int:
@@ -126,3 +142,7 @@ def mark(tx: Transaction, namespace_id: int, kind: str, args: object, *, dead: b
         dreams.mark(tx, namespace_id, int(named["dream_id"]), dead=dead)
     elif kind == "embed_memories":
         embeddings.mark(tx, namespace_id, dead=dead)
+    elif kind == "observe_session":
+        observations.mark(tx, namespace_id, named["session_key"], "observing", dead=dead)
+    elif kind == "reflect_observations":
+        observations.mark(tx, namespace_id, named["session_key"], "reflecting", dead=dead)

@@ -129,7 +129,7 @@ def test_a_large_bound_takes_in_everything_it_may() -> None:
 @pytest.mark.usefixtures("here")
 def test_bounds_beyond_reason_are_refused() -> None:
     say("I like tea.")
-    for wrong in (0, -1, 1_000_001, 2.5, None, "many"):
+    for wrong in (0, -1, 1_000_001, 2.5, "many"):
         with pytest.raises(InvalidInput, match="max_tokens"):
             context(max_tokens=wrong)
     with pytest.raises(InvalidInput, match="format"):

@@ -11,7 +11,14 @@ from typing import Any
 
 KEPT_CALLS = 1000
 
-PURPOSES = (("observations", "derive"), ("relations", "reflect"), ("insights", "reflect"), ("short", "digest"))
+PURPOSES = (
+    ("observations", "derive"),
+    ("relations", "reflect"),
+    ("insights", "reflect"),
+    ("short", "digest"),
+    ("days", "observe"),
+    ("condensed", "condense"),
+)
 
 
 def tokens(text: str) -> int:
@@ -35,7 +42,7 @@ class Call:
 
     @cached_property
     def purpose(self) -> str:
-        """``derive``, ``reflect``, ``digest`` or ``other``, by the properties of the schema."""
+        """``derive``, ``reflect``, ``digest``, ``observe``, ``condense`` or ``other``, by the schema's properties."""
         properties = self.schema.get("properties", {})
         return next((purpose for name, purpose in PURPOSES if name in properties), "other")
 

@@ -32,6 +32,7 @@ def one(found: Mapping[str, Any]) -> None:
         "observers": ", ".join(found["observers"]),
         "budget": _budget(found),
         "concurrency": _runs(found),
+        "observe": "long conversations" if found["observe"] else "no",
         "memories": memories(found["memories"]),
     }
     for name, value in named.items():

@@ -36,6 +36,8 @@ def one(session: Mapping[str, Any]) -> None:
     state = "open" if session["open"] else f"ended {words.ago(session['ended_at'])}"
     said = f"{words.count(session['messages'], 'message')}, {session['underived']:,} not derived yet, {state}"
     console.print(Text.assemble((session["session_key"], "bold"), (f"  {said}", "dim")))
+    if session["observation"]:
+        console.print(Text(f"observed: {words.observation(session['observation'])}", style="dim"))
     digest = session["digests"].get("summary_long") or session["digests"].get("summary_short")
     if digest:
         console.print(Text.assemble("\n", (f"digest m{digest['id']}", "cyan")))

@@ -44,6 +44,8 @@ def _namespace(console: Console, one: Mapping[str, Any]) -> None:
         _line(console, "review", _review(held), style="yellow")
     if len(one["waits"]) > _MOST_WAITS:
         _line(console, "", "… and more: `nexus jobs list --status waiting`", style="dim")
+    for observed in one["observation"][:_MOST_WAITS]:
+        _line(console, "observed", f"{observed['session_key']}: {words.observation(observed)}")
     calls = words.count(one["model_calls_today"], "model call")
     _line(console, "today", f"{calls}, {words.money(one['spend_today_usd'])} spent")
     console.print()

@@ -86,6 +86,16 @@ def wait(waiting: Mapping[str, Any]) -> str:
     return f"{why} ({detail}), {due}" if detail else f"{why}, {due}"
 
 
+def observation(found: Mapping[str, Any]) -> str:
+    """How an observed session stands: ``tail 4,100 tokens, 2 chunks ready, log 900 tokens``."""
+    said = [f"tail {found['tail_tokens']:,} tokens"]
+    said += [f"{count(found['chunks'], 'chunk')} ready"] if found["chunks"] else []
+    said += [f"log {found['log_tokens']:,} tokens"]
+    said += ["a shorter log ready"] if found["reflection_ready"] else []
+    said += [f"{work} gave up" for work in ("observing", "reflecting") if found[work] == "dead"]
+    return ", ".join(said)
+
+
 def line(text: str) -> str:
     """A text on one line."""
     return " ".join(text.split())

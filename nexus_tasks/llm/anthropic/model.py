@@ -11,7 +11,7 @@ from nexus_tasks.errors import Misconfigured, Transient
 from nexus_tasks.llm.anthropic.client import ClientHolder
 from nexus_tasks.llm.anthropic.errors import job_error
 from nexus_tasks.llm.anthropic.messages import completion, model_name, request_params
-from nexus_tasks.llm.base import AnswerT, Completion, Purpose, Request
+from nexus_tasks.llm.base import PURPOSES, AnswerT, Completion, Purpose, Request
 
 if TYPE_CHECKING:
     from anthropic import Anthropic
@@ -34,7 +34,7 @@ class AnthropicModel:
         self._holder = ClientHolder(settings)
 
     def model_for(self, purpose: Purpose) -> str:
-        """The configured model for ``purpose`` (``model_derive``, ``model_reflect``, ``model_digest``)."""
+        """The configured model for ``purpose`` (``model_derive``, ``model_reflect``, …)."""
         return model_name(self._settings, purpose)
 
     def complete(self, request: Request[AnswerT]) -> Completion[AnswerT]:
@@ -65,7 +65,7 @@ class AnthropicModel:
 
         A gateway that has no such endpoint cannot be asked: that is no fault. A retired model is ``Misconfigured``.
         """
-        names = {self._settings.model_derive, self._settings.model_reflect, self._settings.model_digest}
+        names = {model_name(self._settings, purpose) for purpose in PURPOSES}
         for name in sorted(names):
             if self.call(partial(_lifecycle, name)) == "retired":
                 raise Misconfigured(f"The model {name} is retired.")

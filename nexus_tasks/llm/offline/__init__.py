@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import time
 
-from nexus_tasks.llm.answers import DeriveMaterial, Digest, Material, Observations, Reflection, ReflectMaterial
+from pydantic import BaseModel
+
+from nexus_tasks.llm.answers import CondenseMaterial, DeriveMaterial, Material, ObserveMaterial, ReflectMaterial
 from nexus_tasks.llm.base import AnswerT, Completion, Purpose, Request, Usage
 from nexus_tasks.llm.offline.derive import derive
 from nexus_tasks.llm.offline.digest import digest
+from nexus_tasks.llm.offline.observe import condense, observe
 from nexus_tasks.llm.offline.reflect import reflect
 
 __all__ = ["OfflineModel"]
@@ -42,9 +45,13 @@ class OfflineModel:
         """Nothing can be missing."""
 
 
-def _answer(material: Material) -> Observations | Reflection | Digest:
+def _answer(material: Material) -> BaseModel:
     if isinstance(material, DeriveMaterial):
         return derive(material)
     if isinstance(material, ReflectMaterial):
         return reflect(material)
+    if isinstance(material, ObserveMaterial):
+        return observe(material)
+    if isinstance(material, CondenseMaterial):
+        return condense(material)
     return digest(material)

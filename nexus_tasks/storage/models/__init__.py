@@ -8,6 +8,7 @@ from nexus_tasks.storage.models.jobs import DeadLetter, JobRun
 from nexus_tasks.storage.models.ledger import BudgetHold, ModelCall, SavedAnswer
 from nexus_tasks.storage.models.memories import Embedding, EmbeddingGap, Evidence, Memory
 from nexus_tasks.storage.models.namespaces import Namespace
+from nexus_tasks.storage.models.observations import ObservationChunk, ObservationLog, ObservationReflection
 from nexus_tasks.storage.models.perspectives import PerspectiveRow
 from nexus_tasks.storage.models.reflections import ReflectionChange, ReflectionRow
 from nexus_tasks.storage.models.sessions import Session
@@ -26,6 +27,9 @@ __all__ = [
     "Memory",
     "ModelCall",
     "Namespace",
+    "ObservationChunk",
+    "ObservationLog",
+    "ObservationReflection",
     "PerspectiveRow",
     "ReflectionChange",
     "ReflectionRow",

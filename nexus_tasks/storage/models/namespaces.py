@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
-from sqlalchemy import Identity, Integer, Numeric, text
+from sqlalchemy import Boolean, Identity, Integer, Numeric, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from nexus_tasks.storage.models.base import Base, now_column
@@ -21,4 +21,5 @@ class Namespace(Base):
     observers: Mapped[list[str]] = mapped_column(server_default=text("'{assistant}'"))
     budget_usd_per_day: Mapped[Decimal | None] = mapped_column(Numeric(12, 4))
     concurrency: Mapped[int | None] = mapped_column(Integer)
+    observe: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
     created_at: Mapped[datetime] = now_column()

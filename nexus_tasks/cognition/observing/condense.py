@@ -1,0 +1,90 @@
+"""reflect_observations: a shorter log, made before it is needed."""
+
+from __future__ import annotations
+
+import math
+
+from nexus_tasks.cognition import prompts
+from nexus_tasks.cognition.mind import GAVE_UP, Errand, Mind, ask
+from nexus_tasks.cognition.observing.observe import one_line
+from nexus_tasks.llm import notes
+from nexus_tasks.llm.answers import Condensed, CondenseMaterial
+from nexus_tasks.llm.base import Request
+from nexus_tasks.settings import Settings
+from nexus_tasks.storage import observations, sessions
+from nexus_tasks.storage.models import ObservationLog
+from nexus_tasks.storage.observations import Noted
+from nexus_tasks.text import estimate_tokens
+from nexus_tasks.types import JobOutcome, clean_text
+
+TARGET = 0.75  # of its length a log should have left
+ASKED = (0.75, 0.5, 0.35)  # what each attempt asks for, as a share: a model that overshoots is asked for less
+PATIENCE = 1.25  # a log that would not shrink must grow by this before it is tried again
+
+
+def is_due(settings: Settings, found: ObservationLog) -> bool:
+    """Whether the log is long enough to be condensed ahead of time."""
+    least = settings.reflection_buffer_activation * settings.reflection_observation_tokens
+    return estimate_tokens(found.observations) >= max(least, found.reflect_from_tokens, 1)
+
+
+def condense(mind: Mind, errand: Errand, session_key: str) -> JobOutcome:
+    """Write the log of a session shorter. The result is taken into the log by a later read.
+
+    Raises:
+        InvalidAnswer: an answer is malformed or repeats itself.
+    """
+    with mind.database.transaction() as tx:
+        session = sessions.find(tx, errand.namespace_id, session_key)
+        seen = observations.log(tx, session.id, lock=True) if session else None
+        if seen is None:
+            return errand.commit(tx, JobOutcome(status="gone"))
+        if seen.reflecting == "dead":
+            return errand.commit(tx, GAVE_UP)
+        if observations.reflection(tx, seen) or not is_due(mind.settings, seen):
+            observations.settle(tx, seen.session_id, "reflecting")
+            return errand.commit(tx, JobOutcome(status="skipped"))
+    covered = notes.beginning(seen.observations, mind.settings.max_tokens_condense)
+    noted = _shorter(mind, errand, session_key, covered)
+    with mind.database.transaction() as tx:
+        if noted is None:
+            observations.reflect_later(tx, seen.session_id, math.ceil(PATIENCE * estimate_tokens(seen.observations)))
+            outcome = JobOutcome(status="unchanged", details={"log_tokens": estimate_tokens(seen.observations)})
+        elif observations.keep_reflection(tx, seen, len(covered), noted):
+            lengths = {"from_tokens": estimate_tokens(covered), "to_tokens": estimate_tokens(noted.observations)}
+            outcome = JobOutcome(status="completed", details=lengths)
+        else:
+            outcome = JobOutcome(status="superseded")
+        observations.settle(tx, seen.session_id, "reflecting")
+        return errand.commit(tx, outcome)
+
+
+def _shorter(mind: Mind, errand: Errand, session_key: str, covered: str) -> Noted | None:
+    """The first answer that is short enough, else the shortest that is shorter at all; ``None`` when none is."""
+    best: Noted | None = None
+    whole = estimate_tokens(covered)
+    for share in ASKED:
+        answer = ask(mind, errand, _request(session_key, covered, math.floor(share * whole)))
+        text = prompts.inert(clean_text(notes.written(answer.condensed)))
+        if text and estimate_tokens(text) < (estimate_tokens(best.observations) if best else whole):
+            best = Noted(
+                observations=text,
+                current_task=one_line(answer.current_task),
+                suggested_response=one_line(answer.suggested_response),
+                made_by=mind.model.model_for("condense"),
+            )
+        if best and estimate_tokens(best.observations) <= TARGET * whole:
+            break
+    return best
+
+
+def _request(session_key: str, covered: str, target: int) -> Request[Condensed]:
+    return Request(
+        purpose="condense",
+        instructions=prompts.instructions("condense"),
+        transcript=f"<notes>\n{prompts.inert(covered)}\n</notes>",
+        question=f"Write the notes of session {session_key} again, within {target} tokens ({4 * target} characters).",
+        answer=Condensed,
+        material=CondenseMaterial(log=covered, target_tokens=target),
+        shared=False,
+    )

@@ -1,0 +1,65 @@
+"""The text of an observation log: dated headings, and one line per note. What is written here is read here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from nexus_tasks.llm.answers import Day, Note
+
+_DATE = re.compile(r"^## (\d{4}-\d\d-\d\d)$", re.MULTILINE)
+_NOTE = re.compile(r"- \[(high|medium|low)\] (?:(\d\d:\d\d) )?(.+)")
+
+
+def written(days: Iterable[Day]) -> str:
+    """The notes as lines under their dates; empty without any."""
+    lines: list[str] = []
+    for day in days:
+        if day.notes:
+            lines += [f"## {day.date}", *map(_line, day.notes)]
+    return "\n".join(lines)
+
+
+def _line(note: Note) -> str:
+    return f"- [{note.priority}] {f'{note.time} ' if note.time else ''}{note.content}"
+
+
+def read(text: str) -> list[Day]:
+    """The notes of a text that :func:`written` wrote; other lines are left out."""
+    days: list[Day] = []
+    for line in text.splitlines():
+        if heading := _DATE.fullmatch(line):
+            days.append(Day(date=heading[1], notes=[]))
+        elif days and (found := _NOTE.fullmatch(line)):
+            note = {"priority": found[1], "time": found[2], "content": found[3]}
+            days[-1].notes.append(Note.model_validate(note))
+    return days
+
+
+def appended(log: str, text: str) -> str:
+    """``log`` with ``text`` behind it, under the same heading when the date is the same. ``log`` stays as it is."""
+    if not log or not text:
+        return log or text
+    last = [match[1] for match in _DATE.finditer(log)][-1:]
+    first, _, rest = text.partition("\n")
+    heading = _DATE.fullmatch(first)
+    return f"{log}\n{rest if heading and [heading[1]] == last else text}"
+
+
+def after(log: str, length: int) -> str:
+    """What stands in ``log`` behind its first ``length`` characters, under the heading that it stands under there."""
+    rest = log[length:].removeprefix("\n")
+    if not rest or rest.startswith("## "):
+        return rest
+    headings = [match[0] for match in _DATE.finditer(log[:length])][-1:]
+    return "\n".join((*headings, rest))
+
+
+def beginning(log: str, tokens: int) -> str:
+    """The longest beginning of ``log`` of whole lines within ``tokens`` (characters / 4); at least its first note."""
+    most = 4 * tokens
+    if len(log) <= most:
+        return log
+    cut = log.rfind("\n", 0, most + 1)
+    first_note = log.find("\n", log.find("\n- ") + 1)
+    return log[: max(cut, first_note)] if max(cut, first_note) > 0 else log

@@ -1,0 +1,82 @@
+"""What stands in place of a long conversation's old messages."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from nexus_tasks.storage.models.base import Base, namespace_column, now_column
+
+
+class ObservationLog(Base):
+    """A session's log: its present ``generation``, and the outbox of ``observe_session`` and ``reflect_observations``.
+
+    Messages up to ``observed_through_seq`` are covered by ``observations``. The text only grows at its end, except
+    where it was ``rewritten`` (the generation since when its beginning has been what it is). ``erasures`` counts how
+    often something was taken out, so that a run which had read it before cannot bring it back.
+    """
+
+    __tablename__ = "observation_logs"
+    __table_args__ = (
+        CheckConstraint("observing IN ('idle','wanted','dead')", name="observing"),
+        CheckConstraint("reflecting IN ('idle','wanted','dead')", name="reflecting"),
+        Index("ix_observation_logs_observing", "id", postgresql_where=text("observing = 'wanted'")),
+        Index("ix_observation_logs_reflecting", "id", postgresql_where=text("reflecting = 'wanted'")),
+        UniqueConstraint("session_id"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+    session_id: Mapped[int] = mapped_column(ForeignKey("sessions.id", ondelete="CASCADE"))
+    generation: Mapped[int] = mapped_column(Integer, server_default="0")
+    observations: Mapped[str] = mapped_column(server_default="")
+    current_task: Mapped[str] = mapped_column(server_default="")
+    suggested_response: Mapped[str] = mapped_column(server_default="")
+    observed_through_seq: Mapped[int] = mapped_column(server_default="0")
+    rewritten: Mapped[int] = mapped_column(Integer, server_default="0")
+    reflect_from_tokens: Mapped[int] = mapped_column(Integer, server_default="0")
+    erasures: Mapped[int] = mapped_column(Integer, server_default="0")
+    observing: Mapped[str] = mapped_column(server_default="idle")
+    reflecting: Mapped[str] = mapped_column(server_default="idle")
+    updated_at: Mapped[datetime] = now_column()
+
+
+class ObservationChunk(Base):
+    """What was observed in the messages ``from_seq`` to ``through_seq``, not in the log yet. Text may be empty."""
+
+    __tablename__ = "observation_chunks"
+    __table_args__ = (
+        CheckConstraint("through_seq >= from_seq", name="covers"),
+        UniqueConstraint("session_id", "from_seq"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+    session_id: Mapped[int] = mapped_column(ForeignKey("sessions.id", ondelete="CASCADE"))
+    from_seq: Mapped[int]
+    through_seq: Mapped[int]
+    observations: Mapped[str]
+    current_task: Mapped[str]
+    suggested_response: Mapped[str]
+    made_by: Mapped[str]
+    created_at: Mapped[datetime] = now_column()
+
+
+class ObservationReflection(Base):
+    """A shorter text for the first ``covered_length`` characters of the log of ``base_generation``, not in use yet."""
+
+    __tablename__ = "observation_reflections"
+    __table_args__ = (UniqueConstraint("session_id"),)
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+    session_id: Mapped[int] = mapped_column(ForeignKey("sessions.id", ondelete="CASCADE"))
+    base_generation: Mapped[int] = mapped_column(Integer)
+    covered_length: Mapped[int] = mapped_column(Integer)
+    observations: Mapped[str]
+    current_task: Mapped[str]
+    suggested_response: Mapped[str]
+    made_by: Mapped[str]
+    created_at: Mapped[datetime] = now_column()
