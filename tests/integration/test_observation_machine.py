@@ -1,0 +1,299 @@
+"""Every message reaches the reader exactly once, as itself or through an observation: driven through interleavings.
+
+Real Postgres, real cognition; the model is one whose notes name the messages they cover, so that what a reader gets can
+be counted. While it "thinks", other steps happen: messages come in, readers activate, other runs finish first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from nexus_tasks import Nexus
+from nexus_tasks.cognition.mind import Errand
+from nexus_tasks.cognition.observing import condense, observe, reading, render
+from nexus_tasks.llm.answers import Condensed, CondenseMaterial, Day, Note, Observed, ObserveMaterial
+from nexus_tasks.llm.base import Completion, Purpose, Request, Usage
+from nexus_tasks.storage import namespaces, observations, sessions
+from nexus_tasks.storage.models import ObservationLog
+from nexus_tasks.tasks.runtime import runtime
+from tests.deployment import Deployment
+from tests.integration.inline import NAMESPACE, errand
+
+SMALL = {
+    "NEXUS_OBSERVATION_MESSAGE_TOKENS": "90",
+    "NEXUS_OBSERVATION_BUFFER_TOKENS": "30",
+    "NEXUS_OBSERVATION_BLOCK_AFTER_TOKENS": "120",
+    "NEXUS_OBSERVATION_MAX_BATCH_TOKENS": "45",
+    "NEXUS_PREVIOUS_OBSERVER_TOKENS": "30",
+    "NEXUS_REFLECTION_OBSERVATION_TOKENS": "60",
+    "NEXUS_REFLECTION_BLOCK_AFTER_TOKENS": "90",
+}
+NUMBERED = re.compile(r"n(\d+)(?:-n(\d+))?")
+
+
+class Crash(BaseException):
+    """The worker dies."""
+
+
+class Counting:
+    """A model whose notes name what they cover: ``n3``, and after condensing ``n1-n3``. ``meanwhile`` may interfere."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], object] | None = None
+        self.stubborn = False  # its condensed log is no shorter
+        self.calls = 0
+
+    def model_for(self, purpose: Purpose) -> str:  # noqa: ARG002 - one for all
+        return self.name
+
+    def probe(self) -> None:
+        pass
+
+    def complete(self, request: Request[Any]) -> Completion[Any]:
+        self.calls += 1
+        happens, self.meanwhile = self.meanwhile, None
+        if happens:
+            happens()
+        material = request.material
+        if isinstance(material, ObserveMaterial):
+            numbers = [int(line.content.split()[0][1:]) for line in material.lines]
+            answer: Any = Observed(days=[_day([f"n{number}" for number in numbers])])
+        else:
+            assert isinstance(material, CondenseMaterial)
+            answer = Condensed(condensed=[_day(_ranges(material.log) if not self.stubborn else [material.log * 2])])
+        return Completion(model=self.name, usage=Usage(), seconds=0.0, answer=answer)
+
+
+def _day(contents: list[str]) -> Day:
+    notes = [Note(priority="low", content=content) for content in contents]
+    return Day(date="2026-03-01", notes=notes)
+
+
+def covered(text: str) -> list[int]:
+    """The numbers that a text stands for, each as often as it says so."""
+    found: list[int] = []
+    for first, last in NUMBERED.findall(text):
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def _ranges(text: str) -> list[str]:
+    """The same numbers in as few words as there are runs of them; what is counted twice stays counted twice."""
+    ranges: list[list[int]] = []
+    for number in covered(text):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return [f"n{first}-n{last}" for first, last in ranges]
+
+
+@dataclass
+class Seen:
+    """A reader that has looked at the session and not acted yet."""
+
+    plan: reading.Plan
+
+
+class Observing(RuleBasedStateMachine):
+    """One session under ingest, runs, readers and crashes."""
+
+    here: ClassVar[Deployment]
+    number: ClassVar[int] = 0
+
+    @initialize()
+    def begin(self) -> None:
+        type(self).number += 1
+        self.key = f"chat-{self.number}"
+        self.said = self.rules = 0
+        self.cursor = self.reach = self.generation = 0
+        self.stale: list[Seen] = []
+        self.model = Counting()
+        self.mind = replace(runtime().mind, model=self.model)
+        self.say(1)
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+    @rule(count=st.integers(1, 6), words=st.integers(0, 12), role=st.sampled_from(["user", "user", "user", "system"]))
+    def ingest(self, count: int, words: int, role: str) -> None:
+        self.say(count, words, role)
+
+    def say(self, count: int, words: int = 0, role: str = "user") -> None:
+        made = []
+        for _ in range(count):
+            if role == "system":  # in no log, and in no reader's tail
+                self.rules += 1
+                made.append({"role": "system", "content": f"Rule {'x ' * words}", "id": f"s{self.rules}"})
+                continue
+            self.said += 1
+            made.append({"content": f"#{self.said} {'word ' * words}", "id": f"m{self.said}"})
+        Nexus().ingest(NAMESPACE, self.key, made, observe=True)
+
+    @rule(urgent=st.booleans())
+    def run_observation(self, urgent: bool) -> None:
+        self.observe(urgent=urgent)
+
+    def observe(self, *, urgent: bool = False, errand_: Errand | None = None) -> None:
+        observe.observe(self.mind, errand_ or errand(), self.key, urgent=urgent)
+
+    @rule(stubborn=st.booleans())
+    def run_reflection(self, stubborn: bool) -> None:
+        self.model.stubborn = stubborn
+        condense.condense(self.mind, errand(), self.key)
+        self.model.stubborn = False
+
+    @rule()
+    def read(self) -> None:
+        self.look()
+
+    @rule(which=st.sampled_from(["ingest", "read", "observe", "reflect"]), kind=st.sampled_from(["observe", "reflect"]))
+    def run_while_something_happens(self, which: str, kind: str) -> None:
+        others = {"ingest": lambda: self.say(5, 4), "read": self.look, "observe": self.observe}
+        self.model.meanwhile = others.get(which, lambda: condense.condense(self.mind, errand(), self.key))
+        if kind == "observe":
+            self.observe()
+        else:
+            condense.condense(self.mind, errand(), self.key)
+        self.model.meanwhile = None
+
+    @rule(kind=st.sampled_from(["observe", "reflect"]))
+    def crash_before_the_commit_and_run_again(self, kind: str) -> None:
+        """The answer has arrived and was paid for; the rerun does not ask for it again."""
+
+        def die() -> None:
+            raise Crash
+
+        doomed = replace(errand(), still_mine=die)
+        before = self.model.calls
+        with suppress(Crash):
+            if kind == "observe":
+                observe.observe(self.mind, doomed, self.key, urgent=False)
+            else:
+                condense.condense(self.mind, doomed, self.key)
+            pytest.fail("it committed")
+        paid = self.model.calls - before
+        if kind == "observe" and paid:
+            observe.observe(self.mind, errand(), self.key, urgent=False)
+            asked = self.model.calls - before
+            with runtime().database.transaction() as tx:
+                chunks = observations.chunks(tx, self.log(tx).session_id)
+            assert asked == sum(chunk.from_seq > self.reach for chunk in chunks)
+
+    @rule()
+    def look_and_act_later(self) -> None:
+        with runtime().database.transaction() as tx:
+            found = self.log(tx)
+            tail = reading.messages.window(tx, found.session_id, found.observed_through_seq, reading.messages.NEWEST)
+            plan = reading.planned(tx, runtime().settings, found, tail)
+        if plan:
+            self.stale.append(Seen(plan))
+
+    @precondition(lambda self: self.stale)
+    @rule()
+    def act_on_what_was_seen(self) -> None:
+        seen = self.stale.pop(0)
+        with runtime().database.transaction() as tx:
+            before = self.log(tx).generation
+            assert reading.apply(tx, seen.plan) == (before == seen.plan.seen.generation)
+
+    @rule()
+    def readers_at_once(self) -> None:
+        """Two that saw the same: one makes the next generation, the other finds that it is there."""
+        self.look_and_act_later()
+        if self.stale:
+            self.stale.append(self.stale[-1])
+            self.look()
+
+    # --- what must hold -----------------------------------------------------------------------------------------------
+    def log(self, tx: Any) -> ObservationLog:
+        known = namespaces.get(tx, NAMESPACE)
+        found = observations.log(tx, sessions.get(tx, known.id, self.key).id)
+        assert found is not None
+        return found
+
+    def look(self) -> reading.View:
+        with runtime().database.transaction() as tx:
+            known = namespaces.get(tx, NAMESPACE)
+            session = sessions.get(tx, known.id, self.key)
+            view = reading.look(tx, runtime().settings, session, by_default=False)
+        self.check(view)
+        return view
+
+    def check(self, view: reading.View) -> None:
+        told = Counter(covered(view.log))
+        told.update(int(said.split()[0][1:]) for message in view.tail if (said := render.said(message)))
+        assert told == Counter(range(1, self.said + 1))
+        assert view.generation >= self.generation
+        assert view.observed_through >= self.cursor
+        self.generation, self.cursor = view.generation, view.observed_through
+
+    @invariant()
+    def everything_reaches_a_reader_once(self) -> None:
+        """Without acting: whoever read now would get each message once, and the cursors are where they were or on."""
+        with runtime().database.transaction() as tx:
+            found = self.log(tx)
+            tail = reading.messages.window(tx, found.session_id, found.observed_through_seq, reading.messages.NEWEST)
+            ready = observations.chunks(tx, found.session_id)
+            reach = observations.reach(tx, found)
+            condensed = observations.reflection(tx, found)
+        view = reading.View(
+            session_key=self.key,
+            observed=True,
+            generation=found.generation,
+            log=found.observations,
+            observed_through=found.observed_through_seq,
+            tail=tuple(tail),
+        )
+        self.check(view)
+        # What is finished is never thrown away: the chunks follow the log without a gap, and say what they cover.
+        assert reach >= self.reach
+        self.reach = reach
+        at = found.observed_through_seq
+        by_seq = {message.seq: render.said(message) for message in tail}
+        for chunk in ready:
+            assert chunk.from_seq == at + 1
+            at = chunk.through_seq
+            said = [by_seq[seq] for seq in range(chunk.from_seq, at + 1)]
+            assert covered(chunk.observations) == [int(one.split()[0][1:]) for one in said if one]
+        assert at == reach
+        if condensed:
+            assert covered(condensed.observations) == covered(found.observations[: condensed.covered_length])
+
+
+def test_every_message_reaches_the_reader_exactly_once(deploy: Callable[..., Deployment]) -> None:
+    Observing.here = deploy(**SMALL)
+    run_state_machine_as_test(
+        Observing,
+        settings=settings(
+            max_examples=8, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
+
+
+@pytest.mark.long
+def test_every_message_reaches_the_reader_exactly_once_for_long(deploy: Callable[..., Deployment]) -> None:
+    Observing.here = deploy(**SMALL)
+    run_state_machine_as_test(
+        Observing,
+        settings=settings(
+            max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
