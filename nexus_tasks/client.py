@@ -18,7 +18,7 @@ from nexus_tasks.errors import EmbeddedError, InvalidInput, NotFound, StorageUna
 from nexus_tasks.idempotency.result import JobResult
 from nexus_tasks.storage import memories, namespaces, observations, sessions
 from nexus_tasks.storage import messages as turns
-from nexus_tasks.storage.memories import Filter
+from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.tasks import buffered, digest_session, dream, observing, operate, produce
 from nexus_tasks.tasks.errand import dry
 from nexus_tasks.tasks.runtime import runtime
@@ -193,6 +193,9 @@ class Nexus:
         subject: str | None = None,
         session_key: str | None = None,
         levels: Sequence[str] | None = None,
+        categories: Sequence[str] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
         as_of: datetime | None = None,
         limit: int = 10,
     ) -> Recalls:
@@ -200,6 +203,8 @@ class Nexus:
 
         Args:
             levels: only these; ``None``: all but archived messages and superseded memories.
+            categories: only facts of these.
+            since, until: only what occurred from the one and before the other.
             as_of: what held at that time, instead of now.
             limit: 1 to 1,000.
         """
@@ -209,9 +214,15 @@ class Nexus:
             raise InvalidInput(f"limit must be 1 to {MOST_RESULTS:,}, not {limit!r}.")
         buffered.store_pending()
         here = runtime()
-        with here.database.transaction() as tx:
+        with here.database.reading() as tx:
             wanted = self._filter(namespaces.get(tx, check_namespace(namespace)).id, observer, subject, levels, as_of)
-            wanted = replace(wanted, session_key=session_key)
+            wanted = replace(
+                wanted,
+                session_key=session_key,
+                categories=tuple(categories) if categories else None,
+                since=to_utc(since) if since else None,
+                until=to_utc(until) if until else None,
+            )
             return search(tx, here.embedder, wanted, query, limit)
 
     def context(

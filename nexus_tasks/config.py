@@ -72,6 +72,7 @@ beat_schedule = {
     "dream_due": {"task": "nexus_tasks.dream_due", "schedule": 60.0},
     "recover_buffers": {"task": "nexus_tasks.recover_buffers", "schedule": 300.0},
     "find_embedding_gaps": {"task": "nexus_tasks.find_embedding_gaps", "schedule": 3_600.0},
+    "keep_search_fast": {"task": "nexus_tasks.keep_search_fast", "schedule": 60.0},
     "prune": {"task": "nexus_tasks.prune", "schedule": 3_600.0},
 }
 

@@ -17,7 +17,8 @@ from nexus_tasks.cognition.search import search
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.storage import digests, memories, messages, sessions
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.memories import Filter, Row
+from nexus_tasks.storage.memories import Row
+from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.text import estimate_tokens, shorten
 from nexus_tasks.types import ContextBlock, ContextSection, to_utc
 

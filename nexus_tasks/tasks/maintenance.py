@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
+from typing import Any
 
 from nexus_tasks.celery import app
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.storage import dreams, embeddings, runs
+from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.tasks import dream, worker_buffer
 from nexus_tasks.tasks.runtime import runtime
 
@@ -47,6 +50,12 @@ def find_embedding_gaps() -> list[str]:
     here = runtime()
     with here.database.transaction() as tx:
         return list(embeddings.find_gaps(tx, here.embedder.name))
+
+
+@app.task(name="nexus_tasks.keep_search_fast")  # type: ignore[untyped-decorator]
+def keep_search_fast() -> dict[str, Any]:
+    """Fold search's totals, count common words, index the vectors of large namespaces; what it did."""
+    return asdict(upkeep.run(runtime().database)) if _first_in_slot("keep_search_fast") else {}
 
 
 def _first_in_slot(schedule: str) -> bool:

@@ -11,11 +11,13 @@ from nexus_tasks.storage.models.namespaces import Namespace
 from nexus_tasks.storage.models.observations import ObservationChunk, ObservationLog, ObservationReflection
 from nexus_tasks.storage.models.perspectives import PerspectiveRow
 from nexus_tasks.storage.models.reflections import ReflectionChange, ReflectionRow
+from nexus_tasks.storage.models.searching import CommonWord, Posting, SearchTotal
 from nexus_tasks.storage.models.sessions import Session
 
 __all__ = [
     "Base",
     "BudgetHold",
+    "CommonWord",
     "DeadLetter",
     "Derivation",
     "DigestRequest",
@@ -31,9 +33,11 @@ __all__ = [
     "ObservationLog",
     "ObservationReflection",
     "PerspectiveRow",
+    "Posting",
     "ReflectionChange",
     "ReflectionRow",
     "SavedAnswer",
+    "SearchTotal",
     "Session",
     "SessionDigest",
 ]

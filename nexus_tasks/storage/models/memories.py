@@ -50,7 +50,7 @@ class Memory(Base):
         Index("ix_memories_level", "namespace_id", "level", "occurred_at"),
         Index("ix_memories_superseded_by", "superseded_by", postgresql_where=text("superseded_by IS NOT NULL")),
         Index("ix_memories_reflection_id", "reflection_id", postgresql_where=text("reflection_id IS NOT NULL")),
-        Index("ix_memories_tsv", "tsv", postgresql_using="gin"),
+        Index("ix_memories_author", "namespace_id", "author"),
     )
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
@@ -88,7 +88,7 @@ class Memory(Base):
     tsv: Mapped[Any] = mapped_column(
         TSVECTOR,
         Computed("to_tsvector('english', coalesce(author, '') || ' ' || content)", persisted=True),
-        deferred=True,  # for the index; as long as the content, and nobody reads it
+        deferred=True,  # what the postings are made from; as long as the content
     )
 
 
@@ -116,6 +116,7 @@ class Embedding(Base):
     """A memory's vector under one embedding model."""
 
     __tablename__ = "embeddings"
+    __table_args__ = (Index("ix_embeddings_namespace_id", "namespace_id", "model"),)
 
     memory_id: Mapped[int] = mapped_column(ForeignKey("memories.id", ondelete="CASCADE"), primary_key=True)
     model: Mapped[str] = mapped_column(primary_key=True)

@@ -1,0 +1,5 @@
+"""Search by words and vectors: ``bm25`` weighs words, ``fusion`` makes one order of both arms, ``find`` does it."""
+
+from nexus_tasks.cognition.search.find import ranking, search
+
+__all__ = ["ranking", "search"]
