@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nexus_tasks import Nexus
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.storage import digests, facts, namespaces, perspectives, reflections, sessions
+from nexus_tasks.storage import conclusions, digests, facts, namespaces, perspectives, sessions
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import ContextBlock
@@ -65,7 +65,7 @@ def draft(number: int, *, source: int, session_id: int, **fields: Any) -> facts.
 def conclude(tx: Any, owner: Any, level: str, content: str, sources: Sequence[int]) -> None:
     """A conclusion, as reflections store them."""
     role = "insight_support" if level == "derived" else "contradicts"
-    conclusion = reflections.Conclusion(
+    conclusion = conclusions.Conclusion(
         level=level,
         content=content,
         confidence=0.75,
@@ -74,7 +74,7 @@ def conclude(tx: Any, owner: Any, level: str, content: str, sources: Sequence[in
         made_by="test",
         valid_from=datetime(2026, 3, 1, tzinfo=UTC),
     )
-    reflections.conclude(tx, owner, conclusion)
+    conclusions.conclude(tx, owner, conclusions.begin(tx, owner, "job", {}), conclusion)
 
 
 def context(**options: Any) -> ContextBlock:
