@@ -20,4 +20,5 @@ def _config_module() -> str:
 
 app = Celery("nexus_tasks", set_as_current=False)
 app.config_from_object(_config_module())
+app.steps["worker"].add("nexus_tasks.idempotency.channel:ChannelStep")
 app.steps["worker"].add("nexus_tasks.idempotency.sweep:SweepStep")

@@ -174,7 +174,7 @@ def _request(settings: Settings, session_key: str, previous: str, lines: tuple[L
     return Request(
         purpose="digest",
         instructions=prompts.instructions("digest"),
-        transcript=before + prompts.transcript(lines),
+        transcript=before + prompts.transcript(lines, cited=False),
         question=(
             f"Write the digest of session {session_key}: short within {settings.digest_short_tokens} tokens, "
             f"long within {settings.digest_long_tokens} tokens."

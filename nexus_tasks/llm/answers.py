@@ -1,7 +1,8 @@
 """The answer types, and the material each question is asked about: the contract between cognition and the models.
 
 Answers are untrusted: cognition checks every citation and caps every length after the schema has been checked here.
-Descriptions are part of the prompt (the schema is sent along), so they are written for the model.
+A field's description is part of the prompt (the schema is sent along, with every call): written for the model, and only
+where the instructions do not say it already. Docstrings are not sent.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ class _Answer(BaseModel):
 class Observation(_Answer):
     """One thing learned about a subject."""
 
-    subject: str = Field(description="who it is about: one of the subjects named in the question")
-    content: str = Field(description="one self-contained statement, at most 300 characters")
+    subject: str
+    content: str
     category: Category
-    confidence: float = Field(ge=0, le=1, description="how sure the conversation makes this, 0 to 1")
-    sources: list[int] = Field(description="ids of the messages in the batch that say so")
-    occurred_at: str | None = Field(None, description="ISO 8601 date or time it happened, when the text says so")
-    labels: list[str] = Field(default_factory=list, description="up to 5 short topic words")
+    confidence: float = Field(ge=0, le=1)
+    sources: list[int]
+    occurred_at: str | None = None
+    labels: list[str] = Field(default_factory=list, description="topic words")
 
 
 class Observations(_Answer):
@@ -65,18 +66,18 @@ class Relation(_Answer):
     """How a new fact relates to an earlier one of the same perspective."""
 
     kind: Literal["duplicate", "reinforces", "contradicts"]
-    new_id: int = Field(description="id of the newer fact")
-    old_id: int = Field(description="id of the earlier fact it relates to")
-    holds: Literal["new", "old", "both"] = Field(description="for contradicts: which one holds now; else both")
-    rationale: str = Field(description="one line")
+    new_id: int
+    old_id: int
+    holds: Literal["new", "old", "both"] = Field(description="both, unless it contradicts")
+    rationale: str
 
 
 class Insight(_Answer):
     """Something that several facts show together and none of them says alone."""
 
-    content: str = Field(description="at most 180 characters")
-    support: list[int] = Field(description="ids of at least three facts it rests on")
-    rationale: str = Field(description="one line")
+    content: str
+    support: list[int]
+    rationale: str
 
 
 class Reflection(_Answer):
@@ -109,8 +110,8 @@ class ReflectMaterial:
 class Digest(_Answer):
     """The answer of a digest: the same session told twice, at two lengths."""
 
-    short: str = Field(description="the gist, within the short limit")
-    long: str = Field(description="who wants what, decisions, changes and open ends, within the long limit")
+    short: str
+    long: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -157,13 +157,13 @@ def test_the_same_call_gives_the_same_bytes(options: dict[str, Any]) -> None:
 
 def test_times_are_utc_whatever_zone_the_database_speaks(claude: Any, standin: StandIn) -> None:
     here = claude()
-    say({"content": "I like tea.", "author": "ann", "occurred_at": datetime(2026, 1, 1, 20, tzinfo=UTC)})
+    [said] = say({"content": "I like tea.", "author": "ann", "occurred_at": datetime(2026, 1, 1, 20, tzinfo=UTC)})
     here.sql(f"ALTER DATABASE {here.name} SET timezone TO 'Asia/Tokyo'")
     runtime().database.dispose()
     assert "2026-01-01 20:00 ann: I like tea." in context().text
     work("derive_memory")
     assert "2026-01-01 ann: ann said: I like tea." in context().text
-    assert "2026-01-01T20:00:00Z ann (user): I like tea." in standin.counters.requests[0].text
+    assert f"\n2026-01-01\n[{said}] 20:00 ann: I like tea.\n" in standin.counters.requests[0].text
 
 
 # --- citations and forms ----------------------------------------------------------------------------------------------

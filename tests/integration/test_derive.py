@@ -345,6 +345,6 @@ def test_the_model_sees_a_few_messages_of_context_and_only_of_this_session(claud
     work("derive_memory")
     say("Four.")
     work("derive_memory")
-    shown = standin.counters.requests[-1].parts[0].splitlines()[1:-1]
+    shown = standin.counters.requests[-1].parts[0].splitlines()[2:-1]  # after the tag and the day
     assert [line.rpartition(": ")[2] for line in shown] == ["Two.", "Three.", "Four."]
     assert [line.startswith("(context) ") for line in shown] == [True, True, False]

@@ -14,6 +14,7 @@ from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, errand, pending, say, waiting, work
 from tests.standin import Call, StandIn, faults
+from tests.standin.answers import TOLD
 
 Claude = Callable[..., Deployment]
 
@@ -32,7 +33,7 @@ def calls(standin: StandIn) -> list[Call]:
 
 def shown(call: Call) -> list[str]:
     """What the lines of a digest call say."""
-    return [line.rpartition(": ")[2] for line in call.parts[0].partition("<transcript>\n")[2].splitlines()[:-1]]
+    return [line["text"] for line in TOLD.finditer(call.parts[0].partition("<transcript>\n")[2])]
 
 
 def standing(here: Deployment) -> list[tuple[Any, ...]]:

@@ -7,8 +7,10 @@ from typing import Any
 
 from tests.standin.ledger import Call
 
-# "[123] 2026-01-02T03:04:05Z ann (user): text"; context-only lines begin with "(context)" and do not match.
-LINE = re.compile(r"^\[(?P<id>\d+)\]\s+(?P<time>\S+)\s+(?P<author>.+?)\s+\((?P<role>\w+)\):\s?(?P<text>.*)$", re.M)
+# "[123] 03:04 ann: text", with the role behind the author when it is not "user"; context-only lines begin with
+# "(context)" and do not match. A digest's lines have no ids, and its facts are items: "- text".
+LINE = re.compile(r"^\[(?P<id>\d+)\] (?P<time>\S+) (?P<author>.+?)(?: \((?P<role>\w+)\))?: ?(?P<text>.*)$", re.M)
+TOLD = re.compile(r"^(?:- |(?:\[\d+\] )?\d[\dT:Z-]+ [^:\n]+: )(?P<text>.*)$", re.M)
 SUBJECTS = re.compile(r"subjects?\b[^:\n]*:(?P<names>.*)\Z", re.I | re.S)
 LONGEST_CONTENT = 240
 
@@ -52,7 +54,7 @@ def _observation(line: re.Match[str]) -> dict[str, Any]:
 def digest(call: Call) -> Any:
     """The beginning of what was said, at two lengths."""
     text = "\n".join(call.parts)
-    said = " ".join(line["text"] for line in LINE.finditer(text)) or " ".join(text.split())
+    said = " ".join(line["text"] for line in TOLD.finditer(text)) or " ".join(text.split())
     return {"short": said[:200].strip() or "Nothing was said.", "long": said[:800].strip() or "Nothing was said."}
 
 

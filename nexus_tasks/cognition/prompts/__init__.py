@@ -25,17 +25,24 @@ def instructions(purpose: Purpose) -> str:
     return (resources.files(__name__) / f"{purpose}.md").read_text(encoding="utf-8")
 
 
-def transcript(lines: Iterable[Line]) -> str:
-    """Messages as delimited data, one per line: ``[id] time author (role): text``; context-only ones say so.
+def transcript(lines: Iterable[Line], *, cited: bool = True) -> str:
+    """Messages as delimited data, one per line under the day they were said: ``[id] time author (role): text``.
 
-    Line breaks inside a message are indented, so that no content can pass for a line of the transcript.
+    The role ``user`` is left out. Context-only lines say so. Without ``cited`` there are no ids, and facts are items of
+    a list. Line breaks inside a message are indented, so that no content can pass for a line of the transcript.
     """
-    rendered = (
-        f"{'(context) ' if line.context_only else ''}[{line.id}] {moment(line.occurred_at)} "
-        f"{line.author} ({line.role}): {_indented(line.content)}"
-        for line in lines
-    )
-    return "\n".join(("<transcript>", *rendered, "</transcript>"))
+    rendered, today = ["<transcript>"], ""
+    for line in lines:
+        day, time = moment(line.occurred_at)[:10], moment(line.occurred_at)[11:16]
+        if day != today:
+            rendered.append(day)
+            today = day
+        role = "" if line.role in ("user", line.author) else f" ({line.role})"
+        before = f"[{line.id}] {time} {line.author}{role}: " if cited else f"{time} {line.author}{role}: "
+        if line.role == "fact" and not cited:
+            before = "- "
+        rendered.append(f"{'(context) ' if line.context_only else ''}{before}{_indented(line.content)}")
+    return "\n".join((*rendered, "</transcript>"))
 
 
 def moment(when: datetime) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from nexus_tasks.llm.anthropic.errors import redact
+from nexus_tasks.llm.anthropic.schema import answer_schema
 from nexus_tasks.llm.base import AnswerT, Completion, Purpose, Request, Usage
 from nexus_tasks.text import estimate_tokens
 
@@ -52,7 +52,7 @@ def request_params(request: Request[AnswerT], settings: Settings) -> dict[str, A
         "max_tokens": int(getattr(settings, f"max_tokens_{request.purpose}")),
         "system": [system],
         "messages": [{"role": "user", "content": content}],
-        "output_config": {"format": {"type": "json_schema", "schema": _schema(request.answer)}},
+        "output_config": {"format": {"type": "json_schema", "schema": answer_schema(request.answer)}},
     }
 
 
@@ -62,13 +62,6 @@ def _block(text: str) -> dict[str, Any]:
 
 def _mark(block: dict[str, Any]) -> None:
     block["cache_control"] = {"type": "ephemeral"}
-
-
-@lru_cache(maxsize=32)
-def _schema(answer: type[BaseModel]) -> dict[str, Any]:
-    import anthropic
-
-    return anthropic.transform_schema(answer)
 
 
 def completion(message: Message, request: Request[AnswerT], model: str, seconds: float) -> Completion[AnswerT]:

@@ -1,0 +1,44 @@
+"""The answer's schema as it is sent: every call pays for its text, so it says nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from pydantic import BaseModel
+
+# Pydantic's own additions, and bounds that structured output does not know: the answer is checked against them here.
+_SILENT = frozenset(("title", "default", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"))
+
+
+@lru_cache(maxsize=32)
+def answer_schema(answer: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema of ``answer`` for ``output_config``: definitions inlined, no titles, defaults or docstrings.
+
+    A field's own ``description`` stays: it is part of the prompt. Answers must not refer to themselves.
+    """
+    import anthropic
+
+    schema = answer.model_json_schema()
+    return anthropic.transform_schema(_short(schema, schema.get("$defs", {})))
+
+
+def _short(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    if "$ref" in schema:
+        target = definitions[schema["$ref"].rpartition("/")[2]]
+        kept = {"description": schema["description"]} if "description" in schema else {}
+        return _short(target, definitions) | kept
+    short: dict[str, Any] = {}
+    for name, value in schema.items():
+        if name in _SILENT or name == "$defs" or (name == "description" and schema.get("type") == "object"):
+            continue
+        if name == "properties":
+            short[name] = {field: _short(each, definitions) for field, each in value.items()}
+        elif isinstance(value, dict):
+            short[name] = _short(value, definitions)
+        elif name in ("anyOf", "allOf"):
+            short[name] = [_short(each, definitions) for each in value]
+        else:
+            short[name] = value
+    return short
