@@ -7,10 +7,12 @@ A :class:`Template` pays that once, and stays right whatever the deployment's se
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery, signals
@@ -19,13 +21,13 @@ from kombu.transport import redis
 
 from nexus_tasks.embedded.urls import celery_url
 from nexus_tasks.idempotency.claim import Wakeup
-from nexus_tasks.idempotency.request import VERSION, Request
+from nexus_tasks.idempotency.request import VERSION, Request, compact
 
 if TYPE_CHECKING:
     from nexus_tasks.idempotency.task import JobTask
 
 HEADER = "nexus"
-LONGEST_REPR = 1_024  # of the arguments that Flower shows, characters: Celery's own limit
+LONGEST_SHOWN = 1_024  # of the arguments, as Flower and the log show them, characters: Celery's own limit
 SLOTS = ("id", "published", "shown", "body", "tag")
 
 
@@ -36,8 +38,15 @@ def header(wakeup: Wakeup) -> dict[str, Any]:
 
 def is_plain(app: Celery) -> bool:
     """Whether nobody wants to see, or to change, every single message when it is sent."""
-    listening = signals.before_task_publish.receivers or signals.after_task_publish.receivers
-    return not (listening or app.conf.task_always_eager or app.conf.task_send_sent_event)
+    if signals.before_task_publish.receivers or signals.after_task_publish.receivers:
+        return False
+    changed = app.conf.changes  # a setting read through all of Celery's layers costs as much as half a round trip
+    return not any(changed.get(name, configured) for name, configured in _watching(app))
+
+
+@lru_cache(maxsize=8)
+def _watching(app: Celery) -> tuple[tuple[str, bool], ...]:
+    return tuple((name, bool(app.conf[name])) for name in ("task_always_eager", "task_send_sent_event"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +57,17 @@ class Wire:
     before: str
     after: str
     embed: str
+    tag: str  # of its maker: kombu's delivery tags are unique, and cost an UUID each
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def render(self, request: Request) -> tuple[str, str, str]:
         """The key of the list, and both halves of the message that wakes a worker for ``request``."""
         body = base64.b64encode(f"[[], {request.args}, {self.embed}]".encode())
         values = {
             "id": json.dumps(request.id),
-            "shown": json.dumps(_shown(json.loads(request.args))),
+            "shown": json.dumps(request.args[:LONGEST_SHOWN]),
             "body": f'"{body.decode()}"',
-            "tag": f'"{uuid.uuid4()}"',
+            "tag": f'"{self.tag}-{next(self.numbers)}"',
         }
         return self.queue, self.before % values, self.after % values
 
@@ -82,7 +93,7 @@ class Template:
             **header(wakeup),
             "id": wakeup.job_id,
             "root_id": wakeup.job_id,
-            "kwargsrepr": _shown(wakeup.args),
+            "kwargsrepr": compact(wakeup.args)[:LONGEST_SHOWN],
         }
         body = (), wakeup.args, self.embed
         producer.publish(body, headers=headers, **{**self.options, "correlation_id": wakeup.job_id, **options})
@@ -158,9 +169,4 @@ def _wire(producer: _Dictation, slots: Mapping[str, str]) -> Wire | None:
     for name in ("id", "shown", "body", "tag"):
         text = text.replace(f'"{slots[name]}"', f"%({name})s")
     before, _, after = text.partition(slots["published"])
-    return Wire(queue=queue, before=before, after=after, embed=json.dumps(producer.embed))
-
-
-def _shown(args: Mapping[str, Any]) -> str:
-    text = repr(dict(args))
-    return text if len(text) <= LONGEST_REPR else f"{text[:LONGEST_REPR]}…"
+    return Wire(queue=queue, before=before, after=after, embed=json.dumps(producer.embed), tag=slots["tag"])

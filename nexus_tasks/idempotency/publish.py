@@ -34,7 +34,10 @@ def enqueue(app: Celery, requests: Sequence[Request], **options: Any) -> list[Ti
     messages: list[tuple[str, str, str] | None] | None = None
     if not options and is_plain(app):
         templates = {kind: template_of(app, kind) for kind in {request.kind for request in requests}}
-        messages = [made.render(request) if (made := templates[request.kind]) else None for request in requests]
+        messages = [
+            made.render(request) if (made := templates[request.kind]) and not request.delay else None
+            for request in requests
+        ]
     tickets = binding().claims.claim(requests, messages)
     publish(app, [ticket.wakeup for ticket in tickets if ticket.wakeup], **options)
     return tickets

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from pydantic_core import to_json
+
 # Raised when the meaning of a claim's fields or of a message changes; an older worker leaves newer claims alone.
 VERSION = 1
 
@@ -56,11 +58,15 @@ class Request:
             "urgency": self.flags.urgency,
         }
         del fields["flags"]
-        return json.dumps(fields)
+        return to_json(fields).decode()
 
     def renewed(self) -> Request:
         """The same request, past the done marker and setting no flag: how reconcile, erasure and replay ask."""
         return replace(self, anew=True, flags=Flags())
+
+
+# An encoder of its own: json.dumps makes a new one for every call with options.
+compact = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
 
 
 def claim_key(prefix: str, kind: str, scope: str) -> str:
@@ -76,8 +82,7 @@ def canonical(value: Mapping[str, Any]) -> str:
     """
     kept = {name: item for name, item in value.items() if item is not None}
     _refuse_floats(kept)
-    text = json.dumps(kept, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return unicodedata.normalize("NFC", text)
+    return unicodedata.normalize("NFC", compact(kept))
 
 
 def _refuse_floats(value: Any) -> None:

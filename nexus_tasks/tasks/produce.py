@@ -9,13 +9,11 @@ from itertools import islice
 from nexus_tasks.celery import app
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.result import JobResult
-from nexus_tasks.idempotency.task import task_of
+from nexus_tasks.idempotency.task import AT_ONCE, task_of
 from nexus_tasks.storage.messages import Stored
 from nexus_tasks.tasks import derive_memory, digest_session, follow_up
 from nexus_tasks.tasks.runtime import runtime
 
-# Claims are made this many at a time: Redis serves nobody else during a script.
-AT_ONCE = 500
 # Messages of one call wait at least this long to be taken along by the first of them, seconds.
 SHORTEST_WAIT = 5.0
 

@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 from celery import signals
+from kombu import Producer
+from kombu.exceptions import OperationalError
 
 from nexus_tasks.celery import app
+from nexus_tasks.errors import InvalidInput, QueueUnavailable
 from nexus_tasks.idempotency import publish as publishing
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Wakeup
 from nexus_tasks.idempotency.publish import publish, template_of
+from nexus_tasks.idempotency.sweep import Sweeper
 from tests.deployment import Deployment
+from tests.integration.claiming import Bench
 from tests.integration.jobkinds import Play, play, play_once, work
 
 AWKWARD = 'ann%s "quoted" \\ 漢字 %(id)s\n'
@@ -117,3 +122,59 @@ def test_messages_may_be_elsewhere_than_claims(elsewhere: Deployment) -> None:
 
 def claim_key(name: str) -> str:
     return binding().claims.key(play.request_for(Play(name=name)))
+
+
+def test_many_jobs_are_asked_for_at_once(here: Deployment) -> None:
+    first = play.delay(name="0")
+    results = play.enqueue_many([{"name": str(n)} for n in range(1_201)])
+    assert [result.created for result in results] == [False] + [True] * 1_200
+    assert results[0].id == first.id
+    messages = queued(here)
+    assert [message["headers"]["id"] for message in messages] == [result.id for result in results]
+    assert len({message["properties"]["delivery_tag"] for message in messages}) == 1_201
+    assert binding().claims.counts("acme") == {"pending": 1_201}
+
+
+def test_one_bad_call_among_many_queues_nothing(here: Deployment) -> None:
+    with pytest.raises(InvalidInput, match=r"calls\[1\]: play: .*colour"):
+        play.enqueue_many([{"name": "a"}, {"name": "b", "colour": "red"}])
+    assert binding().claims.counts("acme") == {}
+    assert queued(here) == []
+
+
+def test_a_bulk_that_breaks_off_loses_and_doubles_nothing(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [{"name": str(n)} for n in range(700)]
+    ask, asked = binding().claims.claim, []
+
+    def breaks_off(requests: Any, messages: Any = None) -> Any:
+        asked.append(len(requests))
+        if len(asked) == 2:
+            raise QueueUnavailable
+        return ask(requests, messages)
+
+    monkeypatch.setattr(binding().claims, "claim", breaks_off)
+    with pytest.raises(QueueUnavailable):
+        play.enqueue_many(calls)
+    assert binding().claims.counts("acme") == {"pending": 500}
+    results = play.enqueue_many(calls)
+    assert sum(result.created for result in results) == 200
+    assert len(queued(here)) == 700
+
+
+def test_in_two_steps_a_lost_message_is_sent_by_the_sweep(
+    elsewhere: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Producer, "publish", _away)
+    play.enqueue_many([{"name": str(n)} for n in range(3)])
+    assert binding().claims.counts("acme") == {"pending": 3}
+    monkeypatch.undo()
+    Bench(binding().claims).jump(11)
+    Sweeper(app, binding()).tick()
+    client = elsewhere.redis()
+    client.execute_command("SELECT", 1)
+    assert client.llen(f"{elsewhere.name}:celery:maintenance") == 3
+    client.delete(f"{elsewhere.name}:celery:maintenance")
+
+
+def _away(*_args: object, **_options: object) -> None:
+    raise OperationalError("away")
