@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from kombu.utils.json import loads as read_json
+
 from nexus_tasks.idempotency.request import Flags
 
 # Fields that a transition writes by itself when a run starts.
@@ -35,7 +37,11 @@ class Begun(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Wakeup:
-    """The message that wakes a worker for a claim. Losing it or receiving it twice never matters."""
+    """The message that wakes a worker for a claim. Losing it or receiving it twice never matters.
+
+    That of a canvas delivery bears the delivery's id and its ``options`` (chord, links); once the runs that it waits
+    for have ended, also the ``outcome``: the status and the id of the job that did the work.
+    """
 
     key: str
     job_id: str
@@ -44,11 +50,13 @@ class Wakeup:
     args: Mapping[str, Any]
     published_at: str
     namespace: str
+    options: Mapping[str, Any] | None = None
+    outcome: tuple[str, str] | None = None
 
     @classmethod
     def parse(cls, row: list[str]) -> Wakeup:
-        """From the list that ``wakeup`` in ``common.lua`` returns."""
-        key, job_id, kind, queue, args, published_at, namespace = row
+        """From the list that ``wakeup`` or ``settlement`` in ``common.lua`` returns."""
+        key, job_id, kind, queue, args, published_at, namespace, *canvas = row
         return cls(
             key=key,
             job_id=job_id,
@@ -57,6 +65,8 @@ class Wakeup:
             args=json.loads(args),
             published_at=published_at,
             namespace=namespace,
+            options=read_json(canvas[0]) if canvas else None,
+            outcome=(canvas[1], canvas[2]) if canvas else None,
         )
 
 

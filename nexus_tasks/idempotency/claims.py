@@ -116,9 +116,12 @@ class Claims:
         lost = self._run("renew", [claim.key for claim in running], _ms(lease), *args)
         return [running[position - 1] for position in lost]
 
-    def finish(self, claims: Sequence[Claim], statuses: Sequence[str]) -> list[Wakeup]:
-        """End the run of ``claims``, each with its status (``dead`` after its dead letter is committed)."""
-        _, wakeups = self._run("finish", [c.key for c in claims], claims[0].token, *statuses)
+    def finish(self, claims: Sequence[Claim], statuses: Sequence[str], *, delivery: str = "") -> list[Wakeup]:
+        """End the run of ``claims``, each with its status (``dead`` after its dead letter is committed).
+
+        ``delivery`` is the canvas delivery that the caller goes on to complete itself.
+        """
+        _, wakeups = self._run("finish", [c.key for c in claims], claims[0].token, delivery, *statuses)
         return [Wakeup.parse(row) for row in wakeups]
 
     def wait(
@@ -145,10 +148,26 @@ class Claims:
         rows = self._run("hurry", [self.key(r) for r in requests], reason, whose, limit)
         return [Wakeup.parse(row) for row in rows]
 
-    def drop(self, key: str, *, job_id: str = "") -> tuple[bool, list[Wakeup]]:
-        """Remove a claim in any state; with ``job_id`` only while the claim has that id."""
-        dropped, wakeups = self._run("drop", [key], job_id)
+    def drop(self, key: str, *, job_id: str = "", delivery: str = "") -> tuple[bool, list[Wakeup]]:
+        """Remove a claim in any state; with ``job_id`` only while the claim has that id.
+
+        ``delivery`` is a canvas delivery that was revoked: it no longer waits for anything, whatever its claim does.
+        """
+        dropped, wakeups = self._run("drop", [key], job_id, delivery)
         return bool(dropped), [Wakeup.parse(row) for row in wakeups]
+
+    # --- canvas deliveries --------------------------------------------------------------------------------------------
+    def answer(self, delivery: str, *, queue: str, published_at: str = "") -> tuple[str, str] | None:
+        """How the runs that a canvas delivery waits for have ended: status, and the id of the job that did the work.
+
+        ``None`` while they have not, or when another message of the delivery has had the answer.
+        """
+        found = self._run("answer", [], delivery, queue, published_at or 0)
+        return (found[0], found[1]) if found else None
+
+    def account(self, delivery: str) -> None:
+        """Celery has accounted for a canvas delivery that was answered."""
+        self._run("account", [], delivery)
 
     # --- the sweep ----------------------------------------------------------------------------------------------------
     def lock(self, name: str, token: str, *, seconds: int) -> bool:
@@ -204,6 +223,11 @@ class Claims:
             "sweep_lost", [], queue, int(empty), limit, _ms(grace), _ms(longest), attempts, token, _ms(lease)
         )
         return self._claims(dead), [Wakeup.parse(row) for row in wakeups]
+
+    def sweep_settle(self, queue: str, limit: int, *, empty: bool, grace: float, longest: float) -> list[Wakeup]:
+        """Canvas deliveries of ``queue`` that have their answer, and whose message is lost or whose worker died."""
+        rows = self._run("sweep_settle", [], queue, int(empty), limit, _ms(grace), _ms(longest))
+        return [Wakeup.parse(row) for row in rows]
 
     def _claims(self, rows: Sequence[Row]) -> list[Claim]:
         found = []

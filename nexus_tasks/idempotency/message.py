@@ -33,7 +33,12 @@ SLOTS = ("id", "published", "shown", "body", "tag")
 
 def header(wakeup: Wakeup) -> dict[str, Any]:
     """What a message tells the worker beside the task's arguments."""
-    return {HEADER: {"version": VERSION, "published_at": wakeup.published_at}}
+    told: dict[str, Any] = {"version": VERSION, "published_at": wakeup.published_at}
+    if wakeup.options is not None:
+        told["canvas"] = True
+    if wakeup.outcome is not None:
+        told["status"], told["job_id"] = wakeup.outcome
+    return {HEADER: told}
 
 
 def is_plain(app: Celery) -> bool:

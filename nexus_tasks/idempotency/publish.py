@@ -61,7 +61,7 @@ def publish(app: Celery, wakeups: Iterable[Wakeup], **options: Any) -> int:
             with producer.batch():
                 for wakeup in rest:
                     template = template_of(app, wakeup.kind)
-                    if template and template.queue == wakeup.queue:
+                    if template and template.queue == wakeup.queue and wakeup.options is None:
                         template.publish(producer, wakeup, **retry)
                         sent += 1
                     else:

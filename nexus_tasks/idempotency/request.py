@@ -27,6 +27,16 @@ class Flags:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """A message that Celery itself waits for: a member of a chord or chain, or one with links. See ``canvas.py``."""
+
+    id: str
+    options: str  # its chord, links and the like, canonical JSON
+    parts: int = 1  # how many requests it stands for
+    first: bool = True  # of these
+
+
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """One request for a job, ready to be claimed. ``scope`` and ``args`` are canonical JSON."""
 
@@ -42,6 +52,7 @@ class Request:
     delay: float = 0.0  # seconds
     wait_reason: str = "delay"
     anew: bool = False
+    delivery: Delivery | None = None
 
     def key(self, prefix: str) -> str:
         """The idempotency key: ``<prefix>:job:<kind>:<sha256 of the canonical scope>``."""
@@ -57,7 +68,9 @@ class Request:
             "reasons": ",".join(self.flags.reasons),
             "urgency": self.flags.urgency,
         }
-        del fields["flags"]
+        del fields["flags"], fields["delivery"]
+        if self.delivery:
+            fields["delivery"] = self.delivery.__dict__
         return to_json(fields).decode()
 
     def renewed(self) -> Request:

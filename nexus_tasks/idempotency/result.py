@@ -18,7 +18,11 @@ _FIRST_LOOK, _LONGEST_PAUSE = 0.02, 0.5
 
 
 class JobResult(AsyncResult):  # type: ignore[misc]
-    """A job that was asked for. ``id`` is that of the job which does the work: the waiting one's for a duplicate."""
+    """A job that was asked for. ``job_id`` is that of the job which does the work: the waiting one's for a duplicate.
+
+    So is ``id``, unless Celery waits for this very message (a chord, a link, an explicit task_id): then it is the
+    message's own, which Celery's results and ``revoke`` go by.
+    """
 
     def __init__(
         self,
@@ -31,6 +35,7 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         super().__init__(id, **options)
+        self.job_id = str(id)
         self.outcome = outcome
         self.kind = kind
         self.scope = scope
@@ -67,7 +72,7 @@ class JobResult(AsyncResult):  # type: ignore[misc]
             if outcome:
                 return outcome
             if deadline is not None and time.monotonic() >= deadline:
-                raise WaitTimeout(f"{self.kind} {self.id} has not ended in time.")
+                raise WaitTimeout(f"{self.kind} {self.job_id} has not ended in time.")
             time.sleep(pause if deadline is None else min(pause, max(deadline - time.monotonic(), 0.0)))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
@@ -77,10 +82,10 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         # Order matters: a claim that is seen absent first has its run row already.
         key = claim_key(bound.claims.prefix, self.kind, self.scope)
         claim = bound.claims.get(key)
-        mine = claim and self.id in (claim.job_id, claim.rerun_id, *claim.also)
+        mine = claim and self.job_id in (claim.job_id, claim.rerun_id, *claim.also)
         marker = None if claim else bound.claims.marker(key)
-        outcome = bound.storage.outcome(str(self.id), self.kind, self.scope, self._asked_at)
-        if outcome and (outcome.job_id == self.id or not mine):
+        outcome = bound.storage.outcome(self.job_id, self.kind, self.scope, self._asked_at)
+        if outcome and (outcome.job_id == self.job_id or not mine):
             return outcome
         if marker:  # dropped, or of a kind that writes no run rows
             return JobOutcome(status=cast(Status, marker[1]), job_id=marker[0])

@@ -44,6 +44,7 @@ class Run:
     requests: list[Request]
     settle: Callable[[Sequence[Claim], JobOutcome], None]
     eager: bool = False
+    delivery: str = ""  # the canvas delivery that started it, and is completed by whoever performs it
     lost: threading.Event = field(default_factory=threading.Event)
 
     @property

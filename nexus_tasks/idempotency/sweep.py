@@ -140,6 +140,8 @@ class Sweeper:
             log.warning("%d messages of queue %s were lost and are sent again.", len(wakeups), queue)
         publish(self.app, wakeups)
         self._bury(dead)
+        settling = self.claims.sweep_settle(queue, AT_ONCE, empty=empty, grace=GRACE, longest=LONGEST_GRACE)
+        publish(self.app, settling)
 
     def _empty(self, queues: Sequence[str]) -> set[str]:
         """Those of ``queues`` that hold no message; none of them while the broker does not answer."""

@@ -13,7 +13,8 @@ from celery import Celery, Task
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nexus_tasks.celery import app
-from nexus_tasks.errors import ConfigurationError, InvalidInput, UnsupportedOption, faults
+from nexus_tasks.errors import ConfigurationError, InvalidInput, JobFailed, UnsupportedOption, faults
+from nexus_tasks.idempotency import canvas
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim, Claimed, Ticket, Wakeup
 from nexus_tasks.idempotency.message import HEADER, header
@@ -51,6 +52,7 @@ class JobTask(Task):  # type: ignore[misc]
     """A Celery task with an idempotency key. Declared with :func:`job`, never subclassed by hand."""
 
     abstract = True
+    throws = (JobFailed,)  # expected: a dead letter was logged when it was written
     typing = False  # the arguments are checked by their model, with better messages
     arguments: type[Arguments]
     job_queue: str
@@ -135,8 +137,14 @@ class JobTask(Task):  # type: ignore[misc]
             self.request_for(one, job_id=task_id if i == 0 else None, delay=max(delay, 0.0))
             for i, one in enumerate(each)
         ]
-        tickets = self.enqueue(requests, **options)
+        if waited_for := canvas.is_canvas(task_id, options):
+            self._check_queue()
+            tickets = canvas.ask(self, requests, options)
+        else:
+            tickets = self.enqueue(requests, **options)
         result = self._joined(requests, tickets)
+        if waited_for:
+            result.id = requests[0].id
         result.ignored = options.get("ignore_result", self.ignore_result)
         return result
 
@@ -172,14 +180,20 @@ class JobTask(Task):  # type: ignore[misc]
             ConfigurationError: no worker could read the kind's queue; nothing was queued.
             QueueUnavailable: Redis does not answer; nothing was queued.
         """
+        self._check_queue()
+        return enqueue(self.app, requests, **options)
+
+    def _check_queue(self) -> None:
         if self.job_queue not in self.app.amqp.queues and not self.app.conf.task_create_missing_queues:
             raise ConfigurationError(f"{self.kind} has a queue that is not in task_queues: {self.job_queue!r}.")
-        return enqueue(self.app, requests, **options)
 
     def send(self, wakeup: Wakeup, **options: Any) -> None:
         """Publish one wake-up, past the claim: it has one already."""
         # A claim made by a release whose queue is gone travels in today's.
         queue = wakeup.queue if wakeup.queue in self.app.amqp.queues else self.job_queue
+        options = {**(wakeup.options or {}), **options}
+        if wakeup.outcome:
+            options["add_to_parent"] = False  # whose run has ended here is not who asked for it
         super().apply_async(
             kwargs=dict(wakeup.args),
             task_id=wakeup.job_id,
@@ -232,20 +246,32 @@ class JobTask(Task):  # type: ignore[misc]
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run the job under its claim; returns its outcome as Celery's result."""
-        delivered = (self.request.headers or {}).get(HEADER) or self.request.get(HEADER) or {}
+        told = self._told()
         request = self.request_for(self.load(self._named(args, kwargs)), job_id=self.request.id)
-        outcome = work(
-            self,
-            request,
-            published_at=str(delivered.get("published_at", "")),
-            eager=bool(self.request.is_eager or self.request.called_directly),
-        )
+        if told.get("canvas"):
+            outcome = canvas.deliver(self, request, told)
+        else:
+            eager = bool(self.request.is_eager or self.request.called_directly)
+            outcome = work(self, request, published_at=str(told.get("published_at", "")), eager=eager)
+            if eager and self.app.conf.task_always_eager:
+                canvas.alive_or_raise(self, request, outcome)
         return {
             "status": outcome.status,
             "job_id": outcome.job_id,
             "reasons": list(outcome.reasons),
             **dict(outcome.details),
         }
+
+    def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:  # noqa: ARG002
+        """Celery's hook after it has stored the result, counted the chord's part and sent the links."""
+        if self._told().get("canvas"):
+            canvas.accounted(task_id)
+
+    def _told(self) -> Mapping[str, Any]:
+        """What the message says beside the arguments; nothing when there was no message."""
+        if self.request.is_eager or self.request.called_directly:
+            return {}
+        return (self.request.headers or {}).get(HEADER) or self.request.get(HEADER) or {}
 
 
 def task_of(celery: Celery, kind: str) -> JobTask:

@@ -8,20 +8,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from celery.exceptions import Ignore
 
 from nexus_tasks.errors import NexusError, QueueUnavailable, Transient
 from nexus_tasks.idempotency.apart import perform_apart
 from nexus_tasks.idempotency.binding import binding
-from nexus_tasks.idempotency.claim import Claim, Wakeup
+from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Wakeup
 from nexus_tasks.idempotency.heartbeat import heartbeat
 from nexus_tasks.idempotency.policy import Decision, decide, retry_later
 from nexus_tasks.idempotency.publish import publish
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.run import ALONE_FROM, Run, Superseded, new_token
-from nexus_tasks.types import JobOutcome, clean_text
+from nexus_tasks.types import JobOutcome, Status, clean_text
 
 if TYPE_CHECKING:
     from nexus_tasks.idempotency.task import JobTask
@@ -35,15 +35,13 @@ _TRY_AGAIN = 0.5  # seconds between attempts to record a run's end
 def work(task: JobTask, request: Request, *, published_at: str, eager: bool) -> JobOutcome:
     """Run the job that ``request`` stands for, if its claim is free; every way it may end is recorded in the claim."""
     try:
-        bound = binding()
-        begun, claim = bound.claims.begin(
-            request,
-            new_token(),
-            lease=bound.lease,
-            cap=bound.storage.cap(request.namespace),
-            gathers=task.gathers,
-            published_at=published_at,
-        )
+        begun, claim = _begin(task, request, published_at)
+        if eager and begun is Begun.STALE:
+            # Whoever performs a job on the spot asks for it anew, as `.delay()` does.
+            [ticket] = binding().claims.claim([request])
+            if ticket.outcome is Claimed.DONE:
+                return _served(request, ticket.job_id)
+            begun, claim = _begin(task, request, published_at)
     except NexusError as error:
         # The claim stays pending; once Redis answers, the sweep finds that this message is lost and sends another.
         log.warning("Job %s was not begun: %s", request.id, error)
@@ -60,16 +58,37 @@ def work(task: JobTask, request: Request, *, published_at: str, eager: bool) -> 
         return perform(task, run)
 
 
+def _begin(task: JobTask, request: Request, published_at: str) -> tuple[Begun, Claim | None]:
+    bound = binding()
+    return bound.claims.begin(
+        request,
+        new_token(),
+        lease=bound.lease,
+        cap=bound.storage.cap(request.namespace),
+        gathers=task.gathers,
+        published_at=published_at,
+    )
+
+
+def _served(request: Request, job_id: str) -> JobOutcome:
+    """How the run ended that has served this request already."""
+    claims = binding().claims
+    marker = claims.marker(claims.key(request))
+    return JobOutcome(status=cast(Status, marker[1] if marker else "completed"), job_id=job_id)
+
+
 def run_of(task: JobTask, claim: Claim, request: Request, *, eager: bool = False) -> Run:
     """The run that a claim's token stands for."""
     bound = binding()
+    delivery = request.delivery.id if request.delivery else ""
     return Run(
         store=bound.claims,
         lease=bound.lease,
         claims=[claim],
         requests=[request],
-        settle=lambda claims, outcome: _finish(task, claims, outcome),
+        settle=lambda claims, outcome: _finish(task, claims, outcome, delivery=delivery),
         eager=eager,
+        delivery=delivery,
     )
 
 
@@ -101,7 +120,7 @@ def perform(task: JobTask, run: Run) -> JobOutcome:
         if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
             raise
         return outcome
-    _finish(task, run.claims, outcome)
+    _finish(task, run.claims, outcome, delivery=run.delivery)
     return replace(outcome, job_id=lead.job_id, reasons=lead.flags.reasons)
 
 
@@ -124,7 +143,7 @@ def _failed(task: JobTask, run: Run, error: BaseException) -> JobOutcome:
     others = [claim for claim in run.claims if not decisions[claim.key].dead]
     if others:
         _wait(task, others, decisions[others[0].key], error)
-    if dying and _buried(task, dying, error):
+    if dying and _buried(task, dying, error, run.delivery):
         return JobOutcome(status="dead", job_id=lead.job_id)
     return JobOutcome(status="superseded", job_id=lead.job_id, details={"waits": str(error)})
 
@@ -149,7 +168,7 @@ def _wait(task: JobTask, claims: Sequence[Claim], decision: Decision, error: Bas
     _settle(task, claims, transition)
 
 
-def _buried(task: JobTask, claims: Sequence[Claim], error: BaseException) -> bool:
+def _buried(task: JobTask, claims: Sequence[Claim], error: BaseException, delivery: str) -> bool:
     """Commit the dead letters of those claims that are still this run's, then end them; ``False``: not now."""
     bound = binding()
     try:
@@ -162,12 +181,15 @@ def _buried(task: JobTask, claims: Sequence[Claim], error: BaseException) -> boo
         log.warning("A dead letter of %s was not written, the job tries again: %s", task.kind, unwritten)
         _wait(task, claims, retry_later(claims[0], type(unwritten).__name__), unwritten)
         return False
-    _finish(task, claims, JobOutcome(status="dead"))
+    _finish(task, claims, JobOutcome(status="dead"), delivery=delivery)
     return bool(claims)
 
 
-def _finish(task: JobTask, claims: Sequence[Claim], outcome: JobOutcome) -> None:
-    _settle(task, claims, lambda ended: binding().claims.finish(ended, [outcome.status] * len(ended)))
+def _finish(task: JobTask, claims: Sequence[Claim], outcome: JobOutcome, *, delivery: str = "") -> None:
+    def transition(ended: Sequence[Claim]) -> Sequence[Wakeup]:
+        return binding().claims.finish(ended, [outcome.status] * len(ended), delivery=delivery)
+
+    _settle(task, claims, transition)
 
 
 def _settle(task: JobTask, claims: Sequence[Claim], transition: Callable[[Sequence[Claim]], Sequence[Wakeup]]) -> None:

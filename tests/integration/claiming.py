@@ -20,7 +20,7 @@ import redis
 from nexus_tasks.embedded import Endpoints
 from nexus_tasks.idempotency.claim import Begun, Claim, Wakeup
 from nexus_tasks.idempotency.claims import Claims
-from nexus_tasks.idempotency.request import Flags, Request, WhileRunning, canonical
+from nexus_tasks.idempotency.request import Delivery, Flags, Request, WhileRunning, canonical
 
 LEASE = 10.0
 ATTEMPTS = 5
@@ -35,7 +35,8 @@ ONLY_IN = {
 # The claims' own keys: Celery's messages and what a test notes have the same prefix.
 _OURS = """
 local ours = {}
-for name in string.gmatch('job done due leases published delivered count waits paused queues', '%S+') do
+local names = 'job done due leases published delivered count waits paused queues parked delivery settle'
+for name in string.gmatch(names, '%S+') do
   ours[name] = true
 end
 local function keys(prefix)
@@ -71,6 +72,10 @@ for _, key in ipairs(keys(prefix)) do
       local at = redis.call('HGET', key, name)
       if at then redis.call('HSET', key, name, earlier(at)) end
     end
+  elseif string.find(key, prefix .. ':delivery:', 1, true) == 1 then
+    local at, ttl = redis.call('HGET', key, 'published_at'), redis.call('PTTL', key)
+    if at then redis.call('HSET', key, 'published_at', earlier(at)) end
+    if ttl > 0 then redis.call('PEXPIRE', key, ttl - ms) end
   elseif kind == 'zset' then
     local members = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
     for i = 1, #members, 2 do redis.call('ZADD', key, earlier(members[i + 1]), members[i]) end
@@ -156,6 +161,10 @@ class Bench:
         """The first half of a sweep, due at once."""
         return self.claims.sweep_leases(500, attempts=attempts, token=token, lease=LEASE, jitter=0.0)
 
+    def sweep_settle(self, queue: str = "maintenance", *, empty: bool = True) -> list[Wakeup]:
+        """Canvas deliveries that are to be completed and whose message is lost."""
+        return self.claims.sweep_settle(queue, 500, empty=empty, grace=GRACE, longest=LONGEST)
+
     def sweep_lost(
         self, queue: str = "maintenance", *, empty: bool = True, token: str = "sweep", limit: int = 500
     ) -> tuple[list[Claim], list[Wakeup]]:
@@ -221,14 +230,37 @@ class Bench:
             counts[f"{prefix}:count:{claim['namespace']}"][state] += 1
             counts[f"{prefix}:count:{claim['namespace']}"]["slots"] += "slot" in claim
         written = {key: value for key, value in dump.items() if isinstance(value, Mapping) and key not in claims}
+        deliveries = self._audit_deliveries(claims, written, indexes)
         for key, members in indexes.items():
             assert written.get(key) == members, f"{key}: {written.get(key)} instead of {members}"
         for key, truth in counts.items():
             said = {name: int(number) for name, number in written.get(key, {}).items()}
             assert said == +truth, f"{key}: {said} instead of {dict(+truth)}"
-        left = [key for key in written if key not in indexes and key not in counts and ":paused:" not in key]
+        known = {*indexes, *counts, *deliveries}
+        left = [key for key in written if key not in known and ":paused:" not in key]
         assert not left, f"indexes and counters of nothing: {left}"
         return claims
+
+    def _audit_deliveries(
+        self, claims: Mapping[str, Any], written: Mapping[str, Any], indexes: dict[str, dict[str, float]]
+    ) -> set[str]:
+        """Every canvas delivery is parked for as many runs to come as it waits for, or stands in the settle list."""
+        prefix, found, waits = self.claims.prefix, set(), Counter[str]()
+        for key in [key for key in written if key.startswith(f"{prefix}:parked:")]:
+            claim = claims.get(key.replace(":parked:", ":job:", 1))
+            assert claim, f"{key}: {written[key]} is parked with nothing"
+            to_come = {claim["id"], claim.get("rerun_id"), *claim.get("also", "").split(",")}
+            assert set(written[key].values()) <= to_come, (written[key], claim)
+            waits.update(list(written[key]))
+            found.add(key)
+        for key in [key for key in written if key.startswith(f"{prefix}:delivery:")]:
+            record, name = written[key], key.removeprefix(f"{prefix}:delivery:")
+            assert waits[name] == int(record["parts"]), (name, record, waits)
+            if record["parts"] == "0":
+                grown = min(GRACE * 2 ** int(record.get("republished", 0)), LONGEST) - GRACE
+                indexes[f"{prefix}:settle:{record['queue']}"][name] = float(record["published_at"]) + grown * 1000
+            found.add(key)
+        return found
 
 
 @contextmanager
@@ -245,6 +277,13 @@ def new_bench(servers: Endpoints) -> Iterator[Bench]:
 def tagged(request: Request, *reasons: str, **flags: Any) -> Request:
     """The same request from another caller: an id of its own, and these reasons."""
     return replace(request, id=f"r-{uuid.uuid4().hex[:8]}", flags=Flags(reasons=reasons, **flags))
+
+
+def waited_for(request: Request, *, of: Request | None = None, parts: int = 1) -> Request:
+    """The same request as a canvas delivery; ``of`` makes it another part of that one's delivery."""
+    first = of or request
+    delivery = Delivery(id=first.id, options='{"chain": []}', parts=parts, first=of is None)
+    return replace(request, delivery=delivery)
 
 
 def scope_of(claim: Claim) -> str:

@@ -6,6 +6,7 @@ process a function in ``BODIES``. Every attempt is noted in Redis, with the proc
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -97,6 +98,20 @@ def play_together(run: Run, arguments: Play) -> JobOutcome:
 def play_nowhere(run: Run, arguments: Play) -> JobOutcome:
     """Its queue does not exist."""
     return perform(run, arguments)  # type: ignore[no-any-return]
+
+
+@app.task(name="tests.note")
+def note(*given: Any, name: str) -> str:
+    """No job: a plain Celery task that notes that it was called, and with what. For links and bodies."""
+    claims = runtime().claims
+    claims.redis.rpush(f"{claims.prefix}:test:heard:{name}", json.dumps(given, default=str))
+    return name
+
+
+def heard(name: str) -> list[list[Any]]:
+    """What each call of :func:`note` was given."""
+    claims = runtime().claims
+    return [json.loads(row) for row in claims.redis.lrange(f"{claims.prefix}:test:heard:{name}", 0, -1)]
 
 
 def attempts(name: str = "a") -> list[tuple[int, str]]:

@@ -2,6 +2,8 @@
 -- with id, kind, namespace, queue, scope, args, version, force, reasons, urgency, delay (ms), while_running (drop|rerun),
 -- immutable, anew; then the broker's list (a key), and both halves of the message around its published_at, with which a
 -- new job's wake-up is pushed right here. Without a list ('') the caller publishes it.
+-- A canvas delivery also has `delivery`: id, options, parts (how many requests it stands for), first. Each part is parked
+-- for the run that answers it; where that run is done the delivery is settled at once.
 -- Returns per request {outcome, job id, wake-up or false}; outcome ENQUEUED, MERGED, RERUN, RUNNING or DONE.
 
 local function claim(key, request)
@@ -9,8 +11,16 @@ local function claim(key, request)
   local delay = number(request.delay)
   if not state then
     local id, status = done(key)
-    if id and request.immutable and not request.anew and status ~= 'dropped' then return { 'DONE', id, false } end
+    if id and request.immutable and not request.anew and status ~= 'dropped' then
+      local wakeups = {}
+      if request.delivery then
+        record(request)
+        settle(request.delivery.id, status, id, wakeups, '')
+      end
+      return { 'DONE', id, wakeups[1] or false }
+    end
     create(key, request)
+    park(key, request, request.id)
     merge(key, request.force, request.reasons, request.urgency)
     if delay > 0 then
       to_waiting(key, request.wait_reason, now + delay, '')
@@ -18,14 +28,19 @@ local function claim(key, request)
     end
     return { 'ENQUEUED', request.id, to_pending(key) }
   end
-  if state == 'running' and request.while_running == 'drop' then return { 'RUNNING', field(key, 'id'), false } end
+  if state == 'running' and request.while_running == 'drop' then
+    park(key, request, field(key, 'id'))
+    return { 'RUNNING', field(key, 'id'), false }
+  end
   if not request.anew then merge(key, request.force, request.reasons, request.urgency) end
   if state == 'running' then
     if request.anew then return { 'RUNNING', field(key, 'id'), false } end
     redis.call('HSETNX', key, 'rerun_id', request.id)
+    park(key, request, field(key, 'rerun_id'))
     return { 'RERUN', field(key, 'rerun_id'), false }
   end
   local id = field(key, 'id')
+  park(key, request, id)
   if state == 'waiting' then
     -- A delay that a caller chose gives way to an earlier request; any other wait has its own reason to last.
     local due = number(field(key, 'due_at'))

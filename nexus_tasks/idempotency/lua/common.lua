@@ -16,10 +16,19 @@
 --   <prefix>:waits:<reason>:<whose>  zset    claims waiting for that reason, by enqueued_at; whose: the namespace, or
 --                                            for `pause` the kind
 --   <prefix>:paused:<kind>           hash    why and since when no job of this kind runs
+--
+-- A canvas delivery is a message with a chord, a link or the like: a request that Celery itself waits for.
+--
+--   <prefix>:parked:<kind>:<hash>    hash    deliveries that wait for a run of this claim: their id -> the run's job id
+--   <prefix>:delivery:<id>           hash    a delivery until Celery has accounted for it. kind, namespace, queue, args,
+--                                            options (JSON); parts: runs it still waits for; then status and job_id:
+--                                            how they ended; published_at, republished; taken: a worker completes it
+--   <prefix>:settle:<queue>          zset    deliveries whose runs have ended, by published_at as in `published`
 
 local prefix = ARGV[1]
 local DONE_SECONDS = 900
 local DROPPED_SECONDS = 86400
+local SETTLE_SECONDS = 7 * 86400 -- as long as Celery keeps a chord
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -164,21 +173,95 @@ local function flags_from_run(key)
   if f[4] then redis.call('HSET', key, 'also', f[5] and (f[5] .. ',' .. f[4]) or f[4]) end
 end
 
--- Ends the claim's run: the rerun that was asked for becomes the claim's next life, else a marker stays behind.
--- Returns the rerun's wake-up or nil.
-local function conclude(key, status)
+local function parked_key(key) return prefix .. ':parked:' .. string.sub(key, #prefix + 6) end
+
+local function delivery_key(id) return prefix .. ':delivery:' .. id end
+
+-- The message that lets Celery account for a delivery whose runs have ended: a wake-up with three more fields.
+local function settlement(id)
+  local f = redis.call('HMGET', delivery_key(id), 'kind', 'queue', 'args', 'published_at', 'namespace', 'options',
+    'status', 'job_id')
+  return { '', id, f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8] }
+end
+
+local function forget(id)
+  local record = delivery_key(id)
+  local queue = redis.call('HGET', record, 'queue')
+  if queue then redis.call('ZREM', prefix .. ':settle:' .. queue, id) end
+  redis.call('DEL', record)
+end
+
+-- One of the runs that a delivery waits for has ended (any that is dead is how all ended). After the last one the
+-- delivery stands in the settle list; `own` is the one that the caller completes itself, the others' messages are added.
+local function settle(id, status, job_id, wakeups, own)
+  local record = delivery_key(id)
+  if redis.call('EXISTS', record) == 0 then return end -- revoked
+  if status == 'dead' or not redis.call('HGET', record, 'status') then
+    redis.call('HSET', record, 'status', status, 'job_id', job_id)
+  end
+  if redis.call('HINCRBY', record, 'parts', -1) > 0 then return end
+  local queue = redis.call('HGET', record, 'queue')
+  redis.call('HSET', record, 'published_at', integer(now))
+  redis.call('EXPIRE', record, SETTLE_SECONDS)
+  redis.call('ZADD', prefix .. ':settle:' .. queue, integer(now), id)
+  redis.call('SADD', prefix .. ':queues', queue)
+  if id ~= own then table.insert(wakeups, settlement(id)) end
+end
+
+-- Settles what is parked for the runs of `ids` (a set; nil for all that is parked with the claim).
+local function settle_parked(key, ids, status, job_id, wakeups, own)
+  local parked = redis.call('HGETALL', parked_key(key))
+  for i = 1, #parked, 2 do
+    if not ids or ids[parked[i + 1]] then
+      redis.call('HDEL', parked_key(key), parked[i])
+      settle(parked[i], status, job_id, wakeups, own)
+    end
+  end
+end
+
+-- Writes down the request's canvas delivery; `park` or `settle` follows for each of its parts. An id that is used again
+-- (a chain that is continued twice) starts over.
+local function record(request)
+  local d = request.delivery
+  if not d.first then return end
+  forget(d.id)
+  redis.call('HSET', delivery_key(d.id), 'kind', request.kind, 'namespace', request.namespace, 'queue', request.queue,
+    'args', request.args, 'options', d.options, 'parts', d.parts)
+end
+
+local function park(key, request, run)
+  if not request.delivery then return end
+  record(request)
+  redis.call('HSET', parked_key(key), request.delivery.id, run)
+end
+
+-- Ends the claim's run: what is parked for it is settled, and the rerun that was asked for becomes the claim's next life,
+-- else a marker stays behind.
+local function conclude(key, status, wakeups, own)
+  local id, ids = field(key, 'id'), {}
+  ids[id] = true
+  for also in string.gmatch(field(key, 'also') or '', '[^,]+') do ids[also] = true end
+  settle_parked(key, ids, status, id, wakeups, own)
   local rerun = field(key, 'rerun_id')
   if rerun then
     redis.call('HDEL', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'also', 'errors', 'crashes', 'retries',
       'failing_since')
     redis.call('HSET', key, 'id', rerun, 'enqueued_at', integer(now))
-    return to_pending(key)
+    table.insert(wakeups, to_pending(key))
+    return
   end
-  local id = field(key, 'id')
   leave(key)
   redis.call('DEL', key)
   redis.call('SET', done_key(key), id .. ' ' .. status, 'EX', DONE_SECONDS)
-  return nil
+end
+
+-- What was published to a queue up to this time is lost if it has not arrived: it is older than the grace, and the queue
+-- is empty or has already delivered a later message.
+local function lost_before(queue, empty, grace)
+  if empty then return now - grace end
+  local delivered = number(redis.call('GET', prefix .. ':delivered:' .. queue))
+  if delivered > now then delivered = 0 end -- the server's clock was set back: nothing follows from it
+  return math.min(now - grace, delivered - 1)
 end
 
 -- A run of this namespace has ended: the claim that has waited longest for a free slot is published.

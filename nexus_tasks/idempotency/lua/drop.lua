@@ -1,11 +1,18 @@
 -- drop: an operator, a revoke or an erasure removes a claim in any state. KEYS[1] the claim. ARGV: 2 only when the
--- claim's own id is this one ('' for any). The marker stops a message on its way, never a new request.
+-- claim's own id is this one ('' for any), 3 a canvas delivery that was revoked ('' for none): Celery has accounted for
+-- it, whatever becomes of the claim. All others that are parked with the claim are settled as dropped.
+-- The marker stops a message on its way, never a new request.
 -- Returns {1 when it was dropped, else 0, wake-ups to publish}.
 
 local key, wakeups = KEYS[1], {}
+if ARGV[3] ~= '' then
+  redis.call('HDEL', parked_key(key), ARGV[3])
+  forget(ARGV[3])
+end
 local id = field(key, 'id')
 if not id or (ARGV[2] ~= '' and ARGV[2] ~= id) then return { 0, wakeups } end
 local namespace, slot = field(key, 'namespace'), field(key, 'slot')
+settle_parked(key, nil, 'dropped', id, wakeups, '')
 leave(key)
 redis.call('DEL', key)
 redis.call('SET', done_key(key), id .. ' dropped', 'EX', DROPPED_SECONDS)

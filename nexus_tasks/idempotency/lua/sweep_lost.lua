@@ -7,12 +7,7 @@
 -- Returns {fields of the claims that have used up their attempts, wake-ups to publish}.
 
 local published, grace = prefix .. ':published:' .. ARGV[2], number(ARGV[5])
-local newest = now - grace
-if ARGV[3] ~= '1' then
-  local delivered = number(redis.call('GET', prefix .. ':delivered:' .. ARGV[2]))
-  if delivered > now then delivered = 0 end -- the server's clock was set back: nothing follows from it
-  newest = math.min(newest, delivered - 1)
-end
+local newest = lost_before(ARGV[2], ARGV[3] == '1', grace)
 local dead, wakeups = {}, {}
 for _, key in ipairs(upto(published, 'pending', newest, ARGV[4])) do
   local times = number(field(key, 'republished'))

@@ -1,0 +1,140 @@
+"""Canvas deliveries: messages that Celery itself waits for, as members of a chord or a chain, say, or for their links.
+
+Jobs are deduplicated, so the work of such a message may be done by another one's run. It is parked with the claim until
+the run that it needs has ended; then a message under its own id lets Celery account for it, with that run's outcome.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from celery.exceptions import Ignore
+from kombu.utils.json import dumps
+
+from nexus_tasks.errors import JobFailed, NexusError
+from nexus_tasks.idempotency.binding import binding
+from nexus_tasks.idempotency.claim import Ticket, Wakeup
+from nexus_tasks.idempotency.publish import publish
+from nexus_tasks.idempotency.request import Delivery, Request
+from nexus_tasks.idempotency.work import work
+from nexus_tasks.types import JobOutcome, Status
+
+if TYPE_CHECKING:
+    from nexus_tasks.idempotency.task import JobTask
+
+log = logging.getLogger(__name__)
+
+# What makes a message one that Celery waits for; also an explicit task_id, and `ignore_result=False`.
+CALLBACKS = ("chord", "group_id", "chain", "link", "link_error")
+# Options of the call itself, or of this one publish: they are no part of what is sent again.
+_OF_THE_CALL = ("producer", "publisher", "connection", "router", "retry", "retry_policy", "add_to_parent")
+# What a worker's request calls the options that its message was sent with.
+_AS_DELIVERED = {
+    **{name: name for name in ("chord", "group_index", "chain", "root_id", "parent_id", "ignore_result", "shadow")},
+    "group": "group_id",
+    "callbacks": "link",
+    "errbacks": "link_error",
+}
+
+
+def is_canvas(task_id: str | None, options: Mapping[str, Any]) -> bool:
+    """Whether somebody waits for this very message, so that it must be accounted for under its own id."""
+    waited_for = any(options.get(name) for name in CALLBACKS)
+    return waited_for or task_id is not None or options.get("ignore_result") is False
+
+
+def ask(task: JobTask, requests: Sequence[Request], options: Mapping[str, Any]) -> list[Ticket]:
+    """Claim what a canvas delivery stands for, park it there, and publish it under its own id: the first request's."""
+    once = {name: value for name, value in options.items() if name in _OF_THE_CALL}
+    kept = {name: value for name, value in options.items() if value is not None and name not in once}
+    parent = task.app.current_worker_task
+    if parent:  # whoever sends the message again is not who asked for it
+        kept.setdefault("parent_id", parent.request.id)
+    kept.setdefault("root_id", (parent and parent.request.root_id) or requests[0].id)
+    eager = task.app.conf.task_always_eager  # then the message is performed on the spot
+    tickets = binding().claims.claim(requests if eager else _parked(requests, kept))
+    mine = Wakeup(
+        key="",
+        job_id=requests[0].id,
+        kind=task.kind,
+        queue=task.job_queue,
+        args=json.loads(requests[0].args),
+        published_at="",
+        namespace=requests[0].namespace,
+        options=kept,
+    )
+    others = []
+    for wakeup in [ticket.wakeup for ticket in tickets if ticket.wakeup]:
+        if wakeup.job_id == mine.job_id:
+            mine = replace(wakeup, options=kept)
+        else:
+            others.append(wakeup)
+    publish(task.app, [mine], **once)
+    publish(task.app, others)
+    return tickets
+
+
+def _parked(requests: Sequence[Request], options: Mapping[str, Any]) -> list[Request]:
+    """The requests, with the delivery that they are the parts of."""
+    delivery = Delivery(id=requests[0].id, options=dumps(options), parts=len(requests))
+    return [replace(one, delivery=replace(delivery, first=i == 0)) for i, one in enumerate(requests)]
+
+
+def deliver(task: JobTask, request: Request, told: Mapping[str, Any]) -> JobOutcome:
+    """What a worker does with a canvas delivery: run the job, or bring the outcome of the run that has served it.
+
+    Raises:
+        Ignore: the run that it waits for has not ended; its end sends the delivery again.
+        JobFailed: that run ended as a dead letter.
+    """
+    claims, published_at = binding().claims, str(told.get("published_at", ""))
+    outcome = None
+    try:
+        found = claims.answer(request.id, queue=request.queue, published_at=published_at)
+        if found is None and "status" not in told:  # a message that brings an outcome touches no claim
+            [asked] = _parked([request], as_sent(task.request))
+            outcome = work(task, asked, published_at=published_at, eager=False)
+            found = claims.answer(request.id, queue=request.queue)
+    except NexusError as error:
+        log.warning("The outcome of %s is not known: %s", request.id, error)
+        raise Ignore from error
+    if found is None:
+        raise Ignore("Its work runs elsewhere, waits, or is done and accounted for.")
+    if outcome is None or (outcome.status, outcome.job_id) != found:
+        outcome = JobOutcome(status=cast(Status, found[0]), job_id=found[1])
+    return alive_or_raise(task, request, outcome)
+
+
+def alive_or_raise(task: JobTask, request: Request, outcome: JobOutcome) -> JobOutcome:
+    """The outcome, unless it is a dead letter: Celery must see that as a failure.
+
+    Raises:
+        JobFailed: it is.
+    """
+    if outcome.status != "dead":
+        return outcome
+    why: Any = "no error text"
+    try:
+        letter = binding().storage.outcome(outcome.job_id, request.kind, request.scope, 0.0)
+        why = letter.details.get("error", why) if letter else why
+    except NexusError as error:
+        log.warning("The dead letter of %s was not read: %s", outcome.job_id, error)
+    raise JobFailed(f"{task.kind} {outcome.job_id} is a dead letter: {why}")
+
+
+def as_sent(request: Any) -> dict[str, Any]:
+    """The options that a message was sent with, read back from the worker's request."""
+    delivered = {option: getattr(request, name, None) for name, option in _AS_DELIVERED.items()}
+    return {option: value for option, value in delivered.items() if value is not None}
+
+
+def accounted(delivery: str) -> None:
+    """Celery has accounted for a delivery. Not noted, it is sent once more."""
+    try:
+        binding().claims.account(delivery)
+    except NexusError as error:
+        log.warning("%s is completed, and will be once more: %s", delivery, error)
