@@ -337,10 +337,10 @@ def test_a_job_that_cannot_begin_is_left_to_the_sweep(bench: Bench, monkeypatch:
 def test_an_end_waits_for_a_redis_that_restarts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     finish, fails = binding().claims.finish, 2
 
-    def restarting(claims: Sequence[Claim], statuses: Sequence[str]) -> list[Wakeup]:
+    def restarting(claims: Sequence[Claim], statuses: Sequence[str], **options: Any) -> list[Wakeup]:
         nonlocal fails
         fails -= 1
-        return _away() if fails >= 0 else finish(claims, statuses)
+        return _away() if fails >= 0 else finish(claims, statuses, **options)
 
     monkeypatch.setattr(binding().claims, "finish", restarting)
     play.delay()
