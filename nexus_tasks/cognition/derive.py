@@ -129,15 +129,13 @@ def derive(
     session_id = batch[0].session_id
     assert session_id is not None
     with mind.database.transaction() as tx:
-        wanted = set(derivations.lock_wanted(tx, memory_ids, observer))
-        derivations.done(tx, sorted(wanted), observer)
+        wanted = derivations.flip(tx, memory_ids, observer)
         _embed(tx, mind, errand, [m for m in batch if m.id in wanted], vectors)
         # From here on other batches about the same subjects wait: what does not need the perspectives comes before.
         kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]
         held = perspectives.locked(tx, errand.namespace_id, observer, [draft.subject for draft in kept])
         stored = facts.keep(tx, held, kept)
         _embed(tx, mind, errand, [fact for fact in stored if fact.kept is not facts.Kept.REINFORCED], vectors)
-        unreflected = perspectives.unreflected(tx, [row.id for row in held.values()])
         new = sum(fact.kept is facts.Kept.NEW for fact in stored)
         outcome = JobOutcome(
             status="completed" if wanted else "already_derived",
@@ -148,15 +146,17 @@ def derive(
                 "model": mind.model.model_for("derive"),
             },
         )
-        reflect = tuple(
-            subject
-            for subject, row in held.items()
-            if unreflected[row.id] >= mind.settings.reflect_min_new and not row.dead and row.held is None
-        )
         errand.commit(tx, outcome)
     # After the commit: of two batches that end together, the last one to commit sees that nothing is wanted any more.
     with mind.database.transaction() as tx:
-        return outcome, FollowUps(reflect=reflect, digest=_due_digest(tx, mind.settings, session_id))
+        unreflected = perspectives.unreflected(tx, [row.id for row in held.values()])
+        digest = _due_digest(tx, mind.settings, session_id)
+    reflect = tuple(
+        subject
+        for subject, row in held.items()
+        if unreflected.get(row.id, 0) >= mind.settings.reflect_min_new and not row.dead and row.held is None
+    )
+    return outcome, FollowUps(reflect=reflect, digest=digest)
 
 
 def _embed(

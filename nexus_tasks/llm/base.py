@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
 from pydantic import BaseModel
@@ -37,8 +38,13 @@ class Request(Generic[AnswerT]):
 
     def hash(self, model: str) -> str:
         """Hex SHA-256 of everything that decides the answer: the model, the text and the answer's schema."""
-        parts = [model, self.instructions, self.transcript, self.question, self.answer.model_json_schema()]
+        parts = [model, self.instructions, self.transcript, self.question, _schema(self.answer)]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+@lru_cache(maxsize=32)
+def _schema(answer: type[BaseModel]) -> dict[str, Any]:
+    return answer.model_json_schema()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.storage.engine import Transaction
@@ -64,30 +64,24 @@ def store_batch(tx: Transaction, memory_ids: Sequence[int], observer: str, batch
     )
 
 
-def lock_wanted(tx: Transaction, memory_ids: Sequence[int], observer: str) -> list[int]:
-    """Lock the derivations that are still wanted, and their sources; returns their memory ids.
+_FLIP = text(
+    """
+    WITH source AS (
+        SELECT d.id FROM derivations d JOIN memories m ON m.id = d.memory_id
+        WHERE d.memory_id = ANY(CAST(:ids AS bigint[])) AND d.observer = :observer AND d.state = 'wanted'
+        ORDER BY d.memory_id FOR NO KEY UPDATE OF d, m
+    )
+    UPDATE derivations d SET state = 'done', batch = NULL FROM source WHERE d.id = source.id RETURNING d.memory_id
+    """
+)
+
+
+def flip(tx: Transaction, memory_ids: Sequence[int], observer: str) -> set[int]:
+    """Flip derivations that are still wanted to done, and lock their sources; returns their memory ids.
 
     What was erased or derived by another run meanwhile is not among them: its facts must not be stored.
     """
-    query = (
-        select(Derivation.memory_id)
-        .join(Memory, Memory.id == Derivation.memory_id)
-        .where(Derivation.memory_id.in_(memory_ids), Derivation.observer == observer, Derivation.state == "wanted")
-        .order_by(Derivation.memory_id)
-        .with_for_update(of=[Derivation, Memory], key_share=True)
-    )
-    return list(tx.scalars(query))
-
-
-def done(tx: Transaction, memory_ids: Sequence[int], observer: str) -> int:
-    """Flip wanted derivations to done; returns how many that were."""
-    flipped = tx.execute(
-        update(Derivation)
-        .where(Derivation.memory_id.in_(memory_ids), Derivation.observer == observer, Derivation.state == "wanted")
-        .values(state="done", batch=None)
-        .returning(Derivation.id)
-    )
-    return len(flipped.all())
+    return set(tx.scalars(_FLIP, {"ids": list(memory_ids), "observer": observer}))
 
 
 def mark(tx: Transaction, memory_id: int, observer: str, *, dead: bool) -> None:

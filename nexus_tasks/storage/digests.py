@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import func, insert, select, update
-from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy import func, select, update
 
 from nexus_tasks.storage import facts
+from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, Session, SessionDigest
 from nexus_tasks.text import estimate_tokens
@@ -86,43 +86,52 @@ def store(tx: Transaction, session: Session, new: NewDigest) -> list[int]:
         )
         .values(digest_end_seq=new.end_seq, digest_generation=new.generation)
         .returning(Session.id)
+        .execution_options(synchronize_session=False)
     )
     if moved.first() is None:
         return []
     previous = latest(tx, session.id)
-    return [_store(tx, session, new, kind, previous.get(kind)) for kind in KINDS]
-
-
-def _store(tx: Transaction, session: Session, new: NewDigest, kind: str, previous: Memory | None) -> int:
     now = datetime.now(UTC)
-    text = new.texts[kind]
-    memory_id = tx.execute(
-        insert(Memory)
-        .values(
-            namespace_id=session.namespace_id,
-            session_id=session.id,
-            level=f"summary_{kind}",
-            content=text,
-            tokens=estimate_tokens(text),
-            confidence=0.80,
-            occurred_at=now,
-            valid_from=now,
-            made_by=new.made_by,
-        )
-        .returning(Memory.id)
-    ).scalar_one()
+    memories = [
+        {
+            "namespace_id": session.namespace_id,
+            "session_id": session.id,
+            "level": f"summary_{kind}",
+            "content": new.texts[kind],
+            "tokens": estimate_tokens(new.texts[kind]),
+            "confidence": 0.80,
+            "occurred_at": now,
+            "valid_from": now,
+            "made_by": new.made_by,
+        }
+        for kind in KINDS
+    ]
+    ids = [memory_id for (memory_id,) in insert_rows(tx, Memory, memories, returning="id")]
+    rows = [
+        {
+            "namespace_id": session.namespace_id,
+            "session_id": session.id,
+            "memory_id": memory_id,
+            "kind": kind,
+            "end_seq": new.end_seq,
+            "generation": new.generation,
+        }
+        for kind, memory_id in zip(KINDS, ids, strict=True)
+    ]
+    insert_rows(tx, SessionDigest, rows)
+    namespace_id = session.namespace_id
+    facts.link_all(tx, namespace_id, [(digest, source) for digest in ids for source in new.sources], "digested_from")
+    for kind, memory_id in zip(KINDS, ids, strict=True):
+        if kind in previous:
+            _supersede(tx, session, previous[kind].id, memory_id, now)
+    return ids
+
+
+def _supersede(tx: Transaction, session: Session, previous_id: int, memory_id: int, now: datetime) -> None:
+    facts.link(tx, session.namespace_id, memory_id, [previous_id], "supersedes")
     tx.execute(
-        upsert(SessionDigest).values(
-            namespace_id=session.namespace_id,
-            session_id=session.id,
-            memory_id=memory_id,
-            kind=kind,
-            end_seq=new.end_seq,
-            generation=new.generation,
-        )
+        update(Memory)
+        .where(Memory.id == previous_id)
+        .values(valid_to=now, superseded_by=memory_id)
+        .execution_options(synchronize_session=False)
     )
-    facts.link(tx, session.namespace_id, memory_id, new.sources, "digested_from")
-    if previous:
-        facts.link(tx, session.namespace_id, memory_id, [previous.id], "supersedes")
-        tx.execute(update(Memory).where(Memory.id == previous.id).values(valid_to=now, superseded_by=memory_id))
-    return memory_id

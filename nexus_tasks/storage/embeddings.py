@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, delete, exists, func, select
+import numpy as np
+from sqlalchemy import ColumnElement, delete, exists, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.embeddings.base import Vectors
-from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Derivation, Embedding, EmbeddingGap, Memory, Namespace
+from nexus_tasks.storage.reals import Reals
+
+_STORE = text(
+    """
+    INSERT INTO embeddings (memory_id, model, namespace_id, vector)
+    SELECT id, :model, :namespace_id,
+           CAST((CAST(:reals AS real[]))[(position - 1) * :dim + 1 : position * :dim] AS vector)
+    FROM unnest(CAST(:ids AS bigint[])) WITH ORDINALITY AS r (id, position)
+    ON CONFLICT (memory_id, model) DO UPDATE SET vector = excluded.vector
+    """
+)
 
 
 def store(
@@ -21,13 +32,12 @@ def store(
 
     A wording that has none leaves a gap behind, which a job fills: a missing vector never blocks a fact.
     """
-    rows = [
-        {"memory_id": memory_id, "model": model, "namespace_id": namespace_id, "vector": vectors[wordings[memory_id]]}
-        for memory_id in sorted(wordings)
-        if wordings[memory_id] in vectors
-    ]
-    insert_rows(tx, Embedding, rows, on_conflict="(memory_id, model) DO UPDATE SET vector = excluded.vector")
-    if len(rows) < len(wordings):
+    ids = [memory_id for memory_id in sorted(wordings) if wordings[memory_id] in vectors]
+    if ids:
+        placed = np.stack([vectors[wordings[memory_id]] for memory_id in ids])
+        row = {"namespace_id": namespace_id, "model": model, "ids": ids, "reals": Reals(placed)}
+        tx.execute(_STORE, row | {"dim": placed.shape[1]})
+    if len(ids) < len(wordings):
         leave_gap(tx, namespace_id)
 
 
