@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Message, Nexus, digest_session
-from nexus_tasks.cognition import digest
+from nexus_tasks.cognition.digest import run as digesting
+from nexus_tasks.cognition.digest import tell as telling
 from nexus_tasks.idempotency import work as workers
 from nexus_tasks.idempotency.claim import Claimed
 from nexus_tasks.storage import digests, sessions
@@ -22,11 +23,11 @@ MOMENTS = {
     "it looks up the namespace": (kind, "runtime", "before"),
     "it looks for requests": (sessions, "requests_through", "before"),
     "it has seen the requests": (sessions, "requests_through", "after"),
-    "the window is read": (digest, "_window", "after"),
-    "the model is asked": (digest, "ask", "before"),
-    "the model has answered": (digest, "ask", "after"),
+    "the window is read": (digesting, "window", "after"),
+    "the model is asked": (telling, "ask", "before"),
+    "the model has answered": (telling, "ask", "after"),
     "the digest is stored, not committed": (digests, "store", "after"),
-    "the digest is committed": (digest, "_store", "after"),
+    "the digest is committed": (digesting, "_store", "after"),
     "the run ends": (workers, "_finish", "before"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -219,10 +220,58 @@ def test_a_long_window_is_digested_in_chunks_and_nothing_is_left_out(claude: Cla
     assert all(text in whole for text in ("the very end", "Last."))
     for call in made:
         assert len(call.parts[0].partition("<transcript>")[2]) <= 4 * 500 + 200
-    before = [call.parts[0].partition("<previous>\n")[2].partition("\n</previous>")[0] for call in made]
-    assert before[0] == "none"
-    assert "none" not in before[1:]  # each chunk is told on top of the digest so far
+    assert {before(call) for call in made} == {"none"}  # nobody waits for the chunk before
     assert [row[2] for row in standing(here)] == [22, 22]
+
+
+def before(call: Call) -> str:
+    """The previous digest that a digest call is shown."""
+    return call.parts[0].partition("<previous>\n")[2].partition("\n</previous>")[0]
+
+
+def test_what_the_chunks_told_is_merged_on_top_of_the_previous_digest(claude: Claude, standin: StandIn) -> None:
+    here = claude(NEXUS_DIGEST_CHUNK_TOKENS="500", NEXUS_DIGEST_SHORT_TOKENS="40")
+    say("The first one.")
+    tells(standin, "Short 0.", "Long 0.")
+    ask("manual_digest")
+    say(*(f"Chunk {i}: " + "word " * 350 for i in range(4)))
+
+    def told(call: Call) -> Any:
+        [*said] = shown(call)
+        number = re.findall(r"Chunk (\d):", call.parts[0])
+        return {"short": "", "long": f"Part {number[0]}." if number else " ".join(said)}
+
+    standin.answer("digest", told)
+    ask("manual_digest")
+    *parts, merged = calls(standin)[1:]
+    assert [before(call) for call in parts] == ["none"] * 4
+    assert before(merged) == "Long 0."
+    assert shown(merged) == [f"Part {i}." for i in range(4)]
+    assert "digest: Part 0." in merged.parts[0]
+    assert [row[1] for row in standing(here)] == ["Part 0. Part 1. Part 2. Part 3."] * 2
+    assert "long within 105 tokens" in parts[0].parts[-1]  # four parts fit into one chunk
+    assert "long within 1800 tokens" in merged.parts[-1]
+
+
+def test_merging_ends_however_long_the_parts_would_be(claude: Claude, standin: StandIn) -> None:
+    """With chunks smaller than a digest may be, a model that fills every limit still comes to an end."""
+    here = claude(NEXUS_DIGEST_CHUNK_TOKENS="500")
+    say(*(f"Message {i}: " + "word " * 350 for i in range(20)))
+    tells(standin, "short " * 5_000, "long " * 5_000)
+    ask("manual_digest")
+    assert len(calls(standin)) < 20 + 20
+    assert [len(row[1]) <= limit for row, limit in zip(standing(here), (7_200, 2_400), strict=True)] == [True, True]
+
+
+def test_chunks_that_tell_nothing_take_nothing_away(claude: Claude, standin: StandIn) -> None:
+    here = claude(NEXUS_DIGEST_CHUNK_TOKENS="500")
+    say("The first one.")
+    tells(standin, "Short 0.", "Long 0.")
+    ask("manual_digest")
+    say(*(f"Chunk {i}: " + "word " * 350 for i in range(4)))
+    tells(standin, "", "")
+    assert ask("manual_digest") == "completed"
+    assert [row[1] for row in standing(here)] == ["Long 0.", "Short 0."]
 
 
 @pytest.mark.parametrize(

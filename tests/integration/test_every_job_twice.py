@@ -11,7 +11,7 @@ import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
@@ -34,9 +34,9 @@ KNOWN: Mapping[str, Callable[[Deployment], Sequence[Any]]] = {
     "observer": lambda _: ["assistant", "coach"],
     "subject": lambda _: ["ann", "bob"],
     "dream_id": lambda here: _column(here, "SELECT id FROM dreams ORDER BY id"),
-    # Not `manual_rebuild`: that asks for a new generation every time, by its definition.
-    "reason": lambda _: ["rollover", "session_end", "manual_digest", "dream_digest"],
 }
+# A rebuild asks for a new generation every time, by its definition.
+NEVER_THE_SAME = {"manual_rebuild"}
 SAID = (
     ("ann", "I deploy the shop on Tuesdays."),
     ("bob", "I moved to Porto in March."),
@@ -71,11 +71,18 @@ def jobs(here: Deployment) -> Iterator[Job]:
     """Every job that there is to run: each kind with all the arguments that its fields may have."""
     for task in kinds():
         fields = task.arguments.model_fields
-        unknown = {name for name, field in fields.items() if field.is_required()} - KNOWN.keys()
+        values = {name: found for name, field in fields.items() if (found := _values(here, name, field.annotation))}
+        unknown = {name for name, field in fields.items() if field.is_required()} - values.keys()
         assert not unknown, f"KNOWN does not say what {unknown} of {task.kind} may be: say it, so that it is run twice."
-        given = [name for name in fields if name in KNOWN]
-        for values in itertools.product(*(KNOWN[name](here) for name in given)):
-            yield task, dict(zip(given, values, strict=True))
+        for chosen in itertools.product(*values.values()):
+            yield task, dict(zip(values, chosen, strict=True))
+
+
+def _values(here: Deployment, name: str, annotation: Any) -> Sequence[Any]:
+    """What an argument may be: by its type when that lists it, else by its name."""
+    if get_origin(annotation) is Literal:
+        return [value for value in get_args(annotation) if value not in NEVER_THE_SAME]
+    return KNOWN[name](here) if name in KNOWN else ()
 
 
 def world() -> None:

@@ -66,6 +66,11 @@ def _candidates(material: DigestMaterial) -> list[_Sentence]:
             _add(found, source, speaker, sentence, PREVIOUS, old=True)
     for number, line in enumerate(lines):
         latest = 1 + LATEST * (number + 1) / len(lines)
+        if line.role == "digest":  # of a part of the window: chosen once already
+            for speaker, text in _previous(line.content):
+                for sentence in spoken(text):
+                    _add(found, len(old) + number, speaker, sentence, latest)
+            continue
         for sentence in spoken(line.content):
             if line.role == "fact" or is_statement(sentence):
                 _add(found, len(old) + number, line.author, sentence, latest)

@@ -1,0 +1,84 @@
+"""One digest, from what is new in a session to what is committed."""
+
+from __future__ import annotations
+
+from nexus_tasks.cognition.digest.tell import Told, tell
+from nexus_tasks.cognition.digest.window import Window, window
+from nexus_tasks.cognition.embed import vectors_of
+from nexus_tasks.cognition.mind import Errand, Mind
+from nexus_tasks.errors import InvalidAnswer, Permanent
+from nexus_tasks.settings import Settings
+from nexus_tasks.storage import digests, embeddings, sessions
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Session
+from nexus_tasks.types import JobOutcome, Status
+
+
+def digest(mind: Mind, errand: Errand, session_key: str, *, force: bool, rebuild: bool) -> JobOutcome:
+    """Digest what is new in a session. ``force`` digests below the threshold too; ``rebuild`` starts from scratch."""
+    with mind.database.transaction() as tx:
+        session = sessions.find(tx, errand.namespace_id, session_key)
+        if session is None:
+            return errand.commit(tx, JobOutcome(status="gone"))
+        requests = sessions.requests_through(tx, session.id)
+        # What was asked for stands in Postgres too: Redis may have lost the flags with which it was asked.
+        asked = sessions.requested(tx, session.id)
+        force = force or any(reason != "rollover" for reason in asked)
+        rebuild = rebuild or "manual_rebuild" in asked
+        status = _nothing_to_do(tx, mind.settings, session, force=force, rebuild=rebuild)
+        if status:
+            sessions.satisfy(tx, session.id, requests)
+            return errand.commit(tx, JobOutcome(status=status))
+        covered = window(tx, session, requests, rebuild=rebuild)
+    previous = Told(short=covered.previous.get("short", ""), long=covered.previous.get("long", ""))
+    try:
+        told = tell(mind, errand, session_key, covered.lines, previous)
+    except (InvalidAnswer, Permanent):
+        covered = covered.without_given_up()
+        if not covered.given_up or not covered.lines:
+            raise
+        told = tell(mind, errand, session_key, covered.lines, previous)
+    return _store(mind, errand, covered, told)
+
+
+def _nothing_to_do(
+    tx: Transaction, settings: Settings, session: Session, *, force: bool, rebuild: bool
+) -> Status | None:
+    if session.last_seq == 0:
+        return "empty"
+    if rebuild:
+        return None
+    if force:
+        return "unchanged" if session.last_seq <= session.digest_end_seq else None
+    if session.digest_end_seq == 0:
+        return None
+    new, tokens = sessions.undigested(tx, session)
+    return None if new >= settings.digest_min_messages or tokens >= settings.digest_short_tokens else "skipped"
+
+
+def _store(mind: Mind, errand: Errand, covered: Window, told: Told) -> JobOutcome:
+    texts = {"short": told.short, "long": told.long}
+    vectors = vectors_of(mind.embedder, list(texts.values()))
+    with mind.database.transaction() as tx:
+        session = sessions.find(tx, errand.namespace_id, covered.session.session_key, lock=True)
+        if session is None:
+            return errand.commit(tx, JobOutcome(status="gone"))
+        if not texts["long"]:
+            sessions.satisfy(tx, session.id, covered.requests)
+            return errand.commit(tx, JobOutcome(status="empty"))
+        ids = digests.store(
+            tx,
+            session,
+            digests.NewDigest(
+                texts=texts,
+                end_seq=covered.session.last_seq,
+                generation=covered.generation,
+                sources=covered.sources,
+                made_by=mind.model.model_for("digest"),
+            ),
+        )
+        wordings = {memory_id: texts[kind] for kind, memory_id in zip(digests.KINDS, ids, strict=False)}
+        embeddings.store(tx, errand.namespace_id, mind.embedder.name, wordings, vectors)
+        sessions.satisfy(tx, session.id, covered.requests)
+        details = {"digests": ids, "end_seq": covered.session.last_seq, "generation": covered.generation}
+        return errand.commit(tx, JobOutcome(status="completed" if ids else "unchanged", details=details))
