@@ -102,6 +102,8 @@ class Settings(BaseSettings):
     digest_long_tokens: int = Field(1_800, ge=50, description="longest long digest")
     digest_chunk_tokens: int = Field(8_000, ge=500, description="a longer window is digested in chunks, then merged")
 
+    mcp_token: SecretStr | None = Field(None, description="what MCP clients must present over HTTP")
+
     observation_message_tokens: int = Field(
         30_000, ge=1, description="tokens of unobserved messages from which on a read takes observations into the log"
     )

@@ -18,6 +18,7 @@ from nexus_tasks.cli import (
     dream,
     ingest,
     jobs,
+    mcp,
     memories,
     namespaces,
     recall,
@@ -70,6 +71,7 @@ app.command()(undo.undo)
 app.command()(status.status)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(buffer.app, name="buffer")
+app.command()(mcp.mcp)
 app.command()(doctor.doctor)
 
 

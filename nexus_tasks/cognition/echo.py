@@ -10,7 +10,8 @@ _CITED = re.compile(
     r"^[\s>]*(?:"
     r"[\"']?(?:[-*]\s*)?\[m\d+\]"
     r"|## (?:Digest|Contradictions|Reflections|Facts|Not yet derived|Recent messages)\s*$"
-    r"|\{\"namespace\":.*\[m\d+\]"
+    r"|\{\"namespace\":.*(?:\[m\d+\]|<observation-log>)"
+    r"|\"(?:text|cited|short|long)\":.*(?:\[m\d+\]|<observation-log>)"
     r")"
 )
 # An observation log has no citations; it is recognised whole, by its tags.

@@ -264,7 +264,7 @@ def test_what_claude_is_asked(claude: Callable[..., Deployment], standin: StandI
     work(*KINDS)
     calls = [call for call in standin.counters.requests if call.purpose == "observe"]
     assert len(calls) >= 3
-    assert "ann (user): My plan number 0 is" in calls[0].parts[0]
+    assert "ann: My plan number 0 is" in calls[0].parts[0]
     assert calls[0].parts[0].count("</transcript>") == 1
     assert "none" in calls[0].parts[0].split("</previous>")[0]
     assert "- [high] 09:00 Ann plans things." in calls[1].parts[0].split("</previous>")[0]

@@ -120,6 +120,7 @@ def _json(cut: Cut, namespace: str) -> str:
         "messages": [
             {
                 "id": message.id,
+                "citation": f"[m{message.id}]",
                 "at": f"{to_utc(message.occurred_at):%Y-%m-%dT%H:%M:%SZ}",
                 "author": message.author,
                 "role": message.role,

@@ -1,0 +1,53 @@
+"""``nexus mcp``: memory as tools for agents that speak the Model Context Protocol."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from nexus_tasks.cli.connect import start_logging
+from nexus_tasks.cli.output import hint
+from nexus_tasks.errors import ConfigurationError
+
+
+def mcp(
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http", metavar="HOST:PORT", help="Serve over HTTP, behind NEXUS_MCP_TOKEN; a port alone: this machine."
+        ),
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", metavar="NS", help="Serve this memory only; without it every call names one."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="HOST", help="With --http: another name clients reach it by; repeat."),
+    ] = None,
+) -> None:
+    """Serve memory to an agent: remember, recall, context, digest_session and memory_status as tools."""
+    start_logging()
+    from nexus_tasks.settings import get_settings
+    from nexus_tasks.types import check_namespace
+
+    if namespace is not None:
+        check_namespace(namespace)
+    try:
+        from nexus_tasks.integrations.mcp import http as over_http
+        from nexus_tasks.integrations.mcp.server import server
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("mcp", "uvicorn", "starlette"):
+            raise
+        raise ConfigurationError(
+            "The MCP SDK is not installed.", remedy="Install the extra: `pip install 'nexus-tasks[mcp]'`."
+        ) from None
+    if http is None:
+        server(namespace).run("stdio")
+        return
+    host, port = over_http.address(http)
+    token = get_settings().mcp_token
+    hint(f"Serving http://{host}:{port}{over_http.PATH}; Ctrl-C stops.")
+    secret = token.get_secret_value() if token else ""
+    over_http.serve(server(namespace), secret, host, port, allowed=allow_host or ())

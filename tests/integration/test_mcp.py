@@ -1,0 +1,256 @@
+"""Memory over MCP, as the official SDK's client meets it: in memory, over standard input and output, and over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+import httpx2
+import pytest
+import uvicorn
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from typer.testing import CliRunner
+
+from nexus_tasks import Nexus
+from nexus_tasks.cli.main import app
+from nexus_tasks.cognition.echo import without_echo
+from nexus_tasks.errors import ConfigurationError, InvalidInput
+from nexus_tasks.integrations.mcp import http
+from nexus_tasks.integrations.mcp.server import digest_uri, server
+from tests.deployment import Deployment, eventually
+from tests.integration.inline import NAMESPACE, facts, say, work
+
+T = TypeVar("T")
+TOKEN = "a-long-random-token"
+TOOLS = {"remember", "recall", "context", "digest_session", "memory_status"}
+
+
+def using(client: Client, do: Callable[[Client], Awaitable[T]]) -> T:
+    """What ``do`` returns for a connected client."""
+
+    async def talk() -> T:
+        async with client as connected:
+            return await do(connected)
+
+    return asyncio.run(asyncio.wait_for(talk(), 120))
+
+
+def call(tool: str, *, of: str | None = NAMESPACE, **arguments: Any) -> Any:
+    """The result of a tool, asked in memory."""
+    return using(Client(server(of)), lambda client: client.call_tool(tool, arguments))
+
+
+def test_remember_and_recall_with_citations(here: Deployment) -> None:
+    done = call("remember", text="Deploys happen on Tuesdays.", author="ops")
+    assert done.structured_content == {"namespace": NAMESPACE, "session_key": "notes", "stored": 1, "buffered": 0}
+    work("derive_memory")
+    found = call("recall", query="when do we deploy?", limit=5)
+    hits = found.structured_content["results"]
+    [fact] = [one for one in hits if one["level"] == "explicit"]
+    assert fact["cited"].startswith(f"[m{fact['id']}] ")
+    assert "Deploys happen on Tuesdays" in fact["cited"]
+    [source] = fact["evidence"]
+    assert source["role"] == "derived_from"
+    assert found.content[0].text.splitlines() == [one["cited"] for one in hits]
+    assert here.sql("SELECT count(*) FROM memories WHERE level = 'raw'") == [(1,)]
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("shape", ["text", "pretty", "compact"])
+def test_what_came_back_is_not_learned_again(shape: str) -> None:
+    say("I moved to Lisbon in March.", "I drink green tea every morning.")
+    work("derive_memory")
+    before = facts()
+    for result in (call("recall", query="Where does ann live?"), call("context", session_key="chat", query="tea")):
+        document = result.structured_content
+        told = {
+            "text": result.content[0].text,
+            "pretty": json.dumps(document, indent=2),
+            "compact": json.dumps(document, separators=(",", ":")),
+        }[shape]
+        assert "Lisbon" not in without_echo(told)
+        assert "tea" not in without_echo(told).replace("query", "").replace('"tea', "")
+        say({"role": "tool", "author": "ann", "content": told})
+    work("derive_memory")
+    assert facts() == before
+
+
+@pytest.mark.usefixtures("here")
+def test_context_digest_and_status() -> None:
+    say(*(f"I visited the town number {n} in May." for n in range(9)))
+    done = call("digest_session", session_key="chat", wait_seconds=0)
+    assert done.structured_content["status"] == "running"
+    assert done.structured_content["long"] is None
+    work()
+    done = call("digest_session", session_key="chat", wait_seconds=0).structured_content
+    assert done["long"].startswith("[m")
+    block = call("context", session_key="chat", max_tokens=300).structured_content
+    assert block["tokens"] <= block["max_tokens"] == 300
+    assert all(f"[{name}]" in block["text"] for name in block["citations"])
+    whole = call("context", session_key="chat", observe=True).structured_content
+    assert "off" in whole["notes"][0]
+    found = call("memory_status").structured_content
+    assert found["memories"]["raw"] == 9
+    assert found["namespace"] == NAMESPACE
+
+
+@pytest.mark.usefixtures("here")
+def test_digests_are_resources() -> None:
+    odd = "a/b ../c é"
+    for key in ("chat", odd):
+        say("I moved to Lisbon in March.", session=key)
+        Nexus().digest(NAMESPACE, key)
+    work()
+
+    async def look(client: Client) -> tuple[list[str], list[Any], str, str]:
+        listed = [str(one.uri) for one in (await client.list_resources()).resources]
+        entries = json.loads((await client.read_resource(listed[0])).contents[0].text)
+        texts = [(await client.read_resource(one["uri"])).contents[0].text for one in entries]
+        templates = (await client.list_resource_templates()).resource_templates
+        return listed, entries, texts[0], templates[0].uri_template
+
+    listed, entries, text, template = using(Client(server(NAMESPACE)), look)
+    assert listed == [f"nexus://digests/{NAMESPACE}"]
+    assert template == "nexus://digests/{namespace}/{session_key}"
+    assert [one["session_key"] for one in entries] == [odd, "chat"]
+    assert [one["uri"] for one in entries] == [digest_uri(NAMESPACE, odd), digest_uri(NAMESPACE, "chat")]
+    assert "Lisbon" in text
+    assert text.startswith("[m")
+
+    async def look_in_vain(client: Client) -> None:
+        with pytest.raises(MCPError, match="no session 'nobody'"):
+            await client.read_resource(digest_uri(NAMESPACE, "nobody"))
+        with pytest.raises(MCPError, match="acme only"):
+            await client.read_resource(digest_uri("other", "chat"))
+
+    using(Client(server(NAMESPACE)), look_in_vain)
+    unbound = using(Client(server(None)), lambda client: client.read_resource(digest_uri(NAMESPACE, "chat")))
+    assert "Lisbon" in unbound.contents[0].text
+
+
+@pytest.mark.usefixtures("here")
+def test_a_bound_server_never_crosses_and_an_unbound_one_wants_a_name() -> None:
+    say("I like tea.")
+    say("A secret of others.", namespace="others")
+    crossed = call("recall", query="secret", namespace="others")
+    assert crossed.is_error
+    assert "acme only" in crossed.content[0].text
+    assert call("recall", query="tea", namespace=NAMESPACE).structured_content["results"]
+    nameless = call("recall", of=None, query="tea")
+    assert nameless.is_error
+    assert "--namespace" in nameless.content[0].text
+    assert call("recall", of=None, query="tea", namespace=NAMESPACE).structured_content["results"]
+
+
+@pytest.mark.usefixtures("here")
+def test_errors_say_what_to_do() -> None:
+    wrong = call("recall", query="tea")
+    assert wrong.is_error
+    assert "nexus ingest" in wrong.content[0].text  # no such namespace yet
+    for tool, arguments in (("recall", {}), ("recall", {"query": "x", "limit": 0}), ("remember", {"text": " "})):
+        assert call(tool, **arguments).is_error
+
+
+def test_over_standard_input_and_output(here: Deployment) -> None:
+    command = [sys.executable, "-m", "nexus_tasks.cli.main", "mcp", "--namespace", NAMESPACE]
+    started = StdioServerParameters(command=command[0], args=command[1:], env=here.environment, cwd=here.folder)
+
+    async def talk(client: Client) -> tuple[set[str], Any, Any]:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert tools["recall"].output_schema
+        await client.call_tool("remember", {"text": "Deploys happen on Tuesdays."})
+        found = await client.call_tool("recall", {"query": "deploys"})
+        return set(tools), found, (await client.list_resources()).resources
+
+    tools, found, resources = using(Client(started), talk)
+    assert tools == TOOLS
+    assert "Tuesdays" in found.structured_content["results"][0]["cited"]
+    assert len(resources) == 1
+
+
+# --- over HTTP --------------------------------------------------------------------------------------------------------
+@contextmanager
+def serving(namespace: str) -> Iterator[str]:
+    """A server on a port of its own, as ``nexus mcp --http`` runs it."""
+    with socket.socket() as listening:
+        listening.bind((http.LOOPBACK, 0))
+        port = listening.getsockname()[1]
+        application = http.application(server(namespace), TOKEN, http.LOOPBACK, port, allowed=["memory.example"])
+        running = uvicorn.Server(uvicorn.Config(application, log_level="error"))
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            eventually(lambda: running.started, within=60)
+            yield f"http://{http.LOOPBACK}:{port}{http.PATH}"
+        finally:
+            running.should_exit = True
+            thread.join(60)
+
+
+@asynccontextmanager
+async def transport(url: str, **headers: str) -> AsyncIterator[Any]:
+    """A transport that sends ``headers`` along."""
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=60) as client,
+        streamable_http_client(url, http_client=client) as streams,
+    ):
+        yield streams
+
+
+@pytest.mark.usefixtures("here")
+def test_over_http_behind_a_token() -> None:
+    async def talk(client: Client) -> Any:
+        assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
+        await client.call_tool("remember", {"text": "Deploys happen on Tuesdays."})
+        return await client.call_tool("recall", {"query": "deploys"})
+
+    with serving(NAMESPACE) as url:
+        found = using(Client(transport(url, Authorization=f"Bearer {TOKEN}")), talk)
+        assert "Tuesdays" in found.structured_content["results"][0]["cited"]
+        body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        right = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json, text/event-stream"}
+        port = url.split(":")[2].split("/")[0]
+        for headers, status in (
+            ({}, 401),
+            ({"Authorization": f"Bearer {TOKEN}x"}, 401),
+            ({"Authorization": TOKEN}, 401),
+            ({"Authorization": "Bearer \xff"}, 401),
+            ({"Host": "evil.example"}, 401),
+            (right | {"Host": "evil.example"}, 421),
+            (right | {"Host": f"evil.example:{port}"}, 421),
+            (right | {"Origin": "http://evil.example"}, 403),
+        ):
+            encoded = {name: value.encode("latin-1") for name, value in headers.items()}
+            assert httpx2.post(url, json=body, headers=encoded).status_code == status, headers
+        for allowed in ({"Host": "memory.example"}, {"Origin": f"http://localhost:{port}"}, {}):
+            assert httpx2.post(url, json=body, headers=right | allowed).status_code not in (401, 403, 421)
+
+
+def test_no_token_no_http(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="NEXUS_MCP_TOKEN"):
+        http.application(server(None), "", http.LOOPBACK, 0)
+    assert "NEXUS_MCP_TOKEN" not in here.environment
+    ran = CliRunner().invoke(app, ["mcp", "--http", "0"])
+    assert isinstance(ran.exception, ConfigurationError)
+    monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
+    monkeypatch.delitem(sys.modules, "nexus_tasks.integrations.mcp.server")
+    ran = CliRunner().invoke(app, ["mcp"])
+    assert "nexus-tasks[mcp]" in str(ran.exception)
+
+
+def test_the_address_is_this_machine_unless_told_otherwise() -> None:
+    assert http.address("8000") == http.address(":8000") == ("127.0.0.1", 8000)
+    assert http.address("0.0.0.0:80") == ("0.0.0.0", 80)
+    assert http.address("[::1]:80") == ("::1", 80)
+    for wrong in ("", "localhost", "a:b", "a:99999"):
+        with pytest.raises(InvalidInput, match="address"):
+            http.address(wrong)
