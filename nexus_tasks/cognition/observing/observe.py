@@ -167,7 +167,7 @@ def _request(settings: Settings, session_key: str, batch: Batch) -> Request[Obse
     return Request(
         purpose="observe",
         instructions=prompts.instructions("observe"),
-        transcript=before + prompts.transcript(lines),
+        transcript=before + prompts.transcript(lines, cited=False),
         question=f"Write the observations of session {session_key}.{task}",
         answer=Observed,
         material=ObserveMaterial(session_key=session_key, previous=batch.previous, lines=lines),
