@@ -85,6 +85,13 @@ class Settings(BaseSettings):
         1_073_741_824, ge=10_000, description="what the session buffer may hold, bytes; beyond it appends fail"
     )
 
+    hook_namespace: str | None = Field(
+        None, description="namespace of a coding agent's hook; unset: the project folder's name and a hash of its path"
+    )
+    hook_context_tokens: int = Field(
+        1_500, ge=1, le=20_000, description="longest context that a coding agent's session begins with"
+    )
+
     lease_seconds: float = Field(10.0, ge=0.2, description="how long a running claim lives without a heartbeat")
     max_attempts: int = Field(5, ge=1, description="crashes plus unknown errors before a job is a dead letter")
     retry_for: float = Field(86_400.0, ge=0, description="seconds a job with passing errors is retried")

@@ -19,14 +19,15 @@ from nexus_tasks.types import Receipt
 
 
 def ingest(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Conversations: JSONL, or LoCoMo's JSON.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Conversations: JSONL, LoCoMo's JSON, or a transcript.")],
     namespace: Namespace,
     session: Annotated[
         str | None,
         typer.Option("--session", metavar="KEY", help="The session of lines that name none; default: the file's name."),
     ] = None,
     format: Annotated[
-        Literal["auto", "jsonl", "locomo"], typer.Option("--format", help="How to read the file; auto looks.")
+        Literal["auto", "jsonl", "locomo", "claude-code"],
+        typer.Option("--format", help="How to read the file; auto looks."),
     ] = "auto",
     wait: Wait = False,
     timeout: Timeout = DEFAULT_TIMEOUT,

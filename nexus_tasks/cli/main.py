@@ -16,6 +16,7 @@ from nexus_tasks.cli import (
     digest,
     doctor,
     dream,
+    hook,
     ingest,
     jobs,
     mcp,
@@ -72,6 +73,7 @@ app.command()(status.status)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(buffer.app, name="buffer")
 app.command()(mcp.mcp)
+app.add_typer(hook.app, name="hook")
 app.command()(doctor.doctor)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -18,8 +18,10 @@ from nexus_tasks.settings import get_settings
 from nexus_tasks.storage import messages as turns
 from nexus_tasks.storage import namespaces, sessions
 from nexus_tasks.storage.messages import Stored
-from nexus_tasks.tasks import observing, payloads, produce
+from nexus_tasks.tasks import hooked, observing, payloads, produce
+from nexus_tasks.tasks.payloads import Call
 from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.transcripts import events
 from nexus_tasks.types import Message, Receipt, check_name, check_namespace
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ class StoreReport:
     duplicates: int = 0
     enqueued: int = 0
     sessions: int = 0
+    waiting: int = 0  # events that wait for their line in the agent's transcript
     busy: bool = False  # somebody else was storing, so this call did nothing
     damages: list[Damage] = field(default_factory=list)
 
@@ -134,39 +137,58 @@ def _since(segments: Sequence[Segment]) -> float:
 
 def _store(buffer: SessionBuffer, segments: Sequence[Segment], report: StoreReport) -> None:
     entries = [(segment, entry) for segment in segments for entry in segment.entries]
+    waiting = set[int]()
     try:
-        _store_calls(segments[0], [entry for _, entry in entries], report)
+        waiting = _store_entries(segments[0], [entry for _, entry in entries], report)
     except InvalidInput:  # one of them can never be stored: find out which, and store the others
         for segment, entry in entries:
             try:
-                _store_calls(segment, [entry], report)
+                waiting |= _store_entries(segment, [entry], report)
             except InvalidInput as error:
                 report.damages.append(buffer.refuse(segment, entry, error.message))
-    report.entries += buffer.acknowledge(segments)
+    done = [one for one in segments if waiting.isdisjoint(entry.entry_seq for entry in one.entries)]
+    report.waiting += len(waiting)
+    report.entries += buffer.acknowledge(done)
 
 
-def _store_calls(segment: Segment, entries: Iterable[Entry], report: StoreReport) -> None:
+def _store_entries(segment: Segment, entries: Sequence[Entry], report: StoreReport) -> set[int]:
+    """Store entries of one session in one transaction; returns the ``entry_seq`` of those that must wait."""
     namespace, session_key = check_namespace(segment.agent), check_name("session_key", segment.session)
-    calls = payloads.calls(segment.start_id, entries)
+    of_hook = [entry for entry in entries if entry.context_type == events.CONTEXT_TYPE]
+    calls = payloads.calls(segment.start_id, (entry for entry in entries if entry not in of_hook))
+    turn = hooked.read(_transcripts(), segment.start_id, of_hook)
+    # A message that came after the end has opened the session again.
+    ends = turn.ended if of_hook else bool(calls) and calls[-1].end
     done, flush, digest, to_observe = list[Stored](), list[tuple[int, str]](), False, False
-    ends = bool(calls) and calls[-1].end  # a message that came after the end has opened the session again
     with runtime().database.transaction() as tx:
         known = namespaces.ensure(tx, namespace)
-        for call in calls:
-            if call.messages:
-                observers = known.observers if call.observers is None else call.observers
-                now = datetime.fromtimestamp(call.time, UTC)
-                done.append(turns.store(tx, known.id, session_key, call.messages, observers, now=now))
-                to_observe = observing.note(tx, known, done[-1], call.observe) or to_observe
-        session = sessions.find(tx, known.id, session_key) if ends else None
-        if session:
+
+        def store(call: Call) -> bool:
+            observers = known.observers if call.observers is None else call.observers
+            now = datetime.fromtimestamp(call.time, UTC)
+            done.append(turns.store(tx, known.id, session_key, call.messages, observers, now=now))
+            return observing.note(tx, known, done[-1], call.observe)
+
+        told = [*calls, payloads.told(turn.messages)]
+        to_observe = any([store(call) for call in told if call.messages])
+        session = sessions.find(tx, known.id, session_key)
+        lacking, waiting = hooked.settle(tx, session.id if session else None, turn)
+        if lacking:
+            to_observe = store(payloads.told(lacking)) or to_observe
+        if ends and (session := sessions.find(tx, known.id, session_key)):
             digest = sessions.end(tx, session)
             flush = sessions.wanted_memories(tx, session.id)
+    hooked.note(_transcripts(), turn)
     for stored in done:
         report.stored += len(stored.memory_ids)
         report.duplicates += stored.duplicates
         report.enqueued += produce.derivations(namespace, stored)
     if to_observe:
         report.enqueued += observing.ask(namespace, session_key)
-    if session:
+    if ends and session:
         report.enqueued += produce.ended(namespace, session_key, flush, digest=digest)
+    return waiting
+
+
+def _transcripts() -> str:
+    return str(get_settings().home / "transcripts")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
+from time import time
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -31,6 +32,11 @@ class Call:
     end: bool
     time: float
     observe: bool | None = None
+
+
+def told(messages: Sequence[Message]) -> Call:
+    """Messages that have ids and times of their own."""
+    return Call(messages=tuple(messages), observers=None, end=False, time=time())
 
 
 def calls(start_id: str, entries: Iterable[Entry]) -> list[Call]:

@@ -1,19 +1,20 @@
-"""A worker stores its own machine's session buffer: at its start and every five minutes, beat or not."""
+"""What a worker does for its own machine, beat or not: store the session buffer, keep contexts ready for the hook."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any
 
 from celery.signals import worker_ready, worker_shutting_down
 
 from nexus_tasks.errors import NexusError
-from nexus_tasks.tasks import buffered
+from nexus_tasks.tasks import buffered, ready_context
 
 log = logging.getLogger(__name__)
 
-EVERY = 300.0  # seconds
+EVERY, LOOK_EVERY = 300.0, 30.0  # seconds between storing the buffer, and between looks at what is new
 _over = threading.Event()
 
 
@@ -31,12 +32,16 @@ def finish(**_kwargs: Any) -> None:
 
 
 def _look() -> None:
+    stored_at = float("-inf")
     while True:
         try:
-            store()
+            if time.monotonic() - stored_at >= EVERY:
+                stored_at = time.monotonic()
+                store()
+            ready_context.refresh()
         except NexusError as error:
-            log.warning("The session buffer is not stored yet: %s", error)
-        if _over.wait(EVERY):
+            log.warning("The session buffer, or a context for the hook, has to wait: %s", error)
+        if _over.wait(LOOK_EVERY):
             return
 
 

@@ -1,0 +1,81 @@
+"""``nexus hook``: memory for a coding agent's sessions."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+from nexus_tasks.cli.connect import start_logging
+from nexus_tasks.cli.options import Json
+from nexus_tasks.cli.output import emit, hint, warn
+
+app = typer.Typer(help="Remember a coding agent's sessions.", no_args_is_help=True)
+
+Agent = Annotated[Literal["claude-code"], typer.Argument(metavar="AGENT", help="The agent: claude-code.")]
+Project = Annotated[
+    bool, typer.Option("--project", help="Only for the project in this folder, in its local settings file.")
+]
+OwnNamespace = Annotated[
+    str | None,
+    typer.Option("--namespace", metavar="NS", help="Where to remember; default: one namespace per project."),
+]
+
+
+@app.command("claude-code")
+def claude_code(namespace: OwnNamespace = None) -> None:
+    """Take one event of Claude Code from standard input. The agent calls this, people do not."""
+    from nexus_tasks.integrations.claude_code.hook import main
+
+    raise typer.Exit(main(["--namespace", namespace] if namespace else []))
+
+
+@app.command()
+def install(agent: Agent, project: Project = False, namespace: OwnNamespace = None, json: Json = False) -> None:
+    """Have the agent call the hook. What the settings file holds already stays; installing twice changes nothing."""
+    start_logging()
+    from nexus_tasks.integrations.claude_code.install import install as put
+    from nexus_tasks.integrations.claude_code.install import settings_file
+    from nexus_tasks.types import check_namespace
+
+    change = put(settings_file(project=project), namespace=check_namespace(namespace) if namespace else None)
+    if json:
+        emit({"agent": agent, "settings": str(change.path), "changed": change.changed, "command": change.command})
+        return
+    print(f"{'Installed in' if change.changed else 'It is installed already in'} {change.path}.")
+    hint(f"Take it out again with `nexus hook uninstall claude-code{' --project' if project else ''}`.")
+    _offer_the_stack()
+
+
+@app.command()
+def uninstall(agent: Agent, project: Project = False, json: Json = False) -> None:
+    """Take the hook out of the agent's settings. What is remembered stays."""
+    from nexus_tasks.integrations.claude_code.install import settings_file
+    from nexus_tasks.integrations.claude_code.install import uninstall as take_out
+
+    change = take_out(settings_file(project=project))
+    if json:
+        emit({"agent": agent, "settings": str(change.path), "changed": change.changed})
+    else:
+        print(f"Taken out of {change.path}." if change.changed else f"It was not installed in {change.path}.")
+
+
+def _offer_the_stack() -> None:
+    """Facts are derived while a worker runs: start one, if a person says so."""
+    from nexus_tasks.cli import stack
+    from nexus_tasks.settings import get_settings
+
+    settings = get_settings()
+    if not settings.embedded or stack.supervisor_pid(settings.home) is not None:
+        return
+    if (
+        sys.stdin.isatty()
+        and sys.stdout.isatty()
+        and typer.confirm("Start Postgres, Redis and a worker now?", default=True)
+    ):
+        from nexus_tasks.cli.stack.commands import up
+
+        up(in_background=True)
+    else:
+        warn("no worker runs, so that what is kept is not stored yet. Start one with `nexus up --detach`.")

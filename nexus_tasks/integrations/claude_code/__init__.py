@@ -1,0 +1,1 @@
+"""Claude Code: its hook, and installing it."""

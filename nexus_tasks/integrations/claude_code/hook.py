@@ -1,0 +1,94 @@
+"""``nexus hook claude-code``: one event from standard input into the session buffer, within milliseconds.
+
+Imports nothing beyond the standard library and the buffer. Whatever goes wrong, the agent goes on: the exit code is 0,
+and the reason is in ``logs/hook.log`` under ``NEXUS_HOME``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from nexus_tasks.buffer import SessionBuffer, default_home
+from nexus_tasks.transcripts import events, ready
+from nexus_tasks.transcripts.project import project_namespace
+
+_MOST_BYTES = 64_000_000
+_LOG_BYTES = 1_000_000
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Handle the event on standard input; returns 0."""
+    try:
+        _handle(json.loads(sys.stdin.buffer.read(_MOST_BYTES)), _option(arguments, "--namespace"))
+        sys.stdout.flush()
+    except BaseException as error:
+        _note(error)
+    return 0
+
+
+def _handle(event: Any, namespace: str | None) -> None:
+    name, session = event["hook_event_name"], event["session_id"]
+    folder = os.environ.get("CLAUDE_PROJECT_DIR") or event.get("cwd") or os.getcwd()
+    namespace = namespace or os.environ.get("NEXUS_HOOK_NAMESPACE") or project_namespace(folder)
+    home = default_home()
+    if name == "SessionStart":
+        _print_context(ready.take(home, namespace))
+    payload = events.payload(event)
+    if payload is None:
+        return
+    buffer = SessionBuffer()
+    buffer.append(namespace, str(session), payload, events.CONTEXT_TYPE)
+    buffer.close()
+    if name in events.STORE_AFTER:
+        _store_in_background()
+
+
+def _print_context(text: str) -> None:
+    if text:
+        answer = {"hookEventName": "SessionStart", "additionalContext": text}
+        sys.stdout.write(json.dumps({"hookSpecificOutput": answer}))
+
+
+def _store_in_background() -> None:
+    """Start a process that outlives this one. Not from the project's folder: its modules are not ours (``-P``)."""
+    command = [sys.executable, "-P", "-m", "nexus_tasks.integrations.claude_code.store"]
+    nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+    try:
+        os.posix_spawn(sys.executable, command, os.environ, file_actions=nothing, setsid=True)
+    except NotImplementedError:  # a system whose posix_spawn makes no sessions
+        os.posix_spawn(sys.executable, command, os.environ, file_actions=nothing, setpgroup=0)
+
+
+def _option(arguments: Sequence[str], name: str) -> str | None:
+    for position, argument in enumerate(arguments):
+        if argument == name and position + 1 < len(arguments):
+            return arguments[position + 1]
+        if argument.startswith(f"{name}="):
+            return argument.partition("=")[2]
+    return None
+
+
+def _note(error: BaseException) -> None:
+    """Write down why an event was not kept; without its text, which may be anything."""
+    try:
+        from time import gmtime, strftime
+
+        folder = os.path.join(default_home(), "logs")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        path = os.path.join(folder, "hook.log")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        if os.path.exists(path) and os.path.getsize(path) > _LOG_BYTES:
+            flags |= os.O_TRUNC
+        why = getattr(error, "message", "") or (os.strerror(error.errno or 0) if isinstance(error, OSError) else "")
+        line = f"{strftime('%Y-%m-%dT%H:%M:%SZ', gmtime())} {type(error).__name__} {why}".strip()
+        fd = os.open(path, flags, 0o600)
+        try:
+            os.write(fd, f"{line}\n".encode())
+        finally:
+            os.close(fd)
+    except OSError:
+        return  # the disk is full: nobody can be told

@@ -1,0 +1,157 @@
+"""Putting the hook into Claude Code's settings file and taking it out again; whatever else is there stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nexus_tasks.errors import ConfigurationError
+
+EVENTS = ("SessionStart", "UserPromptSubmit", "PostToolUse", "Stop", "SubagentStop", "PreCompact", "SessionEnd")
+_OURS = "hook claude-code"
+_TIMEOUT = 10  # seconds; it takes a small part of one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What was done to a settings file."""
+
+    path: Path
+    changed: bool
+    command: str | None
+
+
+def settings_file(*, project: bool) -> Path:
+    """The user's settings file, or the local one (not shared) of the project in the present folder."""
+    if project:
+        return Path.cwd() / ".claude" / "settings.local.json"
+    return Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude") / "settings.json"
+
+
+def install(path: Path, *, namespace: str | None = None) -> Change:
+    """Have the agent call the hook at each event. Installing twice changes nothing.
+
+    Raises:
+        ConfigurationError: the file is no settings file, or cannot be written; it is as it was.
+    """
+    command = _command(namespace)
+    settings = _read(path)
+    hooks = _without_ours(_hooks(path, settings))
+    for event in EVENTS:
+        groups = hooks.setdefault(event, [])
+        if not isinstance(groups, list):
+            raise _no_settings(path, f'"hooks.{event}" is no list')
+        matcher = {"matcher": "*"} if event == "PostToolUse" else {}
+        groups.append({**matcher, "hooks": [{"type": "command", "command": command, "timeout": _TIMEOUT}]})
+    return Change(path=path, changed=_write(path, {**settings, "hooks": hooks}), command=command)
+
+
+def uninstall(path: Path) -> Change:
+    """Take the hook out; a file that held nothing else is deleted.
+
+    Raises:
+        ConfigurationError: the file is no settings file, or cannot be written; it is as it was.
+    """
+    settings = _read(path)
+    hooks = _without_ours(_hooks(path, settings))
+    if hooks == settings.get("hooks", {}):
+        return Change(path=path, changed=False, command=None)
+    rest = {key: value for key, value in settings.items() if key != "hooks"} | ({"hooks": hooks} if hooks else {})
+    if rest:
+        return Change(path=path, changed=_write(path, rest), command=None)
+    try:
+        path.unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    return Change(path=path, changed=True, command=None)
+
+
+def _command(namespace: str | None) -> str:
+    """The hook by its full path: the agent's shell need not have it on its own."""
+    beside = Path(sys.executable).with_name("nexus")
+    found = str(beside) if beside.exists() else shutil.which("nexus")
+    start = [found] if found else [sys.executable, "-P", "-m", "nexus_tasks.cli.entry"]
+    return shlex.join([*start, *_OURS.split(), *(["--namespace", namespace] if namespace else [])])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise _no_settings(path, str(error)) from None
+    try:
+        found = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise _no_settings(path, f"not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise _no_settings(path, "it is no JSON object")
+    return found
+
+
+def _hooks(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    hooks = settings.get("hooks", {})
+    if not isinstance(hooks, dict):
+        raise _no_settings(path, '"hooks" is no object')
+    return hooks
+
+
+def _without_ours(hooks: dict[str, Any]) -> dict[str, Any]:
+    """The hooks of others, as they are."""
+    kept: dict[str, Any] = {}
+    for event, groups in hooks.items():
+        if not isinstance(groups, list):
+            kept[event] = groups
+            continue
+        left = [_group_without_ours(group) for group in groups]
+        if rest := [group for group in left if group is not None]:
+            kept[event] = rest
+    return kept
+
+
+def _group_without_ours(group: Any) -> Any:
+    if not isinstance(group, dict) or not isinstance(group.get("hooks"), list):
+        return group
+    rest = [hook for hook in group["hooks"] if not _is_ours(hook)]
+    return group if len(rest) == len(group["hooks"]) else {**group, "hooks": rest} if rest else None
+
+
+def _is_ours(hook: Any) -> bool:
+    command = hook.get("command") if isinstance(hook, dict) else None
+    return isinstance(command, str) and _OURS in command and "nexus" in command
+
+
+def _write(path: Path, settings: dict[str, Any]) -> bool:
+    text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+    real = path.resolve()  # a link into somebody's dotfiles stays one
+    try:
+        if real.exists() and json.loads(real.read_text(encoding="utf-8") or "null") == settings:
+            return False
+        real.parent.mkdir(parents=True, exist_ok=True)
+        aside = real.with_name(f".{real.name}.{os.getpid()}.new")
+        aside.write_text(text, encoding="utf-8")
+        if real.exists():
+            shutil.copymode(real, aside)
+        aside.replace(real)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    return True
+
+
+def _no_settings(path: Path, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path} is no settings file: {why}.", remedy="Correct it and try again; it is as it was."
+    )
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path} cannot be written: {error.strerror}.", remedy="Give yourself access; it is as it was."
+    )

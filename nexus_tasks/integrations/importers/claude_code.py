@@ -1,0 +1,52 @@
+"""Claude Code's transcripts (``~/.claude/projects/*/*.jsonl``): one file is one session, named as the agent names it.
+
+Not checked line by line as other formats are: the agent writes them, cuts them off and changes their fields. What is no
+message is left out. Secrets are scrubbed.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.integrations.importers.conversation import Conversation, wrong
+from nexus_tasks.transcripts.claude_code import Reader
+from nexus_tasks.types import Message, check_name
+
+_FIRST_LINES = 50
+
+
+def looks_like(text: str) -> bool:
+    """Whether one of the first lines is one of a transcript."""
+    for line in text.split("\n", _FIRST_LINES)[:_FIRST_LINES]:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict) and "content" not in record and "sessionId" in record and "type" in record:
+            return True
+    return False
+
+
+def parse(path: Path, data: bytes, namespace: str, session: str | None) -> list[Conversation]:
+    """The conversation in a transcript; none when nobody says anything in it.
+
+    Raises:
+        InvalidInput: no line of the file is a transcript's.
+    """
+    reader = Reader()
+    seen = dict[str, Message]()
+    for fields in reader.messages(data.split(b"\n")):
+        when = fields.pop("occurred_at", None)
+        try:
+            message = Message(**fields, occurred_at=datetime.fromisoformat(when) if when else None)
+        except (InvalidInput, ValueError):
+            reader.broken += 1
+        else:
+            seen.setdefault(str(message.id), message)
+    if not seen and reader.session_id is None:
+        raise wrong(path, "", "not a transcript of Claude Code: no line has a sessionId")
+    key = check_name("session", session or reader.session_id or path.stem)
+    return [Conversation(namespace=namespace, session_key=key, messages=tuple(seen.values()))] if seen else []

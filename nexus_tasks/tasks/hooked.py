@@ -1,0 +1,130 @@
+"""Storing what a coding agent's hook has kept: the transcript says it all, the events stand in for what it lacks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import select
+
+from nexus_tasks.buffer import Entry
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Memory
+from nexus_tasks.transcripts import position
+from nexus_tasks.transcripts.position import Position
+from nexus_tasks.types import Message, Role
+
+log = logging.getLogger(__name__)
+
+# An event that the transcript does not have yet waits for it, but not for longer than this, seconds.
+PATIENCE = 3_600.0
+_SLACK = timedelta(minutes=5)  # between the time of an event and that of its line in the transcript
+
+
+@dataclass
+class Turn:
+    """What the hook's entries of one session ask for."""
+
+    messages: list[Message] = field(default_factory=list)  # of the transcripts, each with its id
+    standing_in: list[tuple[Entry, Message]] = field(default_factory=list)  # events, should the transcript lack them
+    positions: dict[str, Position] = field(default_factory=dict)  # to be noted once the messages are stored
+    ended: bool = False
+    over_at: float = 0.0  # the last time that the agent's turn was over
+
+
+def read(folder: str, start_id: str, entries: Sequence[Entry]) -> Turn:
+    """What ``entries`` ask for: the news of their transcripts, and the events themselves."""
+    turn, paths = Turn(), dict[str, None]()
+    for entry in entries:
+        kept = entry.payload if isinstance(entry.payload, dict) else {}
+        name = kept.get("event")
+        paths.update(dict.fromkeys(filter(None, (kept.get("transcript_path"), kept.get("agent_transcript_path")))))
+        if name in ("Stop", "SessionEnd"):
+            turn.over_at = max(turn.over_at, entry.time)
+        turn.ended = name == "SessionEnd" or (turn.ended and name not in ("UserPromptSubmit", "PostToolUse"))
+        if made := _standing_in(start_id, entry, kept):
+            turn.standing_in.append((entry, made))
+    for path in paths:
+        _read_transcript(folder, os.path.expanduser(path), turn)
+    return turn
+
+
+def _read_transcript(folder: str, path: str, turn: Turn) -> None:
+    try:
+        news = position.read_on(path, position.load(folder, path))
+    except OSError as error:
+        log.warning("The transcript %s cannot be read, the hook's events stand in for it: %s", path, error.strerror)
+        return
+    turn.messages += [made for one in news.messages if (made := _message(one))]
+    turn.positions[path] = news.position
+
+
+def _message(fields: dict[str, Any]) -> Message | None:
+    try:
+        when = datetime.fromisoformat(fields["occurred_at"]) if "occurred_at" in fields else None
+        return Message(**fields | {"occurred_at": when, "tool_calls": tuple(fields.get("tool_calls", ()))})
+    except (InvalidInput, ValueError, TypeError) as error:
+        log.warning("A line of a transcript is no message: %s", error)
+        return None
+
+
+def _standing_in(start_id: str, entry: Entry, kept: dict[str, Any]) -> Message | None:
+    role: Role = "user" if "prompt" in kept else "tool"
+    call, prompt = kept.get("call") or {}, str(kept.get("prompt") or "")
+    content = prompt if role == "user" else f"{call.get('name')}: {kept.get('result') or '(no output)'}"
+    if not content.strip() or not (prompt or call):
+        return None
+    return Message(
+        role=role,
+        author=None if role == "user" else str(call.get("name") or "tool")[:200],
+        content=content,
+        occurred_at=datetime.fromtimestamp(entry.time, UTC),
+        tool_calls=(call,) if call else (),
+        id=f"entry:{start_id}:{entry.entry_seq}",
+    )
+
+
+def settle(tx: Transaction, session_id: int | None, turn: Turn) -> tuple[list[Message], set[int]]:
+    """The events that are to be stored themselves, and the ``entry_seq`` of those that go on waiting.
+
+    Called in the transaction that has stored the transcript's messages: what these cover is neither.
+    """
+    lacking, waiting = list[Message](), set[int]()
+    for entry, message in turn.standing_in:
+        if session_id is not None and _covered(tx, session_id, message):
+            continue
+        if entry.time <= turn.over_at or time.time() - entry.time > PATIENCE:
+            lacking.append(message)
+        else:
+            waiting.add(entry.entry_seq)
+    return lacking, waiting
+
+
+def _covered(tx: Transaction, session_id: int, message: Message) -> bool:
+    query = select(Memory.id).where(Memory.session_id == session_id, Memory.level == "raw")
+    if message.role == "user":
+        assert message.occurred_at is not None
+        query = query.where(
+            Memory.role == "user",
+            Memory.content == message.content.strip(),
+            Memory.occurred_at >= message.occurred_at - _SLACK,
+        )
+    else:
+        call_id = message.tool_calls[0].get("id")
+        query = query.where(Memory.tool_calls.contains([{"id": call_id}] if call_id else list(message.tool_calls)))
+    return tx.scalar(query.limit(1)) is not None
+
+
+def note(folder: str, turn: Turn) -> None:
+    """Note how far the transcripts are stored."""
+    for path, reached in turn.positions.items():
+        try:
+            position.save(folder, path, reached)
+        except OSError as error:
+            log.warning("How far %s is stored could not be noted: %s", path, error.strerror)

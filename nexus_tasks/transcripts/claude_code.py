@@ -1,0 +1,160 @@
+"""Claude Code's transcripts: JSONL, one line per message, appended to, now and then compacted or written anew.
+
+Prompts, answers, tool calls and their results become messages, scrubbed. A message's id is its line's ``uuid``, so that
+reading a file again, or one that was written anew, stores nothing twice. What is not known is left out, not an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from nexus_tasks.transcripts.excerpt import excerpt
+from nexus_tasks.transcripts.scrubbing import scrub, scrub_value
+
+Message = dict[str, Any]  # the fields of nexus_tasks.Message, as JSON has them
+
+SUBAGENT = "subagent"
+_RESULT_CHARACTERS, _INPUT_CHARACTERS = 2_000, 1_000  # kept of a tool's result, and of each text of its input
+_EDITS = frozenset(("Edit", "MultiEdit", "Write", "NotebookEdit", "FileEdit", "FileWrite"))
+_COMMAND = re.compile(r"<command-name>(.*?)</command-name>(?:.*?<command-args>(.*?)</command-args>)?", re.DOTALL)
+_LOCAL = ("<local-command-stdout>", "<local-command-stderr>", "<local-command-caveat>", "Caveat: The messages below")
+
+
+class Reader:
+    """Turns lines into messages. ``open_calls`` maps the id of an unanswered tool call to the tool's name."""
+
+    def __init__(self, open_calls: dict[str, str] | None = None) -> None:
+        self.open_calls = dict(open_calls or {})
+        self.broken = 0  # lines that are no JSON object
+        self.session_id: str | None = None
+
+    def messages(self, lines: Iterable[bytes]) -> Iterator[Message]:
+        """The messages of ``lines``, in their order."""
+        for line in lines:
+            if line.strip():
+                try:
+                    record = json.loads(line)
+                except (ValueError, RecursionError):
+                    self.broken += 1
+                    continue
+                if isinstance(record, dict):
+                    yield from self._record(record)
+                else:
+                    self.broken += 1
+
+    def _record(self, record: dict[str, Any]) -> Iterator[Message]:
+        kind, uuid, message = record.get("type"), record.get("uuid"), record.get("message")
+        if isinstance(record.get("sessionId"), str):
+            self.session_id = self.session_id or record["sessionId"]
+        if kind not in ("user", "assistant") or not isinstance(uuid, str) or not isinstance(message, dict):
+            return
+        if record.get("isMeta") or record.get("isCompactSummary") or record.get("isApiErrorMessage"):
+            return  # said by the program, or said before
+        content = message.get("content")
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if not isinstance(blocks, list):
+            return
+        blocks = [block for block in blocks if isinstance(block, dict)]
+        when, aside = record.get("timestamp"), bool(record.get("isSidechain"))
+        for made in self._assistant(blocks, aside) if kind == "assistant" else self._user(blocks, uuid, aside):
+            made.setdefault("id", uuid)
+            if isinstance(when, str):
+                made["occurred_at"] = when
+            yield made
+
+    def _assistant(self, blocks: list[dict[str, Any]], aside: bool) -> Iterator[Message]:
+        said = [_text(block) for block in blocks if block.get("type") == "text"]
+        calls = [self._call(block) for block in blocks if block.get("type") == "tool_use"]
+        content = "\n".join(filter(None, [*said, *map(_in_words, calls)])).strip()
+        if content:
+            made: Message = {"role": "assistant", "content": content, "tool_calls": calls}
+            yield made | {"author": SUBAGENT} if aside else made
+
+    def _user(self, blocks: list[dict[str, Any]], uuid: str, aside: bool) -> Iterator[Message]:
+        results = [block for block in blocks if block.get("type") == "tool_result"]
+        for number, block in enumerate(results):
+            yield self._result(block, f"{uuid}:{number}" if len(results) > 1 else uuid)
+        said = [_said(block) for block in blocks if block.get("type") in ("text", "image")]
+        content = "\n".join(filter(None, said)).strip()
+        if content and not aside:  # a subagent's prompt is the tool call that started it
+            yield {"role": "user", "content": content, "id": f"{uuid}:text" if results else uuid}
+
+    def _call(self, block: dict[str, Any]) -> dict[str, Any]:
+        name, given = str(block.get("name") or "tool"), block.get("input")
+        call: dict[str, Any] = {"name": scrub(name), "input": shortened(given if isinstance(given, dict) else {})}
+        if isinstance(block.get("id"), str):
+            call["id"] = block["id"]
+            self.open_calls[block["id"]] = name
+        return call
+
+    def _result(self, block: dict[str, Any], id: str) -> Message:
+        of = block.get("tool_use_id")
+        name = self.open_calls.pop(of, "tool") if isinstance(of, str) else "tool"
+        text = excerpt(_result_text(block.get("content")), _RESULT_CHARACTERS, scrub).strip()
+        content = f"Error: {text}" if block.get("is_error") else text or "(no output)"
+        answer = {"result_of": of, "error": bool(block.get("is_error"))}
+        return {"role": "tool", "author": scrub(name)[:200], "content": content, "id": id, "tool_calls": [answer]}
+
+
+def shortened(value: Any) -> Any:
+    """A tool's input, scrubbed, with its long texts cut in the middle."""
+    if isinstance(value, str):
+        return excerpt(value, _INPUT_CHARACTERS, scrub)
+    if isinstance(value, dict):
+        # Cut after scrubbing where a name says that the value is secret: that needs both.
+        return {key: shortened(item) for key, item in scrub_value(_cut(value)).items()}
+    if isinstance(value, list):
+        return [shortened(item) for item in value[:100]]
+    return value
+
+
+def _cut(value: Any, depth: int = 0) -> Any:
+    """``value`` without what nobody would keep anyway, so that scrubbing a huge one costs little."""
+    if isinstance(value, str):
+        return value if len(value) <= 20_000 else value[:10_000] + value[-10_000:]
+    if isinstance(value, dict) and depth < 20:
+        return {key: _cut(item, depth + 1) for key, item in list(value.items())[:200]}
+    if isinstance(value, list) and depth < 20:
+        return [_cut(item, depth + 1) for item in value[:200]]
+    return value if isinstance(value, (int, float, bool)) else None
+
+
+def _in_words(call: dict[str, Any]) -> str:
+    """A tool call as a line that can be found: the edited file, the command, else the tool."""
+    name, given = call["name"], call["input"]
+    path = given.get("file_path") or given.get("notebook_path")
+    if name in _EDITS and path:
+        return f"Edited {path}" if name != "Write" else f"Wrote {path}"
+    if given.get("command"):
+        return f"Ran: {given['command']}"
+    about = path or next((str(value) for value in given.values() if isinstance(value, str) and value), "")
+    return f"{name}: {excerpt(about, 200)}" if about else str(name)
+
+
+def _text(block: dict[str, Any]) -> str:
+    text = block.get("text")
+    return scrub(text) if isinstance(text, str) else ""
+
+
+def _said(block: dict[str, Any]) -> str:
+    if block.get("type") == "image":
+        return "[image]"
+    text = block.get("text")
+    if not isinstance(text, str) or text.startswith(_LOCAL):
+        return ""
+    command = _COMMAND.search(text) if text.startswith("<command-") else None
+    return scrub(" ".join(filter(None, command.groups())) if command else text)
+
+
+def _result_text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        texts = [
+            _result_text(block.get("text")) or f"[{block.get('type')}]" for block in content if isinstance(block, dict)
+        ]
+        return "\n".join(texts)
+    return ""

@@ -1,0 +1,14 @@
+"""Which namespace a project's memory is in."""
+
+from __future__ import annotations
+
+import os
+import re
+from hashlib import sha256
+
+
+def project_namespace(folder: str) -> str:
+    """The project folder's name and a short hash of its path: ``shop-1a2b3c4d``."""
+    path = os.path.realpath(folder)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(path)).lstrip(".")[:80] or "project"
+    return f"{name}-{sha256(os.fsencode(path)).hexdigest()[:8]}"

@@ -1,0 +1,257 @@
+"""The hook, as the agent calls it: into the buffer whatever is down, and from there into memory exactly once."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nexus_tasks import Message, Nexus
+from nexus_tasks.buffer import SessionBuffer, files
+from nexus_tasks.integrations.claude_code import hook, store
+from nexus_tasks.tasks import buffered, hooked, ready_context
+from nexus_tasks.transcripts.project import project_namespace
+from tests.deployment import Deployment, eventually
+from tests.integration.inline import work
+from tests.transcripts import planted
+from tests.transcripts.generate import Transcript, day_at_work
+
+NS = "shop"
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook, "_store_in_background", lambda: None)
+    monkeypatch.setattr(buffered, "_looked_at", float("-inf"))
+    monkeypatch.delenv("CLAUDE_PROJECT_DIR", raising=False)
+
+
+def call(capsys: pytest.CaptureFixture[str], name: str, transcript: Path | None = None, **fields: Any) -> str:
+    """Call the hook in this process; returns what it prints."""
+    event = {
+        "hook_event_name": name,
+        "session_id": "0b9d3c5e",
+        "transcript_path": str(transcript or "/nowhere/t.jsonl"),
+        "cwd": "/home/ann/shop",
+        "permission_mode": "default",
+        "a_field_of_tomorrow": [1],
+        **fields,
+    }
+    before = sys.stdin
+    sys.stdin = io.TextIOWrapper(io.BytesIO(json.dumps(event).encode()))
+    try:
+        assert hook.main(["--namespace", NS]) == 0
+    finally:
+        sys.stdin = before
+    return capsys.readouterr().out
+
+
+def said(here: Deployment, role: str | None = None) -> list[str]:
+    rows = here.sql("SELECT content, role FROM memories WHERE level = 'raw' ORDER BY seq")
+    return [content.split("\n")[0] for content, whose in rows if role in (None, whose)]
+
+
+def test_a_session_is_stored_once_however_often_it_is_told(
+    here: Deployment, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made, path = day_at_work(datetime.now(UTC)), tmp_path / "t.jsonl"
+    first = made.lines[:]
+    out = call(capsys, "UserPromptSubmit", path, prompt="Please fix the failing test in the cart.")
+    assert out == ""
+    out += call(capsys, "PostToolUse", path, tool_name="Bash", tool_input={}, tool_use_id="toolu_0b9d3c5e_0001")
+    made.lines = first[:10]
+    made.write(path)
+    out += call(capsys, "Stop", path)
+    assert buffered.store_buffer().waiting == 0
+    some = said(here)
+    assert some[0] == "Please fix the failing test in the cart."
+    made.lines = first
+    made.write(path)
+    out += call(capsys, "PreCompact", path) + call(capsys, "SubagentStop", path) + call(capsys, "Stop", path)
+    assert out == ""
+    buffered.store_buffer()
+    assert len(said(here)) == len(set(said(here))) == 16
+    made.lines = made.lines[-3:]  # compacted: written anew without what came before
+    made.prompt("And now the checkout.")
+    made.write(path)
+    call(capsys, "SessionEnd", path, reason="exit")
+    buffered.store_buffer()
+    assert said(here)[16:] == ["And now the checkout."]
+    assert here.sql("SELECT ended_at IS NOT NULL FROM sessions") == [(True,)]
+    assert not SessionBuffer(here.folder / "buffer").pending()
+
+
+def test_an_event_that_the_transcript_lacks_waits_for_it_and_then_stands_in(
+    here: Deployment, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, path = Transcript(began=datetime.now(UTC)), tmp_path / "t.jsonl"
+    path.touch()
+    call(capsys, "UserPromptSubmit", path, prompt="now")
+    assert buffered.store_buffer().waiting == 1  # a worker that looks in the middle of a turn
+    assert said(here) == []
+    made.prompt("now")
+    made.write(path)
+    assert buffered.store_buffer().waiting == 0
+    assert said(here) == ["now"]
+    call(capsys, "UserPromptSubmit", path, prompt="never written down")
+    call(capsys, "PostToolUse", path, tool_name="Bash", tool_input={"command": "ls"}, tool_response={"stdout": "a b"})
+    monkeypatch.setattr(hooked, "PATIENCE", 0.0)
+    buffered.store_buffer()
+    assert said(here) == ["now", "never written down", "Bash: a b"]
+
+
+def test_without_its_transcript_the_events_are_stored(here: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
+    call(capsys, "UserPromptSubmit", prompt="We deploy on Tuesdays.")
+    call(capsys, "PostToolUse", tool_name="Edit", tool_input={"file_path": "cart.py"}, tool_response={"x": 1})
+    call(capsys, "Stop")
+    buffered.store_buffer()
+    assert said(here) == ["We deploy on Tuesdays.", "Edit: (no output)"]
+    assert here.sql("SELECT tool_calls->0->'input' FROM memories WHERE role = 'tool'") == [({"file_path": "cart.py"},)]
+
+
+def test_a_session_begins_with_what_is_known_of_the_project(
+    here: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(capsys, "SessionStart", source="startup") == ""  # nothing is known yet, and nothing kept of it
+    assert ready_context.refresh() == 0
+    Nexus().ingest(NS, "earlier", [Message(author="ann", content="We deploy on Tuesdays.")], end=True)
+    work("derive_memory")
+    assert ready_context.refresh() == 1
+    assert ready_context.refresh() == 0
+    answer = json.loads(call(capsys, "SessionStart", source="resume"))["hookSpecificOutput"]
+    assert answer["hookEventName"] == "SessionStart"
+    assert "We deploy on Tuesdays." in answer["additionalContext"]
+    assert len(answer["additionalContext"]) <= 4 * 1_500
+    [file] = (here.folder / "context").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_no_secret_reaches_disk_postgres_or_redis(
+    here: Deployment, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    made, path = Transcript(), tmp_path / "t.jsonl"
+    secrets = [*planted.tokens().values(), *(secret for _, secret in planted.in_context().values())]
+    texts = [f"use {secret} now" for secret in planted.tokens().values()]
+    texts += [text for text, _ in planted.in_context().values()]
+    for text in texts:
+        made.prompt(text)
+        made.call("Bash", text, command=text)
+        call(capsys, "UserPromptSubmit", path, prompt=text)
+    call(
+        capsys,
+        "PostToolUse",
+        path,
+        tool_name="Bash",
+        tool_input={"command": "\n".join(texts)},
+        tool_response={"stdout": "\n".join(texts)},
+    )
+    call(capsys, "UserPromptSubmit", path, prompt="\n".join(texts))
+    made.write(path)
+    call(capsys, "Stop", path)
+    on_disk = [file.read_bytes() for file in here.folder.rglob("*") if file.is_file()]
+    buffered.store_buffer()
+    ready_context.refresh()
+    on_disk += [file.read_bytes() for file in here.folder.rglob("*") if file.is_file()]
+    everything = b"\n".join(on_disk).decode(errors="replace")
+    everything += str(here.sql("SELECT * FROM memories")) + str(here.sql("SELECT * FROM derivations"))
+    client = here.redis()
+    everything += str([(key, client.dump(key)) for key in client.scan_iter(f"{here.name}:*")])
+    assert len(secrets) > 60
+    assert [secret for secret in secrets if secret in everything] == []
+    assert everything.count("[scrubbed: ") > len(secrets)
+
+
+@pytest.mark.parametrize(
+    "stdin", [b"", b"garbage", b"[]", b"{}", b"\xff\xfe", b'{"hook_event_name": 3, "session_id": null}']
+)
+def test_whatever_comes_in_the_agent_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stdin: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NEXUS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+    assert hook.main() == 0
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "home" / "buffer").exists()
+
+
+def test_with_a_full_disk_the_agent_goes_on_and_the_log_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NEXUS_HOME", str(tmp_path))
+
+    def full(_fd: int, _data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write_all", full)
+    assert call(capsys, "UserPromptSubmit", prompt="hello") == ""
+    assert "is full" in (tmp_path / "logs" / "hook.log").read_text()
+
+
+def hook_process(home: Path, event: dict[str, Any], **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEXUS_", "CLAUDE_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "nexus_tasks.cli.entry", "hook", "claude-code"],
+        input=json.dumps(event),
+        env={**kept, "NEXUS_HOME": str(home), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_as_a_process_without_any_server(tmp_path: Path) -> None:
+    project = tmp_path / "my shop"
+    project.mkdir()
+    event = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": str(project), "prompt": "hello"}
+    nowhere = {"NEXUS_DATABASE_URL": "postgresql://u@127.0.0.1:1/x", "NEXUS_REDIS_URL": "redis://127.0.0.1:1/0"}
+    done = hook_process(tmp_path / "home", event, **nowhere)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    [(agent, session)] = SessionBuffer(tmp_path / "home" / "buffer").list()
+    assert (agent, session) == (project_namespace(str(project)), "s")
+    assert agent.startswith("my-shop-")
+
+
+def test_a_stop_leaves_a_process_that_stores(here: Deployment, tmp_path: Path) -> None:
+    made = Transcript()
+    made.prompt("We deploy on Tuesdays.")
+    path = made.write(tmp_path / "t.jsonl")
+    (tmp_path / "redis.py").write_text("raise SystemExit('a module of the project')")
+    event = {"hook_event_name": "Stop", "session_id": "s", "cwd": str(tmp_path), "transcript_path": str(path)}
+    ours = {key: value for key, value in here.environment.items() if key.startswith("NEXUS_")}
+    before = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        done = hook_process(here.folder, event, **{key: value for key, value in ours.items() if key != "NEXUS_HOME"})
+    finally:
+        os.chdir(before)
+    assert (done.returncode, done.stdout) == (0, "")
+    eventually(lambda: said(here) == ["We deploy on Tuesdays."], within=90)
+    buffer = SessionBuffer(here.folder / "buffer")
+    eventually(lambda: not buffer.pending(), within=60)
+    with buffer.storing(wait=True):  # it is done with the folder, so that this can be deleted
+        pass
+
+
+def test_what_the_hook_leaves_running_starts_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nexus_tasks.settings import get_settings
+
+    monkeypatch.setattr(store, "_LAST_LINES", 0.0)
+    for name in ("NEXUS_DATABASE_URL", "NEXUS_REDIS_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NEXUS_HOME", str(tmp_path))
+    get_settings.cache_clear()
+    try:
+        SessionBuffer(tmp_path / "buffer").append(NS, "s", "kept")
+        store.main()
+        assert {path.name for path in tmp_path.iterdir()} == {"buffer"}
+        assert SessionBuffer(tmp_path / "buffer").has(NS, "s")
+    finally:
+        get_settings.cache_clear()

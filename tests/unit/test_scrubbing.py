@@ -1,0 +1,189 @@
+"""Secrets are replaced wherever they stand, ordinary words are not, and the time it takes is linear."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from nexus_tasks.transcripts.scrubbing import scrub, scrub_value
+from tests.transcripts import planted
+
+TOKENS = planted.tokens()
+IN_CONTEXT = planted.in_context()
+CARRIERS = {
+    "prose": "I have put {} into the settings, is that all right?",
+    "end of a sentence": "The token is {}.",
+    "path": "/home/ann/keys/{}/notes.txt",
+    "argument": "run --with={} --verbose",
+    "underscore": "backup_{}_old",
+    "quoted": 'key = "{}"',
+    "json text": '{{\\"value\\": \\"{}\\"}}',
+    "query": "https://example.org/?q={}&page=2",
+    "list": "['a', '{}', 'b']",
+    "escaped line break": '{{"text": "first\\\\n{}\\\\nlast"}}',
+    "percent": "redirect=https%3A%2F%2Fexample.org%3Ftoken%3D{}%26x",
+    "line break": "first\n{}\nlast",
+}
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("kind", TOKENS)
+def test_a_token_is_found_by_its_shape_wherever_it_stands(kind: str, carrier: str) -> None:
+    secret = TOKENS[kind]
+    found = scrub(CARRIERS[carrier].format(secret))
+    assert secret not in found
+    assert secret[12:] not in found
+    assert "[scrubbed: " in found
+
+
+@pytest.mark.parametrize("name", IN_CONTEXT)
+def test_a_secret_is_found_by_what_stands_around_it(name: str) -> None:
+    text, secret = IN_CONTEXT[name]
+    found = scrub(text)
+    assert secret not in found
+    assert scrub(found) == found
+    for word in ("db.example.org", "theme", "lang", "HttpOnly", "--verbose", "user", "Encrypt=true", "dbname=app"):
+        assert (word in found) == (word in text)
+
+
+@pytest.mark.parametrize("kind", ["github", "anthropic", "aws", "stripe", "jwt"])
+@pytest.mark.parametrize("joint", ['" + "', "' '", '" \\\n  "', '\\" + \\"', "\\\n", '" . "', "' + '"])
+def test_a_token_that_code_puts_together_is_found(kind: str, joint: str) -> None:
+    secret = TOKENS[kind]
+    for cut in (3, 8, len(secret) // 2):
+        text = f'before = "{secret[:cut]}{joint}{secret[cut:]}" # after'
+        found = scrub(text)
+        assert secret[cut:] not in found
+        assert found.startswith("before")
+        assert found.endswith("# after")
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+def test_base64_of_a_secret_is_replaced(kind: str) -> None:
+    once = base64.b64encode(f"value: {TOKENS[kind]}\n".encode()).decode()
+    twice = base64.b64encode(once.encode()).decode()
+    for wrapped in (once, twice, base64.urlsafe_b64encode(once.encode()).decode().rstrip("=")):
+        assert wrapped not in scrub(f"data: {wrapped} end")
+
+
+@pytest.mark.parametrize("kind", ["", "RSA ", "EC ", "OPENSSH ", "ENCRYPTED "])
+def test_private_keys_are_replaced_whole_or_cut(kind: str) -> None:
+    key = planted.private_key(kind)
+    lines = key.splitlines()
+    forms = {
+        "whole": key,
+        "escaped": key.replace("\n", "\\n"),
+        "escaped twice": json.dumps(json.dumps(key)),
+        "without its end": "\n".join(lines[:-2]),
+        "without its beginning": "\n".join(lines[3:]),
+        "quoted line by line": "\n".join(f'"{line}\\n" +' for line in lines),
+        "windows": key.replace("\n", "\r\n"),
+    }
+    for name, text in forms.items():
+        found = scrub(f"some words before\n{text}\nand after it")
+        assert not [line for line in lines[1:-1] if line in found], name
+        assert found.startswith("some words before"), name
+        assert found.endswith("and after it"), name
+
+
+def test_keys_of_objects_and_nested_texts_are_scrubbed() -> None:
+    secret = TOKENS["github"]
+    value = {
+        secret: {"deep": [secret, {"password": "swordfish", "n": 3, "on": True, "nothing": None}]},
+        "api_key": {"value": secret},
+        "input": json.dumps({"env": json.dumps({"TOKEN": secret})}),
+        f"/tmp/{secret}/x": 1.5,
+    }
+    found = json.dumps(scrub_value(value))
+    assert secret not in found
+    assert "swordfish" not in found
+    assert json.loads(found)["input"]
+    for kept in ('"n": 3', '"on": true', '"nothing": null', "1.5", "deep"):
+        assert kept in found
+
+
+PROSE = """
+The password must be at least 12 characters. Password: required. Enter your password, then press return.
+She kept the secret of the key to the garden: nobody knew it. A token of my appreciation: flowers.
+The tokenizer splits text into tokens: about 4 characters each. max_tokens: 2000, total_tokens=35812.
+Keys: up, down, left, right. The cookie: chocolate chip. Basic authentication is simple; bearer tokens are not.
+See https://example.org/docs/secret-scanning and mailto:ann@example.org or git@github.com:ann/repo.git at 10:30.
+commit 9fceb02d0ae598e95dc970b74767f19372d61af8, sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
+uuid 550e8400-e29b-41d4-a716-446655440000, the task sk-learn, mask-and-crop, disk-usage-by-user-and-group.
+Invalid token: unexpected end of input. Secret: it was the butler. Access key: press Alt. The auth: none.
+Author: ann, authority: the court, keyboard: de, monkey: yes, passenger: bob, compass: north, token ring.
+"""
+CODE = '''
+def login(user: str, password: str, *, token: str | None = None, secret: SecretStr = None) -> Session:
+    """Log in with a password; the token: see `Session.token`."""
+    password = getpass.getpass("Password: ")
+    api_key = os.environ["API_KEY"]; token = tokens[0]; secret = get_secret("db/main")
+    client = Client(password=password, token=self.token, api_key=settings.api_key)
+    if token == "bearer" or password is None: raise InvalidToken("token expired")
+    parser.add_argument("--password", help="the password to use")
+    const { token, secretKey } = props; this.password = password; let accessToken = await getToken();
+    <input type="password" name="password" placeholder="Your password" autocomplete="current-password">
+    {"type": "string", "password": {"type": "string", "minLength": 8}, "token_type": "bearer", "expires_in": 3600}
+    password_hash = hash_password(password); key_name = "main"; secret_name: db-credentials-v2; token_count = 12345678
+    DB_PASSWORD=${DB_PASSWORD} API_KEY=$API_KEY TOKEN=<your-token> SECRET=$(cat /run/secrets/x) PASSWORD_FILE=/run/x
+    primary_key=True, foreign_key="users.id", sort_key=lambda one: one.name, cache_key = f"{user}:{page}"
+    for key, value in pairs: print(key, value)
+'''
+
+
+@pytest.mark.parametrize("text", [*PROSE.strip().splitlines(), *CODE.strip().splitlines()])
+def test_no_ordinary_word_is_lost(text: str) -> None:
+    assert scrub(text) == text
+
+
+def test_our_own_source_and_documents_come_through_whole() -> None:
+    """Half a megabyte of code and prose about tokens, keys and secrets."""
+    root = Path(__file__).parents[2]
+    for path in [*root.glob("nexus_tasks/**/*.py"), *root.glob("docs/*.md"), root / "README.md"]:
+        if "scrubbing" in path.parts:
+            continue  # it is made of the shapes themselves
+        text = path.read_text(encoding="utf-8")
+        lost = [pair for pair in zip(text.splitlines(), scrub(text).splitlines(), strict=True) if pair[0] != pair[1]]
+        assert lost == [], path
+
+
+BEGIN, END = "-----BEGIN RSA PRIVATE" + " KEY-----", "-----END RSA PRIVATE" + " KEY-----"
+ADVERSARIAL = {
+    "begin lines": f"{BEGIN}\n" * 10_000,
+    "end lines": f"{END}\n" * 10_000,
+    "alternating": f"{BEGIN}\n{END}\n" * 5_000,
+    "ends after base64": f"{'QUFB' * 16}\n{END}\n" * 3_000,
+    "base64 without breaks": "QUJD" * 75_000,
+    "quotes": "\"'" * 150_000,
+    "joints": '" + "' * 60_000,
+    "backslashes": "\\" * 300_000,
+    "escaped quotes": '\\"' * 150_000,
+    "colons": "://a:" * 60_000,
+    "at signs": "://a:b@" * 40_000,
+    "names": "password" * 37_000,
+    "names and equals": "token=" * 50_000,
+    "names and spaces": "secret = " * 33_000,
+    "dashes": "a-" * 150_000,
+    "dots": "a." * 150_000,
+    "spaces": "authorization" + " " * 300_000,
+    "cookies": "cookie: a=b;" * 25_000,
+    "curl": "curl -u " * 37_000,
+    "bearer": "bearer " * 43_000,
+    "eyJ": "eyJ" * 100_000,
+    "eyJ.": "eyJaaaaaaaa." * 25_000,
+    "sk-": "sk-" * 100_000,
+    "letters": "a" * 300_000,
+    "zeros": "\0" * 300_000,
+}
+
+
+@pytest.mark.parametrize("name", ADVERSARIAL)
+def test_the_time_is_linear(name: str) -> None:
+    """300 KB take what they take; anything quadratic would take minutes, and the limit is far from either."""
+    began = time.process_time()
+    scrub(ADVERSARIAL[name])
+    assert time.process_time() - began < 60
