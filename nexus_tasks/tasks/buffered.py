@@ -170,7 +170,9 @@ def _store_entries(segment: Segment, entries: Sequence[Entry], report: StoreRepo
             return observing.note(tx, known, done[-1], call.observe)
 
         told = [*calls, payloads.told(turn.messages)]
-        to_observe = any([store(call) for call in told if call.messages])
+        for call in told:
+            if call.messages:
+                to_observe = store(call) or to_observe
         session = sessions.find(tx, known.id, session_key)
         lacking, waiting = hooked.settle(tx, session.id if session else None, turn)
         if lacking:
