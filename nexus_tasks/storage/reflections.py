@@ -1,4 +1,4 @@
-"""What a reflection reads: new facts, each with its nearest earlier ones, and what is related already."""
+"""What a reflection reads: new facts, and what is related already; holding it for review; archiving old messages."""
 
 from __future__ import annotations
 
@@ -25,40 +25,6 @@ def unreflected_facts(tx: Transaction, perspective: PerspectiveRow, limit: int) 
         .limit(limit)
     )
     return tx.scalars(query).all()
-
-
-# One index scan of the perspective per new fact; distances are exact, within the perspective only.
-_NEAREST = text(
-    """
-    SELECT new.id AS new_id, near.id AS old_id
-    FROM memories AS new
-    JOIN embeddings AS new_vector ON new_vector.memory_id = new.id AND new_vector.model = :model
-    CROSS JOIN LATERAL (
-        SELECT old.id
-        FROM memories AS old
-        JOIN embeddings AS old_vector ON old_vector.memory_id = old.id AND old_vector.model = :model
-        WHERE old.perspective_id = :perspective AND old.level = 'explicit' AND old.valid_to IS NULL
-          AND old.id <> new.id
-        ORDER BY old_vector.vector <=> new_vector.vector, old.id
-        LIMIT :nearest
-    ) AS near
-    WHERE new.id = ANY(:new_ids)
-    ORDER BY new.id, near.id
-    """
-)
-
-
-def nearest(
-    tx: Transaction, perspective_id: int, new_ids: Sequence[int], *, model: str, count: int
-) -> dict[int, list[int]]:
-    """For each new fact its ``count`` nearest active facts of the perspective."""
-    found: dict[int, list[int]] = {}
-    rows = tx.execute(
-        _NEAREST, {"model": model, "perspective": perspective_id, "nearest": count, "new_ids": list(new_ids)}
-    )
-    for new_id, old_id in rows:
-        found.setdefault(new_id, []).append(old_id)
-    return found
 
 
 def active(tx: Transaction, perspective_id: int) -> int:

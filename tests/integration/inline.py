@@ -102,13 +102,23 @@ def answers(*made: Mapping[str, Any] | tuple[str, Sequence[int]]) -> Callable[[C
 
 
 def dump(here: Deployment, *without: str) -> dict[str, list[str]]:
-    """Every row of every table as text, to compare; tables named in ``without`` are left out."""
+    """Every row of every table as text, to compare; tables named in ``without`` are left out.
+
+    Of what writers only append to, and upkeep sums up, the sums.
+    """
     tables = here.sql("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
+    rows = {name: f'SELECT t::text FROM "{name}" AS t' for (name,) in tables} | {"search_totals": _TOTALS}
     return {
-        name: sorted(str(row) for (row,) in here.sql(f'SELECT t::text FROM "{name}" AS t'))
-        for (name,) in tables
+        name: sorted(str(row) for (row,) in here.sql(query))
+        for name, query in rows.items()
         if name not in (*without, "alembic_version")
     }
+
+
+_TOTALS = (
+    "SELECT ROW(namespace_id, model, sum(count), sum(length))::text FROM search_totals GROUP BY namespace_id, model"
+    " HAVING sum(count) <> 0 OR sum(length) <> 0"
+)
 
 
 def errand(namespace: str = NAMESPACE) -> Errand:

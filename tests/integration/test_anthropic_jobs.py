@@ -127,7 +127,7 @@ def test_no_transaction_is_open_while_a_model_or_an_embedder_works(
     done = {one["kind"]: one for one in work()}
     reflected = done["reflect_perspective"]
     assert (reflected["contradictions"], reflected["reinforced"], reflected["insights"]) == (2, 2, 1)
-    assert len(seen) == 4  # the embedder for each of the three jobs, and a model
+    assert len(seen) == 5  # the embedder for each of the three jobs, twice for the reflection, and a model
     assert not any(seen)
     assert here.sql("SELECT count(*) FROM embeddings")[0] == here.sql("SELECT count(*) FROM memories")[0]
     engine.dispose()

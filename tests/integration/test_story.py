@@ -17,6 +17,7 @@ from nexus_tasks import Nexus, reflect_namespace
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, observations, say, work
 from tests.standin import Call, StandIn
+from tests.standin.answers import LINE
 
 TUESDAY = "I prefer to run the deploys on Tuesday mornings."
 AGAIN = "On Tuesday mornings I prefer to run the deploys, as ever."
@@ -47,8 +48,8 @@ def scripted(claude: Callable[..., Deployment], standin: StandIn) -> Deployment:
 
 
 def _derived(call: Call) -> Any:
-    lines = re.findall(r"^\[(\d+)\] \S+ ann \(user\): (.+)$", call.parts[0], re.MULTILINE)
-    return observations(*({"content": text, "sources": [int(i)], "category": "preference"} for i, text in lines))
+    said = ((line["text"], int(line["id"])) for line in LINE.finditer(call.parts[0]))
+    return observations(*({"content": text, "sources": [i], "category": "preference"} for text, i in said))
 
 
 def _judged(call: Call) -> Any:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import numpy as np
+
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.mind import Errand, Mind, ask
+from nexus_tasks.cognition.search import nearest_facts
+from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.llm.answers import Fact, Insight, Reflection, ReflectMaterial, Relation
 from nexus_tasks.llm.base import Request
 from nexus_tasks.storage import reflections
-from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow
 from nexus_tasks.text import shorten
 from nexus_tasks.types import clean_text
@@ -50,22 +53,42 @@ def valid_from(memory: Memory) -> datetime:
     return memory.valid_from or memory.occurred_at
 
 
-def read(tx: Transaction, mind: Mind, perspective: PerspectiveRow) -> tuple[Sequence[Memory], ReflectMaterial | None]:
-    """The next new facts of a perspective, and each with its nearest ones; ``None`` when nothing is near."""
-    new = reflections.unreflected_facts(tx, perspective, FACTS_PER_RUN)
-    standing = [memory.id for memory in new if memory.valid_to is None]
-    near = reflections.nearest(tx, perspective.id, standing, model=mind.embedder.name, count=NEAREST)
-    if not near:
-        return new, None
-    ids = sorted({*near, *(old for olds in near.values() for old in olds)})
-    found = reflections.by_id(tx, ids)
-    material = ReflectMaterial(
+@dataclass
+class _Embedded:
+    """An embedder of texts whose vectors are known: no transaction waits for the real one."""
+
+    name: str
+    vectors: Mapping[str, Vectors]
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        return np.stack([self.vectors[text] for text in texts])
+
+
+def candidates(mind: Mind, perspective: PerspectiveRow, new: Sequence[Memory]) -> ReflectMaterial | None:
+    """Each new fact with the eight nearest others by words and vectors: work grows with the new facts, not with pairs.
+
+    ``None`` when no fact has any near it.
+    """
+    standing = {memory.id: memory.content for memory in new if memory.valid_to is None}
+    texts = list(dict.fromkeys(standing.values()))
+    known = _Embedded(mind.embedder.name, dict(zip(texts, mind.embedder.embed(texts), strict=True)) if texts else {})
+    with mind.database.transaction() as tx:
+        near = nearest_facts(tx, known, perspective, standing, NEAREST)
+        clusters = {new_id: sorted(olds) for new_id, olds in near.items() if olds}
+        found = reflections.by_id(tx, sorted({*clusters, *(old for olds in clusters.values() for old in olds)}))
+    if not clusters:
+        return None
+    return ReflectMaterial(
         observer=perspective.observer,
         subject=perspective.subject,
-        facts=tuple(Fact(id=i, content=found[i].content, valid_from=valid_from(found[i])) for i in ids),
-        clusters=tuple((new_id, tuple(olds)) for new_id, olds in sorted(near.items())),
+        facts=tuple(Fact(id=i, content=one.content, valid_from=valid_from(one)) for i, one in sorted(found.items())),
+        # A fact that was erased between the two looks is not shown.
+        clusters=tuple(
+            (new_id, tuple(old for old in olds if old in found))
+            for new_id, olds in sorted(clusters.items())
+            if new_id in found
+        ),
     )
-    return new, material
 
 
 def propose(mind: Mind, errand: Errand, new: Sequence[Memory], material: ReflectMaterial | None) -> Proposal:

@@ -9,7 +9,7 @@ from nexus_tasks.cognition.embed import vectors_of
 from nexus_tasks.cognition.mind import GAVE_UP, Errand, Mind
 from nexus_tasks.cognition.reflect import review
 from nexus_tasks.cognition.reflect.apply import COUNTED, application, wordings
-from nexus_tasks.cognition.reflect.propose import Proposal, propose, read
+from nexus_tasks.cognition.reflect.propose import FACTS_PER_RUN, Proposal, candidates, propose
 from nexus_tasks.storage import embeddings, perspectives, reflections
 from nexus_tasks.storage.models import PerspectiveRow
 from nexus_tasks.types import JobOutcome, Status
@@ -30,12 +30,12 @@ def reflect_perspective(mind: Mind, errand: Errand, observer: str, subject: str)
         if perspective.dead:
             return errand.commit(tx, GAVE_UP), False
         if perspective.held is None:
-            new, material = read(tx, mind, perspective)
+            new = reflections.unreflected_facts(tx, perspective, FACTS_PER_RUN)
             if not new:
                 return errand.commit(tx, JobOutcome(status="unchanged")), False
     if perspective.held:
         return _apply(mind, errand, perspective, review.proposal(perspective.held))
-    return _apply(mind, errand, perspective, propose(mind, errand, new, material))
+    return _apply(mind, errand, perspective, propose(mind, errand, new, candidates(mind, perspective, new)))
 
 
 def _apply(mind: Mind, errand: Errand, perspective: PerspectiveRow, proposal: Proposal) -> tuple[JobOutcome, bool]:
