@@ -10,7 +10,7 @@ from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.candidates import candidates
 from nexus_tasks.storage.searching.hits import Hit, hits
-from nexus_tasks.storage.searching.opening import opening
+from nexus_tasks.storage.searching.opening import MOST_UNINDEXED, opening
 from nexus_tasks.storage.searching.scope import Filter, scope
 from nexus_tasks.types import Recall, Recalls, clean_text
 
@@ -40,7 +40,7 @@ def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, lim
         model=embedder.name,
         vector=embedder.embed([question])[0],
         pool=max(POOL, limit),
-        narrow=known.narrow,
+        way="narrow" if known.narrow else "indexed" if known.vectors > MOST_UNINDEXED else "all",
     )
     return rank(found, weight=vector_weight(embedder.name), limit=limit), known.missing_embeddings
 

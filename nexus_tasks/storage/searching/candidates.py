@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from typing import Literal, TypeAlias
 
 from sqlalchemy import TextClause, text
 
@@ -21,6 +22,10 @@ from nexus_tasks.storage.searching.scope import Scope
 from nexus_tasks.storage.searching.vectors import as_text, distance, owned
 
 K1, B = 0.9, 0.4  # BM25 for short texts of uneven length; the values of Anserini (Yang et al., SIGIR 2017)
+
+
+# How the vectors are gone through: each one that the filter leaves, all of them, or along an index.
+Way: TypeAlias = Literal["narrow", "all", "indexed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +65,15 @@ def candidates(
     model: str,
     vector: Vectors,
     pool: int,
-    narrow: bool,
+    way: Way,
 ) -> list[Candidate]:
     """Up to ``pool`` memories per arm and their neighbours, scored, in no order."""
+    narrow = way == "narrow"
     finding = [word for word in words if word.finds or narrow]
     scoring = list(words) if narrow else [word for word in words if not word.finds]
     where = owned(scope.values["namespace_id"], model)
     rows = tx.execute(
-        _statement(scope.held, scope.narrowed, where, distance(len(vector)), narrow),
+        _statement(scope.held, scope.narrowed, where, distance(len(vector)), way, pool),
         {
             **scope.values,
             "finding": [word.key for word in finding],
@@ -76,20 +82,28 @@ def candidates(
             "scoring_weights": [word.weight for word in scoring],
             "mean_length": max(mean_length, 1.0),
             "vector": as_text(vector),
-            "pool": pool,
         },
     )
     return [Candidate(*row) for row in rows]
 
 
-_BM25 = f"sum(asked.weight * p.frequency * {K1 + 1} / (p.frequency + {K1} * ({1 - B} + {B} * p.length / :mean_length)))"
+# Constants as float8: with decimals Postgres would calculate in numeric, ten times slower.
+_LENGTH = f"CAST({1 - B:.9g} AS float8) + CAST({B} AS float8) / :mean_length * p.length"
+_BM25 = (
+    f"sum(asked.weight * p.frequency * CAST({K1 + 1} AS float8) / (p.frequency + CAST({K1} AS float8) * ({_LENGTH})))"
+)
 _FINDING = "unnest(CAST(:finding AS bigint[]), CAST(:finding_weights AS float8[])) AS asked (key, weight)"
 _SCORING = "unnest(CAST(:scoring AS bigint[]), CAST(:scoring_weights AS float8[])) AS asked (key, weight)"
 
 
 @lru_cache(maxsize=1_024)
-def _statement(held: str, narrowed: str, vectors_of: str, near: str, narrow: bool) -> TextClause:
-    arms = _every_member(held, narrowed, vectors_of, near) if narrow else _best_first(held, narrowed, vectors_of, near)
+def _statement(held: str, narrowed: str, vectors_of: str, near: str, way: Way, pool: int) -> TextClause:
+    # The pool's size stands in the text: the planner has to know that few are wanted.
+    narrow = way == "narrow"
+    if narrow:
+        arms = _every_member(f"{held} AND {narrowed}", vectors_of, near, pool)
+    else:
+        arms = _best_first(f"{held} AND {narrowed}", vectors_of, near, pool, indexed=way == "indexed")
     return text(
         f"""
         WITH {arms},
@@ -117,12 +131,20 @@ def _statement(held: str, narrowed: str, vectors_of: str, near: str, narrow: boo
     )
 
 
-def _best_first(held: str, narrowed: str, vectors_of: str, near: str) -> str:
+def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bool) -> str:
     """Both arms walk their lists from the best on, past what the filter leaves out, until the pool is full.
 
-    ``OFFSET 0`` keeps the planner from joining all memories first.
+    ``OFFSET 0`` keeps the planner from joining all memories first. Without an index, vectors are sorted before memories
+    are looked up; with one, the planner takes it only when the limit stands beside it.
     """
-    fits = f"LATERAL (SELECT FROM memories AS m WHERE m.id = %s.memory_id AND {held} AND {narrowed} OFFSET 0) AS fits"
+    looked_up = "LATERAL (SELECT FROM memories AS m WHERE m.id = {0}.memory_id AND {1} OFFSET 0) AS fitting"
+    owned = f"FROM embeddings AS e {{0}} WHERE {vectors_of} ORDER BY {near}"
+    nearest = (
+        "SELECT e.memory_id " + owned.format(f"CROSS JOIN {looked_up.format('e', fits)}")
+        if indexed
+        else f"SELECT best.memory_id FROM (SELECT memory_id {owned.format('')}) AS best"
+        f" CROSS JOIN {looked_up.format('best', fits)}"
+    )
     return f"""
         scored AS MATERIALIZED (
             SELECT p.memory_id, {_BM25} AS score
@@ -136,21 +158,16 @@ def _best_first(held: str, narrowed: str, vectors_of: str, near: str) -> str:
         worded AS (
             SELECT best.memory_id
             FROM (SELECT memory_id FROM scored ORDER BY score DESC, memory_id DESC) AS best
-            CROSS JOIN {fits % "best"}
-            LIMIT :pool
+            CROSS JOIN {looked_up.format("best", fits)}
+            LIMIT {pool}
         ),
-        near AS (
-            SELECT best.memory_id
-            FROM (SELECT memory_id FROM embeddings AS e WHERE {vectors_of} ORDER BY {near}) AS best
-            CROSS JOIN {fits % "best"}
-            LIMIT :pool
-        )"""
+        near AS ({nearest} LIMIT {pool})"""
 
 
-def _every_member(held: str, narrowed: str, vectors_of: str, near: str) -> str:
+def _every_member(fits: str, vectors_of: str, near: str, pool: int) -> str:
     """Everything that the filter leaves is scored by both arms: few memories, and none is overlooked."""
     return f"""
-        member AS MATERIALIZED (SELECT m.id AS memory_id FROM memories AS m WHERE {held} AND {narrowed} LIMIT {NARROW}),
+        member AS MATERIALIZED (SELECT m.id AS memory_id FROM memories AS m WHERE {fits} LIMIT {NARROW}),
         worded AS (
             SELECT member.memory_id
             FROM {_FINDING}
@@ -158,11 +175,11 @@ def _every_member(held: str, narrowed: str, vectors_of: str, near: str) -> str:
             JOIN postings AS p ON p.key = asked.key AND p.memory_id = member.memory_id
             GROUP BY member.memory_id
             ORDER BY {_BM25} DESC, member.memory_id DESC
-            LIMIT :pool
+            LIMIT {pool}
         ),
         near AS (
             SELECT member.memory_id
             FROM member JOIN embeddings AS e ON e.memory_id = member.memory_id AND {vectors_of}
             ORDER BY {near}
-            LIMIT :pool
+            LIMIT {pool}
         )"""

@@ -13,6 +13,8 @@ from nexus_tasks.storage.searching.scope import Scope
 MOST_WORDS = 32  # of a question, in its order
 # Words in more memories than this are counted by upkeep; until then they count as in one more than this.
 MOST_COUNTED = 5_000
+# A namespace with more vectors than this gets an index; fewer are compared one by one, which is as fast and exact.
+MOST_UNINDEXED = 5_000
 NARROW = 2_000  # a filter that leaves at most so many memories is searched one by one
 
 
@@ -31,8 +33,13 @@ class Opening:
     words: tuple[Word, ...]
     memories: int
     mean_length: float
-    missing_embeddings: int
+    vectors: int
     narrow: bool
+
+    @property
+    def missing_embeddings(self) -> int:
+        """How many memories no vector search can find yet."""
+        return max(self.memories - self.vectors, 0)
 
 
 def opening(tx: Transaction, scope: Scope, question: str, model: str) -> Opening:
@@ -44,7 +51,7 @@ def opening(tx: Transaction, scope: Scope, question: str, model: str) -> Opening
         words=tuple(Word(key=key, memories=n) for key, n in words or () if n),
         memories=int(memories),
         mean_length=float(length) / max(int(memories), 1),
-        missing_embeddings=max(int(memories - vectors), 0),
+        vectors=int(vectors),
         narrow=scope.narrow and members <= NARROW,
     )
 

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from nexus_tasks.storage.engine import Database
-from nexus_tasks.storage.searching.opening import MOST_COUNTED
+from nexus_tasks.storage.searching.opening import MOST_COUNTED, MOST_UNINDEXED
 from nexus_tasks.storage.searching.vectors import MOST_DIMENSIONS, hnsw
 
-# A namespace with more vectors than this gets an index; fewer are compared one by one, which is as fast and exact.
-MOST_UNINDEXED = 5_000
 BUILD_MEMORY = "512MB"  # an index of 300,000 vectors of 384 dimensions is built in memory; larger ones go to disk
 _LOCK = 0x6E65787574  # "nexut", beside the schema's "nexus"
 
@@ -40,7 +38,7 @@ def run(database: Database) -> Upkeep:
             folded = _fold(connection)
             grown = _grown(connection)
             for namespace_id, memories in grown:
-                _count_words(connection, namespace_id, memories)
+                _count_words(database, namespace_id, memories)
             made, dropped = _index_vectors(connection)
             return Upkeep(folded=folded, counted=len(grown), indexed=tuple(made), dropped=tuple(dropped))
         finally:
@@ -88,10 +86,10 @@ def _grown(connection: Connection) -> list[tuple[int, int]]:
     return [(namespace_id, memories) for namespace_id, memories in rows]
 
 
-def _count_words(connection: Connection, namespace_id: int, memories: int) -> None:
-    with connection.begin():
-        connection.execute(text("DELETE FROM common_words WHERE namespace_id = :id"), {"id": namespace_id})
-        connection.execute(
+def _count_words(database: Database, namespace_id: int, memories: int) -> None:
+    with database.transaction() as tx:
+        tx.execute(text("DELETE FROM common_words WHERE namespace_id = :id"), {"id": namespace_id})
+        tx.execute(
             text(
                 f"""
                 INSERT INTO common_words (key, namespace_id, memories, total)
@@ -112,7 +110,7 @@ def _index_vectors(connection: Connection) -> tuple[list[str], list[str]]:
             " WHERE i.indrelid = 'embeddings'::regclass AND c.relname LIKE 'ix\\_vectors\\_%'"
         )
     )
-    there: dict[str, bool] = dict(rows.tuples().all())
+    there = {str(name): bool(valid) for name, valid in rows}
     wanted = _large(connection, MOST_UNINDEXED)
     kept = _large(connection, MOST_UNINDEXED // 2)  # a namespace at the border does not come and go
     dropped = [name for name, valid in there.items() if name not in kept or not valid]

@@ -1,0 +1,214 @@
+"""What search knows of its words: right with writers at once, after a rewording and after erasure; and its upkeep."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from nexus_tasks import Nexus
+from nexus_tasks.storage.searching import opening as opening_module
+from nexus_tasks.storage.searching import upkeep
+from nexus_tasks.storage.searching.candidates import K1, B
+from nexus_tasks.storage.searching.opening import Opening, opening
+from nexus_tasks.storage.searching.scope import Filter, scope
+from nexus_tasks.storage.searching.vectors import distance, owned
+from nexus_tasks.tasks.runtime import runtime
+from tests.deployment import Deployment
+from tests.integration.inline import NAMESPACE, say, work
+
+# Words that are their own stems, so that a test may count them.
+DRINKS = ("tea", "milk", "rum", "mead", "gin")
+
+
+def known(question: str) -> Opening:
+    """What a search for ``question`` would know beforehand."""
+    here = runtime()
+    with here.database.reading() as tx:
+        namespace_id = tx.execute(text("SELECT id FROM namespaces WHERE name = :n"), {"n": NAMESPACE}).scalar_one()
+        return opening(tx, scope(Filter(namespace_id=namespace_id)), question, here.embedder.name)
+
+
+def counted(*words: str) -> dict[str, int]:
+    """In how many memories search believes each word to be; words in none are left out."""
+    return {word: known(word).words[0].memories for word in words if known(word).words}
+
+
+def recount(here: Deployment, *words: str) -> dict[str, int]:
+    """In how many memories each word is, by looking at all of them."""
+    found = {
+        word: here.sql("SELECT count(*) FROM memories WHERE tsv @@ CAST(:w AS tsquery)", w=word)[0][0] for word in words
+    }
+    return {word: n for word, n in found.items() if n}
+
+
+def totals(here: Deployment) -> tuple[int, float]:
+    """Memories and their mean length, by looking at all of them."""
+    [(n, length)] = here.sql(
+        "SELECT count(*), sum((SELECT sum(cardinality(positions)) FROM unnest(tsv))) FROM memories"
+    )
+    return int(n), float(length or 0) / max(int(n), 1)
+
+
+def is_right(here: Deployment) -> None:
+    """Everything that search knows equals a recount."""
+    assert counted(*DRINKS) == recount(here, *DRINKS)
+    assert (known("tea").memories, known("tea").mean_length) == pytest.approx(totals(here))
+    assert here.sql("SELECT count(*) FROM postings") == here.sql("SELECT sum(length(tsv)) FROM memories")
+    lost = "SELECT count(*) FROM postings WHERE memory_id NOT IN (SELECT id FROM memories)"
+    assert here.sql(lost) == [(0,)]
+
+
+def drinks(writer: int, n: int) -> list[str]:
+    """Messages of one writer: the n-th word is in every n-th one."""
+    return [" ".join(w for i, w in enumerate(DRINKS, 1) if m % i == 0) + f" {writer}x{m}" for m in range(n)]
+
+
+def test_frequencies_are_right_after_writers_at_once_and_after_each_kind_of_change(here: Deployment) -> None:
+    say("first")
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda i: say(*drinks(i, 20), session=f"s{i}", observers=[]), range(6)))
+    is_right(here)
+    assert counted("tea") == {"tea": 120}
+    here.sql("UPDATE memories SET content = 'rum rum rum' WHERE content LIKE '%0x1%'")
+    is_right(here)
+    here.sql("UPDATE memories SET times_reinforced = 3, archived_at = now()")  # changes no word
+    is_right(here)
+    here.sql("DELETE FROM memories WHERE id % 3 = 0")
+    is_right(here)
+    here.sql("DELETE FROM sessions WHERE session_key = 's1'")
+    is_right(here)
+    before = known("tea milk")
+    upkeep.run(runtime().database)
+    assert known("tea milk") == before
+    assert here.sql("SELECT count(*) FROM search_totals WHERE model = ''") == [(1,)]
+    is_right(here)
+
+
+def test_nothing_is_left_of_an_erased_namespace(here: Deployment) -> None:
+    say(*drinks(0, 10))
+    work()
+    here.sql("DELETE FROM namespaces")
+    for table in ("postings", "search_totals", "common_words", "embeddings", "memories"):
+        assert here.sql(f"SELECT count(*) FROM {table}") == [(0,)]
+
+
+def test_the_same_word_in_two_namespaces_is_counted_apart(here: Deployment) -> None:
+    say("tea", "tea milk")
+    say("tea rum", namespace="other")
+    assert counted(*DRINKS) == {"tea": 2, "milk": 1}
+    per_word = here.sql("SELECT count(*) FROM postings GROUP BY key ORDER BY 1")
+    assert per_word == [(1,), (1,), (1,), (1,), (2,), (2,)]  # in the other tea, rum, ann; here milk, tea, ann
+
+
+def test_common_words_are_counted_by_upkeep_and_again_after_erasure(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (opening_module, upkeep):
+        monkeypatch.setattr(module, "MOST_COUNTED", 10)
+    opening_module._statement.cache_clear()
+    try:
+        say(*(f"tea {i}" for i in range(30)), observers=[])
+        assert counted("tea") == {"tea": 11}  # at least so many
+        assert upkeep.run(runtime().database).counted == 1
+        assert counted("tea") == {"tea": 30}
+        assert upkeep.run(runtime().database).counted == 0  # nothing has changed
+        here.sql("DELETE FROM memories WHERE id > 20")
+        assert upkeep.run(runtime().database).counted == 1
+        assert counted("tea") == recount(here, "tea") == {"tea": 20}
+        here.sql("DELETE FROM memories WHERE id > 5")
+        upkeep.run(runtime().database)
+        assert here.sql("SELECT count(*) FROM common_words") == [(0,)]
+        assert counted("tea") == {"tea": 5}
+    finally:
+        opening_module._statement.cache_clear()
+
+
+def test_words_are_scored_by_bm25(here: Deployment) -> None:
+    said = ["tea tea tea milk", "tea", "milk rum", "rum " * 30 + "tea", "gin", "mead mead"]
+    say(*({"content": one, "author": "the"} for one in said), observers=[])  # a stop word: no word of the memory
+    question = ["tea", "milk"]
+    hits = Nexus().search(NAMESPACE, " ".join(question), limit=10)
+    got = {hit.content: hit.why.get("words", 0.0) for hit in hits}
+    assert set(got) >= set(said[:4])  # and their neighbours
+    assert got == pytest.approx({one: bm25(question, one, said) for one in got}, abs=1e-4)
+    assert here.sql("SELECT max(frequency), max(length) FROM postings") == [(30, 31)]
+
+
+def bm25(question: Sequence[str], one: str, every: Sequence[str]) -> float:
+    """The textbook's formula, in Lucene's form."""
+    mean = sum(len(other.split()) for other in every) / len(every)
+    counts, score = Counter(one.split()), 0.0
+    for word in question:
+        having = sum(word in other.split() for other in every)
+        rarity = math.log(1 + (len(every) - having + 0.5) / (having + 0.5))
+        length = 1 - B + B * len(one.split()) / mean
+        score += rarity * counts[word] * (K1 + 1) / (counts[word] + K1 * length)
+    return score
+
+
+def test_large_namespaces_get_a_vector_index_of_their_own_and_lose_it_again(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "MOST_UNINDEXED", 20)
+    say(*(f"tea number {i}" for i in range(30)), end=True)
+    say("milk", namespace="small")
+    work("derive_memory")
+    before = answers()
+    done = upkeep.run(runtime().database)
+    assert len(done.indexed) == 1
+    assert done.dropped == ()
+    assert upkeep.run(runtime().database) == upkeep.Upkeep()
+    assert done.indexed[0] in plan_of_the_nearest()
+    assert answers() == before
+    here.sql("DELETE FROM memories WHERE level = 'raw' OR id > 25")
+    assert upkeep.run(runtime().database).dropped == done.indexed
+    here.sql(f"CREATE INDEX {done.indexed[0]} ON embeddings (model)")
+    assert upkeep.run(runtime().database).dropped == done.indexed  # it is of no use any more
+
+
+def plan_of_the_nearest() -> str:
+    """How Postgres finds the nearest vectors when it may not sort them: the small size alone must not decide."""
+    vector = f"[{','.join(['1'] * 384)}]"
+    statement = (
+        f"SELECT e.memory_id FROM embeddings AS e WHERE {owned(1, 'hashing-384')} ORDER BY {distance(384)} LIMIT 5"
+    )
+    with runtime().database.transaction() as tx:
+        tx.execute(text("SET LOCAL enable_sort = off"))
+        return "\n".join(tx.scalars(text(f"EXPLAIN {statement}"), {"vector": vector}))
+
+
+def answers() -> list[int]:
+    """What a search finds now."""
+    return [hit.id for hit in Nexus().search(NAMESPACE, "tea number 7", limit=5)]
+
+
+@pytest.mark.usefixtures("here")
+def test_upkeep_leaves_it_to_the_one_that_is_at_it() -> None:
+    say("tea")
+    say("milk")
+    with runtime().database.apart() as connection:
+        connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": upkeep._LOCK})
+        assert upkeep.run(runtime().database) == upkeep.Upkeep()
+    assert upkeep.run(runtime().database).folded > 0
+
+
+def test_the_missing_vectors_are_counted_and_stop_nothing(here: Deployment) -> None:
+    say("tea in the morning", "milk at night", end=True)
+    work("derive_memory")
+    assert Nexus().search(NAMESPACE, "tea").missing_embeddings == 0
+    here.sql("DELETE FROM embeddings WHERE memory_id = 1")
+    found: Any = Nexus().search(NAMESPACE, "tea", levels=["raw"])
+    assert found.missing_embeddings == 1
+    assert found[0].content == "tea in the morning"
+    assert set(found[0].why) == {"words"}
+    here.sql("DELETE FROM embeddings")
+    total = here.sql("SELECT count(*) FROM memories")[0][0]
+    found = Nexus().search(NAMESPACE, "tea", levels=["raw"])
+    assert found.missing_embeddings == total
+    assert found[0].content == "tea in the morning"
