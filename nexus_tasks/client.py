@@ -19,7 +19,7 @@ from nexus_tasks.idempotency.result import JobResult
 from nexus_tasks.storage import memories, namespaces, observations, sessions
 from nexus_tasks.storage import messages as turns
 from nexus_tasks.storage.searching.scope import Filter
-from nexus_tasks.tasks import buffered, digest_session, dream, observing, operate, produce
+from nexus_tasks.tasks import buffered, digest_session, dream, forgetting, observing, operate, produce
 from nexus_tasks.tasks.errand import dry
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import LEVELS, ContextBlock, Message, Recalls, Receipt, check_name, check_namespace, to_utc
@@ -182,6 +182,30 @@ class Nexus:
         result = produce.result(dream.request(namespace, started.dream_id))
         result.created = started.opened
         return result
+
+    def forget(
+        self,
+        namespace: str,
+        *,
+        memory_id: int | None = None,
+        session_key: str | None = None,
+        everything: bool = False,
+    ) -> dict[str, Any]:
+        """Erase a memory, a session, or everything that a namespace remembers, and all that was derived only from it.
+
+        Facts that rest on other messages too lose the evidence, or are derived anew from those; digests and conclusions
+        that rest on what goes are erased, and digests made again. See ``docs/erasure.md`` for what stays where.
+
+        Returns:
+            the receipt: ``{"deleted": {table: rows}, "ids": [memory ids], "requeued": [job ids]}``.
+
+        Raises:
+            InvalidInput: not exactly one of the three is given.
+            NotFound: there is no such namespace, memory or session.
+        """
+        return forgetting.forget(
+            check_namespace(namespace), memory_id=memory_id, session_key=session_key, everything=everything
+        )
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def search(
@@ -429,6 +453,7 @@ class Nexus:
             as_of=to_utc(as_of) if as_of else None,
         )
 
+    aforget = _twin(forget)
     aingest = _twin(ingest)
     aremember = _twin(remember)
     aend_session = _twin(end_session)

@@ -136,6 +136,12 @@ class StorageUnavailable(Transient):
     )
 
 
+class Erased(Transient):
+    """What this job was reading was erased meanwhile."""
+
+    default_remedy = "Nothing to do: the job tries again with what is left."
+
+
 class Throttled(Transient):
     """A server asked to be called later."""
 

@@ -16,6 +16,7 @@ from nexus_tasks.cli import (
     digest,
     doctor,
     dream,
+    forget,
     hook,
     ingest,
     jobs,
@@ -69,6 +70,7 @@ app.add_typer(namespaces.app, name="namespaces")
 app.command()(digest.digest)
 app.command()(dream.dream)
 app.command()(undo.undo)
+app.command()(forget.forget)
 app.command()(status.status)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(buffer.app, name="buffer")

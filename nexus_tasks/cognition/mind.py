@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from nexus_tasks.cognition import budget
 from nexus_tasks.embeddings.base import Embedder
-from nexus_tasks.errors import InvalidAnswer, Refused
+from nexus_tasks.errors import Erased, InvalidAnswer, Refused
 from nexus_tasks.llm.base import AnswerT, Completion, LanguageModel, Request
 from nexus_tasks.settings import Settings
-from nexus_tasks.storage import ledger
+from nexus_tasks.storage import ledger, memories
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.types import JobOutcome
 
@@ -37,7 +37,8 @@ class Errand:
     """One run of a job, as cognition sees it.
 
     ``still_mine`` raises when the run has lost its claim; it is called before anything is committed. ``record`` writes
-    the run row in the transaction that holds the effects. ``asked`` collects the hashes of the answers used.
+    the run row in the transaction that holds the effects. ``asked`` collects the hashes of the answers used;
+    ``rests_on`` names every memory that the model is shown: nothing is kept of an answer to what was erased meanwhile.
     """
 
     namespace_id: int
@@ -47,10 +48,17 @@ class Errand:
     still_mine: Callable[[], None]
     record: Callable[[Transaction, JobOutcome], None]
     asked: list[str] = field(default_factory=list)
+    rests_on: set[int] = field(default_factory=set)
 
     def commit(self, tx: Transaction, outcome: JobOutcome) -> JobOutcome:
-        """Write the run row and use up the answers, as the last step of the effects' transaction."""
+        """Write the run row and use up the answers, as the last step of the effects' transaction.
+
+        Raises:
+            Erased: something that the run has read is gone; it commits nothing and is tried again.
+        """
         self.still_mine()
+        if not memories.hold(tx, self.rests_on):
+            raise Erased
         if self.asked:
             ledger.use_up(tx, self.namespace_id, self.asked)
         self.record(tx, outcome)
@@ -66,11 +74,13 @@ def ask(mind: Mind, errand: Errand, request: Request[AnswerT]) -> AnswerT:
         InvalidAnswer: the answer does not fit, or was cut off.
         Refused: the model refused.
         OverBudget: the namespace's budget for the day does not allow the call.
+        Erased: a memory that the request shows was erased meanwhile.
         JobError: whatever :meth:`LanguageModel.complete` raises.
     """
     model = mind.model.model_for(request.purpose)
     request_hash = request.hash(model)
     errand.asked.append(request_hash)
+    errand.rests_on.update(request.material.rests_on)
     with mind.database.transaction() as tx:
         saved = ledger.saved_answer(tx, errand.namespace_id, request_hash)
     if saved is not None:
@@ -99,8 +109,11 @@ def _enter(
             seconds=completion.seconds,
             fault=completion.fault,
         )
-        if completion.answer is not None:
+        erased = not memories.hold(tx, errand.rests_on)
+        if completion.answer is not None and not erased:
             ledger.save_answer(tx, errand.namespace_id, request_hash, completion.answer.model_dump(mode="json"))
+    if erased:
+        raise Erased
 
 
 def _worth_something(completion: Completion[AnswerT]) -> AnswerT:

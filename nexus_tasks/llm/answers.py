@@ -60,6 +60,11 @@ class DeriveMaterial:
     observer: str
     subjects: tuple[str, ...]
 
+    @property
+    def rests_on(self) -> frozenset[int]:
+        """Every memory that the prompt shows."""
+        return frozenset(line.id for line in self.lines)
+
 
 # --- reflect ----------------------------------------------------------------------------------------------------------
 class Relation(_Answer):
@@ -105,6 +110,11 @@ class ReflectMaterial:
     facts: tuple[Fact, ...]
     clusters: tuple[tuple[int, tuple[int, ...]], ...]
 
+    @property
+    def rests_on(self) -> frozenset[int]:
+        """Every memory that the prompt shows."""
+        return frozenset(fact.id for fact in self.facts)
+
 
 # --- digest -----------------------------------------------------------------------------------------------------------
 class Digest(_Answer):
@@ -123,6 +133,11 @@ class DigestMaterial:
     lines: tuple[Line, ...]
     short_tokens: int
     long_tokens: int
+
+    @property
+    def rests_on(self) -> frozenset[int]:
+        """Every memory that the prompt shows."""
+        return frozenset(line.id for line in self.lines)
 
 
 # --- observe ----------------------------------------------------------------------------------------------------------
@@ -205,6 +220,11 @@ class ObserveMaterial:
     previous: str
     lines: tuple[Line, ...]
 
+    @property
+    def rests_on(self) -> frozenset[int]:
+        """Every message that the prompt shows; what was observed before is watched over by the log's ``erasures``."""
+        return frozenset(line.id for line in self.lines)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CondenseMaterial:
@@ -212,6 +232,11 @@ class CondenseMaterial:
 
     log: str
     target_tokens: int
+
+    @property
+    def rests_on(self) -> frozenset[int]:
+        """No message: the log's ``erasures`` tell what was taken out of it meanwhile."""
+        return frozenset()
 
 
 Material = DeriveMaterial | ReflectMaterial | DigestMaterial | ObserveMaterial | CondenseMaterial

@@ -94,6 +94,14 @@ def mark(tx: Transaction, memory_id: int, observer: str, *, dead: bool) -> None:
     )
 
 
+def of(tx: Transaction, memory_ids: Sequence[int], *, state: str | None = None) -> list[tuple[int, str]]:
+    """The derivations of messages as (memory id, observer); with ``state`` only those in it."""
+    query = select(Derivation.memory_id, Derivation.observer).where(Derivation.memory_id.in_(memory_ids))
+    if state is not None:
+        query = query.where(Derivation.state == state)
+    return [(memory_id, observer) for memory_id, observer in tx.execute(query.order_by(Derivation.id))]
+
+
 def given_up(tx: Transaction, memory_ids: Sequence[int]) -> set[int]:
     """Those of the messages that are a dead letter of some observer."""
     query = select(Derivation.memory_id).where(Derivation.memory_id.in_(memory_ids), Derivation.state == "dead")

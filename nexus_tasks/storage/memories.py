@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,14 @@ _ROWS = (
     .outerjoin(PerspectiveRow, PerspectiveRow.id == _M.perspective_id)
     .outerjoin(Session, Session.id == _M.session_id)
 )
+
+
+def hold(tx: Transaction, memory_ids: Collection[int]) -> bool:
+    """Keep memories from being erased until the transaction ends; ``False`` when one of them is gone already."""
+    if not memory_ids:
+        return True
+    query = select(Memory.id).where(Memory.id.in_(memory_ids)).order_by(Memory.id)
+    return len(tx.scalars(query.with_for_update(read=True, key_share=True)).all()) == len(memory_ids)
 
 
 def _rows(tx: Transaction, query: Any, values: Mapping[str, Any] | None = None) -> list[Row]:

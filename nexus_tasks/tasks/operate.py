@@ -84,7 +84,7 @@ def jobs(namespace: str | None, wanted: str | None, limit: int) -> list[dict[str
         namespace_id = namespaces.get(tx, namespace).id if namespace else None
         letters = runs.dead_letters(tx, namespace_id, limit) if wanted in (None, "dead") else []
         finished = runs.recent(tx, namespace_id, limit, status=wanted)
-    alive = [claim for claim in _claims(MOST_CLAIMS) if namespace in (None, claim.namespace)]
+    alive = [claim for claim in claims(MOST_CLAIMS) if namespace in (None, claim.namespace)]
     rows = [
         *(_claim(claim) for claim in alive if wanted in (None, claim.state)),
         *(_letter(letter, name) for letter, name in letters),
@@ -189,15 +189,16 @@ def resume(kind: str | None) -> list[str]:
     return kinds
 
 
-def _claims(limit: int) -> list[Claim]:
-    claims = runtime().claims
-    pending = [claim for queue in config.QUEUES for claim in claims.pending(queue, limit)]
-    return [*claims.running(limit), *claims.waiting(limit), *pending]
+def claims(limit: int) -> list[Claim]:
+    """Every claim, at most ``limit`` of each state and queue: those that run, that wait, and that are queued."""
+    store = runtime().claims
+    pending = [claim for queue in config.QUEUES for claim in store.pending(queue, limit)]
+    return [*store.running(limit), *store.waiting(limit), *pending]
 
 
 def _find(job_id: str) -> Claim | None:
     """A claim by its job's id: operators ask rarely, so no index is kept for it."""
-    return next((c for c in _claims(1_000_000) if job_id in (c.job_id, c.rerun_id, *c.also)), None)
+    return next((c for c in claims(1_000_000) if job_id in (c.job_id, c.rerun_id, *c.also)), None)
 
 
 def _claim(claim: Claim) -> dict[str, Any]:

@@ -30,6 +30,7 @@ def digest(mind: Mind, errand: Errand, session_key: str, *, force: bool, rebuild
             sessions.satisfy(tx, session.id, requests)
             return errand.commit(tx, JobOutcome(status=status))
         covered = window(tx, session, requests, rebuild=rebuild)
+    errand.rests_on.update(covered.sources)
     previous = Told(short=covered.previous.get("short", ""), long=covered.previous.get("long", ""))
     try:
         told = tell(mind, errand, session_key, covered.lines, previous)

@@ -1,0 +1,46 @@
+"""``nexus forget``: erasure, with a receipt."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from nexus_tasks.cli.connect import connect
+from nexus_tasks.cli.options import Json, Namespace
+from nexus_tasks.cli.output import emit
+
+
+def forget(
+    namespace: Namespace,
+    memory: Annotated[
+        int | None, typer.Option("--memory", metavar="ID", min=1, help="One memory: 17, as in [m17].")
+    ] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="KEY", help="One session.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that the namespace remembers.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first, on a terminal.")] = False,
+    json: Json = False,
+) -> None:
+    """Erase a memory, a session or everything, and all that was derived only from it. There is no way back."""
+    if (memory is not None) + (session is not None) + everything != 1:
+        raise typer.BadParameter("give one of --memory, --session and --all")
+    what = f"memory {memory}" if memory is not None else f"session {session}" if session else "everything"
+    if not yes and not json and sys.stdin.isatty():
+        typer.confirm(f"Erase {what} of {namespace}, and what was derived from it?", abort=True)
+    receipt = connect().forget(namespace, memory_id=memory, session_key=session, everything=everything)
+    if json:
+        emit(receipt)
+        return
+    _told(receipt)
+
+
+def _told(receipt: dict[str, Any]) -> None:
+    rows = receipt["deleted"]
+    print(f"{len(receipt['ids'])} memories erased, {sum(rows.values())} rows in all:")
+    for table, count in rows.items():
+        print(f"  {table:<20} {count:>8,}")
+    if receipt["requeued"]:
+        print(f"{len(receipt['requeued'])} jobs make anew what rested on other messages too.")
+    if receipt.get("not_rewritten"):
+        print(f"Too busy to be rewritten on disk: {', '.join(receipt['not_rewritten'])}. Run it again later.")
