@@ -11,8 +11,10 @@ from nexus_tasks.storage.models import Memory, Session
 
 
 def memory(tx: Transaction, namespace_id: int, memory_id: int) -> Memory | None:
-    """The memory, or ``None``."""
+    """The memory, or ``None``. Its session is locked first: who digests or observes one does so, too."""
     query = select(Memory).where(Memory.namespace_id == namespace_id, Memory.id == memory_id)
+    of = select(Memory.session_id).where(Memory.namespace_id == namespace_id, Memory.id == memory_id)
+    tx.execute(select(Session.id).where(Session.id.in_(of)).with_for_update())
     return tx.scalar(query.with_for_update())
 
 
