@@ -13,7 +13,7 @@ from nexus_tasks import Nexus, digest_session
 from nexus_tasks.cognition import derive, digest
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
-from tests.integration.inline import NAMESPACE, dump, errand, pending, say, waiting, work
+from tests.integration.inline import NAMESPACE, dump, errand, pending, say, time_passes, waiting, work
 from tests.standin import Call, StandIn, faults
 from tests.standin.answers import TOLD
 
