@@ -22,6 +22,10 @@ class Storage(Protocol):
         """Commit that ``claim`` gave up (``error`` is ``None`` when its worker died); again changes nothing."""
         ...
 
+    def withdraw(self, claim: Claim) -> None:
+        """Commit that nobody wants the work of ``claim`` any more, before the claim is dropped."""
+        ...
+
     def is_dead(self, job_id: str) -> bool:
         """Whether an open dead letter of this job is committed."""
         ...

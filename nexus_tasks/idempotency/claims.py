@@ -156,6 +156,11 @@ class Claims:
         dropped, wakeups = self._run("drop", [key], job_id, delivery)
         return bool(dropped), [Wakeup.parse(row) for row in wakeups]
 
+    def hold(self, messages: Mapping[str, str]) -> None:
+        """Messages (id and claim) that a live worker has received and not begun: they are not lost."""
+        if messages:
+            self._run("hold", list(messages.values()), *messages)
+
     # --- canvas deliveries --------------------------------------------------------------------------------------------
     def answer(self, delivery: str, *, queue: str, published_at: str = "") -> tuple[str, str] | None:
         """How the runs that a canvas delivery waits for have ended: status, and the id of the job that did the work.

@@ -17,6 +17,7 @@ from nexus_tasks.idempotency.binding import Binding, binding
 from nexus_tasks.idempotency.claim import Claim, Claimed
 from nexus_tasks.idempotency.policy import PROBE_EVERY
 from nexus_tasks.idempotency.publish import TASK_PREFIX, enqueue, publish
+from nexus_tasks.idempotency.received import hold, listen
 from nexus_tasks.idempotency.reconnect import outlive_lost_connections
 from nexus_tasks.idempotency.run import new_token
 
@@ -181,6 +182,7 @@ class SweepStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def __init__(self, _worker: object, **_options: object) -> None:
         self._stopped = threading.Event()
         outlive_lost_connections()
+        listen()
 
     def start(self, worker: object) -> None:
         """Called when the worker starts, after its pool has forked."""
@@ -196,6 +198,7 @@ class SweepStep(bootsteps.StartStopStep):  # type: ignore[misc]
         while True:
             try:
                 sweeper = sweeper or self._first_look(app)
+                hold(sweeper.claims)
                 sweeper.tick()
             except NexusError as error:
                 # One line a minute while something is away: the next tick tries again.

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.orm import Session as _Session
 
 from nexus_tasks.errors import InvalidInput, SchemaOutdated, StorageUnavailable, Transient
+from nexus_tasks.storage.sending import prepare_what_is_long
 
 # Postgres error classes that pass by themselves: connection trouble, rollback (deadlock, serialisation), resources,
 # operator intervention, and the system's own errors.
@@ -21,6 +22,9 @@ _TOO_LARGE = "54"  # a limit of the program, such as what a full-text index take
 _UNDEFINED_TABLE_OR_COLUMN = ("42P01", "42703")
 
 FROZEN_AFTER_MS = 8_000  # no transaction here waits for anything but Postgres; shorter than a lease
+LOCKED_FOR_MS = (
+    2 * FROZEN_AFTER_MS
+)  # whoever waits longer for a lock tries again later: what it holds is free meanwhile
 
 Transaction: TypeAlias = _Session
 
@@ -40,6 +44,7 @@ class Database:
             hide_parameters=True,  # what people said has no place in logs and dead letters
         )
         event.listen(self.engine, "connect", _prepare)
+        prepare_what_is_long(self.engine)
         self._reading = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
@@ -74,6 +79,7 @@ class Database:
         """
         with _translated(), self._reading.connect() as connection:
             connection.detach()
+            connection.execute(text("SET lock_timeout = 0"))  # an index made beside readers waits for all of them
             yield connection
 
     def dispose(self) -> None:
@@ -84,6 +90,7 @@ class Database:
 _SETTINGS = (
     # A worker that freezes in a transaction must not hold its locks against the one that takes over.
     f"SET idle_in_transaction_session_timeout = {FROZEN_AFTER_MS}",
+    f"SET lock_timeout = {LOCKED_FOR_MS}",
     "SET jit = off",  # compiling takes longer than any statement here
     # A vector search looks at as many as it is asked for, and walks on past what a filter leaves out.
     "SET hnsw.ef_search = 100",

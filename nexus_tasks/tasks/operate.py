@@ -10,6 +10,7 @@ from typing import Any
 from nexus_tasks import config
 from nexus_tasks.celery import app
 from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.publish import TASK_PREFIX, publish
 from nexus_tasks.idempotency.result import JobResult
@@ -168,8 +169,7 @@ def drop(job_id: str) -> dict[str, Any]:
     claim = _find(job_id)
     if claim is None:
         raise NotFound(f"There is no dead letter or queued job {job_id!r}.", remedy="List jobs with `nexus jobs list`.")
-    with here.database.transaction() as tx:
-        mark(tx, namespaces.get(tx, claim.namespace).id, claim.kind, claim.args, dead=True)
+    binding().storage.withdraw(claim)
     _, wakeups = here.claims.drop(claim.key)
     publish(app, wakeups)
     return {"id": job_id, "kind": claim.kind, "status": "dropped"}

@@ -67,6 +67,13 @@ class JobStorage:
         if digest:
             follow_up.hurry("derivation", [digest])
 
+    def withdraw(self, claim: Claim) -> None:
+        """Take the work of a claim that is to be dropped out of the outbox."""
+        with self.here.database.transaction() as tx:
+            namespace = namespaces.find(tx, claim.namespace)
+            if namespace:
+                mark(tx, namespace.id, claim.kind, claim.args, dead=True)
+
     def is_dead(self, job_id: str) -> bool:
         """Whether the job has an open dead letter."""
         with self.here.database.transaction() as tx:

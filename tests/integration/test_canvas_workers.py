@@ -11,6 +11,7 @@ from celery import chain, chord, group
 from celery.canvas import Signature
 
 from nexus_tasks import Nexus
+from nexus_tasks.celery import app
 from nexus_tasks.embedded import Endpoints
 from nexus_tasks.idempotency.binding import binding
 from tests.deployment import Deployment, Worker, deployment, eventually
@@ -167,3 +168,64 @@ def test_link_error_fires_for_those_who_were_merged_into_what_died(tag: str) -> 
     over(f"{tag}ill")
     assert heard(f"{tag}ok") == []
     assert binding().storage.outcome(later.job_id, "play", later.scope, 0.0).status == "dead"
+
+
+# --- revoke, rate limits, inspect and control -------------------------------------------------------------------------
+def test_a_revoked_job_is_dropped_with_its_claim(tag: str) -> None:
+    asked = play.apply_async(kwargs={"name": f"{tag}x"}, countdown=600)
+    told(app.control.revoke(asked.id, reply=True, timeout=LONG, limit=1))
+    play.delay(name=f"{tag}x")  # due now: its message bears the id that was revoked
+    eventually(canvas_is_over, within=LONG)
+    assert asked.wait(LONG).status == "dropped"
+    assert ran(tag, "x") == 0
+    assert play.delay(name=f"{tag}x").wait(LONG).status == "completed"  # a new request is not stopped
+
+
+def test_a_revoked_duplicate_harms_only_itself(tag: str) -> None:
+    first = play.apply_async(kwargs={"name": f"{tag}x"}, countdown=600)
+    second_id = uuid.uuid4().hex
+    told(app.control.revoke(second_id, reply=True, timeout=LONG, limit=1))
+    second = play.apply_async(kwargs={"name": f"{tag}x"}, task_id=second_id, link=note.si(name=tag))
+    assert (second.id, second.job_id) == (second_id, first.id)
+    assert first.wait(LONG).status == "completed"
+    eventually(canvas_is_over, within=LONG)
+    assert heard(tag) == []  # whichever message of the second came, it was revoked
+
+
+def test_a_chord_hears_of_its_revoked_member(tag: str) -> None:
+    member = job(tag, "x").set(task_id=uuid.uuid4().hex)
+    told(app.control.revoke(member.id, reply=True, timeout=LONG, limit=1))
+    ill = note.si(name=f"{tag}ill")
+    chord([member, job(tag, "y")], note.s(name=tag).on_error(ill)).apply_async()
+    over(f"{tag}ill")
+    assert ran(tag, "x") == 0
+
+
+def test_a_rate_limit_holds_jobs_back_and_counts_no_crash(tag: str) -> None:
+    told(app.control.rate_limit(play.name, "2/s", reply=True, timeout=LONG, limit=1))
+    try:
+        asked = [play.delay(name=f"{tag}{i}") for i in range(6)]
+        assert {one.wait(LONG).status for one in asked} == {"completed"}
+        assert [ran(tag, str(i)) for i in range(6)] == [1] * 6
+    finally:
+        told(app.control.rate_limit(play.name, "0", reply=True, timeout=LONG, limit=1))
+
+
+def test_a_worker_answers_whoever_inspects_and_controls_it(tag: str) -> None:
+    play.delay(name=f"{tag}x", plan=("hold",))
+    eventually(lambda: ran(tag, "x"), within=LONG)
+    look = app.control.inspect(timeout=LONG, limit=1)
+    [active] = look.active().values()
+    assert [one["name"] for one in active] == ["nexus_tasks.play"]
+    assert active[0]["kwargs"]["name"] == f"{tag}x"
+    for answer in (look.ping(), look.stats(), look.registered(), look.reserved(), look.active_queues(), look.conf()):
+        assert len(answer) == 1
+    told(app.control.pool_grow(1, reply=True, timeout=LONG, limit=1))
+    told(app.control.pool_shrink(1, reply=True, timeout=LONG, limit=1))
+    go(f"{tag}x")
+    eventually(canvas_is_over, within=LONG)
+
+
+def told(replies: list[dict[str, Any]]) -> None:
+    """The worker has answered."""
+    assert len(replies) == 1, replies

@@ -320,3 +320,18 @@ def test_a_delivery_that_nobody_completes_is_given_up_after_a_week(bench: Bench)
     bench.jump(8 * 86_400)
     assert bench.sweep_settle() == []
     assert nothing_left(bench)
+
+
+def test_what_a_worker_holds_back_is_not_lost(bench: Bench) -> None:
+    asked, first = bench.request("b", id="held"), park(bench, bench.request(id="first"))
+    bench.claims.claim([asked])
+    bench.claims.finish([bench.run(first, claim=False)], ["completed"])
+    for _ in range(10):
+        bench.jump(GRACE - 1)
+        bench.claims.hold({"held": bench.key(asked), "first": bench.key(first)})
+        assert bench.sweep_lost() == ([], [])
+        assert bench.sweep_settle() == []
+    bench.audit()
+    bench.jump(GRACE + 1)
+    assert [wakeup.job_id for wakeup in bench.sweep_lost()[1]] == ["held"]
+    assert [wakeup.job_id for wakeup in bench.sweep_settle()] == ["first"]

@@ -1,0 +1,17 @@
+-- hold: messages that a worker has received and not begun yet: a rate limit, a busy pool. KEYS: the claims that they are
+-- to wake. ARGV[2..]: their ids. Nothing that is pending there, or to be settled, is taken for lost from now on.
+
+local function later(index, member, record)
+  local score = redis.call('ZSCORE', index, member)
+  if not score then return end
+  local grown = score - number(redis.call('HGET', record, 'published_at'))
+  redis.call('HSET', record, 'published_at', integer(now))
+  redis.call('ZADD', index, integer(now + grown), member)
+end
+
+for i, key in ipairs(KEYS) do
+  local id = ARGV[i + 1]
+  if field(key, 'state') == 'pending' then later(prefix .. ':published:' .. field(key, 'queue'), key, key) end
+  local queue = redis.call('HGET', delivery_key(id), 'queue')
+  if queue then later(prefix .. ':settle:' .. queue, id, delivery_key(id)) end
+end
