@@ -23,7 +23,7 @@ from nexus_tasks import config
 from nexus_tasks.celery import app
 from nexus_tasks.embedded import Endpoints
 from nexus_tasks.endpoints import endpoints
-from nexus_tasks.idempotency import binding, heartbeat
+from nexus_tasks.idempotency import binding, heartbeat, outage
 from nexus_tasks.settings import get_settings
 from nexus_tasks.tasks import runtime
 
@@ -204,6 +204,7 @@ def point_here() -> None:
     runtime._runtime.cache_clear()
     binding._bound = None
     heartbeat._heartbeat = None
+    outage._away.clear()
     if "NEXUS_REDIS_URL" not in os.environ:
         return
     prefix = get_settings().key_prefix

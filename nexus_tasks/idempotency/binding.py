@@ -42,6 +42,10 @@ class Storage(Protocol):
         """How many runs the namespace may have at a time."""
         ...
 
+    def answers(self) -> bool:
+        """Whether storage can be reached now."""
+        ...
+
     def probe(self, kind: str) -> None:
         """Check what made ``kind`` pause; raises while it lasts."""
         ...

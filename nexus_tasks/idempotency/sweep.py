@@ -12,7 +12,8 @@ from celery import Celery, bootsteps
 from kombu import Queue
 from kombu.exceptions import OperationalError
 
-from nexus_tasks.errors import NexusError, QueueUnavailable
+from nexus_tasks.errors import NexusError, QueueUnavailable, StorageUnavailable
+from nexus_tasks.idempotency import outage
 from nexus_tasks.idempotency.binding import Binding, binding
 from nexus_tasks.idempotency.claim import Claim, Claimed
 from nexus_tasks.idempotency.policy import PROBE_EVERY
@@ -57,12 +58,15 @@ class Sweeper:
             raise
 
     def _look(self) -> None:
-        self._due()
+        works = outage.over()  # else no message is sent: workers begin nothing
+        if works:
+            self._due()
         self._leases()
-        queues = self.claims.queues()
-        empty = self._empty(queues)
-        for queue in queues:
-            self._lost(queue, empty=queue in empty)
+        if works:
+            queues = self.claims.queues()
+            empty = self._empty(queues)
+            for queue in queues:
+                self._lost(queue, empty=queue in empty)
         now = time.monotonic()
         if now - self._probed_at >= PROBE_EVERY and self.claims.paused():
             self._probed_at = now
@@ -74,7 +78,11 @@ class Sweeper:
 
     def reconcile(self) -> int:
         """Enqueue what storage wants and no claim stands for; returns how many jobs that made."""
-        wanted = self.bound.storage.wanted(AT_ONCE)
+        try:
+            wanted = self.bound.storage.wanted(AT_ONCE)
+        except StorageUnavailable:
+            outage.note()
+            raise
         exist = self.claims.exist(wanted) if wanted else []
         missing = [request.renewed() for request, there in zip(wanted, exist, strict=True) if not there]
         made = sum(ticket.outcome is Claimed.ENQUEUED for ticket in enqueue(self.app, missing))

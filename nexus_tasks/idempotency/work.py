@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from celery.exceptions import Ignore
 
-from nexus_tasks.errors import NexusError, QueueUnavailable, Transient
+from nexus_tasks.errors import NexusError, QueueUnavailable, StorageUnavailable, Transient
+from nexus_tasks.idempotency import outage
 from nexus_tasks.idempotency.apart import perform_apart
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Wakeup
@@ -34,6 +35,8 @@ _TRY_AGAIN = 0.5  # seconds between attempts to record a run's end
 
 def work(task: JobTask, request: Request, *, published_at: str, eager: bool) -> JobOutcome:
     """Run the job that ``request`` stands for, if its claim is free; every way it may end is recorded in the claim."""
+    if not eager and not outage.outlasted():
+        raise Ignore
     try:
         begun, claim = _begin(task, request, published_at)
         if eager and begun is Begun.STALE:
@@ -135,6 +138,8 @@ def _failed(task: JobTask, run: Run, error: BaseException) -> JobOutcome:
         log.error("%s raised after the end of its last claim.", task.kind, exc_info=error)
         return JobOutcome(status="completed")
     bound, lead = binding(), run.lead
+    if isinstance(error, StorageUnavailable):
+        outage.note()
     decisions = {
         claim.key: decide(error, claim, now=time.time(), max_attempts=bound.max_attempts, retry_for=bound.retry_for)
         for claim in run.claims

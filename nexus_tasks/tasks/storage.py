@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
+from nexus_tasks.errors import StorageUnavailable
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.storage import derivations, dreams, embeddings, namespaces, observations, perspectives, runs, sessions
@@ -118,6 +119,15 @@ class JobStorage:
     def cap(self, namespace: str) -> int:
         """How many runs a namespace may have at a time."""
         return self.here.cap(namespace)
+
+    def answers(self) -> bool:
+        """Whether Postgres can be reached now."""
+        try:
+            with self.here.database.transaction() as tx:
+                tx.connection()
+        except StorageUnavailable:
+            return False
+        return True
 
     def probe(self, kind: str) -> None:
         """Check the credentials and names of what the kind speaks to."""

@@ -7,16 +7,22 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from nexus_tasks import Nexus, embedded
-from tests.deployment import Deployment, deployment, eventually, make_template
-from tests.faults.test_kills import check, derived, ingest, quiet
+from nexus_tasks.errors import NexusError
+from nexus_tasks.integrations.importers import read
+from nexus_tasks.integrations.importers.conversation import Conversation
+from tests.deployment import Deployment, administer, deployment, eventually, make_template
+from tests.faults.test_kills import LOCOMO, check, derived, ingest, quiet
 
 TURNS, SESSIONS = 419, 19
+AWAY_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -24,7 +30,11 @@ def own_home() -> Iterator[Path]:
     """Servers that this test may kill."""
     home = Path(tempfile.mkdtemp(prefix="nexus-fault-"))
     try:
-        make_template(embedded.ensure(home))
+        servers = embedded.ensure(home)
+        make_template(servers)
+        # A killed Postgres must have on disk what it has acknowledged, as one in production.
+        administer(servers, "ALTER SYSTEM RESET synchronous_commit")
+        administer(servers, "SELECT pg_reload_conf()")
         yield home
     finally:
         embedded.stop(home)
@@ -49,18 +59,74 @@ def test_a_flushed_redis_loses_nothing(here: Deployment) -> None:
     check(here, TURNS, SESSIONS)
 
 
+def empty_redis(here: Deployment, _home: Path) -> None:
+    here.redis().flushall()
+
+
+def kill_redis(_here: Deployment, home: Path) -> None:
+    os.kill(server(home, "redis-server"), signal.SIGKILL)
+    embedded.ensure(home)  # what a process manager does
+
+
+def kill_postgres(_here: Deployment, home: Path) -> None:
+    os.kill(server(home, "postgres -D"), signal.SIGKILL)
+    embedded.ensure(home)
+
+
+def kill_workers(here: Deployment, _home: Path) -> None:
+    [alive] = [worker for worker in here.workers if worker.process.poll() is None]
+    os.killpg(alive.process.pid, signal.SIGKILL)  # the pool's processes too
+    alive.process.wait()
+    here.worker(pool="processes", concurrency=2)
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["redis-server", "postgres -D"])
-def test_a_killed_server_loses_nothing(own_home: Path, name: str) -> None:
+@pytest.mark.parametrize("fault", [empty_redis, kill_redis, kill_postgres, kill_workers])
+def test_all_of_locomo_survives(own_home: Path, fault: Callable[[Deployment, Path], None]) -> None:
+    """Struck in the middle of ingesting the file, and again in the middle of deriving what is left."""
     with deployment(embedded.ensure(own_home)) as here:
         nexus = Nexus()
-        here.worker(concurrency=8)
+        pool = {"pool": "processes", "concurrency": 2} if fault is kill_workers else {"concurrency": 16}
+        here.worker(**pool)  # type: ignore[arg-type]
+        said = list(read(LOCOMO, "locomo", namespace="n"))
+        for position, one in enumerate(said):
+            if position == len(said) // 2:
+                fault(here, own_home)
+            eventually(lambda one=one: accepted(nexus, one), within=120)
+        eventually(lambda: derived(here) > 1_800, within=600)
+        fault(here, own_home)
+        eventually(lambda: derived(here) == 2_960, within=600)
+        eventually(lambda: quiet(nexus), within=600)
+        check(here, 2_960, 136)
+
+
+def accepted(nexus: Nexus, said: Conversation) -> bool:
+    """What a producer does: when it is refused, it tries again."""
+    with suppress(NexusError):
+        nexus.ingest(said.namespace, said.session_key, said.messages, end=True)
+        return True
+    return False
+
+
+@pytest.mark.long
+def test_an_outage_of_postgres_costs_few_log_lines(own_home: Path) -> None:
+    """However much is queued: a worker that cannot reach Postgres must not fill the disk with saying so."""
+    with deployment(embedded.ensure(own_home)) as here:
+        nexus = Nexus()
         ingest(nexus, 1)
-        eventually(lambda: derived(here) > TURNS // 8)
-        os.kill(server(own_home, name), signal.SIGKILL)
-        embedded.ensure(own_home)  # what a process manager does
-        eventually(lambda: derived(here) == TURNS, within=120)
-        eventually(lambda: quiet(nexus), within=120)
+        worker = here.worker(concurrency=8)
+        eventually(lambda: derived(here) > 0)
+        os.kill(server(own_home, "postgres -D"), signal.SIGKILL)
+        started = time.monotonic()
+        before = len(worker.text().splitlines())
+        eventually(lambda: time.monotonic() - started > AWAY_SECONDS, within=300)
+        away = time.monotonic() - started
+        lines = len(worker.text().splitlines()) - before
+        print(f"{lines} lines in {away:.0f} s")
+        assert lines <= 150 + 2 * away
+        embedded.ensure(own_home)
+        eventually(lambda: derived(here) == TURNS, within=300)
+        eventually(lambda: quiet(nexus), within=300)
         check(here, TURNS, SESSIONS)
 
 

@@ -1,0 +1,63 @@
+"""While storage is away no job is begun: each would fail, wait, and fail again, and say so in two lines every time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+
+from nexus_tasks.idempotency.binding import binding
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 1.0  # seconds
+# A message is held back this long, then given up: a worker that shuts down waits for what it has taken. Its claim stays
+# pending, and the sweep sends another one once storage answers.
+HOLD_SECONDS = 60.0
+
+_away = threading.Event()
+_looking = threading.Lock()
+_looked_at = float("-inf")
+
+
+def note() -> None:
+    """A job has found that storage does not answer."""
+    if not _away.is_set():
+        _away.set()
+        log.warning("Storage does not answer: no job is begun until it does.")
+
+
+def over() -> bool:
+    """Whether storage answers, as far as is known; while it does not, somebody looks once a second."""
+    global _looked_at
+    if not _away.is_set():
+        return True
+    if _looking.acquire(blocking=False):
+        try:
+            if time.monotonic() - _looked_at >= LOOK_EVERY and _away.is_set():
+                if binding().storage.answers():
+                    _away.clear()
+                    log.warning("Storage answers again.")
+                _looked_at = time.monotonic()
+        finally:
+            _looking.release()
+    return not _away.is_set()
+
+
+def outlasted() -> bool:
+    """Wait for the end of an outage, if there is one; ``False`` when it lasts too long."""
+    until = time.monotonic() + HOLD_SECONDS
+    while not over():
+        if time.monotonic() >= until:
+            return False
+        time.sleep(LOOK_EVERY / 2)
+    return True
+
+
+def _begin_in_child() -> None:
+    global _looking
+    _looking = threading.Lock()  # whoever held it lives in the parent
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
