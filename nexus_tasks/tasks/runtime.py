@@ -58,12 +58,18 @@ class Runtime:
         return {}
 
     def namespace(self, name: str) -> NamespaceSettings | None:
-        """A namespace's settings, remembered for ten seconds: jobs ask for them all the time."""
+        """A namespace's settings, remembered for ten seconds: jobs ask for them all the time.
+
+        Not those with a budget: a job that is woken because it was raised would wait for the next day again.
+        """
         read_at, known = self._namespaces.get(name, (float("-inf"), None))
         if known is None or time.monotonic() - read_at > _REMEMBERED_SECONDS:
             with self.database.transaction() as tx:
                 known = namespaces.find(tx, name)
-            self._namespaces[name] = time.monotonic(), known
+            if self.settings.budget_usd_per_day is None and (known is None or known.budget_usd_per_day is None):
+                self._namespaces[name] = time.monotonic(), known
+            else:
+                self._namespaces.pop(name, None)
         return known
 
     def cap(self, name: str) -> int:
