@@ -19,7 +19,7 @@ TOGETHER := --numprocesses 3 --dist worksteal
 # on a machine of two cores there, and one late process must not refuse a day's work. A fault in the code fails every time.
 AGAIN := $(if $(CI),--reruns 2 --reruns-delay 2 -rR)
 
-.PHONY: help demo up down test test-all lint format constraints clean
+.PHONY: help demo up down test test-all test-rabbitmq rabbitmq lint format constraints clean
 
 help:
 	@echo "make demo       start everything, ingest a conversation, show what is remembered, stop"
@@ -59,6 +59,19 @@ test: lint
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -m long $(AGAIN)
+	@$(MAKE) --no-print-directory test-rabbitmq
+
+# The integration suite once more, with RabbitMQ as the broker and Redis for claims.
+test-rabbitmq: $(READY) rabbitmq
+	$(BIN)/python -m pytest -m "not long" --rabbitmq $(TOGETHER) $(AGAIN) tests/integration
+
+# RUNLEVEL=1 keeps Debian from starting a server of its own; the tests start a private one.
+rabbitmq:
+	@test -x /usr/lib/rabbitmq/bin/rabbitmq-server || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		apt-get update -qq && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
+			apt-get install -qq -y --no-install-recommends rabbitmq-server >/dev/null; } || \
+		echo "RabbitMQ is not installed, and only root can install it: its tests will say so and be left out." >&2
 
 # What CI tested, as names and versions. Run it after changing dependencies, on the oldest supported Python.
 constraints:

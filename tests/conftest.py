@@ -14,11 +14,44 @@ from hypothesis import settings
 
 from nexus_tasks import embedded
 from nexus_tasks.embedded import Endpoints
+from tests import rabbitmq
 from tests.deployment import Deployment, deployment, make_template
 
 # What lands must not depend on luck: there the same examples are tried every time, elsewhere new ones.
 settings.register_profile("ci", derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+NODE = pytest.StashKey[ExitStack]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--rabbitmq``: every deployment's broker is RabbitMQ, on one node for the whole run."""
+    parser.addoption("--rabbitmq", action="store_true", help="run with RabbitMQ as the broker, Redis for claims")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the node once: the processes that share the tests inherit its address."""
+    if not config.getoption("--rabbitmq") or hasattr(config, "workerinput"):
+        return
+    if why := rabbitmq.missing():
+        pytest.exit(why, returncode=0 if "CI" not in os.environ else 1)
+    config.stash[NODE] = ExitStack()
+    os.environ["TEST_RABBITMQ"] = config.stash[NODE].enter_context(rabbitmq.node())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With RabbitMQ leave out what never meets a broker: tests without a deployment."""
+    if config.getoption("--rabbitmq"):
+        meeting = [item for item in items if "deploy" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=[item for item in items if item not in meeting])
+        items[:] = meeting
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the node."""
+    if NODE in config.stash:
+        config.stash[NODE].close()
 
 
 @pytest.fixture(scope="session")

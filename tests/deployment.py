@@ -26,6 +26,7 @@ from nexus_tasks.endpoints import endpoints
 from nexus_tasks.idempotency import binding, heartbeat, outage
 from nexus_tasks.settings import get_settings
 from nexus_tasks.tasks import runtime
+from tests import rabbitmq
 
 T = TypeVar("T")
 TEMPLATE = "nexus_template"
@@ -178,6 +179,9 @@ def deployment(servers: Endpoints, **settings: str) -> Iterator[Deployment]:
         "NEXUS_MODEL": "offline",
         **settings,
     }
+    node = os.environ.get("TEST_RABBITMQ")
+    if node:
+        ours.setdefault("NEXUS_BROKER_URL", rabbitmq.make_vhost(node, name))
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEXUS_", "ANTHROPIC_", "CELERY_"))}
     before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="nexus-test-") as folder:
@@ -195,6 +199,8 @@ def deployment(servers: Endpoints, **settings: str) -> Iterator[Deployment]:
             os.environ.update(before)
             point_here()
             administer(servers, f"DROP DATABASE {name} WITH (FORCE)")
+            if node:
+                rabbitmq.drop_vhost(node, name)
 
 
 def point_here() -> None:

@@ -18,6 +18,7 @@ from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.run import new_token
 from nexus_tasks.idempotency.sweep import LOCK, Sweeper, SweepStep
+from tests.broker import holds, lose, queued
 from tests.deployment import Deployment, eventually
 from tests.integration.claiming import Bench
 from tests.integration.jobkinds import Play, play, play_once
@@ -57,10 +58,6 @@ def begins(name: str = "a") -> Claim:
 def state_of(claim: Claim) -> str:
     found = binding().claims.get(claim.key)
     return found.state if found else ""
-
-
-def messages(bench: Bench, queue: str = "maintenance") -> int:
-    return int(bench.client.llen(f"{bench.claims.prefix}:celery:{queue}"))
 
 
 # --- one at a time ----------------------------------------------------------------------------------------------------
@@ -163,15 +160,15 @@ def test_a_queue_without_messages_is_empty(sweeper: Sweeper) -> None:
 
 def test_a_lone_message_that_was_lost_is_sent_again(bench: Bench, sweeper: Sweeper) -> None:
     play.delay()
-    bench.client.delete(f"{bench.claims.prefix}:celery:maintenance")
+    lose()
     sweeper.tick()
-    assert messages(bench) == 0
+    assert holds(0)
     bench.jump(11)
     sweeper.tick()
-    assert messages(bench) == 1
+    assert holds(1)
     bench.jump(11)
     sweeper.tick()
-    assert messages(bench) == 1  # it is in its queue: a backlog is not multiplied
+    assert holds(1)  # it is in its queue: a backlog is not multiplied
 
 
 def test_a_job_of_a_queue_that_is_no_more_travels_in_todays(bench: Bench, sweeper: Sweeper) -> None:
@@ -180,7 +177,7 @@ def test_a_job_of_a_queue_that_is_no_more_travels_in_todays(bench: Bench, sweepe
     bench.claims.claim([retired])
     bench.jump(11)
     sweeper.tick()
-    assert messages(bench) == 1
+    assert holds(1)
     assert begins().job_id == request.id
     bench.audit()
 
@@ -198,7 +195,7 @@ def test_what_is_due_is_published_until_the_broker_fails(
     monkeypatch.undo()
     sweeper.tick()
     assert bench.claims.counts("acme") == {"pending": 25}
-    assert messages(bench) == 15
+    assert holds(15)
 
 
 # --- burials ----------------------------------------------------------------------------------------------------------
@@ -258,11 +255,11 @@ def test_a_postgres_that_is_away_is_asked_once_per_tick(
 
     monkeypatch.setattr(binding().storage, "dead_letter", away)
     play_once.delay()
-    bench.client.delete(f"{bench.claims.prefix}:celery:reflect")
+    lose(1, "reflect")
     bench.jump(11)
     sweeper.tick()
     assert len(asked) == 1
-    assert messages(bench, "reflect") == 1  # and the tick goes on
+    assert holds(1, "reflect")  # and the tick goes on
     monkeypatch.setattr(binding().storage, "dead_letter", dead_letter)
     bench.jump(11)
     sweeper.tick()
@@ -314,10 +311,11 @@ def test_what_postgres_wants_is_asked_for_unless_it_has_a_claim(bench: Bench, sw
     nexus.ingest("acme", "chat", [{"content": f"Fact {i}.", "author": "ann"} for i in range(3)])
     assert sum(bench.claims.counts("acme").values()) == 3
     assert sweeper.reconcile() == 0
+    lose(1, "derive")  # the first takes the others along
     bench.flush()
     assert sweeper.reconcile() == 3
     assert sweeper.reconcile() == 0
-    assert messages(bench, "derive") == 3
+    assert holds(3, "derive")
     bench.audit()
 
 
@@ -355,6 +353,6 @@ def test_the_sweep_starts_when_what_it_needs_comes_up_late(bench: Bench, monkeyp
     step = SweepStep(None)
     step.start(type("Worker", (), {"app": app}))
     try:
-        eventually(lambda: messages(bench) == 1, within=10)
+        eventually(lambda: queued() == 1)
     finally:
         step.stop(None)

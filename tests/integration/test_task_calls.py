@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -17,6 +16,7 @@ from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim, Claimed
 from nexus_tasks.idempotency.sweep import Sweeper
 from nexus_tasks.types import JobOutcome
+from tests.broker import holds, queued, take
 from tests.deployment import Deployment
 from tests.integration.claiming import Bench
 from tests.integration.jobkinds import BODIES, attempts, play, play_nowhere, play_once, work
@@ -59,12 +59,7 @@ def test_countdown_and_eta_become_the_claims_due_time() -> None:
             assert claim.due_at == pytest.approx(now.timestamp() + seconds, abs=1.5)
         else:
             assert claim.state == "pending"
-    assert len(messages()) == 4  # the delay is the claim's, no message waits in a worker
-
-
-def messages(queue: str = "maintenance") -> list[dict[str, Any]]:
-    bound = binding()
-    return [json.loads(row) for row in bound.claims.redis.lrange(f"{bound.claims.prefix}:celery:{queue}", 0, -1)]
+    assert holds(4)  # the delay is the claim's, no message waits in a worker
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -116,7 +111,7 @@ def test_the_callers_own_id_becomes_the_jobs() -> None:
     assert play.apply_async(kwargs={}, task_id="mine-1").id == "mine-1"
     [claim] = claims_of()
     assert claim.job_id == "mine-1"
-    assert messages()[0]["headers"]["id"] == "mine-1"
+    assert take(1)[0].headers["id"] == "mine-1"
 
 
 def test_the_worker_gets_what_the_producer_gave() -> None:
@@ -187,10 +182,10 @@ def test_a_message_that_cannot_be_sent_is_no_error_and_the_sweep_sends_it(
     sweeper.tick()
     assert [claim.state for claim in claims_of()] == ["pending", "pending"]  # it asked in vain, and lost nothing
     no_broker()
-    assert messages() == messages("reflect") == []
+    assert queued() == queued("reflect") == 0
     sweeper.tick()
-    assert [m["headers"]["id"] for m in messages()] == [first.id]
-    assert [m["headers"]["id"] for m in messages("reflect")] == [second.id]
+    assert [message.headers["id"] for message in take(1)] == [first.id]
+    assert [message.headers["id"] for message in take(1, "reflect")] == [second.id]
     assert here.redis().hget(claims_of()[0].key, "crashes") is None
 
 
@@ -226,7 +221,7 @@ def test_eager_jobs_run_at_once_under_their_claim() -> None:
     assert result.wait(1).status == "completed"
     assert len(attempts()) == 1
     assert (play_once.delay().wait(1).status, play_once.delay().outcome) == ("completed", Claimed.DONE)
-    assert messages() == []
+    assert queued() == 0
 
 
 @pytest.mark.usefixtures("eager")

@@ -21,6 +21,7 @@ from nexus_tasks.errors import JobFailed, Misconfigured
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.publish import publish
+from tests.broker import lose, queued
 from tests.deployment import Deployment, Worker, deployment, eventually
 from tests.integration.claiming import Bench
 from tests.integration.jobkinds import ROOT, WITH_KINDS, Play, attempts, go, play, play_once
@@ -52,8 +53,7 @@ def test_a_message_that_arrives_twice_at_once_runs_once(here: Deployment) -> Non
     wakeups = [ticket.wakeup for ticket in tickets if ticket.wakeup]
     assert publish(app, [wakeup for wakeup in wakeups for _ in range(4)]) == 20
     eventually(lambda: all(runs(str(i)) for i in range(5)))
-    queue = f"{here.name}:celery:maintenance"
-    eventually(lambda: here.redis().llen(queue) == 0)  # every copy has been received
+    eventually(lambda: queued() == 0)  # every copy has been received
     for i in range(5):
         go(str(i))
     eventually(lambda: binding().claims.counts("acme") == {})
@@ -145,7 +145,7 @@ def test_bodies_that_would_end_the_process_leave_the_pool_whole(here: Deployment
 
 def test_a_worker_that_starts_lifts_pauses_and_misses_messages(here: Deployment) -> None:
     lost = play_once.delay()
-    here.redis().delete(f"{here.name}:celery:reflect")  # the only message of its queue
+    lose(1, "reflect")  # the only message of its queue
     Bench(binding().claims).jump(11)
     binding().claims.pause("play", str(Misconfigured()))
     paused = play.delay()
