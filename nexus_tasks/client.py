@@ -285,7 +285,7 @@ class Nexus:
             check_namespace(namespace)
             return observing.read(namespace, session_key, max_tokens=max_tokens, form=format)
         here = runtime()
-        with here.database.transaction() as tx:
+        with here.database.reading() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
             ask = Ask(
                 namespace=namespace,
