@@ -158,6 +158,12 @@ class OverBudget(JobError):
     default_remedy = "Raise it with `nexus namespaces set NS --budget USD`, or wait for the next day (UTC)."
 
 
+class AwaitsBatch(JobError):
+    """The answer comes through a message batch, at half the price."""
+
+    default_remedy = "Nothing to do: the job goes on when it is in; a request of urgency `live` goes ahead of it."
+
+
 class Misconfigured(JobError):
     """The model refused the credentials or does not know the model's name."""
 

@@ -71,6 +71,9 @@ class Settings(BaseSettings):
     budget_usd_per_day: float | None = Field(
         None, ge=0, description="what a namespace may spend per UTC day; unset: no limit"
     )
+    batch_threshold: int = Field(
+        20, ge=1, description="a namespace's requests of urgency `dream` from which on they go as a message batch"
+    )
     embedder: str = Field(
         "hashing", description="what makes vectors: `hashing`, `sentence-transformers` or `openai-compatible`"
     )

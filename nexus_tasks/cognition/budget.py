@@ -11,11 +11,12 @@ from nexus_tasks.errors import OverBudget
 from nexus_tasks.llm.base import LanguageModel, Request, Usage
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import ledger
-from nexus_tasks.storage.engine import Database
+from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.text import estimate_tokens
 
 # A call that was cut off is in no ledger; its hold ends by itself this many model timeouts later.
 HOLD_TIMEOUTS = 2
+BATCH_SECONDS = 26 * 3_600.0  # a batch ends after a day at the latest
 
 
 @contextmanager
@@ -35,14 +36,35 @@ def within(
         seconds = HOLD_TIMEOUTS * settings.model_timeout
         held, used = ledger.hold(tx, namespace_id, budget_usd=budget, cost=cost, seconds=seconds)
     if held is None:
-        raise OverBudget(
-            f"{used:.4f} of {budget:.4f} USD are spent today, and the next call may cost up to {cost:.4f} USD."
-        )
+        raise _over(budget, used, cost)
     try:
         yield
     finally:
         with database.transaction() as tx:
             ledger.release(tx, held)
+
+
+def hold_for_batch(
+    tx: Transaction, settings: Settings, model: LanguageModel, namespace_id: int, budget: float | None, request: Any
+) -> int | None:
+    """Hold what ``request`` may cost at the most in a batch, for as long as that may take; ``None``: there is no need.
+
+    Raises:
+        OverBudget: the day's budget does not allow it.
+    """
+    cost = most(settings, model, request) * ledger.BATCH_PRICE
+    if budget is None or cost == 0:
+        return None
+    held, used = ledger.hold(tx, namespace_id, budget_usd=budget, cost=cost, seconds=BATCH_SECONDS)
+    if held is None:
+        raise _over(budget, used, cost)
+    return held
+
+
+def _over(budget: float, used: Decimal, cost: Decimal) -> OverBudget:
+    return OverBudget(
+        f"{used:.4f} of {budget:.4f} USD are spent today, and the next call may cost up to {cost:.4f} USD."
+    )
 
 
 def most(settings: Settings, model: LanguageModel, request: Request[Any]) -> Decimal:

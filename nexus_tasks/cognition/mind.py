@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from nexus_tasks.cognition import budget
+from nexus_tasks.cognition import batching, budget
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.errors import Erased, InvalidAnswer, Refused
 from nexus_tasks.llm.base import AnswerT, Completion, LanguageModel, Request
@@ -36,9 +36,12 @@ class Mind:
 class Errand:
     """One run of a job, as cognition sees it.
 
-    ``still_mine`` raises when the run has lost its claim; it is called before anything is committed. ``record`` writes
-    the run row in the transaction that holds the effects. ``asked`` collects the hashes of the answers used;
-    ``rests_on`` names every memory that the model is shown: nothing is kept of an answer to what was erased meanwhile.
+    ``urgency`` is ``live`` when someone waits, ``dream`` when tonight will do, and empty when nobody has said: then
+    nothing new goes to a batch, and what is in one is waited for. ``queued`` is called when a request has been written
+    down for a batch. ``still_mine`` raises when the run has lost its claim; it is called before anything is committed.
+    ``record`` writes the run row in the transaction that holds the effects. ``asked`` collects the hashes of the
+    answers used; ``rests_on`` names every memory that the model is shown: nothing is kept of an answer to what was
+    erased meanwhile.
     """
 
     namespace_id: int
@@ -47,6 +50,8 @@ class Errand:
     budget_usd: float | None  # per UTC day
     still_mine: Callable[[], None]
     record: Callable[[Transaction, JobOutcome], None]
+    urgency: str = "live"
+    queued: Callable[[], None] = lambda: None
     asked: list[str] = field(default_factory=list)
     rests_on: set[int] = field(default_factory=set)
 
@@ -75,6 +80,7 @@ def ask(mind: Mind, errand: Errand, request: Request[AnswerT]) -> AnswerT:
         Refused: the model refused.
         OverBudget: the namespace's budget for the day does not allow the call.
         Erased: a memory that the request shows was erased meanwhile.
+        AwaitsBatch: the answer comes through a message batch.
         JobError: whatever :meth:`LanguageModel.complete` raises.
     """
     model = mind.model.model_for(request.purpose)
@@ -88,6 +94,10 @@ def ask(mind: Mind, errand: Errand, request: Request[AnswerT]) -> AnswerT:
             return request.answer.model_validate(saved)
         except ValidationError as error:  # saved by another version of the schema, which is part of the hash: a bug
             raise InvalidAnswer("A saved answer does not fit its schema.") from error
+    if mind.model.batches is not None and request.purpose in batching.PURPOSES:
+        back = batching.look(mind, errand, mind.model.batches, request, request_hash)
+        if back is not None:
+            return _worth_something(back)
     with budget.within(mind.database, mind.settings, mind.model, errand.namespace_id, errand.budget_usd, request):
         completion = mind.model.complete(request)
         _enter(mind, errand, request, request_hash, completion)

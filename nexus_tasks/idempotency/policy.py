@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from nexus_tasks.errors import (
+    AwaitsBatch,
     ConfigurationError,
     Misconfigured,
     OverBudget,
@@ -23,6 +24,7 @@ from nexus_tasks.idempotency.run import Wait
 BACKOFF_FIRST = 2.0
 BACKOFF_LONGEST = 300.0
 PROBE_EVERY = 60.0
+BATCH_LOOK_AGAIN = 600.0  # in case the hurry that follows an answer is lost
 
 # What no job is to blame for: the deployment's settings, and servers that are away.
 MISCONFIGURED = (Misconfigured, ConfigurationError, SchemaOutdated)
@@ -53,6 +55,8 @@ def decide(error: BaseException, claim: Claim, *, now: float, max_attempts: int,
         return Decision(reason="pause", seconds=PROBE_EVERY, detail=detail, pause=True)
     if isinstance(error, OverBudget):
         return Decision(reason="budget", seconds=until_tomorrow(now), detail=detail)
+    if isinstance(error, AwaitsBatch):
+        return Decision(reason="batch", seconds=BATCH_LOOK_AGAIN)
     if isinstance(error, Throttled):
         return Decision(reason="throttle", seconds=error.retry_after, detail=detail)
     if isinstance(error, PASSING):

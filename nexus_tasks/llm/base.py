@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
@@ -73,10 +74,56 @@ class Completion(Generic[AnswerT]):
     raw: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchResult:
+    """What became of one item of a batch: the provider's message, or ``None`` when it failed, and what it cost."""
+
+    custom_id: str
+    message: Mapping[str, Any] | None
+    usage: Usage
+
+
+class Batches(Protocol):
+    """A provider's way to answer many requests later, for less. Raises what :meth:`LanguageModel.complete` raises."""
+
+    def params(self, request: Request[Any]) -> dict[str, Any]:
+        """The item that asks ``request``, as JSON."""
+        ...
+
+    def submit(self, items: Mapping[str, Mapping[str, Any]]) -> str:
+        """Submit items by custom id; returns the batch's id."""
+        ...
+
+    def since(self, moment: datetime, items: int) -> list[str]:
+        """Ids of batches of so many ``items``, submitted at ``moment`` or later."""
+        ...
+
+    def ended(self, batch_id: str) -> bool:
+        """Whether the results of a batch are there."""
+        ...
+
+    def results(self, batch_id: str) -> Iterator[BatchResult]:
+        """What became of each item, in any order."""
+        ...
+
+    def cancel(self, batch_id: str) -> None:
+        """Stop a batch."""
+        ...
+
+    def read(self, message: Mapping[str, Any], request: Request[AnswerT], model: str) -> Completion[AnswerT]:
+        """A message that was kept, read as the answer to ``request``."""
+        ...
+
+
 class LanguageModel(Protocol):
     """A provider. ``name`` says who speaks (``offline`` marks everything it makes)."""
 
     name: str
+
+    @property
+    def batches(self) -> Batches | None:
+        """Its batches, if it has any."""
+        ...
 
     def model_for(self, purpose: Purpose) -> str:
         """The model name that :meth:`complete` will use for ``purpose``."""

@@ -7,13 +7,17 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from nexus_tasks.llm.base import Usage
 from nexus_tasks.settings import Price
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BudgetHold, ModelCall, Namespace, SavedAnswer
+
+# Share of the price that a call through the Message Batches API costs.
+# https://platform.claude.com/docs/en/build-with-claude/batch-processing
+BATCH_PRICE = Decimal("0.5")
 
 
 def cost_usd(usage: Usage, price: Price) -> Decimal:
@@ -33,10 +37,13 @@ def record(
     price: Price,
     seconds: float,
     fault: str,
-) -> None:
-    """Enter a call that returned, whatever its answer was worth."""
-    tx.execute(
-        insert(ModelCall).values(
+    batched: bool = False,
+) -> int:
+    """Enter a call that returned, whatever its answer was worth; returns the entry's id."""
+    cost = cost_usd(usage, price) * (BATCH_PRICE if batched else 1)
+    return tx.execute(
+        insert(ModelCall)
+        .values(
             namespace_id=namespace_id,
             job_id=job_id,
             purpose=purpose,
@@ -46,10 +53,17 @@ def record(
             output_tokens=usage.output_tokens,
             cache_write_tokens=usage.cache_write_tokens,
             cache_read_tokens=usage.cache_read_tokens,
-            cost_usd=cost_usd(usage, price),
+            cost_usd=cost,
             seconds=seconds,
+            batched=batched,
         )
-    )
+        .returning(ModelCall.id)
+    ).scalar_one()
+
+
+def found_worthless(tx: Transaction, call_id: int, fault: str) -> None:
+    """Say what was wrong with an answer that was entered before anyone had read it."""
+    tx.execute(update(ModelCall).where(ModelCall.id == call_id).values(fault=fault))
 
 
 def save_answer(tx: Transaction, namespace_id: int, request_hash: str, answer: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from nexus_tasks.tasks import (
     reflect_observations,
     reflect_perspective,
     runtime,
+    submit_batch,
     warm,
     worker_buffer,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "reflect_namespace",
     "reflect_observations",
     "reflect_perspective",
+    "submit_batch",
     "warm",
     "worker_buffer",
 ]

@@ -12,6 +12,7 @@ from nexus_tasks.idempotency.run import Run
 from nexus_tasks.storage import runs
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.namespaces import NamespaceSettings
+from nexus_tasks.tasks import follow_up
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -30,7 +31,15 @@ def errand(run: Run, namespace: NamespaceSettings, claims: Sequence[Claim] | Non
         budget_usd=_budget(namespace),
         still_mine=run.check,
         record=record,
+        urgency=run.flags.urgency if not run.eager else "live",
+        queued=lambda: _submit(namespace.name),
     )
+
+
+def _submit(namespace: str) -> None:
+    from nexus_tasks.tasks import submit_batch  # imports this module
+
+    follow_up.ask([submit_batch.request(namespace)])
 
 
 def dry(namespace: NamespaceSettings) -> Errand:

@@ -31,7 +31,8 @@ def reflect_namespace(run: Run, arguments: ReflectNamespace) -> JobOutcome:
     if namespace is None:
         return JobOutcome(status="gone")
     outcome, due = reflect.reflect_namespace(here.mind, errand(run, namespace))
-    follow_up.ask([reflect_perspective.request(namespace.name, observer, subject) for observer, subject in due])
+    urgency = run.flags.urgency or "live"
+    follow_up.ask([reflect_perspective.request(namespace.name, *perspective, urgency=urgency) for perspective in due])
     follow_up.dream_goes_on(namespace)
     return outcome
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from nexus_tasks.cognition import reflect
@@ -35,12 +36,14 @@ def reflect_perspective(run: Run, arguments: ReflectPerspective) -> JobOutcome:
         here.mind, errand(run, namespace), arguments.observer, arguments.subject
     )
     if more:
-        follow_up.ask([request(namespace.name, arguments.observer, arguments.subject)])
+        follow_up.ask([request(namespace.name, arguments.observer, arguments.subject, urgency=run.flags.urgency)])
     else:
         follow_up.dream_goes_on(namespace)
     return outcome
 
 
-def request(namespace: str, observer: str, subject: str) -> Request:
+def request(namespace: str, observer: str, subject: str, *, urgency: str = "live") -> Request:
     """The request for one reflection."""
-    return reflect_perspective.request_for(ReflectPerspective(namespace=namespace, observer=observer, subject=subject))
+    arguments = ReflectPerspective(namespace=namespace, observer=observer, subject=subject)
+    asked = reflect_perspective.request_for(arguments)
+    return replace(asked, flags=replace(asked.flags, urgency=urgency))

@@ -10,7 +10,17 @@ from typing import cast
 from nexus_tasks.errors import StorageUnavailable
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.storage import derivations, dreams, embeddings, namespaces, observations, perspectives, runs, sessions
+from nexus_tasks.storage import (
+    batches,
+    derivations,
+    dreams,
+    embeddings,
+    namespaces,
+    observations,
+    perspectives,
+    runs,
+    sessions,
+)
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.tasks import (
@@ -22,6 +32,7 @@ from nexus_tasks.tasks import (
     observe_session,
     reflect_observations,
     reflect_perspective,
+    submit_batch,
 )
 from nexus_tasks.tasks.runtime import Runtime
 from nexus_tasks.types import JobOutcome
@@ -37,7 +48,7 @@ class JobStorage:
         self.here = here
         # Where the next page of each begins.
         self._derivation = self._digest = self._dream = self._perspective = self._gap = 0
-        self._observe = self._reflect_log = 0
+        self._observe = self._reflect_log = self._batch = 0
 
     def dead_letter(self, claim: Claim, error: BaseException | None) -> None:
         """Commit the letters of a claim, and take the work out of the outbox."""
@@ -86,7 +97,7 @@ class JobStorage:
             return runs.outcome_of(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
 
     def wanted(self, limit: int) -> Sequence[Request]:
-        """The next page of wanted derivations, digests, reflections, vectors, observations, and open dreams."""
+        """The next page of wanted derivations, digests, reflections, vectors, observations, batches, dreams."""
         settled = datetime.now(UTC) - _DIGEST_SETTLES
         with self.here.database.transaction() as tx:
             facts = derivations.page(tx, self._derivation, limit)
@@ -98,6 +109,7 @@ class JobStorage:
             )
             unobserved = observations.wanted(tx, "observing", self._observe, limit)
             long_logs = observations.wanted(tx, "reflecting", self._reflect_log, limit)
+            batched = batches.unattended(tx, self._batch, limit)
         # A page that is not full was the last one: the next look starts over.
         self._derivation = facts[-1][0] if len(facts) == limit else 0
         self._digest = digests[-1][0] if len(digests) == limit else 0
@@ -106,6 +118,7 @@ class JobStorage:
         self._gap = gaps[-1][0] if len(gaps) == limit else 0
         self._observe = unobserved[-1][0] if len(unobserved) == limit else 0
         self._reflect_log = long_logs[-1][0] if len(long_logs) == limit else 0
+        self._batch = batched[-1][0] if len(batched) == limit else 0
         return [
             *(derive_memory.request(namespace, memory, observer) for _, namespace, memory, observer in facts),
             *(digest_session.request(namespace, key, "session_end") for _, namespace, key in digests),
@@ -114,6 +127,7 @@ class JobStorage:
             *(embed_memories.request(namespace) for _, namespace in gaps),
             *(observe_session.request(namespace, key) for _, namespace, key in unobserved),
             *(reflect_observations.request(namespace, key) for _, namespace, key in long_logs),
+            *(submit_batch.request(namespace) for _, namespace in batched),
         ]
 
     def cap(self, namespace: str) -> int:

@@ -49,6 +49,8 @@ local function claim(key, request)
       redis.call('HSET', key, 'due_at', integer(due))
       redis.call('ZADD', prefix .. ':due', integer(due), key)
     end
+    -- Someone waits for the answer now: it is asked for again, past the batch that it was to come with.
+    if field(key, 'wait_reason') == 'batch' and request.urgency == 'live' and not request.anew then due = now end
     if due <= now then return { 'MERGED', id, to_pending(key) } end
   end
   return { 'MERGED', id, false }

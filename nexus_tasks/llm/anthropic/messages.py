@@ -79,7 +79,7 @@ def completion(message: Message, request: Request[AnswerT], model: str, seconds:
             fault, detail = "invalid", _why(error)
     return Completion(
         model=model,
-        usage=_usage(message),
+        usage=usage_of(message),
         seconds=seconds,
         answer=answer,
         fault=fault,
@@ -101,7 +101,8 @@ def _fault(message: Message) -> tuple[Any, str]:
     return "", ""
 
 
-def _usage(message: Message) -> Usage:
+def usage_of(message: Message) -> Usage:
+    """What a message cost, in tokens."""
     usage = message.usage
     return Usage(
         input_tokens=usage.input_tokens or 0,

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from nexus_tasks.errors import Misconfigured, Transient
+from nexus_tasks.llm.anthropic.batches import AnthropicBatches
 from nexus_tasks.llm.anthropic.client import ClientHolder
 from nexus_tasks.llm.anthropic.errors import job_error
 from nexus_tasks.llm.anthropic.messages import completion, model_name, request_params
@@ -32,6 +33,13 @@ class AnthropicModel:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._holder = ClientHolder(settings)
+
+    @property
+    def batches(self) -> AnthropicBatches:
+        """The Message Batches API. Imports the SDK, lest a transaction that renders a request waits for that."""
+        import anthropic  # noqa: F401
+
+        return AnthropicBatches(self, self._settings)
 
     def model_for(self, purpose: Purpose) -> str:
         """The configured model for ``purpose`` (``model_derive``, ``model_reflect``, …)."""

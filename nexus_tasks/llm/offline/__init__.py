@@ -24,6 +24,7 @@ class OfflineModel:
     """A :class:`~nexus_tasks.llm.base.LanguageModel` that costs nothing and gives the same answer every time."""
 
     name = "offline"
+    batches = None
 
     def model_for(self, purpose: Purpose) -> str:  # noqa: ARG002 - one model for all purposes
         """Always ``"offline"``."""

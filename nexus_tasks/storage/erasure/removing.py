@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import aliased
 
-from nexus_tasks.storage import observations
+from nexus_tasks.storage import batches, observations
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure.falling import Falling
 from nexus_tasks.storage.models import (
@@ -100,6 +100,7 @@ def _delete(tx: Transaction, model: type[Base], which: ColumnElement[bool]) -> C
 def _traces(tx: Transaction, namespace_id: int, falling: Falling) -> Counts:
     """What may quote the memories: answers, error messages, plans, and what runs said of them."""
     gone = _delete(tx, SavedAnswer, SavedAnswer.namespace_id == namespace_id)  # their cost stays in the ledger
+    gone += Counts({"batch_requests": batches.erase(tx, namespace_id, list(falling.memories))})
     keys = list(tx.scalars(select(Session.session_key).where(Session.id.in_(falling.sessions()))))
     pairs = tx.execute(
         select(PerspectiveRow.observer, PerspectiveRow.subject).where(PerspectiveRow.id.in_(falling.perspectives()))

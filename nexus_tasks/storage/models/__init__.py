@@ -1,6 +1,7 @@
 """The tables. The namespace is in every unique key and every query; ids are never reused, times are UTC."""
 
 from nexus_tasks.storage.models.base import Base
+from nexus_tasks.storage.models.batches import BatchRequest, MessageBatch
 from nexus_tasks.storage.models.derivations import Derivation
 from nexus_tasks.storage.models.digests import DigestRequest, SessionDigest
 from nexus_tasks.storage.models.dreams import Dream
@@ -16,6 +17,7 @@ from nexus_tasks.storage.models.sessions import Session
 
 __all__ = [
     "Base",
+    "BatchRequest",
     "BudgetHold",
     "CommonWord",
     "DeadLetter",
@@ -27,6 +29,7 @@ __all__ = [
     "Evidence",
     "JobRun",
     "Memory",
+    "MessageBatch",
     "ModelCall",
     "Namespace",
     "ObservationChunk",

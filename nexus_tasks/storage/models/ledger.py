@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Float, ForeignKey, Identity, Index, Integer, Numeric
+from sqlalchemy import Boolean, Float, ForeignKey, Identity, Index, Integer, Numeric, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from nexus_tasks.storage.models.base import Base, namespace_column, now_column
@@ -33,6 +33,7 @@ class ModelCall(Base):
     cache_read_tokens: Mapped[int] = mapped_column(Integer)
     cost_usd: Mapped[Decimal] = mapped_column(Numeric(14, 8))
     seconds: Mapped[float] = mapped_column(Float)
+    batched: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))  # through the Message Batches API
     at: Mapped[datetime] = now_column()
 
 

@@ -84,7 +84,7 @@ def candidates(
             "vector": as_text(vector),
         },
     )
-    return [Candidate(*row) for row in rows.all()]
+    return [Candidate(*row) for row in rows]
 
 
 # Constants as float8: with decimals Postgres would calculate in numeric, ten times slower.

@@ -1,1 +1,0 @@
-"""A namespace's memory as lines of JSON, and back."""

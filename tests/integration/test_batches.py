@@ -1,0 +1,294 @@
+"""Dreams through message batches: half the price, and whatever is cut off is neither lost nor submitted again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nexus_tasks import Nexus, digest_session
+from nexus_tasks.celery import app
+from nexus_tasks.cognition import batching
+from nexus_tasks.errors import Transient
+from nexus_tasks.idempotency.binding import binding
+from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.idempotency.task import task_of
+from nexus_tasks.idempotency.work import work
+from nexus_tasks.llm.anthropic.batches import AnthropicBatches
+from nexus_tasks.storage import batches
+from nexus_tasks.tasks import digest_session as digests
+from nexus_tasks.tasks import follow_up
+from nexus_tasks.tasks.runtime import runtime
+from tests.deployment import Deployment
+from tests.integration.inline import NAMESPACE, pending, say, time_passes, waiting
+from tests.standin import StandIn, faults
+
+SESSIONS = ("one", "two", "three")
+
+
+@pytest.fixture
+def slow(standin: StandIn) -> StandIn:
+    """A stand-in whose batches end when the test says so."""
+    standin.batch_delay = None
+    return standin
+
+
+@pytest.fixture
+def here(claude: Callable[..., Deployment], slow: StandIn) -> Deployment:  # noqa: ARG001 - set before the deployment
+    return claude(NEXUS_BATCH_THRESHOLD=str(len(SESSIONS)))
+
+
+def dream(*sessions: str) -> None:
+    """Ask for a digest of each session, as a dream does."""
+    for key in sessions:
+        say(f"I moved to house {key}.", session=key)
+        digest_session.delay(namespace=NAMESPACE, session_key=key, reason="dream_digest")
+
+
+def run() -> None:
+    """Run what is pending until nothing is, as a worker does; derivations are left alone."""
+    while claims := [claim for claim in pending() if claim.kind != "derive_memory"]:
+        task = task_of(app, claims[0].kind)
+        request = task.request_for(task.load(claims[0].args), job_id=claims[0].job_id)
+        work(task, request, published_at="", eager=False)
+
+
+def later(here: Deployment) -> None:
+    """Let every wait end, and run what that wakes."""
+    here.sql("UPDATE message_batches SET due_at = now() - interval '1 s'")
+    time_passes(here)
+    run()
+
+
+def digested(here: Deployment) -> int:
+    return int(here.sql("SELECT count(*) FROM sessions WHERE digest_end_seq = last_seq")[0][0])
+
+
+def calls(standin: StandIn) -> tuple[int, int, int]:
+    """Batches submitted, items answered in batches, and live digests."""
+    asked = standin.counters.requests
+    answered = sum(bool(call.batch) and call.outcome == "succeeded" for call in asked)
+    return standin.counters.batches, answered, standin.counters.purposes["digest"]
+
+
+def spent(here: Deployment) -> list[tuple[bool, int]]:
+    return here.sql("SELECT batched, count(*) FROM model_calls WHERE purpose = 'digest' GROUP BY 1 ORDER BY 1")
+
+
+def reasons() -> dict[str, str]:
+    return {claim.kind: claim.wait_reason for claim in waiting() if claim.kind != "derive_memory"}
+
+
+def test_a_dream_s_digests_go_as_one_batch_at_half_the_price(here: Deployment, slow: StandIn) -> None:
+    dream(*SESSIONS[:2])
+    run()
+    assert reasons() == {"digest_session": "batch", "submit_batch": "batch"}
+    assert calls(slow) == (0, 0, 0), "they wait for company"
+    dream(SESSIONS[2])
+    run()
+    assert calls(slow) == (1, 0, 0)
+    later(here)
+    assert digested(here) == 0
+    slow.end_batches()
+    later(here)
+    assert (digested(here), calls(slow)) == (3, (1, 3, 0))
+    assert spent(here) == [(True, 3)]
+    [(usd, full)] = here.sql(
+        "SELECT sum(cost_usd), sum(0.10 * input_tokens + 0.125 * cache_write_tokens + 0.50 * output_tokens) / 1000000"
+        " FROM model_calls WHERE batched"
+    )
+    assert abs(float(usd) - float(full) / 2) < 1e-9
+    assert reasons() == {}
+    assert here.sql("SELECT 1 FROM batch_requests UNION ALL SELECT 1 FROM message_batches") == []
+    assert here.sql("SELECT 1 FROM saved_answers") == []
+    assert here.sql("SELECT sum(model_calls) FROM job_runs WHERE kind = 'digest_session'") == [(3,)]
+
+
+class Killed(Exception):
+    """The worker dies here: what was committed stays, and nothing else happens."""
+
+
+@pytest.mark.parametrize(
+    ("owner", "step", "after"),
+    [
+        (AnthropicBatches, "submit", False),  # put together, not submitted
+        (AnthropicBatches, "submit", True),  # submitted, the answer did not arrive
+        (batches, "is_called", False),  # submitted, its id not noted
+        (AnthropicBatches, "ended", False),
+        (AnthropicBatches, "ended", True),  # polled, nothing fetched
+        (AnthropicBatches, "results", False),
+        (batching, "_take", True),  # one result of three
+        (batches, "arrive", True),  # one result, not committed
+        (batches, "close", False),  # all results, the batch not closed
+        (batches, "close", True),
+        (AnthropicBatches, "read", True),  # the answer read, not used
+    ],
+)
+def test_a_kill_at_any_step_neither_loses_nor_repeats_the_batch(
+    here: Deployment, slow: StandIn, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, after: bool
+) -> None:
+    original, kills = getattr(owner, step), []
+
+    def dies(*args: Any, **named: Any) -> Any:
+        if not kills and not after:
+            kills.append(step)
+            raise Killed
+        done = original(*args, **named)
+        if not kills:
+            kills.append(step)
+            raise Killed
+        return done
+
+    monkeypatch.setattr(owner, step, dies)
+    dream(*SESSIONS)
+    run()
+    later(here)
+    slow.end_batches()
+    for _ in range(4):
+        later(here)
+    assert kills == [step]
+    assert (digested(here), calls(slow)) == (3, (1, 3, 0))
+    assert spent(here) == [(True, 3)]
+    assert reasons() == {}
+    assert here.sql("SELECT 1 FROM batch_requests UNION ALL SELECT 1 FROM message_batches") == []
+
+
+def test_a_flushed_redis_forgets_no_batch(here: Deployment, slow: StandIn) -> None:
+    dream(*SESSIONS)
+    run()
+    here.flush()
+    Sweeper(app, binding()).reconcile()
+    assert "submit_batch" in {claim.kind for claim in pending()}
+    # Reconcile asks for the digests too, and nobody knows any more how urgent they are: what is in a batch is awaited.
+    asked = [digests.request(NAMESPACE, key, "dream_digest") for key in SESSIONS]
+    follow_up.ask([replace(one, anew=True) for one in asked])
+    run()
+    assert calls(slow) == (1, 0, 0)
+    slow.end_batches()
+    later(here)
+    assert (digested(here), calls(slow)) == (3, (1, 3, 0))
+
+
+@pytest.mark.parametrize("fault", [faults.expired(), faults.overloaded()], ids=["expired", "errored"])
+def test_an_item_without_an_answer_goes_live(here: Deployment, slow: StandIn, fault: faults.Fault) -> None:
+    slow.when(lambda call: bool(call.batch) and "house one" in call.text, fault)
+    dream(*SESSIONS)
+    run()
+    slow.end_batches()
+    later(here)
+    later(here)
+    assert digested(here) == 3
+    assert calls(slow)[2] == 1
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_batch_that_the_provider_has_cancelled_or_lost_goes_live(here: Deployment, slow: StandIn, lost: bool) -> None:
+    dream(*SESSIONS)
+    run()
+    if lost:
+        here.sql("UPDATE message_batches SET api_id = 'msgbatch_unknown'")
+    else:
+        [(api_id,)] = here.sql("SELECT api_id FROM message_batches")
+        provider = runtime().mind.model.batches
+        assert provider is not None
+        provider.cancel(api_id)
+    later(here)
+    later(here)
+    assert (digested(here), calls(slow)) == (3, (1, 0, 3))
+    assert reasons() == {}
+
+
+def test_somebody_else_s_batch_is_not_taken_for_ours(
+    here: Deployment, slow: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dream(*SESSIONS)
+    provider = runtime().mind.model.batches
+    assert provider is not None
+    params = {"model": "claude-haiku-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}]}
+    submit, cut = AnthropicBatches.submit, []
+
+    def nothing_arrives(self: AnthropicBatches, items: Any) -> str:
+        if cut:
+            return submit(self, items)
+        cut.append(submit(self, {f"other-{number}": params for number in range(3)}))
+        raise Transient("Connection lost.")
+
+    monkeypatch.setattr(AnthropicBatches, "submit", nothing_arrives)
+    run()
+    later(here)  # takes the other one for ours
+    slow.end_batches()
+    later(here)  # and finds out
+    later(here)
+    slow.end_batches()
+    later(here)
+    assert digested(here) == 3
+    assert slow.counters.batches == 2
+    assert spent(here) == [(True, 3)]
+
+
+def test_a_live_request_goes_ahead_of_the_batch(here: Deployment, slow: StandIn) -> None:
+    dream(*SESSIONS)
+    run()
+    Nexus().digest(NAMESPACE, "one")
+    run()
+    assert (digested(here), calls(slow)) == (1, (1, 0, 1))
+    slow.end_batches()
+    later(here)
+    assert (digested(here), calls(slow)) == (3, (1, 3, 1))
+    assert spent(here) == [(False, 1), (True, 3)], "the answer that nobody wanted is paid for, too"
+
+    say("I moved again.", session="two")
+    digest_session.delay(namespace=NAMESPACE, session_key="two", reason="dream_digest")
+    run()
+    Nexus().digest(NAMESPACE, "two")
+    run()
+    assert (digested(here), calls(slow)) == (3, (1, 3, 2))
+    assert here.sql("SELECT 1 FROM batch_requests") == []
+
+
+def test_too_few_go_live_after_ten_minutes(here: Deployment, slow: StandIn) -> None:
+    dream("one", "two")
+    run()
+    later(here)
+    assert calls(slow) == (0, 0, 0)
+    here.sql("UPDATE batch_requests SET created_at = now() - interval '10 minutes'")
+    later(here)
+    later(here)
+    assert (digested(here), calls(slow)) == (2, (0, 0, 2))
+    assert reasons() == {}
+
+
+def test_a_batch_keeps_to_the_budget(claude: Callable[..., Deployment], slow: StandIn) -> None:
+    here = claude(NEXUS_BATCH_THRESHOLD="1", NEXUS_BUDGET_USD_PER_DAY="0.003", NEXUS_MAX_TOKENS_DIGEST="8000")
+    dream(*SESSIONS)  # each may cost 0.002 USD: one fits under the budget
+    run()
+    assert [why for _, why in sorted((c.kind, c.wait_reason) for c in waiting() if c.kind == "digest_session")] == [
+        "batch",
+        "budget",
+        "budget",
+    ]
+    assert slow.counters.batch_items == 1
+    assert here.sql("SELECT count(*) FROM budget_holds") == [(1,)]
+    slow.end_batches()
+    later(here)
+    for _ in range(4):
+        slow.end_batches()
+        later(here)
+    assert (digested(here), slow.counters.batch_items, calls(slow)[2]) == (3, 3, 0)
+    assert here.sql("SELECT count(*) FROM budget_holds") == [(0,)]
+
+
+def test_erasing_leaves_no_text_and_keeps_the_bill(here: Deployment, slow: StandIn) -> None:
+    dream(*SESSIONS)
+    run()
+    [(namespace_id, memory_id)] = here.sql("SELECT namespace_id, id FROM memories WHERE content LIKE '%house one%'")
+    with runtime().database.transaction() as tx:
+        assert batches.erase(tx, namespace_id, [memory_id]) == 1
+    assert here.sql("SELECT 1 FROM batch_requests WHERE params::text LIKE '%house one%'") == []
+    slow.end_batches()
+    here.sql("UPDATE message_batches SET due_at = now() - interval '1 s'")
+    batching.advance(runtime().mind, namespace_id, lambda: None)
+    assert spent(here) == [(True, 3)]
+    assert here.sql("SELECT count(*) FROM batch_requests WHERE result::text LIKE '%house one%'") == [(0,)]
