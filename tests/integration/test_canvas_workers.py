@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,6 +148,18 @@ def test_results_that_are_wanted_are_stored_for_every_duplicate(tag: str) -> Non
     results = asked.get(timeout=LONG)
     assert [result["status"] for result in results] == ["completed"] * 4
     assert asked.successful()
+
+
+def test_the_documented_canvas_does_what_the_page_says(here: Deployment) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
+    code = page.partition("## Canvas")[2].partition("```python\n")[2].partition("```")[0]
+    exec(code, {})
+    runs = "SELECT status FROM job_runs WHERE kind = 'reflect_namespace' AND scope LIKE '%canvas%'"
+    eventually(lambda: here.sql(runs), within=LONG)
+    [(digests,)] = here.sql("SELECT count(DISTINCT scope) FROM job_runs WHERE kind = 'digest_session'")
+    assert digests == 2
+    eventually(canvas_is_over, within=LONG)
+    assert len(here.sql(runs)) == 1
 
 
 # --- links ------------------------------------------------------------------------------------------------------------

@@ -220,6 +220,15 @@ def test_a_message_that_arrives_again_after_all_is_done_runs_nothing(bench: Benc
     assert bench.begin(first)[0] is Begun.STALE  # somebody has asked for the same work since
 
 
+def test_a_message_that_comes_late_does_not_run_again_what_was_gone(bench: Bench) -> None:
+    first = park(bench, bench.request(id="first"))
+    bench.claims.finish([bench.run(first, claim=False)], ["gone"])  # this marker stops no new request
+    assert bench.begin(first)[0] is Begun.STALE  # another message completes it just now
+    answer(bench, "first")
+    bench.claims.account("first")
+    assert bench.begin(first)[0] is Begun.STALE
+
+
 def test_a_delivery_that_redis_has_lost_is_parked_again_by_its_message(bench: Bench) -> None:
     first = park(bench, bench.request(id="first"))
     bench.flush()

@@ -7,6 +7,7 @@ model of promises: every request that was accepted is owed a run. After every st
 - I1: every promise has its claim, and the claim carries the promised job id and flags;
 - I4: what is asked for during a run is served by one later run, once;
 - I6: no claim has more failures than attempts, and one that has used them up is in the sweep's hands;
+- every canvas delivery is parked until the run it needs has ended, and settled from then on until it is completed;
 - I7: a run that is not its claim's changes nothing, and no run begins beside a live one.
 
 In the end the bad luck stops, and every promise must be kept within a few rounds.
@@ -36,7 +37,7 @@ from hypothesis.stateful import (
 from nexus_tasks.embedded import Endpoints
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Wakeup
 from nexus_tasks.idempotency.request import Request
-from tests.integration.claiming import ATTEMPTS, LEASE, Bench, new_bench
+from tests.integration.claiming import ATTEMPTS, LEASE, Bench, new_bench, waited_for
 
 CAP = 2
 KINDS: dict[str, dict[str, Any]] = {
@@ -77,6 +78,7 @@ class Message:
     job: tuple[str, str, str]
     job_id: str
     published_at: int
+    canvas: bool = False
 
 
 @dataclass
@@ -95,6 +97,8 @@ class Model:
     promises: dict[str, list[Promise]] = field(default_factory=lambda: defaultdict(list))
     served: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     letters: set[str] = field(default_factory=set)
+    parked: dict[str, tuple[str, str]] = field(default_factory=dict)  # deliveries, with their claim and the run's id
+    settled: dict[str, tuple[str, str]] = field(default_factory=dict)  # with its status and job id
 
 
 class ClaimsMachine(RuleBasedStateMachine):
@@ -125,6 +129,9 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     def publish(self, wakeups: Iterable[Wakeup], arrive: bool) -> None:
         for wakeup in wakeups:
+            if wakeup.outcome:
+                assert self.model.settled[wakeup.job_id] == wakeup.outcome
+                continue  # whether it arrives shows in `complete`
             job = (wakeup.kind, wakeup.namespace, str(wakeup.args["name"]))
             if arrive:
                 self.queues[wakeup.queue].append(Message(job, wakeup.job_id, int(wakeup.published_at)))
@@ -136,11 +143,23 @@ class ClaimsMachine(RuleBasedStateMachine):
     def owned(self, claims: Sequence[Claim]) -> list[Claim]:
         return [claim for claim in claims if self.seen.get(claim.key, {}).get("token") == claim.token]
 
-    def unchanged(self, claims: Sequence[Claim], act: Callable[[], list[Wakeup]], arrive: bool) -> list[Claim]:
+    def settle(self, key: str, runs: set[str] | None, status: str, job_id: str) -> None:
+        """Deliveries that wait for one of these runs of a claim (``None``: for any) have their answer."""
+        for name, (where, run) in list(self.model.parked.items()):
+            if where == key and (runs is None or run in runs):
+                del self.model.parked[name]
+                self.model.settled[name] = (status, job_id)
+
+    def unchanged(
+        self, claims: Sequence[Claim], act: Callable[[], list[Wakeup]], arrive: bool, status: str = ""
+    ) -> list[Claim]:
         """Do something as the run of ``claims``: those that are not its own must stay as they are (I7)."""
         mine = self.owned(claims)
         before = self.bench.content()
         wakeups = act()
+        if status:
+            for claim in mine:
+                self.settle(claim.key, {claim.job_id, *claim.also}, status, claim.job_id)
         self.publish(wakeups, arrive)
         after = self.bench.content()
         for namespace in {claim.namespace for claim in mine if "slot" in self.seen[claim.key]}:
@@ -174,16 +193,37 @@ class ClaimsMachine(RuleBasedStateMachine):
         return any(claim["state"] == state for claim in self.seen.values())
 
     # --- producers ----------------------------------------------------------------------------------------------------
-    @rule(job=jobs, force=st.booleans(), delay=st.sampled_from([0.0, 0.0, 0.0, 30.0]), anew=st.booleans(), arrive=luck)
-    def ask(self, job: tuple[str, str, str], force: bool, delay: float, anew: bool, arrive: bool) -> None:
+    @rule(
+        job=jobs,
+        force=st.booleans(),
+        delay=st.sampled_from([0.0, 0.0, 0.0, 30.0]),
+        anew=st.booleans(),
+        arrive=luck,
+        canvas=st.booleans(),
+    )
+    def ask(
+        self, job: tuple[str, str, str], force: bool, delay: float, anew: bool, arrive: bool, canvas: bool = False
+    ) -> None:
         self.asked += 1
         reason = "" if anew else f"r{self.asked}"
         asked = self.request(job, force=force, reasons=(reason,) if reason else (), urgency="live", delay=delay)
         asked = asked.renewed() if anew else asked
         key = self.bench.key(asked)
         was, marker = self.seen.get(key, {}), self.claims.marker(key)
-        [ticket] = self.claims.claim([asked])
-        self.publish([ticket.wakeup] if ticket.wakeup else [], arrive)
+        canvas = canvas and not anew
+        [ticket] = self.claims.claim([waited_for(asked) if canvas else asked])
+        if canvas and ticket.outcome is Claimed.DONE and marker:
+            self.model.settled[asked.id] = (marker[1], marker[0])
+            assert ticket.wakeup
+            assert ticket.wakeup.outcome == self.model.settled[asked.id]
+            return
+        if canvas:
+            self.model.parked[asked.id] = (key, ticket.job_id)
+            if arrive:  # under its own id, whatever the claim does
+                at = int(ticket.wakeup.published_at) if ticket.wakeup else 0
+                self.queues[asked.queue].append(Message(job, asked.id, at, canvas=True))
+        mine = canvas and ticket.job_id == asked.id
+        self.publish([ticket.wakeup] if ticket.wakeup and not mine else [], arrive)
         state = was.get("state")
         if state is None and asked.immutable and not anew and marker and marker[1] not in ("dropped", "gone"):
             assert (ticket.outcome, ticket.job_id, ticket.wakeup) == (Claimed.DONE, marker[0], None)
@@ -230,17 +270,25 @@ class ClaimsMachine(RuleBasedStateMachine):
         was, slots = self.seen.get(key, {}), self.claims.counts(namespace).get("slots", 0)
         marker, paused = self.claims.marker(key), kind in self.claims.paused()
         self.asked += 1
+        known = message.job_id in self.model.parked or message.job_id in self.model.settled
+        asked = waited_for(asked) if message.canvas else asked
         begun, claim = self.bench.begin(
-            asked, f"t{self.asked}", cap=CAP, gathers=kind == "gathers", published_at=str(message.published_at)
+            asked,
+            f"t{self.asked}",
+            cap=CAP,
+            gathers=kind == "gathers",
+            published_at=str(message.published_at),
         )
         expected = {"running": Begun.SUPERSEDED, "waiting": Begun.EARLY}.get(was.get("state", ""), Begun.RUN)
-        if not was and marker and marker[1] != "gone":
+        if (not was and marker and marker[1] != "gone") or (message.canvas and (not known if was else known or marker)):
             expected = Begun.STALE
         elif expected is Begun.RUN and (paused or slots >= CAP):
             expected = Begun.EARLY
         assert begun is expected
         if not was and begun is not Begun.STALE:
             self.model.promises[key].append(Promise(message.job_id))
+            if message.canvas:
+                self.model.parked[message.job_id] = (key, message.job_id)
         if claim is not None:
             owed = tuple(sorted(p.reason for p in self.model.promises[key] if p.reason))
             assert claim.flags.reasons == owed, (claim, self.model.promises[key])
@@ -307,7 +355,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         self.end(work, work.claims, status, arrive)
 
     def end(self, work: Work, claims: Sequence[Claim], status: str, arrive: bool) -> None:
-        mine = self.unchanged(claims, lambda: self.claims.finish(claims, [status] * len(claims)), arrive)
+        mine = self.unchanged(claims, lambda: self.claims.finish(claims, [status] * len(claims)), arrive, status)
         for claim in mine:
             self.ended(claim, status, work.begun_after == self.flushes)
 
@@ -368,6 +416,38 @@ class ClaimsMachine(RuleBasedStateMachine):
     def crash(self, pick: int) -> None:
         self.works.pop(pick % len(self.works))
 
+    @precondition(lambda self: self.model.settled)
+    @rule(pick=which, dies=st.booleans())
+    def complete(self, pick: int, dies: bool) -> None:
+        """One of the messages of a delivery arrives, and another at the same time; or its worker dies."""
+        name = sorted(self.model.settled)[pick % len(self.model.settled)]
+        queue = self.bench.client.hget(f"{self.claims.prefix}:delivery:{name}", "queue")
+        found = self.claims.answer(name, queue=queue)
+        assert found in (None, self.model.settled[name])  # None: a worker had it, and died
+        assert self.claims.answer(name, queue=queue) is None
+        if found and not dies:
+            self.claims.account(name)
+            del self.model.settled[name]
+
+    @precondition(lambda self: self.model.settled)
+    @rule(queue=st.sampled_from(sorted(str(options["queue"]) for options in KINDS.values())))
+    def sweep_settle(self, queue: str) -> None:
+        self.publish(self.bench.sweep_settle(queue), True)
+
+    @precondition(lambda self: self.model.parked)
+    @rule(pick=which, rarely=st.integers(0, 2))
+    def revoke(self, pick: int, rarely: int) -> None:
+        if rarely:
+            return
+        name = sorted(self.model.parked)[pick % len(self.model.parked)]
+        key, _ = self.model.parked.pop(name)
+        dropped, wakeups = self.claims.drop(key, job_id=name, delivery=name)
+        assert dropped is (self.seen[key]["id"] == name)
+        if dropped:
+            self.settle(key, None, "dropped", name)
+            self.model.promises.pop(key, None)
+        self.publish(wakeups, True)
+
     # --- operators and what comes -------------------------------------------------------------------------------------
     @precondition(lambda self: self.some("waiting"))
     @rule(job=jobs, reason=st.sampled_from((*REASONS, "pause", "delay")), all_of_it=st.booleans(), arrive=luck)
@@ -396,6 +476,8 @@ class ClaimsMachine(RuleBasedStateMachine):
         key = self.bench.key(self.request(job))
         was = self.seen.get(key)
         dropped, wakeups = self.claims.drop(key, job_id=was["id"] if was and by_id else "")
+        if was:
+            self.settle(key, None, "dropped", was["id"])
         assert dropped is bool(was)
         assert not was or self.claims.marker(key) == (was["id"], "dropped")
         self.publish(wakeups, arrive)
@@ -489,6 +571,8 @@ class ClaimsMachine(RuleBasedStateMachine):
         self.bench.flush()
         self.flushes += 1
         self.model.promises.clear()
+        self.model.parked.clear()
+        self.model.settled.clear()
         self.model.letters.clear()  # a job whose marker is lost may die again: Postgres keeps one letter of an id
         if messages_too:
             for queue in self.queues.values():
@@ -499,6 +583,7 @@ class ClaimsMachine(RuleBasedStateMachine):
     def promises_hold(self) -> None:
         self.time_passes(0.003)  # no two steps in one millisecond, or an example could not be played again
         claims = self.seen
+        self.deliveries_hold()
         for key, promises in self.model.promises.items():
             for promise in promises:
                 claim = claims.get(key)
@@ -522,6 +607,14 @@ class ClaimsMachine(RuleBasedStateMachine):
             assert json.loads(claim["scope"])["namespace"] == claim["namespace"]
         assert len({t for t in tokens if t.startswith("t")}) <= self.asked
 
+    def deliveries_hold(self) -> None:
+        """Parked and settled is what should be, and nothing else."""
+        first = f"{self.claims.prefix}:delivery:"
+        records = {key.removeprefix(first): of for key, of in self.bench.dump().items() if key.startswith(first)}
+        assert {name for name, of in records.items() if of["parts"] == "1"} == set(self.model.parked)
+        settled = {name: (of["status"], of["job_id"]) for name, of in records.items() if of["parts"] == "0"}
+        assert settled == self.model.settled
+
     def teardown(self) -> None:
         """From here on messages arrive and workers live: every promise is kept within a few rounds."""
         if not hasattr(self, "bench"):
@@ -533,7 +626,7 @@ class ClaimsMachine(RuleBasedStateMachine):
             for kind in KINDS:
                 self.publish(self.claims.resume(kind), True)
             for _ in range(12):
-                if not self.look():
+                if not self.look() and not self.model.settled:
                     break
                 self.time_passes(LEASE + 1)
                 self.sweep_leases(True)
@@ -554,10 +647,19 @@ class ClaimsMachine(RuleBasedStateMachine):
                     while self.works:
                         self.finish(0, "completed", True)
                         self.look()
+                self.settle_all()
             assert not self.look()
             assert not [p for promises in self.model.promises.values() for p in promises]
+            assert not self.model.parked
+            assert not self.model.settled
         finally:
             self.context.__exit__(None, None, None)
+
+    def settle_all(self) -> None:
+        """What was taken by workers that died is sent again, and completed."""
+        for queue in self.queues:
+            for wakeup in self.bench.sweep_settle(queue):
+                self.complete(sorted(self.model.settled).index(wakeup.job_id), False)
 
 
 def play(servers: Endpoints, *, examples: int, steps: int, phases: Sequence[Phase] = tuple(Phase)) -> None:

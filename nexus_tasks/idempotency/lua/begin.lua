@@ -1,7 +1,7 @@
 -- begin: a worker was woken for a claim. KEYS[1] the claim. ARGV: 2 token, 3 lease (ms), 4 cap of the namespace,
 -- 5 whether siblings may take this run along until it has gathered its own batch, 6 published_at of the message,
 -- 7 the request as the message knows it (JSON), for a claim that Redis has lost, 8 the newest version understood.
--- A canvas delivery that Celery has accounted for already, or that was revoked, is STALE even when there is a claim.
+-- A canvas delivery that is settled, accounted for or revoked is STALE even when there is a claim, or no marker.
 -- Returns {outcome, claim's fields}: RUN with them; SUPERSEDED a live run has it; STALE it is done or was dropped;
 -- EARLY it waits.
 
@@ -12,8 +12,12 @@ local watermark = prefix .. ':delivered:' .. request.queue
 if number(ARGV[6]) > number(redis.call('GET', watermark)) then redis.call('SET', watermark, ARGV[6]) end
 
 local state = field(key, 'state')
-if state and request.delivery and redis.call('EXISTS', delivery_key(request.delivery.id)) == 0 then
-  return { 'STALE', {} }
+if request.delivery then
+  -- One that Redis does not know although it has not lost the claim is accounted for, or revoked; one that it knows
+  -- although the claim is done is being completed.
+  local known = redis.call('EXISTS', delivery_key(request.delivery.id)) == 1
+  local lost = not state and not known and redis.call('EXISTS', done_key(key)) == 0
+  if not lost and (not state or not known) then return { 'STALE', {} } end
 end
 if state == 'running' then return { 'SUPERSEDED', {} } end
 if state == 'waiting' then return { 'EARLY', {} } end

@@ -1,0 +1,50 @@
+"""Canvases without a worker process: eagerly, and under Celery's own pytest fixtures."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from celery import chain, chord, group
+from celery.contrib.testing.worker import start_worker
+
+from nexus_tasks.celery import app
+from nexus_tasks.errors import JobFailed
+from tests.deployment import Deployment
+from tests.integration.jobkinds import attempts, heard, note, play, play_once
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+@pytest.fixture
+def eager() -> Iterator[None]:
+    app.conf.update(task_always_eager=True)
+    yield
+    app.conf.update(task_always_eager=False)
+
+
+@pytest.mark.usefixtures("eager")
+def test_canvases_run_on_the_spot_when_everything_is_eager() -> None:
+    chord([play.si(name="x"), play.si(name="x"), play_once.si(name="y")], note.s(name="body")).apply_async()
+    [[results]] = heard("body")
+    assert [result["status"] for result in results] == ["completed"] * 3
+    chain(play_once.si(name="y"), play.si(name="z"), note.s(name="end")).apply_async()
+    assert len(heard("end")) == len(attempts("y")) == len(attempts("z")) == 1
+    play.apply_async(kwargs={"name": "l"}, link=note.si(name="linked"))
+    assert len(heard("linked")) == 1
+    assert len(group(play.si(name=name) for name in "ab").apply_async().get()) == 2
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_chain_that_is_eager_stops_at_a_dead_step() -> None:
+    with pytest.raises(JobFailed):  # as Celery does when it is eager
+        chain(play.si(name="x", plan=("permanent",)), note.si(name="end")).apply_async()
+    assert heard("end") == []
+
+
+def test_jobs_run_in_the_worker_of_celerys_pytest_plugin(here: Deployment) -> None:
+    name = f"{here.name}{uuid.uuid4().hex}"
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=60.0):  # what `celery_worker` does
+        assert play.delay(name=name).wait(60).status == "completed"
+    assert len(attempts(name)) == 1
