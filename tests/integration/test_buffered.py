@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+import threading
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -18,8 +19,8 @@ import pytest
 from nexus_tasks import Message, Nexus
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.cli.main import main
-from nexus_tasks.tasks import buffered, maintenance
-from tests.deployment import Deployment, point_here
+from nexus_tasks.tasks import buffered, maintenance, worker_buffer
+from tests.deployment import Deployment, eventually, point_here
 
 NOWHERE = {
     "NEXUS_DATABASE_URL": "postgresql+psycopg://nexus@/nexus?host=/nowhere",
@@ -200,3 +201,16 @@ def test_the_commands(here: Deployment, buffer: SessionBuffer) -> None:
     flushed = run("buffer", "flush")
     assert (flushed["entries"], flushed["stored"], flushed["damages"]) == (12, 12, [])
     assert said(here) == [f"turn {n}" for n in range(12)]
+
+
+def test_a_worker_stores_its_machines_buffer_when_it_starts(buffer: SessionBuffer) -> None:
+    buffer.append("acme", "chat", "one")
+    worker_buffer.begin()
+    try:
+        eventually(lambda: not buffer.pending(), within=60)
+    finally:
+        worker_buffer.finish()
+    [thread] = [one for one in threading.enumerate() if one.name == "nexus-buffer"] or [None]
+    if thread:
+        thread.join(60)
+        assert not thread.is_alive()

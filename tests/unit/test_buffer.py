@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -192,21 +193,29 @@ def test_threads_share_a_session(tmp_path: Path) -> None:
         assert mine == list(range(100))
 
 
-def test_a_forked_child_has_locks_of_its_own(tmp_path: Path) -> None:
+def test_a_forked_child_has_locks_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock on a descriptor that it shares with its parent would not keep it out."""
     kept = buffer(tmp_path)
     kept.append("acme", "chat", "parent")
+    held = kept._sessions.made("acme", "chat")
+    flock = fcntl.flock
+    flock(held._lock_fd, fcntl.LOCK_EX)
     child = os.fork()
     if not child:
+        code = 1
         try:
-            for n in range(50):
-                kept.append("acme", "chat", n)
+            monkeypatch.setattr(
+                fcntl, "flock", lambda fd, how: flock(fd, how if how == fcntl.LOCK_UN else how | fcntl.LOCK_NB)
+            )
+            kept.append("acme", "chat", "child")
+        except BufferError as error:
+            code = 0 if isinstance(error.__cause__, BlockingIOError) else 2
         finally:
-            os._exit(0)
-    for n in range(50):
-        kept.append("acme", "chat", n)
-    os.waitpid(child, 0)
-    seqs = [entry.entry_seq for segment in kept.flush_all() for entry in segment.entries]
-    assert seqs == list(range(1, 102))
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    flock(held._lock_fd, fcntl.LOCK_UN)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert payloads(kept.flush_all()) == ["parent"]
 
 
 def test_a_full_disk_is_a_clear_error_and_leaves_the_segment_whole(
@@ -227,6 +236,7 @@ def test_a_full_disk_is_a_clear_error_and_leaves_the_segment_whole(
     found = kept.recover()
     assert payloads(found.segments) == ["one", "three"]
     assert found.damages == []
+    assert kept.quarantined() == 0  # nor had anybody to cut what the failed append had written
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
