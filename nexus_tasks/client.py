@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -19,7 +20,7 @@ from nexus_tasks.idempotency.result import JobResult
 from nexus_tasks.storage import memories, namespaces, observations, sessions
 from nexus_tasks.storage import messages as turns
 from nexus_tasks.storage.searching.scope import Filter
-from nexus_tasks.tasks import buffered, digest_session, dream, forgetting, observing, operate, produce
+from nexus_tasks.tasks import buffered, digest_session, dream, forgetting, observing, operate, produce, transfer
 from nexus_tasks.tasks.errand import dry
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import LEVELS, ContextBlock, Message, Recalls, Receipt, check_name, check_namespace, to_utc
@@ -207,6 +208,25 @@ class Nexus:
             check_namespace(namespace), memory_id=memory_id, session_key=session_key, everything=everything
         )
 
+    def export(self, namespace: str, path: str | Path) -> dict[str, int]:
+        """Write all that a namespace remembers to a file of JSON lines, without loss; returns the rows by table.
+
+        Vectors are not in it (:meth:`import_` has them made anew), nor jobs, dead letters and the bill.
+
+        Raises:
+            NotFound: there is no such namespace.
+            InvalidInput: the file cannot be written.
+        """
+        return transfer.export(check_namespace(namespace), Path(path))
+
+    def import_(self, namespace: str, path: str | Path) -> dict[str, int]:
+        """Read an export into a new namespace, or one that remembers nothing: all of it or nothing.
+
+        Raises:
+            InvalidInput: the file is no export or cut off, or the namespace is not empty.
+        """
+        return transfer.import_(check_namespace(namespace), Path(path))
+
     # --- reading ------------------------------------------------------------------------------------------------------
     def search(
         self,
@@ -285,7 +305,7 @@ class Nexus:
             check_namespace(namespace)
             return observing.read(namespace, session_key, max_tokens=max_tokens, form=format)
         here = runtime()
-        with here.database.transaction() as tx:
+        with here.database.reading() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
             ask = Ask(
                 namespace=namespace,
@@ -453,7 +473,9 @@ class Nexus:
             as_of=to_utc(as_of) if as_of else None,
         )
 
+    aexport = _twin(export)
     aforget = _twin(forget)
+    aimport_ = _twin(import_)
     aingest = _twin(ingest)
     aremember = _twin(remember)
     aend_session = _twin(end_session)

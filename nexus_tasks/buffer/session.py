@@ -141,11 +141,14 @@ class SessionFiles:
             flaw = read(data)[1][-1]._replace(line=self._count + data.count(b"\n") + 1, offset=offset + whole)
             damages.append(self._set_aside(self._path, flaw))
             os.ftruncate(self._fd, offset + whole)
-        if whole and not self._count:
-            first = read(data[: data.index(b"\n") + 1])[0]
-            self._began = first[0].time if first else time()
-        self._end += whole
-        self._next += data.count(b"\n", 0, whole)
+        if whole:
+            found = read(data[:whole])[0]
+            if not self._count:
+                self._began = found[0].time if found else time()
+            # A hole that a power cut has left may have swallowed line breaks: the numbers count, not the lines.
+            self._next += data.count(b"\n", 0, whole)
+            self._next = max([self._next, *(one.entry_seq + 1 for one in found)])
+            self._end += whole
         return damages
 
     def _seal(self) -> None:

@@ -27,6 +27,7 @@ from nexus_tasks.cli import (
     sessions,
     stack,
     status,
+    transfer,
     undo,
 )
 from nexus_tasks.cli.failing import FAILED, INTERRUPTED, crash, fail, hang_up
@@ -71,6 +72,8 @@ app.command()(digest.digest)
 app.command()(dream.dream)
 app.command()(undo.undo)
 app.command()(forget.forget)
+app.command()(transfer.export)
+app.command("import")(transfer.import_)
 app.command()(status.status)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(buffer.app, name="buffer")

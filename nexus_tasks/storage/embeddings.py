@@ -116,10 +116,10 @@ def unchanged(tx: Transaction, wordings: Mapping[int, str]) -> dict[int, str]:
 
 
 def _lacks(model: str) -> ColumnElement[bool]:
-    """Active memories without a vector, but for messages that a derivation will embed."""
+    """Memories without a vector (superseded ones too: the past is searched), but for those a derivation will embed."""
     has = exists().where(Embedding.memory_id == Memory.id, Embedding.model == model)
     wanted = exists().where(Derivation.memory_id == Memory.id, Derivation.state == "wanted")
-    return Memory.valid_to.is_(None) & Memory.archived_at.is_(None) & ~has & ~wanted
+    return ~has & ~wanted
 
 
 def missing(tx: Transaction, namespace_id: int, model: str) -> int:

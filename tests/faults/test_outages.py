@@ -73,21 +73,13 @@ def kill_postgres(_here: Deployment, home: Path) -> None:
     embedded.ensure(home)
 
 
-def kill_workers(here: Deployment, _home: Path) -> None:
-    [alive] = [worker for worker in here.workers if worker.process.poll() is None]
-    os.killpg(alive.process.pid, signal.SIGKILL)  # the pool's processes too
-    alive.process.wait()
-    here.worker(pool="processes", concurrency=2)
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("fault", [empty_redis, kill_redis, kill_postgres, kill_workers])
+@pytest.mark.parametrize("fault", [empty_redis, kill_redis, kill_postgres])
 def test_all_of_locomo_survives(own_home: Path, fault: Callable[[Deployment, Path], None]) -> None:
     """Struck in the middle of ingesting the file, and again in the middle of deriving what is left."""
     with deployment(embedded.ensure(own_home)) as here:
         nexus = Nexus()
-        pool = {"pool": "processes", "concurrency": 2} if fault is kill_workers else {"concurrency": 16}
-        here.worker(**pool)  # type: ignore[arg-type]
+        here.worker(concurrency=16)
         said = list(read(LOCOMO, "locomo", namespace="n"))
         for position, one in enumerate(said):
             if position == len(said) // 2:
@@ -114,9 +106,8 @@ def test_an_outage_of_postgres_costs_few_log_lines(own_home: Path) -> None:
     with deployment(embedded.ensure(own_home)) as here:
         nexus = Nexus()
         ingest(nexus, 1)
-        worker = here.worker(concurrency=8)
-        eventually(lambda: derived(here) > 0)
         os.kill(server(own_home, "postgres -D"), signal.SIGKILL)
+        worker = here.worker(concurrency=8)
         started = time.monotonic()
         before = len(worker.text().splitlines())
         eventually(lambda: time.monotonic() - started > AWAY_SECONDS, within=300)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from nexus_tasks.storage.searching.candidates import Weighed
 from nexus_tasks.storage.searching.opening import Opening, Word
@@ -27,8 +26,3 @@ def rarity(word: Word, memories: int) -> float:
     """Inverse document frequency, ln(1 + (N − n + ½) / (n + ½)): never negative (Lucene's form of BM25's)."""
     total = max(memories, word.memories)
     return math.log(1 + (total - word.memories + 0.5) / (word.memories + 0.5))
-
-
-def total_weight(words: Sequence[Weighed]) -> float:
-    """What a memory with every word would weigh about, for explanations."""
-    return sum(word.weight for word in words)

@@ -41,24 +41,33 @@ def rank(found: Sequence[Candidate], *, weight: float, limit: int) -> list[Ranke
     Args:
         weight: of the vectors' standardised similarity; that of words is 1.
     """
-    support_words = _support(found, [one.words for one in found])
-    support_vector = _support(found, _known([one.vector for one in found]))
-    fits = [i for i, one in enumerate(found) if one.fits]
+    fits = [one for one in found if one.fits]
     if not fits:
         return []
-    by_words = _standardised([found[i].words + support_words[i] for i in fits])
-    vectors = _known([one.vector for one in found])
-    by_vector = _standardised([vectors[i] + support_vector[i] for i in fits])
-    newest = max(found[i].occurred_at for i in fits)
-    latest = max(found[i].validated_at for i in fits)
-    ranked = []
-    for place, i in enumerate(fits):
-        one = found[i]
-        # Ages are counted from the newest candidate, not from the clock: the same question has the same order.
-        confidence = decayed(one.confidence, (latest - one.validated_at).total_seconds())
-        recency = 1 / (1 + (newest - one.occurred_at).total_seconds() / 86_400)
-        score = by_words[place] + weight * by_vector[place] + CONFIDENCE_WEIGHT * confidence + RECENCY_WEIGHT * recency
-        ranked.append(Ranked(id=one.id, score=score, words=one.words, vector=one.vector, neighbours=support_words[i]))
+    words = {one.id: one.words for one in found}
+    vectors = _known(found)
+    near = _neighbours(found)
+    support = {one.id: NEIGHBOUR_SHARE * sum(words[i] for i in near[one.id]) for one in fits}
+    by_words = _standardised([one.words + support[one.id] for one in fits])
+    by_vector = _standardised(
+        [vectors[one.id] + NEIGHBOUR_SHARE * sum(vectors[i] for i in near[one.id]) for one in fits]
+    )
+    # Ages are counted from the newest candidate, not from the clock: the same question has the same order.
+    newest = max(one.occurred_at for one in fits)
+    latest = max(one.validated_at for one in fits)
+    ranked = [
+        Ranked(
+            id=one.id,
+            score=said
+            + weight * meant
+            + CONFIDENCE_WEIGHT * decayed(one.confidence, (latest - one.validated_at).total_seconds())
+            + RECENCY_WEIGHT / (1 + (newest - one.occurred_at).total_seconds() / 86_400),
+            words=one.words,
+            vector=one.vector,
+            neighbours=support[one.id],
+        )
+        for one, said, meant in zip(fits, by_words, by_vector, strict=True)
+    ]
     ranked.sort(key=lambda one: (-one.score, one.id))
     return ranked[:limit]
 
@@ -68,23 +77,21 @@ def decayed(confidence: float, seconds: float) -> float:
     return max(confidence - DECAY_PER_DAY * max(seconds, 0.0) / 86_400, 0.0)
 
 
-def _support(found: Sequence[Candidate], scores: Sequence[float]) -> list[float]:
-    """What each message gets from the turns directly before and after it."""
-    at = {(one.session_id, one.seq): i for i, one in enumerate(found) if one.session_id is not None}
-    support = [0.0] * len(found)
-    for i, one in enumerate(found):
-        if one.session_id is None or one.seq is None:
-            continue
-        for seq in (one.seq - 1, one.seq + 1):
-            if (near := at.get((one.session_id, seq))) is not None:
-                support[i] += NEIGHBOUR_SHARE * scores[near]
-    return support
+def _neighbours(found: Sequence[Candidate]) -> dict[int, list[int]]:
+    """Of each candidate the ids of the turns directly before and after it that are candidates too."""
+    at = {(one.session_id, one.seq): one.id for one in found if one.seq is not None}
+    return {
+        one.id: []
+        if one.seq is None
+        else [at[place] for place in ((one.session_id, one.seq - 1), (one.session_id, one.seq + 1)) if place in at]
+        for one in found
+    }
 
 
-def _known(similarities: Sequence[float | None]) -> list[float]:
+def _known(found: Sequence[Candidate]) -> dict[int, float]:
     """Similarities; a memory without a vector counts as the least similar one, and is found by its words."""
-    least = min((one for one in similarities if one is not None), default=0.0)
-    return [least if one is None else one for one in similarities]
+    least = min((one.vector for one in found if one.vector is not None), default=0.0)
+    return {one.id: least if one.vector is None else one.vector for one in found}
 
 
 def _standardised(scores: Sequence[float]) -> list[float]:

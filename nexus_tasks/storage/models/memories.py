@@ -51,6 +51,7 @@ class Memory(Base):
         Index("ix_memories_superseded_by", "superseded_by", postgresql_where=text("superseded_by IS NOT NULL")),
         Index("ix_memories_reflection_id", "reflection_id", postgresql_where=text("reflection_id IS NOT NULL")),
         Index("ix_memories_author", "namespace_id", "author"),
+        Index("ix_memories_session_id", "session_id"),
     )
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)

@@ -84,7 +84,7 @@ def candidates(
             "vector": as_text(vector),
         },
     )
-    return [Candidate(*row) for row in rows]
+    return [Candidate(*row) for row in rows.all()]
 
 
 # Constants as float8: with decimals Postgres would calculate in numeric, ten times slower.

@@ -1,0 +1,59 @@
+"""How long ``nexus hook claude-code`` takes as a cold process, beside the bare start of the same interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.machine import table
+from nexus_tasks.transcripts import ready
+
+TIMES = 20
+BASE = {"session_id": "0b9d3c5e", "transcript_path": "/nowhere/t.jsonl", "cwd": "/tmp", "permission_mode": "default"}
+EVENTS = {
+    "UserPromptSubmit": {"prompt": "Please fix the failing test in the cart. The password is hunter2-and-more. " * 20},
+    "PostToolUse": {
+        "tool_name": "Bash",
+        "tool_input": {"command": "pytest -q", "env": {"API_TOKEN": "4f1c9a7e2b8d"}},
+        "tool_response": {"stdout": "tests/test_cart.py ok\n" * 5_000, "stderr": ""},
+        "tool_use_id": "toolu_1",
+    },
+    "SessionStart": {"source": "startup"},
+}
+
+
+def milliseconds(command: list[str], stdin: str, environment: dict[str, str]) -> float:
+    """The median of so many starts."""
+    took = []
+    for _ in range(TIMES):
+        began = time.perf_counter()
+        done = subprocess.run(command, input=stdin.encode(), env=environment, capture_output=True, check=False)
+        took.append((time.perf_counter() - began) * 1_000)
+        assert done.returncode == 0, done.stderr
+    return statistics.median(took)
+
+
+def main() -> None:
+    """Print the table."""
+    nexus = str(Path(sys.executable).with_name("nexus"))
+    with tempfile.TemporaryDirectory() as home:
+        environment = {**os.environ, "NEXUS_HOME": home, "NEXUS_HOOK_NAMESPACE": "shop"}
+        ready.put(home, "shop", "- ann deploys on Tuesdays [m1]\n" * 190)
+        bare = milliseconds([sys.executable, "-I", "-c", "pass"], "", environment)
+        rows: list[list[object]] = [["calibration: the bare interpreter (-I -c pass)", f"{bare:.0f}", ""]]
+        for name, fields in EVENTS.items():
+            event = json.dumps(BASE | {"hook_event_name": name} | fields)
+            took = milliseconds([nexus, "hook", "claude-code"], event, environment)
+            rows.append([f"nexus hook claude-code, {name}", f"{took:.0f}", f"{took - bare:+.0f}"])
+    print(table(["process", f"median of {TIMES}, ms", "beyond the bare start, ms"], rows))
+    print("\nBound: 100 ms.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The block in other forms. The bound holds in each."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from dataclasses import replace
+from typing import Literal
+
+from nexus_tasks.cognition.context.sheet import cost
+from nexus_tasks.text import estimate_tokens
+from nexus_tasks.types import ContextBlock, ContextSection
+
+Format = Literal["text", "anthropic", "json"]
+
+
+def rendered(block: ContextBlock, form: Format) -> ContextBlock:
+    """The block in another form: Anthropic ``messages`` to put first, or JSON in ``text``. The bound holds in each."""
+    if form == "anthropic":
+        content = [{"type": "text", "text": block.text}] if block.text else []
+        return replace(block, messages=({"role": "user", "content": content},) if content else ())
+    return _as_json(block) if form == "json" else block
+
+
+def _as_json(block: ContextBlock) -> ContextBlock:
+    """The block as a JSON object, less the last lines for which its punctuation leaves no room; ``{}`` without any."""
+    cited = sum(len(section.ids) for section in block.sections)
+    # The longest beginning that fits: the length of the text grows with the number of lines.
+    most = bisect_right(range(cited + 1), block.max_tokens, key=lambda n: estimate_tokens(_json(_first(block, n)))) - 1
+    if most < 0:
+        return replace(block, text="{}", tokens=1, sections=(), citations={})
+    kept = _first(block, most)
+    text = _json(kept)
+    return replace(kept, text=text, tokens=estimate_tokens(text))
+
+
+def _first(block: ContextBlock, cited: int) -> ContextBlock:
+    """The block with only the first so many of its cited lines."""
+    lines, sections, at = block.text.splitlines(), list[ContextSection](), 0
+    kept: list[str] = []
+    for section in block.sections:
+        ids = section.ids[:cited]
+        if ids:
+            chosen = lines[at : at + 1 + len(ids)]
+            kept += chosen
+            sections.append(replace(section, ids=ids, tokens=sum(map(cost, chosen))))
+        at += 1 + len(section.ids)
+        cited -= len(ids)
+    citations = {f"m{i}": block.citations[f"m{i}"] for section in sections for i in section.ids}
+    return replace(block, text="\n".join(kept), sections=tuple(sections), citations=citations)
+
+
+def _json(block: ContextBlock) -> str:
+    sections = [{"name": section.name, "ids": section.ids} for section in block.sections]
+    body = {"namespace": block.namespace, "sections": sections, "lines": block.text.splitlines()}
+    return json.dumps(body, ensure_ascii=False)

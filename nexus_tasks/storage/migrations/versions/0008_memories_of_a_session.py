@@ -1,0 +1,18 @@
+"""An index that leads from a session to all its memories, not only its messages."""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_index("ix_memories_session_id", "memories", ["session_id"], unique=False)
+
+
+def downgrade() -> None:
+    op.drop_index("ix_memories_session_id", table_name="memories")

@@ -1,0 +1,96 @@
+"""Reading what a context is made of: of each memory only what a line of it needs, in few statements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import NamedTuple
+
+from sqlalchemy import TextClause, text
+
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.searching.scope import Filter, scope
+
+
+class Line(NamedTuple):
+    """A memory as a context shows it. ``subject`` is whom it is about; of a message, who wrote it."""
+
+    id: int
+    external_id: str | None
+    level: str
+    content: str
+    subject: str | None
+    occurred_at: datetime
+    confidence: float
+    times_reinforced: int
+    seq: int | None
+
+
+_COLUMNS = "m.id, m.external_id, m.level, m.content, m.author, m.occurred_at, m.confidence, m.times_reinforced, m.seq"
+
+
+def newest(tx: Transaction, wanted: Filter, levels: Sequence[tuple[str, float]], limit: int) -> dict[str, list[Line]]:
+    """Of each level, with the least confidence it asks for, the newest memories that fit; newest first."""
+    within = scope(wanted)
+    rows = tx.execute(
+        _newest(within.both, limit),
+        {**within.values, "levels": [level for level, _ in levels], "least": [least for _, least in levels]},
+    )
+    found: dict[str, list[Line]] = {level: [] for level, _ in levels}
+    for row in rows:
+        line = Line._make(row)
+        found[line.level].append(line)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _newest(within: str, limit: int) -> TextClause:
+    return text(
+        f"""
+        SELECT one.*
+        FROM unnest(CAST(:levels AS text[]), CAST(:least AS float8[])) AS asked (level, least)
+        CROSS JOIN LATERAL (
+            SELECT {_COLUMNS} FROM memories AS m
+            WHERE {within} AND m.level = asked.level AND m.confidence >= asked.least
+            ORDER BY m.occurred_at DESC, m.id DESC LIMIT {limit}
+        ) AS one
+        ORDER BY one.occurred_at DESC, one.id DESC
+        """
+    )
+
+
+_BY_ID = text(
+    f"SELECT {_COLUMNS} FROM memories AS m"
+    " WHERE m.namespace_id = :namespace_id AND m.id = ANY (CAST(:ids AS bigint[])) AND m.confidence >= :least"
+)
+
+
+def by_id(tx: Transaction, namespace_id: int, ids: Sequence[int], least: float) -> dict[int, Line]:
+    """The memories of these ids with at least so much confidence."""
+    rows = tx.execute(_BY_ID, {"namespace_id": namespace_id, "ids": list(ids), "least": least})
+    return {row[0]: Line._make(row) for row in rows}
+
+
+_OF_SESSION = text(
+    f"""
+    WITH session AS (SELECT id FROM sessions WHERE namespace_id = :namespace_id AND session_key = :session_key)
+    SELECT {_COLUMNS}
+    FROM session_digests AS digest JOIN memories AS m ON m.id = digest.memory_id
+    WHERE digest.session_id = (SELECT id FROM session) AND m.valid_to IS NULL
+    UNION ALL (
+        SELECT {_COLUMNS} FROM memories AS m
+        WHERE m.namespace_id = :namespace_id AND m.session_id = (SELECT id FROM session) AND m.level = 'raw'
+          AND EXISTS (SELECT FROM derivations AS d WHERE d.memory_id = m.id AND d.state = 'wanted')
+        ORDER BY m.seq DESC LIMIT :limit
+    )
+    """
+)
+
+
+def of_session(tx: Transaction, namespace_id: int, session_key: str, limit: int) -> tuple[dict[str, Line], list[Line]]:
+    """A session's digests by level, and its newest messages that are not derived yet, newest first."""
+    rows = tx.execute(_OF_SESSION, {"namespace_id": namespace_id, "session_key": session_key, "limit": limit})
+    lines = [Line._make(row) for row in rows]
+    said = sorted((line for line in lines if line.level == "raw"), key=lambda line: -(line.seq or 0))
+    return {line.level: line for line in lines if line.level != "raw"}, said

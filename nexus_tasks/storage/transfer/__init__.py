@@ -1,0 +1,1 @@
+"""A namespace's memory as lines of JSON, and back."""

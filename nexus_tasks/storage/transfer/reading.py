@@ -1,0 +1,208 @@
+"""Reading an export back, into a namespace that remembers nothing yet."""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any, cast
+
+from sqlalchemy import Table, text
+
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.storage import embeddings
+from nexus_tasks.storage.bulk import insert_rows
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Base
+from nexus_tasks.storage.transfer.tables import FORMAT, SETTINGS, TABLES, VERSION
+
+AT_ONCE = 1_000
+_MODELS = {model.__tablename__: model for model in TABLES}
+_ORDER = {name: position for position, name in enumerate(_MODELS)}
+
+Ids = dict[str, dict[int, int]]  # by table: the row's id in the export → its id here
+
+
+def store(tx: Transaction, namespace_id: int, documents: Iterable[tuple[int, Any]]) -> dict[str, int]:
+    """Store an export's documents, given with their line numbers; returns the rows by table.
+
+    Rows get new ids; what refers to them follows. Raises before anything is committed:
+
+    Raises:
+        InvalidInput: the namespace is not empty, the file is no export, of a later version, or cut off.
+    """
+    if tx.scalar(text("SELECT 1 FROM sessions WHERE namespace_id = :n LIMIT 1"), {"n": namespace_id}):
+        raise InvalidInput(
+            "The namespace remembers something already.", remedy="Import into a new one: choose another --namespace."
+        )
+    _Reading(tx, namespace_id).read(documents)
+    embeddings.leave_gap(tx, namespace_id)
+    counts = {name: _count(tx, name, namespace_id) for name in _MODELS}
+    return {name: count for name, count in counts.items() if count}
+
+
+class _Reading:
+    def __init__(self, tx: Transaction, namespace_id: int) -> None:
+        self.tx, self.namespace_id = tx, namespace_id
+        self.ids: Ids = {name: {} for name in _MODELS}
+        self.superseded: list[tuple[int, int]] = []  # memory id here, id in the export of the one that superseded it
+        self.perspectives: list[dict[str, Any]] = []  # of the export: what names memories, which come later
+        self.reflections: list[dict[str, Any]] = []
+
+    def read(self, documents: Iterable[tuple[int, Any]]) -> None:
+        numbered = iter(documents)
+        self._header(*next(numbered, (1, None)))
+        rows, ended, reached = 0, None, -1
+        groups = groupby(numbered, key=_kind)
+        for name, run in groups:
+            if name == "end":
+                [(_, end), *more] = run
+                ended = end["end"]
+                if more or next(groups, None) is not None:
+                    raise InvalidInput("Lines follow the end of the export.")
+                break
+            if name not in _MODELS or _ORDER[name] < reached:
+                raise InvalidInput(f"Rows of {name!r} are out of place, or unknown here.")
+            reached = _ORDER[name]
+            rows += self._rows(_MODELS[name], run)
+        if ended != rows:
+            raise InvalidInput("The export is cut off.", remedy="Write it again with `nexus export`.")
+        self._refer()
+
+    def _header(self, line: int, header: Any) -> None:
+        if not isinstance(header, dict) or header.get("format") != FORMAT:
+            raise InvalidInput(f"Line {line} is not the beginning of an export.", remedy="Write one: `nexus export`.")
+        if header.get("version") != VERSION:
+            raise InvalidInput(
+                f"The export has version {header.get('version')}, this release reads {VERSION}.",
+                remedy="Upgrade nexus-tasks.",
+            )
+        given = header.get("settings", {})
+        settings = {name: given[name] for name in SETTINGS if name in given}
+        if settings:
+            tables = ", ".join(f"{name} = s.{name}" for name in settings)
+            self.tx.execute(
+                text(
+                    f"UPDATE namespaces AS n SET {tables} FROM jsonb_populate_record(NULL::namespaces,"
+                    " CAST(:settings AS jsonb)) AS s WHERE n.id = :n"
+                ),
+                {"settings": _json(settings), "n": self.namespace_id},
+            )
+
+    def _rows(self, model: type[Base], run: Iterable[tuple[int, Any]]) -> int:
+        count, page = 0, list[tuple[int, dict[str, Any]]]()
+        for line, document in run:
+            page.append((line, {key: value for key, value in document.items() if key != "table"}))
+            if len(page) == AT_ONCE:
+                count += self._store(model, page)
+                page = []
+        return count + self._store(model, page)
+
+    def _store(self, model: type[Base], page: list[tuple[int, dict[str, Any]]]) -> int:
+        if not page:
+            return 0
+        table = cast(Table, model.__table__)
+        expected = {c.name for c in table.columns if c.computed is None} - {"namespace_id"}
+        rows = []
+        for line, row in page:
+            if "id" in expected and not isinstance(row.get("id"), int):
+                raise InvalidInput(f"Line {line} has no id.")
+            if unknown := row.keys() - expected:
+                raise InvalidInput(f"Line {line} has a field that is not known here: {', '.join(sorted(unknown))}.")
+            rows.append({"namespace_id": self.namespace_id, **self._translated(table, line, row)})
+        own = "id" in table.c
+        made = insert_rows(self.tx, model, rows, returning="id" if own else "")
+        if own:
+            self.ids[table.name].update((row["id"], here) for (_, row), (here,) in zip(page, made, strict=True))
+        self._note(table.name, page, made)
+        return len(page)
+
+    def _translated(self, table: Table, line: int, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The row with the ids of what it refers to here; what comes later in the export is filled in at the end."""
+        translated = {key: value for key, value in row.items() if key != "id"}
+        if table.name == "memories":
+            translated["superseded_by"] = None
+        for name in translated:
+            [target] = {key.column.table.name for key in table.c[name].foreign_keys} or {""}
+            if target and translated[name] is not None:
+                if translated[name] not in self.ids[target]:
+                    raise InvalidInput(f"Line {line} refers to a row that is not there ({name}).")
+                translated[name] = self.ids[target][translated[name]]
+        return translated
+
+    def _note(self, name: str, page: list[tuple[int, dict[str, Any]]], made: list[tuple[Any, ...]]) -> None:
+        rows = [row for _, row in page]
+        if name == "memories":
+            pairs = zip(rows, made, strict=True)
+            self.superseded += [(here, row["superseded_by"]) for row, (here,) in pairs if row.get("superseded_by")]
+        elif name == "perspectives":
+            self.perspectives += rows
+        elif name == "reflections":
+            self.reflections += rows
+
+    def _refer(self) -> None:
+        """Fill in what names memories that came later."""
+        memories = self.ids["memories"]
+        self._update("memories", "superseded_by", [(here, memories.get(there)) for here, there in self.superseded])
+        known = sorted(memories)
+
+        def through(there: int) -> int:
+            position = bisect.bisect_right(known, there)
+            return memories[known[position - 1]] if position else 0
+
+        own = self.ids["perspectives"]
+        marks = [(own[row["id"]], through(row["reflected_through"])) for row in self.perspectives]
+        self._update("perspectives", "reflected_through", marks)
+        held = [(own[row["id"]], _held(row["held"], memories, through)) for row in self.perspectives if row["held"]]
+        self._update("perspectives", "held", held)
+        made = self.ids["reflections"]
+        judged = [(made[row["id"]], _lists(row["judged"], memories)) for row in self.reflections]
+        self._update("reflections", "judged", judged)
+
+    def _update(self, table: str, column: str, values: list[tuple[int, Any]]) -> None:
+        if not values:
+            return
+        kind = {"held": "jsonb", "judged": "jsonb"}.get(column, "bigint")
+        self.tx.execute(
+            text(
+                f"UPDATE {table} AS t SET {column} = v.value"
+                f" FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS v (id bigint, value {kind}) WHERE t.id = v.id"
+            ),
+            {"rows": _json([{"id": here, "value": value} for here, value in values])},
+        )
+
+
+def _held(plan: Mapping[str, Any], ids: Mapping[int, int], through: Any) -> dict[str, Any]:
+    """A plan that waits for a review, with the ids of the facts here; one that was erased has none (0)."""
+    relations = [
+        {**one, "new_id": ids.get(one["new_id"], 0), "old_id": ids.get(one["old_id"], 0)} for one in plan["relations"]
+    ]
+    insights = [{**one, "support": [ids.get(i, 0) for i in one["support"]]} for one in plan["insights"]]
+    supersedes = [ids.get(i, 0) for i in plan["supersedes"]]
+    return {
+        **plan,
+        "through": through(plan["through"]),
+        "supersedes": supersedes,
+        "relations": relations,
+        "insights": insights,
+    }
+
+
+def _lists(judged: Mapping[str, Any], ids: Mapping[int, int]) -> dict[str, Any]:
+    return {name: [[ids.get(i, 0) for i in one] for one in several] for name, several in judged.items()}
+
+
+def _kind(numbered: tuple[int, Any]) -> str:
+    line, document = numbered
+    if not isinstance(document, dict) or not ("end" in document or isinstance(document.get("table"), str)):
+        raise InvalidInput(f"Line {line} is no row of an export.")
+    return "end" if "end" in document else str(document["table"])
+
+
+def _count(tx: Transaction, name: str, namespace_id: int) -> int:
+    return int(tx.scalar(text(f"SELECT count(*) FROM {name} WHERE namespace_id = :n"), {"n": namespace_id}) or 0)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value)

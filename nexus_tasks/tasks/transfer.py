@@ -1,0 +1,81 @@
+"""Moving a namespace's memory between deployments, as a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import DataError, IntegrityError
+
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.storage import namespaces
+from nexus_tasks.storage.transfer import reading, writing
+from nexus_tasks.tasks.runtime import runtime
+
+
+def export(namespace: str, path: Path, note: Callable[[int], None] = lambda _rows: None) -> dict[str, int]:
+    """Write a namespace's memory to ``path``; a file that is there is replaced once the new one is whole.
+
+    Returns the rows by table; ``note`` hears how many are written.
+
+    Raises:
+        NotFound: there is no such namespace.
+        InvalidInput: the file cannot be written.
+    """
+    counts: dict[str, int] = {}
+    try:
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written: {error.strerror}.") from error
+    try:
+        with runtime().database.transaction() as tx:
+            namespace_id = namespaces.get(tx, namespace).id
+        with open(handle, "w", encoding="utf-8") as file, runtime().database.transaction() as tx:
+            for position, document in enumerate(writing.lines(tx, namespace_id)):
+                file.write(json.dumps(document, ensure_ascii=False) + "\n")
+                if name := document.get("table"):
+                    counts[name] = counts.get(name, 0) + 1
+                note(position)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(draft).replace(path)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written: {error.strerror}.") from error
+    finally:
+        Path(draft).unlink(missing_ok=True)
+    return counts
+
+
+def import_(namespace: str, path: Path, note: Callable[[int], None] = lambda _rows: None) -> dict[str, int]:
+    """Store the export in ``path`` in a new namespace, or one that remembers nothing; all of it or nothing.
+
+    Returns the rows by table. What was wanted in the export (derivations, digests) is wanted here, and reconcile finds
+    it; vectors are made by a job.
+
+    Raises:
+        InvalidInput: the file is no export, is cut off, or the namespace is not empty.
+    """
+    try:
+        with path.open(encoding="utf-8") as file, runtime().database.transaction() as tx:
+            known = namespaces.ensure(tx, namespace)
+            return reading.store(tx, known.id, _documents(file, note))
+    except (IntegrityError, DataError) as error:
+        said = str(error.orig).strip().splitlines()[0]
+        raise InvalidInput(f"{path} holds a row that does not fit: {said}.") from None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path} is no text in UTF-8.") from None
+
+
+def _documents(file: Any, note: Callable[[int], None]) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(file, start=1):
+        try:
+            yield number, json.loads(line)
+        except ValueError:
+            raise InvalidInput(f"Line {number} is no JSON.") from None
+        note(number)

@@ -1,0 +1,159 @@
+"""Export and import: nothing is lost, ids follow, and a file that is no whole export stores nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nexus_tasks import Nexus
+from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.storage.models import Base
+from nexus_tasks.storage.transfer.tables import LEFT_BEHIND, TABLES
+from tests.deployment import Deployment
+from tests.integration.inline import NAMESPACE, say, work
+
+TALK = (
+    "I moved to Lisbon in March.",
+    "I drink green tea every morning.",
+    "My sister Eva lives in Porto.",
+    "I do not drink green tea in the evening.",
+    "I drink green tea every single morning.",
+)
+
+
+@pytest.fixture
+def exported(here: Deployment, tmp_path: Path) -> Path:  # noqa: ARG001 - the deployment
+    """An export of a namespace with facts, digests, a reflection, wanted work and settings of its own."""
+    Nexus().create_namespace(NAMESPACE, observers=["assistant", "coach"], concurrency=3)
+    say(*TALK, end=True, observe=True)
+    say("And something new.", session='odd "key" 100%')
+    work()
+    from nexus_tasks import reflect_namespace
+
+    reflect_namespace.delay(namespace=NAMESPACE)
+    work()
+    say("Not derived yet.", session="later")
+    path = tmp_path / "memory.jsonl"
+    Nexus().export(NAMESPACE, path)
+    return path
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_an_import_exports_as_it_was_imported(exported: Path, tmp_path: Path) -> None:
+    counts = Nexus().import_("copy", exported)
+    assert counts["memories"] > len(TALK)
+    assert counts["session_digests"] >= 2
+    again = tmp_path / "again.jsonl"
+    Nexus().export("copy", again)
+    first, second = documents(exported), documents(again)
+    assert first[0] == second[0]
+    assert first[0]["settings"]["observers"] == ["assistant", "coach"]
+    assert len(first) == len(second)
+    times = ("occurred_at", "created_at", "valid_from", "valid_to")
+    plain = ("content", *times, "confidence", "session_key", "state", "kind")
+    for one, two in zip(first, second, strict=True):
+        assert one.keys() == two.keys()
+        assert {k: one[k] for k in plain if k in one} == {k: two[k] for k in plain if k in two}
+    assert [hit.content for hit in Nexus().search("copy", "tea")] == [
+        hit.content for hit in Nexus().search(NAMESPACE, "tea")
+    ]
+
+
+def test_what_refers_to_memories_names_those_of_the_copy(here: Deployment, exported: Path) -> None:
+    Nexus().import_("copy", exported)
+    joined = """SELECT m.content, s.content, e.role FROM evidence e JOIN memories m ON m.id = e.memory_id
+        JOIN memories s ON s.id = e.source_id JOIN namespaces n ON n.id = e.namespace_id
+        WHERE n.name = :n AND m.namespace_id = n.id AND s.namespace_id = n.id ORDER BY 1, 2, 3"""
+    assert here.sql(joined, n="copy") == here.sql(joined, n=NAMESPACE) != []
+    marks = """SELECT observer, subject, (SELECT content FROM memories WHERE id = reflected_through) FROM perspectives p
+        JOIN namespaces n ON n.id = p.namespace_id WHERE n.name = :n ORDER BY 1, 2"""
+    assert here.sql(marks, n="copy") == here.sql(marks, n=NAMESPACE) != []
+
+
+def test_wanted_work_goes_on_in_the_copy(exported: Path) -> None:
+    from nexus_tasks.celery import app
+    from nexus_tasks.idempotency.binding import binding
+    from nexus_tasks.idempotency.sweep import Sweeper
+
+    work()
+    Nexus().import_("copy", exported)
+    assert Nexus().status("copy")["namespaces"][0]["underived"] == 1
+    assert Sweeper(app, binding()).reconcile()
+    work()
+    after = Nexus().status("copy")["namespaces"][0]
+    assert after["underived"] == 0
+    assert Nexus().search("copy", "tea").missing_embeddings == 0
+    texts = [Nexus().context(name, session_key="chat", query="tea").text for name in (NAMESPACE, "copy")]
+    assert len({re.sub(r"m\d+", "m", text) for text in texts}) == 1
+
+
+def test_every_table_travels_or_is_known_to_stay() -> None:
+    travels = {model.__tablename__ for model in TABLES}
+    assert {table.name for table in Base.metadata.sorted_tables} == travels | LEFT_BEHIND | {"namespaces"}
+
+
+# --- what is no export ------------------------------------------------------------------------------------------------
+Change = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+WRONG: dict[str, Change] = {
+    "cut off": lambda docs: docs[:-1],
+    "a line lost": lambda docs: [*docs[:-2], docs[-1]],
+    "no header": lambda docs: docs[1:],
+    "another version": lambda docs: [{**docs[0], "version": 99}, *docs[1:]],
+    "nothing": lambda _: [],
+    "lines behind the end": lambda docs: [*docs, docs[1]],
+    "an unknown table": lambda docs: [docs[0], {"table": "users"}, *docs[1:]],
+    "a table at the wrong place": lambda docs: [docs[0], docs[-2], *docs[1:-2], docs[-1]],
+    "an unknown field": lambda docs: [docs[0], {**docs[1], "password": 1}, *docs[2:]],
+    "a reference to nothing": lambda docs: [
+        {**d, "session_id": 10**9} if d.get("table") == "derivations" else d for d in docs
+    ],
+    "a missing field": lambda docs: [docs[0], {k: v for k, v in docs[1].items() if k != "session_key"}, *docs[2:]],
+    "no object": lambda docs: [docs[0], [1], *docs[1:]],  # type: ignore[list-item]
+    "no id": lambda docs: [docs[0], {k: v for k, v in docs[1].items() if k != "id"}, *docs[2:]],
+    "a wrong type": lambda docs: [docs[0], {**docs[1], "created_at": "soon"}, *docs[2:]],
+}
+
+
+def test_a_file_that_is_no_whole_export_stores_nothing(here: Deployment, exported: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.jsonl"
+    for why, change in WRONG.items():
+        changed = change(documents(exported))
+        wrong.write_text("".join(json.dumps(one) + "\n" for one in changed))
+        with pytest.raises(InvalidInput):
+            Nexus().import_("copy", wrong)
+        assert here.sql("SELECT * FROM namespaces WHERE name = 'copy'") == [], why
+    for content in (b"\xff\xfe", b"{not json"):
+        wrong.write_bytes(content)
+        with pytest.raises(InvalidInput):
+            Nexus().import_("copy", wrong)
+    with pytest.raises(InvalidInput):
+        Nexus().import_("copy", tmp_path / "nowhere")
+
+
+@pytest.mark.usefixtures("exported")
+def test_a_namespace_that_remembers_something_is_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="already"):
+        Nexus().import_(NAMESPACE, tmp_path / "memory.jsonl")
+    with pytest.raises(NotFound):
+        Nexus().export("nobody", tmp_path / "x")
+    with pytest.raises(InvalidInput):
+        Nexus().export(NAMESPACE, tmp_path / "no" / "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["memory.jsonl"]
+
+
+def test_the_commands_say_what_they_moved(here: Deployment, tmp_path: Path) -> None:
+    say(*TALK)
+    file = str(tmp_path / "m.jsonl")
+    told = here.run("export", file, "--namespace", NAMESPACE, "--json")
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)["rows"]["memories"] == len(TALK)
+    assert f"{len(TALK)} of them memories" in here.run("import", file, "--namespace", "copy").stdout
+    assert here.run("import", file, "--namespace", "copy").returncode == 1
