@@ -152,7 +152,7 @@ def make_template(servers: Endpoints) -> None:
     from nexus_tasks.storage import schema
 
     # No test cuts the power, and making and dropping a database takes a fifth of the time without waiting for the disk.
-    for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+    for setting in ("fsync", "full_page_writes"):
         administer(servers, f"ALTER SYSTEM SET {setting} = off")
     administer(servers, "SELECT pg_reload_conf()")
     administer(servers, f"CREATE DATABASE {TEMPLATE}")
