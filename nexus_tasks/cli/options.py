@@ -39,6 +39,15 @@ Levels = Annotated[
         "--level", metavar="L", help=f"Only this level; repeat for more: {', '.join(LEVELS)}.", callback=_levels
     ),
 ]
+Categories = Annotated[
+    list[str] | None, typer.Option("--category", metavar="C", help="Only facts of this category; repeat for more.")
+]
+Since = Annotated[
+    datetime | None, typer.Option("--since", metavar="T", parser=_moment, help="Only what occurred from then on.")
+]
+Until = Annotated[
+    datetime | None, typer.Option("--until", metavar="T", parser=_moment, help="Only what occurred before.")
+]
 AsOf = Annotated[
     datetime | None,
     typer.Option("--as-of", metavar="T", parser=_moment, help="What held at that time (ISO 8601; UTC without a zone)."),

@@ -9,7 +9,19 @@ from typing import Annotated, Literal
 import typer
 
 from nexus_tasks.cli.connect import connect
-from nexus_tasks.cli.options import AsOf, Json, Levels, Limit, Namespace, Observer, Session, Subject
+from nexus_tasks.cli.options import (
+    AsOf,
+    Categories,
+    Json,
+    Levels,
+    Limit,
+    Namespace,
+    Observer,
+    Session,
+    Since,
+    Subject,
+    Until,
+)
 from nexus_tasks.cli.output import emit, hint, warn
 
 
@@ -20,6 +32,9 @@ def search(
     subject: Subject = None,
     session: Session = None,
     level: Levels = None,
+    category: Categories = None,
+    since: Since = None,
+    until: Until = None,
     as_of: AsOf = None,
     limit: Limit = 10,
     json: Json = False,
@@ -32,6 +47,9 @@ def search(
         subject=subject,
         session_key=session,
         levels=level,
+        categories=category,
+        since=since,
+        until=until,
         as_of=as_of,
         limit=limit,
     )

@@ -1,4 +1,4 @@
-"""docs/cognition.md, executed: its blocks are one program, a worker runs between them, and it prints what it says."""
+"""Pages of the docs, executed: each is one program, a worker runs between its blocks, and it prints what it says."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.deployment import Deployment
 from tests.integration.inline import time_passes, waiting, work
 
-PAGE = Path(__file__).parents[2] / "docs" / "cognition.md"
+DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -24,17 +26,18 @@ def worker(here: Deployment) -> None:
             work()
 
 
-def test_the_page_prints_what_it_says(here: Deployment) -> None:
+@pytest.mark.parametrize(("page", "blocks"), [("cognition.md", 10), ("search.md", 4)])
+def test_the_page_prints_what_it_says(here: Deployment, page: str, blocks: int) -> None:
     program: dict[str, Any] = {}
     printed = ""
     shown = 0
-    for language, block in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
+    for language, block in BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
         if language == "text":
             assert printed == block
             printed, shown = "", shown + 1
             continue
         with contextlib.redirect_stdout(io.StringIO()) as output:
-            exec(compile(block, str(PAGE), "exec"), program)
+            exec(compile(block, page, "exec"), program)
         printed += output.getvalue()
         worker(here)
-    assert (printed, shown) == ("", 10)
+    assert (printed, shown) == ("", blocks)
