@@ -1,0 +1,136 @@
+"""Answering LoCoMo's questions from memory: ingest, ask with the context, judge, by category, with what it cost.
+
+    python -m benchmarks.answering --spend-usd 5 [--conversations N] [--questions N]     a real Claude
+    python -m benchmarks.answering --stand-in [--questions N]                            free; its scores mean nothing
+
+Without ``--stand-in`` credentials must be there and ``--spend-usd`` says how much all calls together may cost: half of
+it is the budget of remembering, the rest is for asking and judging, which stop before the call that could exceed it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import anthropic
+
+from benchmarks.drain import LOCOMO, _claude, standin
+from benchmarks.machine import table
+from nexus_tasks import Nexus, embedded
+from nexus_tasks.integrations.importers import read
+from nexus_tasks.settings import Settings
+from nexus_tasks.text import estimate_tokens
+from tests.deployment import deployment, eventually, make_template
+
+CATEGORIES = {1: "several hops", 2: "time", 3: "open domain", 4: "single hop", 5: "adversarial"}
+LONGEST_ANSWER = 200  # tokens
+ASK = (
+    "Answer the question from these memories, in a few words. Say 'unknown' if they do not tell.\n\n{}\n\nQuestion: {}"
+)
+JUDGE = (
+    "Does the given answer say the same as the right one? Reply with YES or NO only.\n\n"
+    "Question: {}\nRight answer: {}\nGiven answer: {}"
+)
+
+
+class Purse:
+    """Asks one model while the money lasts."""
+
+    def __init__(self, client: anthropic.Anthropic, usd: float) -> None:
+        self.client, self.left, self.spent = client, usd, 0.0
+        settings = Settings()
+        self.model = settings.model_reflect
+        self.price = settings.price_of(self.model)
+
+    def ask(self, text: str) -> str | None:
+        """The model's reply, or ``None`` when the call might cost more than is left."""
+        if self._cost(estimate_tokens(text) * 2, LONGEST_ANSWER) > self.left:
+            return None
+        said = self.client.messages.create(
+            model=self.model, max_tokens=LONGEST_ANSWER, messages=[{"role": "user", "content": text}]
+        )
+        cost = self._cost(said.usage.input_tokens, said.usage.output_tokens)
+        self.left, self.spent = self.left - cost, self.spent + cost
+        return "".join(block.text for block in said.content if block.type == "text").strip()
+
+    def _cost(self, read_tokens: int, written: int) -> float:
+        return (read_tokens * self.price[0] + written * self.price[1]) / 1e6
+
+
+def questions(conversations: int, most: int) -> list[tuple[str, dict[str, Any]]]:
+    """Questions with their namespaces, at most ``most`` of each conversation."""
+    samples = json.loads(LOCOMO.read_text(encoding="utf-8"))[:conversations]
+    return [(f"n.{sample['sample_id']}", asked) for sample in samples for asked in sample["qa"][:most]]
+
+
+def judged(nexus: Nexus, purse: Purse, asked: list[tuple[str, dict[str, Any]]]) -> tuple[Counter[int], Counter[int]]:
+    """How many questions of each category were asked, and answered right."""
+    tried, right = Counter[int](), Counter[int]()
+    for namespace, one in asked:
+        context = nexus.context(namespace, query=one["question"], max_tokens=2_000).text
+        answer = purse.ask(ASK.format(context, one["question"]))
+        expected = one.get("answer", "unknown")  # of adversarial questions, the memories do not tell
+        verdict = None if answer is None else purse.ask(JUDGE.format(one["question"], expected, answer))
+        if verdict is None:
+            print("The money is used up: the other questions are not asked.", file=sys.stderr)
+            break
+        tried[one["category"]] += 1
+        right[one["category"]] += verdict.upper().startswith("YES")
+    return tried, right
+
+
+def main() -> None:
+    """Print right answers by category, and the bill."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--spend-usd", type=float, help="what all calls together may cost; needed for a real Claude")
+    parser.add_argument("--stand-in", action="store_true", help="ask the tests' stand-in: shows that the loop works")
+    parser.add_argument("--conversations", type=int, default=1)
+    parser.add_argument("--questions", type=int, default=1_000, help="of each conversation, at the most")
+    options = parser.parse_args()
+    if not options.stand_in and not options.spend_usd:
+        parser.error("this costs money: say how much it may be with --spend-usd N, or use --stand-in")
+    usd = 1e9 if options.stand_in else options.spend_usd
+    with tempfile.TemporaryDirectory(prefix="nexus-bench-") as folder, ExitStack() as stack:
+        settings = {"NEXUS_MODEL": "anthropic"}
+        credentials = {name: value for name, value in os.environ.items() if name.startswith("ANTHROPIC_")}
+        if options.stand_in:
+            settings = credentials = _claude(stack.enter_context(standin(0.0)))
+        servers = embedded.ensure(Path(folder))
+        stack.callback(embedded.stop, Path(folder))
+        make_template(servers)
+        share = usd / 2 / options.conversations
+        here = stack.enter_context(
+            deployment(servers, NEXUS_BUDGET_USD_PER_DAY=str(share), **{**credentials, **settings})
+        )
+        here.worker(concurrency=8)
+        asked = questions(options.conversations, options.questions)
+        wanted, nexus = 0, Nexus()
+        for one in read(LOCOMO, "locomo", namespace="n"):
+            if one.namespace in {namespace for namespace, _ in asked}:
+                nexus.ingest(one.namespace, one.session_key, one.messages, end=True)
+                wanted += len(one.messages)
+        done = "SELECT count(*) FROM derivations WHERE state <> 'wanted'"
+        eventually(lambda: here.sql(done)[0][0] == wanted, within=3_600, why="not derived: see the budget")
+        base_url = settings.get("NEXUS_ANTHROPIC_BASE_URL")
+        client = anthropic.Anthropic(base_url=base_url, **({"api_key": "stand-in"} if options.stand_in else {}))
+        purse = Purse(client, usd / 2)
+        tried, right = judged(nexus, purse, asked)
+        rows: list[list[object]] = [
+            [CATEGORIES[c], tried[c], right[c], f"{right[c] / tried[c]:.2f}"] for c in sorted(tried)
+        ]
+        print(table(["category", "questions", "right", "share"], rows))
+        [(remembering,)] = here.sql("SELECT coalesce(sum(cost_usd), 0) FROM model_calls")
+        print(f"\nremembering {float(remembering):.4f} USD, asking and judging {purse.spent:.4f} USD")
+        if options.stand_in:
+            print("The stand-in answered: the shares say nothing about memory.")
+
+
+if __name__ == "__main__":
+    main()
