@@ -41,6 +41,7 @@ LEFT_BEHIND = frozenset(
     {
         *("embeddings", "embedding_gaps", "postings", "common_words", "search_totals"),
         *("job_runs", "dead_letters", "dreams", "model_calls", "budget_holds", "saved_answers"),
+        *("batch_requests", "message_batches"),
     }
 )
 
