@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -43,6 +44,7 @@ SMALL = {
     "NEXUS_OBSERVATION_MAX_BATCH_TOKENS": "45",
     "NEXUS_PREVIOUS_OBSERVER_TOKENS": "30",
     "NEXUS_REFLECTION_OBSERVATION_TOKENS": "60",
+    "NEXUS_REFLECTION_BUFFER_ACTIVATION": "0.2",
     "NEXUS_REFLECTION_BLOCK_AFTER_TOKENS": "90",
 }
 NUMBERED = re.compile(r"n(\d+)(?:-n(\d+))?")
@@ -119,17 +121,21 @@ class Observing(RuleBasedStateMachine):
 
     here: ClassVar[Deployment]
     number: ClassVar[int] = 0
+    happened: ClassVar[Counter[str]] = Counter()
 
     @initialize()
     def begin(self) -> None:
         type(self).number += 1
         self.key = f"chat-{self.number}"
         self.said = self.rules = 0
-        self.cursor = self.reach = self.generation = 0
+        self.cursor = self.reach = self.generation = self.rewritten = 0
+        self.condensed: int | None = None  # the generation that a ready reflection was made of
         self.stale: list[Seen] = []
         self.model = Counting()
         self.mind = replace(runtime().mind, model=self.model)
-        self.say(1)
+        self.say(12, 4)
+        self.observe()
+        self.look()
 
     # --- what happens -------------------------------------------------------------------------------------------------
     @rule(count=st.integers(1, 6), words=st.integers(0, 12), role=st.sampled_from(["user", "user", "user", "system"]))
@@ -164,8 +170,16 @@ class Observing(RuleBasedStateMachine):
     def read(self) -> None:
         self.look()
 
-    @rule(which=st.sampled_from(["ingest", "read", "observe", "reflect"]), kind=st.sampled_from(["observe", "reflect"]))
-    def run_while_something_happens(self, which: str, kind: str) -> None:
+    @rule(
+        which=st.sampled_from(["ingest", "read", "observe", "reflect"]),
+        kind=st.sampled_from(["observe", "reflect"]),
+        ahead=st.booleans(),
+    )
+    def run_while_something_happens(self, which: str, kind: str, ahead: bool) -> None:
+        self.say(9, 4)
+        if ahead:  # then a reader has something to take into the log
+            self.observe()
+            self.say(4, 4)
         others = {"ingest": lambda: self.say(5, 4), "read": self.look, "observe": self.observe}
         self.model.meanwhile = others.get(which, lambda: condense.condense(self.mind, errand(), self.key))
         if kind == "observe":
@@ -193,6 +207,7 @@ class Observing(RuleBasedStateMachine):
         if kind == "observe" and paid:
             observe.observe(self.mind, errand(), self.key, urgent=False)
             asked = self.model.calls - before
+            self.happened["paid and crashed"] += 1
             with runtime().database.transaction() as tx:
                 chunks = observations.chunks(tx, self.log(tx).session_id)
             assert asked == sum(chunk.from_seq > self.reach for chunk in chunks)
@@ -212,15 +227,19 @@ class Observing(RuleBasedStateMachine):
         seen = self.stale.pop(0)
         with runtime().database.transaction() as tx:
             before = self.log(tx).generation
-            assert reading.apply(tx, seen.plan) == (before == seen.plan.seen.generation)
+            done = reading.apply(tx, seen.plan)
+        assert done == (before == seen.plan.seen.generation)
+        self.happened["won" if done else "lost"] += 1
 
     @rule()
     def readers_at_once(self) -> None:
         """Two that saw the same: one makes the next generation, the other finds that it is there."""
+        self.say(9, 4)
+        self.observe()
         self.look_and_act_later()
-        if self.stale:
-            self.stale.append(self.stale[-1])
-            self.look()
+        self.look()
+        while self.stale:
+            self.act_on_what_was_seen()
 
     # --- what must hold -----------------------------------------------------------------------------------------------
     def log(self, tx: Any) -> ObservationLog:
@@ -243,6 +262,8 @@ class Observing(RuleBasedStateMachine):
         assert told == Counter(range(1, self.said + 1))
         assert view.generation >= self.generation
         assert view.observed_through >= self.cursor
+        if view.generation > self.generation:
+            self.happened["chunks"] += view.observed_through > self.cursor
         self.generation, self.cursor = view.generation, view.observed_through
 
     @invariant()
@@ -274,26 +295,54 @@ class Observing(RuleBasedStateMachine):
             said = [by_seq[seq] for seq in range(chunk.from_seq, at + 1)]
             assert covered(chunk.observations) == [int(one.split()[0][1:]) for one in said if one]
         assert at == reach
+        if found.rewritten > self.rewritten:
+            self.happened["reflection"] += 1
+            self.happened["grown since"] += self.condensed is not None and found.rewritten - 1 > self.condensed
+        self.rewritten, self.condensed = found.rewritten, condensed.base_generation if condensed else None
         if condensed:
+            self.happened["condensed"] += 1
             assert covered(condensed.observations) == covered(found.observations[: condensed.covered_length])
 
 
-def test_every_message_reaches_the_reader_exactly_once(deploy: Callable[..., Deployment]) -> None:
+def test_a_walk_through_every_interleaving(deploy: Callable[..., Deployment]) -> None:
+    """What the machine below finds by chance, once on purpose: every way in which two of them meet."""
     Observing.here = deploy(**SMALL)
-    run_state_machine_as_test(
-        Observing,
-        settings=settings(
-            max_examples=8, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
+    walk = Observing()
+    Observing.happened.clear()
+    walk.begin()
+    steps: list[Callable[[], object]] = [
+        partial(walk.run_while_something_happens, which, kind, ahead)
+        for ahead in (True, False)
+        for kind in ("observe", "reflect")
+        for which in ("ingest", "read", "observe", "reflect")
+    ]
+    steps += [walk.readers_at_once, partial(walk.run_reflection, stubborn=False), walk.readers_at_once]
+    for step in steps:
+        step()
+        walk.everything_reaches_a_reader_once()
+        walk.say(7, 4)
+        for kind in ("observe", "reflect"):
+            walk.crash_before_the_commit_and_run_again(kind)
+            walk.everything_reaches_a_reader_once()
+        walk.look()
+        walk.everything_reaches_a_reader_once()
+    ways = ("chunks", "reflection", "condensed", "grown since", "lost", "paid and crashed")
+    assert all(Observing.happened[way] for way in ways), Observing.happened
+
+
+def drive(deploy: Callable[..., Deployment], *, examples: int, steps: int) -> None:
+    """Run the machine."""
+    Observing.here = deploy(**SMALL)
+    options = settings(
+        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
     )
+    run_state_machine_as_test(Observing, settings=options)
+
+
+def test_every_message_reaches_the_reader_exactly_once(deploy: Callable[..., Deployment]) -> None:
+    drive(deploy, examples=6, steps=15)
 
 
 @pytest.mark.long
 def test_every_message_reaches_the_reader_exactly_once_for_long(deploy: Callable[..., Deployment]) -> None:
-    Observing.here = deploy(**SMALL)
-    run_state_machine_as_test(
-        Observing,
-        settings=settings(
-            max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
-    )
+    drive(deploy, examples=60, steps=30)
