@@ -58,6 +58,7 @@ class Counting:
     """A model whose notes name what they cover: ``n3``, and after condensing ``n1-n3``. ``meanwhile`` may interfere."""
 
     name = "counting"
+    batches = None
 
     def __init__(self) -> None:
         self.meanwhile: Callable[[], object] | None = None
