@@ -83,6 +83,18 @@ def test_facts_are_kept_while_the_embedder_is_away_and_their_vectors_follow(
     assert here.sql("SELECT * FROM embedding_gaps") == []
 
 
+def test_searches_go_by_words_while_the_embedder_is_away(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    say(*TALK, end=True)
+    work()
+    flaky = use(monkeypatch, Flaky())
+    flaky.error = Transient("away")
+    found = Nexus().search(NAMESPACE, "green tea")
+    assert "tea" in found[0].content
+    assert found[0].why.keys() == {"words"} or "vector" not in found[0].why
+    assert found.missing_embeddings == here.sql("SELECT count(*) FROM memories")[0][0]
+    assert "tea" in Nexus().context(NAMESPACE, query="green tea").text
+
+
 def test_messages_that_nobody_derives_get_vectors_too(here: Deployment) -> None:
     say(*TALK, observers=[])
     assert work("derive_memory") == []

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
+
+import numpy as np
 
 from nexus_tasks.cognition.search.bm25 import weighed
 from nexus_tasks.cognition.search.fusion import Ranked, decayed, rank, vector_weight
 from nexus_tasks.embeddings.base import Embedder
+from nexus_tasks.errors import ConfigurationError, JobError
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.candidates import candidates
 from nexus_tasks.storage.searching.hits import Hit, hits
@@ -14,7 +18,10 @@ from nexus_tasks.storage.searching.opening import MOST_UNINDEXED, opening
 from nexus_tasks.storage.searching.scope import Filter, scope
 from nexus_tasks.types import Recall, Recalls, clean_text
 
+log = logging.getLogger(__name__)
+
 POOL = 100  # candidates per arm, or as many as are asked for; 400 had the same recall
+_NO_MODEL, _NOWHERE = "none", np.ones(1, np.float32)  # vectors of a name that none is stored under
 LONGEST_QUESTION = 10_000  # characters; what comes after is not read
 
 
@@ -28,17 +35,26 @@ def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limi
 
 
 def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> tuple[list[Ranked], int]:
-    """The ids and scores of the best memories, and how many memories of the namespace have no vector yet."""
+    """The ids and scores of the best memories, and how many of the namespace's no vector search could see.
+
+    While the embedder does not answer that is all of them: reads never fail because of it, they go by words.
+    """
     question = clean_text(query[:LONGEST_QUESTION])
     within = scope(wanted)
-    known = opening(tx, within, question, embedder.name)
+    model = embedder.name
+    try:
+        vector = embedder.embed([question])[0]
+    except (JobError, ConfigurationError) as error:
+        log.warning("A search goes by words alone: %s", error)
+        model, vector = _NO_MODEL, _NOWHERE
+    known = opening(tx, within, question, model)
     found = candidates(
         tx,
         within,
         weighed(known),
         mean_length=known.mean_length,
-        model=embedder.name,
-        vector=embedder.embed([question])[0],
+        model=model,
+        vector=vector,
         pool=max(POOL, limit),
         way="narrow" if known.narrow else "indexed" if known.vectors > MOST_UNINDEXED else "all",
     )
