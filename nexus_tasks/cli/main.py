@@ -22,6 +22,7 @@ from nexus_tasks.cli import (
     jobs,
     mcp,
     memories,
+    metrics,
     namespaces,
     recall,
     sessions,
@@ -75,6 +76,7 @@ app.command()(forget.forget)
 app.command()(transfer.export)
 app.command("import")(transfer.import_)
 app.command()(status.status)
+app.command()(metrics.metrics)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(buffer.app, name="buffer")
 app.command()(mcp.mcp)

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from kombu.exceptions import OperationalError
+
 from nexus_tasks import config
 from nexus_tasks.celery import app
-from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.errors import InvalidInput, NotFound, QueueUnavailable
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.publish import TASK_PREFIX, publish
@@ -194,6 +196,25 @@ def claims(limit: int) -> list[Claim]:
     store = runtime().claims
     pending = [claim for queue in config.QUEUES for claim in store.pending(queue, limit)]
     return [*store.running(limit), *store.waiting(limit), *pending]
+
+
+def queue_lengths() -> dict[str, int]:
+    """Messages in each of our Celery queues, those that a worker has taken but not begun left out.
+
+    Raises:
+        QueueUnavailable: the broker does not answer.
+    """
+    with app.connection_for_read() as connection:
+        try:
+            with connection.channel() as channel:
+                return {queue: _length(channel, queue) for queue in config.QUEUES}
+        except (OperationalError, *connection.connection_errors, *connection.channel_errors) as error:
+            raise QueueUnavailable(f"The broker does not say how long its queues are: {error}.") from error
+
+
+def _length(channel: Any, queue: str) -> int:
+    # Not passively: kombu takes a Redis list that is empty, or has a key prefix, for none at all.
+    return int(app.amqp.queues[queue](channel).queue_declare().message_count)
 
 
 def _find(job_id: str) -> Claim | None:

@@ -1,0 +1,70 @@
+"""``nexus metrics``: what a monitoring system wants to know, in Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nexus_tasks.cli.connect import connect
+from nexus_tasks.cli.options import Json
+from nexus_tasks.cli.output import emit
+from nexus_tasks.errors import ConfigurationError
+
+# Metric → its labels and its help. All are gauges of this moment: a counter would begin again with every command.
+_METRICS = {
+    "nexus_jobs": (("namespace", "state"), "Jobs by state; dead: open dead letters."),
+    "nexus_memories": (("namespace", "level"), "Active memories by level."),
+    "nexus_underived_messages": (("namespace",), "Messages whose facts are wanted."),
+    "nexus_oldest_underived_seconds": (("namespace",), "Age of the oldest of them, 0 when there is none."),
+    "nexus_digests_wanted": (("namespace",), "Sessions whose digest somebody asked for."),
+    "nexus_reviews": (("namespace",), "Reflections that wait for a person."),
+    "nexus_spend_today_usd": (("namespace",), "What the models cost today (UTC)."),
+    "nexus_model_calls_today": (("namespace",), "Model calls today (UTC)."),
+    "nexus_kind_paused": (("kind",), "1 for every job kind that is paused."),
+    "nexus_queued_messages": (("queue",), "Messages in each Celery queue."),
+}
+
+Sample = tuple[str, tuple[str, ...], float]
+
+
+def metrics(json: Json = False) -> None:
+    """Print the state of queue and memory for Prometheus, as for node_exporter's textfile collector."""
+    client = connect()
+    from nexus_tasks.tasks.operate import queue_lengths
+
+    samples = list(_samples(client.status(), queue_lengths()))
+    if json:
+        named = [(name, dict(zip(_METRICS[name][0], labels, strict=True)), value) for name, labels, value in samples]
+        emit({"metrics": [{"name": name, "labels": labels, "value": value} for name, labels, value in named]})
+        return
+    print(_text(samples), end="")
+
+
+def _samples(status: Mapping[str, Any], queues: Mapping[str, int]) -> Iterable[Sample]:
+    for one in status["namespaces"]:
+        whose = one["namespace"]
+        yield from (("nexus_jobs", (whose, state), count) for state, count in one["jobs"].items())
+        yield from (("nexus_memories", (whose, level), count) for level, count in one["memories"].items())
+        yield "nexus_underived_messages", (whose,), one["underived"]
+        yield "nexus_oldest_underived_seconds", (whose,), one["oldest_underived_seconds"] or 0.0
+        yield "nexus_digests_wanted", (whose,), one["digests_wanted"]
+        yield "nexus_reviews", (whose,), len(one["reviews"])
+        yield "nexus_spend_today_usd", (whose,), one["spend_today_usd"]
+        yield "nexus_model_calls_today", (whose,), one["model_calls_today"]
+    yield from (("nexus_kind_paused", (paused["kind"],), 1.0) for paused in status["paused"])
+    yield from (("nexus_queued_messages", (queue,), float(count)) for queue, count in sorted(queues.items()))
+
+
+def _text(samples: Iterable[Sample]) -> str:
+    try:
+        from prometheus_client import CollectorRegistry, Gauge, generate_latest
+    except ImportError:
+        raise ConfigurationError(
+            "Prometheus' format needs its client library.",
+            remedy="Install it with `pip install 'nexus-tasks[metrics]'`, or use --json.",
+        ) from None
+    registry = CollectorRegistry()
+    gauges = {name: Gauge(name, about, labels, registry=registry) for name, (labels, about) in _METRICS.items()}
+    for name, labels, value in samples:
+        gauges[name].labels(*labels).set(value)
+    return generate_latest(registry).decode()
