@@ -15,7 +15,7 @@ PATIENCE_MS = 10_000  # how long a table's rewriting waits for those who read it
 # from which nothing was deleted just now: answers that were used up long ago lie there still.
 WORDLESS = frozenset(
     {
-        *("namespaces", "model_calls", "budget_holds", "dreams", "embedding_gaps", "reflections"),
+        *("namespaces", "model_calls", "budget_holds", "dreams", "embedding_gaps", "reflections", "message_batches"),
         *("postings", "common_words", "search_totals"),  # search keeps words as hashes
     }
 )
