@@ -8,12 +8,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from nexus_tasks.cognition import reflect
-from nexus_tasks.cognition.context import Ask, Format, assemble, rendered
+from nexus_tasks.cognition.context import Ask, Format, assemble, counted, rendered
 from nexus_tasks.cognition.search import search
 from nexus_tasks.errors import EmbeddedError, InvalidInput, NotFound, StorageUnavailable, faults
 from nexus_tasks.idempotency.result import JobResult
@@ -280,8 +280,9 @@ class Nexus:
         max_tokens: int | None = None,
         format: Format = "text",
         observe: bool = False,
+        count: Literal["estimate", "anthropic"] = "estimate",
     ) -> ContextBlock:
-        """What an agent should know now, within ``max_tokens`` (estimated: characters / 4), every line cited.
+        """What an agent should know now, within ``max_tokens``, every line cited.
 
         With ``observe`` it is the session itself: its observation log, then what was said since, word for word. That
         may wait for an observation, at most 20 s, when the conversation has run ahead of it.
@@ -292,14 +293,18 @@ class Nexus:
             max_tokens: 2,000 by default; with ``observe`` the whole session, which stays under its own bound (see
                 ``docs/observation.md``), and when given, the oldest that does not fit is left out.
             format: ``text``, ``anthropic`` (``messages`` to put before the conversation) or ``json``.
+            count: how tokens are counted: ``estimate`` (characters / 4), or ``anthropic``: Claude is asked, over the
+                network; when it cannot be, the estimate has to do. ``ContextBlock.counted_by`` says which it was.
         """
+        if count not in ("estimate", "anthropic"):
+            raise InvalidInput(f"count must be estimate or anthropic, not {count!r}.")
         if max_tokens is not None and (not isinstance(max_tokens, int) or not 1 <= max_tokens <= MOST_TOKENS):
             raise InvalidInput(f"max_tokens must be 1 to {MOST_TOKENS:,}, not {max_tokens!r}.")
         if format not in ("text", "anthropic", "json"):
             raise InvalidInput(f"format must be text, anthropic or json, not {format!r}.")
         buffered.store_pending()
         if observe:
-            if session_key is None or query or observer or subject:
+            if session_key is None or query or observer or subject or count != "estimate":
                 raise InvalidInput("observe reads one session whole: give session_key, and no query or perspective.")
             session_key = check_name("session_key", session_key)
             check_namespace(namespace)
@@ -316,7 +321,13 @@ class Nexus:
                 subject=subject,
                 max_tokens=DEFAULT_TOKENS if max_tokens is None else max_tokens,
             )
-            return rendered(assemble(tx, here.embedder, ask), format)
+
+            def within(bound: int) -> ContextBlock:
+                return rendered(assemble(tx, here.embedder, replace(ask, max_tokens=bound)), format)
+
+            if count == "anthropic":
+                return counted(within, ask.max_tokens, here.claude.count_tokens)
+            return within(ask.max_tokens)
 
     def memories(
         self,

@@ -176,7 +176,10 @@ class ContextSection:
 
 @dataclass(frozen=True, kw_only=True)
 class ContextBlock:
-    """What :meth:`Nexus.context` returns. ``tokens`` (characters / 4, rounded up) never exceeds ``max_tokens``.
+    """What :meth:`Nexus.context` returns. ``tokens`` never exceeds ``max_tokens``.
+
+    ``counted_by`` says what counted them: ``estimate`` (characters / 4, rounded up), or ``anthropic`` (Claude's own
+    count of the text as one message). The sections' tokens are always estimates.
 
     Only an observed session that is read whole may: when its observation is behind, ``notes`` says so.
     """
@@ -188,6 +191,7 @@ class ContextBlock:
     sections: tuple[ContextSection, ...]
     citations: Mapping[str, Mapping[str, Any]]
     messages: tuple[Mapping[str, Any], ...] = ()  # format="anthropic": what to put before the conversation
+    counted_by: str = "estimate"
     notes: tuple[str, ...] = ()  # what the reader should know of the block: what is left out, what is late
 
     def __str__(self) -> str:

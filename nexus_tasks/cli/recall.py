@@ -78,7 +78,7 @@ def context(
             metavar="N",
             min=1,
             max=1_000_000,
-            help="The block's bound (characters / 4); with --observe the whole session by default.",
+            help="The block's bound; with --observe the whole session by default.",
             show_default="2000",
         ),
     ] = None,
@@ -89,6 +89,10 @@ def context(
     observe: Annotated[
         bool, typer.Option("--observe", help="The session itself: its observation log, then what was said since.")
     ] = False,
+    count: Annotated[
+        Literal["estimate", "anthropic"],
+        typer.Option("--count", help="How tokens are counted: estimated (characters / 4), or by Claude."),
+    ] = "estimate",
     json: Json = False,
 ) -> None:
     """Assemble what an agent should know now, under a token bound, every line with a citation."""
@@ -101,6 +105,7 @@ def context(
         max_tokens=max_tokens,
         format=format,
         observe=observe,
+        count=count,
     )
     if json:
         emit({name: value for name, value in asdict(block).items() if name not in ("messages", "notes") or value})
@@ -111,4 +116,5 @@ def context(
         print(block.text)  # as it is: it goes into a prompt
     for note in block.notes:
         warn(note)
-    hint(f"{block.tokens:,} of {block.max_tokens:,} tokens")
+    how = "" if block.counted_by == "estimate" else ", counted by Claude"
+    hint(f"{block.tokens:,} of {block.max_tokens:,} tokens{how}")

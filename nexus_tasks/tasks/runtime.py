@@ -13,6 +13,7 @@ from nexus_tasks.embeddings.choose import embedder as choose_embedder
 from nexus_tasks.endpoints import endpoints
 from nexus_tasks.errors import NexusError, SchemaOutdated
 from nexus_tasks.idempotency.claims import Claims
+from nexus_tasks.llm.anthropic import AnthropicModel
 from nexus_tasks.llm.choose import language_model
 from nexus_tasks.settings import Settings, get_settings
 from nexus_tasks.storage import namespaces, schema
@@ -38,6 +39,11 @@ class Runtime:
             ConfigurationError: there is no embedder of that name.
         """
         return choose_embedder(self.settings)
+
+    @cached_property
+    def claude(self) -> AnthropicModel:
+        """Claude, whichever model speaks here: for counting tokens. Needs no credentials until it is asked."""
+        return AnthropicModel(self.settings)
 
     @cached_property
     def mind(self) -> Mind:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -127,6 +128,16 @@ class StandIn:
             return Reply(200, message, cut=bool(fault and fault.cut))
         finally:
             self.counters.ended(call, outcome, usage)
+
+    def count(self, params: dict[str, Any]) -> Reply:
+        """``POST /v1/messages/count_tokens``: a token for every three characters, and seven around each message."""
+        if params.get("model") not in self.models:
+            return Reply.of(not_found(str(params.get("model"))))
+        fault = self._standing_fault(Call({**params, "max_tokens": 1}))
+        if fault and fault.status != 200:
+            return Reply.of(fault)
+        said = [message["content"] for message in params["messages"]]
+        return Reply(200, {"input_tokens": sum(7 + math.ceil(len(text) / 3) for text in said)})
 
     def model(self, name: str) -> Reply:
         """``GET /v1/models/{id}``."""

@@ -96,6 +96,8 @@ class _Handler(BaseHTTPRequestHandler):
         match (method, *path.strip("/").split("/")):
             case ("POST", "v1", "messages"):
                 return standin.message(body)
+            case ("POST", "v1", "messages", "count_tokens"):
+                return standin.count(body)
             case ("POST", "v1", "messages", "batches"):
                 return standin.create_batch(body)
             case ("GET", "v1", "messages", "batches"):

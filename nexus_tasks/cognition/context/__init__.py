@@ -5,6 +5,7 @@ recency is measured from the newest memory, not from the clock.
 """
 
 from nexus_tasks.cognition.context.assemble import Ask, assemble
+from nexus_tasks.cognition.context.counting import counted
 from nexus_tasks.cognition.context.render import Format, rendered
 
-__all__ = ["Ask", "Format", "assemble", "rendered"]
+__all__ = ["Ask", "Format", "assemble", "counted", "rendered"]

@@ -68,6 +68,21 @@ class AnthropicModel:
             raise Transient("The Claude API (or a gateway before it) answered with something that is no message.")
         return completion(message, request, params["model"], seconds)
 
+    def count_tokens(self, text: str) -> int:
+        """Claude's own count of ``text`` as one message of a user, for the model that derives. Free, over the network.
+
+        Raises:
+            JobError: as :meth:`complete`.
+        """
+        model = self.model_for("derive")
+        counted = self.call(
+            lambda client: client.messages.count_tokens(model=model, messages=[{"role": "user", "content": text}])
+        )
+        tokens = getattr(counted, "input_tokens", None)
+        if not isinstance(tokens, int):
+            raise Transient("The Claude API (or a gateway before it) answered with something that is no count.")
+        return tokens
+
     def probe(self) -> None:
         """Look up each configured model, which is free; raise what :meth:`complete` would raise.
 
