@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -15,6 +16,8 @@ import redis
 from celery import Celery
 from sqlalchemy import Engine, create_engine, text
 
+from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.heartbeat import Heartbeat
 from nexus_tasks.idempotency.run import Run
 from nexus_tasks.idempotency.task import Arguments, job
 from nexus_tasks.types import JobOutcome
@@ -59,6 +62,19 @@ def kill_noop(run: Run, arguments: Number) -> JobOutcome:
     return JobOutcome(status="completed")
 
 
+def note_starts() -> None:
+    """Note in Redis when each derivation starts to run, as the no-op jobs do themselves: also those of a batch."""
+    hold = Heartbeat.hold
+
+    def noting(heart: Heartbeat, run: Run, claims: Sequence[Claim]) -> None:
+        hold(heart, run, claims)
+        if derived := [claim for claim in claims if claim.kind == "derive_memory"]:
+            client, prefix = _clients(os.getpid())[0], os.environ["NEXUS_KEY_PREFIX"]
+            client.rpush(f"{prefix}:derive:started", *(f"{claim.job_id} {time.time()}" for claim in derived))
+
+    Heartbeat.hold = noting  # type: ignore[method-assign]
+
+
 plain = Celery("plain", set_as_current=False)
 plain.conf.update(
     task_acks_late=True,
@@ -83,3 +99,6 @@ if "NEXUS_REDIS_URL" in os.environ:
 def plain_noop(n: int) -> None:
     """The same, carried by Celery alone."""
     body(f"plain-{os.environ['NEXUS_KEY_PREFIX']}", n)
+
+
+note_starts()

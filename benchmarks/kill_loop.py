@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -125,27 +125,38 @@ def loop(here: Deployment, prefix: str, fleet: Fleet, enqueue: Callable[[int], N
 
 def _judge(here: Deployment, prefix: str, fleet: Fleet, jobs: int, seconds: float) -> Result:
     client = here.redis()
-    starts: dict[int, list[float]] = {}
-    for line in client.lrange(f"{prefix}:started", 0, -1):
-        n, at = line.split()
-        starts.setdefault(int(n), []).append(float(at))
+    starts = _starts(here, prefix)
     ended = Counter(int(n) for n in client.lrange(f"{prefix}:ended", 0, -1))
     effects = here.sql("SELECT count(*), count(DISTINCT n) FROM kill_effects WHERE who = :who", who=prefix)[0]
-    recovery = []
-    for times in starts.values():
-        for before, after in pairwise(times):
-            kills = [at for at in fleet.killed_at if before <= at <= after]
-            if kills:
-                recovery.append(after - kills[0])
     return Result(
         jobs=jobs,
         kills=len(fleet.killed_at),
         lost=jobs - len(ended),
         run_twice=sum(len(times) > 1 for times in starts.values()),
         effects_twice=effects[0] - effects[1],
-        recovery=sorted(recovery),
+        recovery=_recovery(starts, fleet.killed_at),
         seconds=seconds,
     )
+
+
+def _starts(here: Deployment, prefix: str) -> dict[str, list[float]]:
+    """When the runs of each job started."""
+    starts: dict[str, list[float]] = {}
+    for line in here.redis().lrange(f"{prefix}:started", 0, -1):
+        job, at = line.split()
+        starts.setdefault(job, []).append(float(at))
+    return starts
+
+
+def _recovery(starts: Mapping[str, Sequence[float]], killed_at: Sequence[float]) -> list[float]:
+    """Seconds from the first kill after a run's start until the job's next run starts; the shortest first."""
+    found = []
+    for times in starts.values():
+        for before, after in pairwise(sorted(times)):
+            kills = [at for at in killed_at if before <= at <= after]
+            if kills:
+                found.append(after - kills[0])
+    return sorted(found)
 
 
 def main() -> None:
@@ -240,11 +251,7 @@ def derive_loop(here: Deployment, fleet: Fleet, kills: int) -> Result:
         fleet.replace_dead()
         time.sleep(0.2)
     fleet.stop()
-    ran = here.sql(
-        "SELECT extract(epoch FROM queued_at), extract(epoch FROM finished_at) FROM job_runs"
-        " WHERE kind = 'derive_memory' AND attempts > 1"
-    )
-    struck = [(float(end), [at for at in fleet.killed_at if float(queued) <= at <= float(end)]) for queued, end in ran]
+    starts = _starts(here, f"{here.name}:derive")
     twice = here.sql(
         "SELECT count(*) FROM (SELECT source_id FROM evidence WHERE role = 'derived_from'"
         " GROUP BY source_id HAVING count(*) > 1) AS again"
@@ -253,10 +260,9 @@ def derive_loop(here: Deployment, fleet: Fleet, kills: int) -> Result:
         jobs=jobs,
         kills=len(fleet.killed_at),
         lost=jobs - done(),
-        run_twice=len(ran),
+        run_twice=sum(len(times) > 1 for times in starts.values()),
         effects_twice=int(twice[0][0]),
-        # From the last kill before a rerun's end: how long its messages stood still.
-        recovery=sorted(end - kills_[-1] for end, kills_ in struck if kills_),
+        recovery=_recovery(starts, fleet.killed_at),
         seconds=time.time() - start,
     )
 

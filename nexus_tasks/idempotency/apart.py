@@ -44,7 +44,7 @@ def perform_apart(task: JobTask, run: Run) -> JobOutcome:
     with _turn:
         if run.lost.is_set():
             return JobOutcome(status="superseded", job_id=lead.job_id)
-        ended, said = _tell(json.dumps([task.kind, lead.key, lead.token]), modules)
+        ended, said = _tell(json.dumps([task.kind, lead.key, lead.token, run.delivery]), modules)
     if not said:
         # Its lease runs out, and the sweep counts the crash.
         log.error("Job %s (%s) ended its process with %d.", lead.job_id, lead.kind, ended)
@@ -102,7 +102,7 @@ def main(*modules: str) -> None:
         print(json.dumps(asdict(outcome), default=str), file=answers, flush=True)
 
 
-def _take_up(kind: str, key: str, token: str) -> JobOutcome:
+def _take_up(kind: str, key: str, token: str, delivery: str) -> JobOutcome:
     from nexus_tasks.celery import app
     from nexus_tasks.idempotency.binding import binding
     from nexus_tasks.idempotency.task import task_of
@@ -111,7 +111,7 @@ def _take_up(kind: str, key: str, token: str) -> JobOutcome:
     task, claim = task_of(app, kind), binding().claims.get(key)
     if claim is None or claim.token != token:
         return JobOutcome(status="superseded")
-    run = run_of(task, claim, task.request_for(task.load(claim.args), job_id=claim.job_id))
+    run = run_of(task, claim, task.request_for(task.load(claim.args), job_id=claim.job_id), delivery=delivery)
     with alive(run):
         return perform(task, run)
 

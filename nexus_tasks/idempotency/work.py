@@ -51,7 +51,7 @@ def work(task: JobTask, request: Request, *, published_at: str, eager: bool) -> 
         raise Ignore from error
     if claim is None:
         return JobOutcome(status="superseded", job_id=request.id, details={"begin": begun.value})
-    run = run_of(task, claim, request, eager=eager)
+    run = run_of(task, claim, request, eager=eager, delivery=request.delivery.id if request.delivery else "")
     with alive(run):
         if claim.crashes >= ALONE_FROM and not eager:
             try:
@@ -80,10 +80,9 @@ def _served(request: Request, job_id: str) -> JobOutcome:
     return JobOutcome(status=cast(Status, marker[1] if marker else "completed"), job_id=job_id)
 
 
-def run_of(task: JobTask, claim: Claim, request: Request, *, eager: bool = False) -> Run:
-    """The run that a claim's token stands for."""
+def run_of(task: JobTask, claim: Claim, request: Request, *, eager: bool = False, delivery: str = "") -> Run:
+    """The run that a claim's token stands for, started by a canvas delivery or by none."""
     bound = binding()
-    delivery = request.delivery.id if request.delivery else ""
     return Run(
         store=bound.claims,
         lease=bound.lease,

@@ -73,13 +73,22 @@ def kill_postgres(_here: Deployment, home: Path) -> None:
     embedded.ensure(home)
 
 
+def kill_workers(here: Deployment, _home: Path) -> None:
+    [alive] = [worker for worker in here.workers if worker.process.poll() is None]
+    os.killpg(alive.process.pid, signal.SIGKILL)  # the pool's processes too
+    alive.process.wait()
+    here.worker(pool="processes", concurrency=2)
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("fault", [empty_redis, kill_redis, kill_postgres])
+@pytest.mark.timeout(900)  # a minute on an idle machine; the deadlines below are for a busy one
+@pytest.mark.parametrize("fault", [empty_redis, kill_redis, kill_postgres, kill_workers])
 def test_all_of_locomo_survives(own_home: Path, fault: Callable[[Deployment, Path], None]) -> None:
     """Struck in the middle of ingesting the file, and again in the middle of deriving what is left."""
     with deployment(embedded.ensure(own_home)) as here:
         nexus = Nexus()
-        here.worker(concurrency=16)
+        pool = {"pool": "processes", "concurrency": 2} if fault is kill_workers else {"concurrency": 16}
+        here.worker(**pool)  # type: ignore[arg-type]
         said = list(read(LOCOMO, "locomo", namespace="n"))
         for position, one in enumerate(said):
             if position == len(said) // 2:
