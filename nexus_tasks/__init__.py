@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from nexus_tasks.settings import Settings
     from nexus_tasks.tasks.derive_memory import derive_memory
     from nexus_tasks.tasks.digest_session import digest_session
+    from nexus_tasks.tasks.embed_memories import embed_memories
+    from nexus_tasks.tasks.observe_session import observe_session
     from nexus_tasks.tasks.reflect_namespace import reflect_namespace
+    from nexus_tasks.tasks.reflect_observations import reflect_observations
     from nexus_tasks.tasks.reflect_perspective import reflect_perspective
     from nexus_tasks.types import Message
 
@@ -29,7 +32,10 @@ __all__ = [
     "app",
     "derive_memory",
     "digest_session",
+    "embed_memories",
+    "observe_session",
     "reflect_namespace",
+    "reflect_observations",
     "reflect_perspective",
 ]
 
@@ -41,7 +47,10 @@ _HOMES = {
     "app": "celery",
     "derive_memory": "tasks.derive_memory",
     "digest_session": "tasks.digest_session",
+    "embed_memories": "tasks.embed_memories",
+    "observe_session": "tasks.observe_session",
     "reflect_namespace": "tasks.reflect_namespace",
+    "reflect_observations": "tasks.reflect_observations",
     "reflect_perspective": "tasks.reflect_perspective",
 }
 

@@ -32,6 +32,10 @@ def ingest(
     wait: Wait = False,
     timeout: Timeout = DEFAULT_TIMEOUT,
     keep_open: Annotated[bool, typer.Option("--keep-open", help="Do not end the sessions: more will be said.")] = False,
+    observe: Annotated[
+        bool | None,
+        typer.Option("--observe/--no-observe", help="Keep notes in place of old messages; default: the namespace's."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Store the conversations of a file and queue what follows. Safe to repeat: nothing is stored twice.
@@ -45,7 +49,7 @@ def ingest(
 
     conversations = list(read(file, format, namespace=namespace, session=session))
     worker = workers.for_the_wait() if wait else None
-    settled = load(connect(), conversations, end=not keep_open, worker=worker, timeout=timeout)
+    settled = load(connect(), conversations, end=not keep_open, observe=observe, worker=worker, timeout=timeout)
     receipt = settled.receipt
     if json:
         emit({name: value for name, value in asdict(receipt).items() if value is not None})

@@ -41,28 +41,33 @@ def load(
     conversations: Sequence[Conversation],
     *,
     end: bool,
+    observe: bool | None = None,
     worker: AbstractContextManager[None] | None = None,
     timeout: float = 0.0,
 ) -> Settled:
     """Store each conversation as a session, ended unless it is to stay open. With a ``worker``, wait while it runs.
+
+    ``observe`` is whether the sessions are observed; ``None`` leaves that as it is.
 
     The wait is over when nothing of the conversations' namespaces is underived, undigested or queued, or after
     ``timeout`` seconds.
     """
     before = _letters(nexus, {one.namespace for one in conversations}) if worker else {}
     with meter("stored") as progress:
-        receipt = _store(nexus, conversations, end=end, meter=progress)
+        receipt = _store(nexus, conversations, end=end, observe=observe, meter=progress)
     if worker is None:
         return Settled(receipt=receipt)
     with worker, meter("derived") as progress:
         return _settle(nexus, receipt, before, timeout=timeout, meter=progress)
 
 
-def _store(nexus: Nexus, conversations: Sequence[Conversation], *, end: bool, meter: Meter) -> Receipt:
+def _store(
+    nexus: Nexus, conversations: Sequence[Conversation], *, end: bool, observe: bool | None, meter: Meter
+) -> Receipt:
     total = Receipt(namespaces=(), session_keys=(), messages=0, stored=0, duplicates=0, enqueued=0)
     for number, one in enumerate(conversations):
         meter.at(number, len(conversations), f"session {one.session_key}")
-        total = _sum(total, nexus.ingest(one.namespace, one.session_key, one.messages, end=end))
+        total = _sum(total, nexus.ingest(one.namespace, one.session_key, one.messages, end=end, observe=observe))
     meter.at(len(conversations), len(conversations))
     return total
 

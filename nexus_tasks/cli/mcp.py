@@ -27,7 +27,7 @@ def mcp(
         typer.Option("--allow-host", metavar="HOST", help="With --http: another name clients reach it by; repeat."),
     ] = None,
 ) -> None:
-    """Serve memory to an agent: remember, recall, context, digest_session and memory_status as tools."""
+    """Serve memory to an agent: remember, recall, context, digest_session, forget and memory_status as tools."""
     start_logging()
     from nexus_tasks.settings import get_settings
     from nexus_tasks.types import check_namespace
@@ -48,6 +48,12 @@ def mcp(
         return
     host, port = over_http.address(http)
     token = get_settings().mcp_token
-    hint(f"Serving http://{host}:{port}{over_http.PATH}; Ctrl-C stops.")
     secret = token.get_secret_value() if token else ""
-    over_http.serve(server(namespace), secret, host, port, allowed=allow_host or ())
+    over_http.serve(
+        server(namespace),
+        secret,
+        host,
+        port,
+        allowed=allow_host or (),
+        listening=lambda url: hint(f"Serving {url}; Ctrl-C stops."),
+    )

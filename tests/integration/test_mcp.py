@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -31,7 +34,7 @@ from tests.integration.inline import NAMESPACE, facts, say, work
 
 T = TypeVar("T")
 TOKEN = "a-long-random-token"
-TOOLS = {"remember", "recall", "context", "digest_session", "memory_status"}
+TOOLS = {"remember", "recall", "context", "digest_session", "forget", "memory_status"}
 
 
 def using(client: Client, do: Callable[[Client], Awaitable[T]]) -> T:
@@ -151,6 +154,68 @@ def test_a_bound_server_never_crosses_and_an_unbound_one_wants_a_name() -> None:
     assert call("recall", of=None, query="tea", namespace=NAMESPACE).structured_content["results"]
 
 
+def test_forgetting_comes_with_a_receipt(here: Deployment) -> None:
+    first, _ = say("I live in Porto.", "I drink tea.")
+    say("I have a cat.", session="pets")
+    work("derive_memory")
+    done = call("forget", memory_id=first)
+    receipt = done.structured_content
+    assert receipt["namespace"] == NAMESPACE
+    assert first in receipt["ids"]
+    assert len(receipt["ids"]) == 2  # and the fact
+    assert receipt["deleted"]["memories"] == 2
+    assert done.content[0].text.startswith("Erased 2 memories")
+    assert "Porto" not in call("recall", query="Porto").content[0].text
+    assert call("forget", session_key="pets").structured_content["deleted"]["sessions"] == 1
+    assert here.sql("SELECT count(*) FROM sessions") == [(1,)]
+    for wrong, why in (
+        ({}, "one of"),
+        ({"memory_id": 10**9}, "nexus memories"),
+        ({"session_key": "pets"}, "no session"),
+    ):
+        refused = call("forget", **wrong)
+        assert refused.is_error
+        assert why in refused.content[0].text
+
+
+def test_everything_is_forgotten_only_when_it_is_meant(here: Deployment) -> None:
+    say("I live in Porto.")
+    say("I live in Lagos.", namespace="others")
+    for of, arguments, why in (
+        (NAMESPACE, {}, f'confirm="{NAMESPACE}"'),
+        (NAMESPACE, {"confirm": "yes"}, f'confirm="{NAMESPACE}"'),
+        (NAMESPACE, {"confirm": "others", "namespace": "others"}, "acme only"),
+        (None, {"confirm": "others", "namespace": "others"}, "--namespace NS"),
+    ):
+        refused = call("forget", of=of, everything=True, **arguments)
+        assert refused.is_error
+        assert why in refused.content[0].text
+    assert here.sql("SELECT count(*) FROM memories WHERE level = 'raw'") == [(2,)]
+    call("forget", everything=True, confirm=NAMESPACE)
+    assert here.sql("SELECT content FROM memories WHERE level = 'raw'") == [("I live in Lagos.",)]
+
+
+@pytest.mark.usefixtures("here")
+def test_no_tool_of_a_bound_server_reaches_another_namespace() -> None:
+    [theirs] = say("A secret of others.", session="chat", namespace="others")
+    before = Nexus().status("others")
+    for tool, arguments in (
+        ("remember", {"text": "I was here."}),
+        ("recall", {"query": "secret"}),
+        ("context", {}),
+        ("digest_session", {"session_key": "chat", "wait_seconds": 0}),
+        ("forget", {"memory_id": theirs}),
+        ("memory_status", {}),
+    ):
+        refused = call(tool, namespace="others", **arguments)
+        assert refused.is_error, tool
+        assert "acme only" in refused.content[0].text
+    say("I like tea.")  # now it is there: an id of another namespace is none of its own
+    assert call("forget", memory_id=theirs).is_error
+    after = Nexus().status("others")
+    assert [one["memories"] for one in after["namespaces"]] == [one["memories"] for one in before["namespaces"]]
+
+
 @pytest.mark.usefixtures("here")
 def test_errors_say_what_to_do() -> None:
     wrong = call("recall", query="tea")
@@ -233,6 +298,46 @@ def test_over_http_behind_a_token() -> None:
             assert httpx2.post(url, json=body, headers=encoded).status_code == status, headers
         for allowed in ({"Host": "memory.example"}, {"Origin": f"http://localhost:{port}"}, {}):
             assert httpx2.post(url, json=body, headers=right | allowed).status_code not in (401, 403, 421)
+
+
+@pytest.mark.long
+def test_over_http_as_a_process_of_its_own(here: Deployment) -> None:
+    """As an operator starts it: the command, a port that is free, and the SDK's client."""
+    command = [sys.executable, "-m", "nexus_tasks.cli.main", "mcp", "--http", "0", "--namespace", NAMESPACE]
+    log = here.folder / "mcp.log"
+    with log.open("wb") as told:
+        environment = here.environment | {"NEXUS_MCP_TOKEN": TOKEN}
+        process = subprocess.Popen(command, env=environment, cwd=here.folder, stderr=told)
+
+    def address() -> re.Match[str] | None:
+        assert process.poll() is None, log.read_text()
+        return re.search(r"http://127\.0\.0\.1:\d+/mcp", log.read_text())
+
+    try:
+        found = eventually(address, within=120)
+        assert found
+
+        async def talk(client: Client) -> Any:
+            assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
+            await client.call_tool("remember", {"text": "Deploys happen on Tuesdays."})
+            return await client.call_tool("recall", {"query": "deploys"})
+
+        hits = using(Client(transport(found[0], Authorization=f"Bearer {TOKEN}")), talk)
+        assert "Tuesdays" in hits.structured_content["results"][0]["cited"]
+        assert httpx2.post(found[0], json={}, timeout=60).status_code == 401
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    finally:
+        process.kill()
+        process.wait()
+    assert here.sql("SELECT content FROM memories WHERE level = 'raw'") == [("Deploys happen on Tuesdays.",)]
+
+
+def test_an_address_that_is_taken_is_said() -> None:
+    with socket.create_server((http.LOOPBACK, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}.*--http"):
+            http.serve(server(NAMESPACE), TOKEN, http.LOOPBACK, port)
 
 
 def test_no_token_no_http(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,6 +249,15 @@ def test_on_the_command_line() -> None:
     assert json.loads(nexus("namespaces", "set", NAMESPACE, "--no-observe", "--json"))["observe"] is False
 
 
+def test_a_file_is_observed_when_it_is_ingested_so(small: Deployment) -> None:
+    file = small.folder / "talk.jsonl"
+    file.write_text("".join(json.dumps({"session": "chat", "content": turn(n)}) + "\n" for n in range(30)))
+    nexus("ingest", str(file), "--namespace", NAMESPACE, "--observe", "--keep-open")
+    assert standing()["observing"] == "wanted"
+    nexus("ingest", str(file), "--namespace", NAMESPACE, "--no-observe")
+    assert small.sql("SELECT observe FROM sessions") == [(False,)]
+
+
 # --- with Claude ------------------------------------------------------------------------------------------------------
 def observed(*contents: str, **fields: Any) -> Callable[[Call], Any]:
     """A stand-in's answer to every observation."""

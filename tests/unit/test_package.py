@@ -30,6 +30,12 @@ def test_every_public_name_resolves() -> None:
     assert set(nexus_tasks.__all__) <= set(dir(nexus_tasks))
 
 
+def test_every_job_kind_that_a_producer_may_ask_for_is_public() -> None:
+    kinds = ("derive_memory", "digest_session", "embed_memories", "observe_session")
+    for kind in (*kinds, "reflect_namespace", "reflect_observations", "reflect_perspective"):
+        assert getattr(nexus_tasks, kind).name == f"nexus_tasks.{kind}"
+
+
 def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
     heavy = "{'celery', 'sqlalchemy', 'redis', 'anthropic', 'pydantic', 'numpy'}"
     assert python(f"import sys, nexus_tasks; print({heavy} & set(sys.modules))", tmp_path) == "set()\n"

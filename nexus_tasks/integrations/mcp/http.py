@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Sequence
+import socket
+from collections.abc import Callable, Sequence
 
 import uvicorn
 from mcp.server.mcpserver import MCPServer
@@ -65,8 +66,7 @@ def application(server: MCPServer, token: str, host: str, port: int, *, allowed:
     Raises:
         ConfigurationError: the token is empty.
     """
-    shown = f"[{host}]" if ":" in host else host
-    names = [f"{shown}:{port}", *allowed]
+    names = [f"{_shown(host)}:{port}", *allowed]
     if _is_loopback(host):
         names += [f"localhost:{port}", f"{LOOPBACK}:{port}", f"[::1]:{port}"]
     security = TransportSecuritySettings(
@@ -85,11 +85,36 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def serve(server: MCPServer, token: str, host: str, port: int, *, allowed: Sequence[str] = ()) -> None:
-    """Serve until interrupted.
+def serve(
+    server: MCPServer,
+    token: str,
+    host: str,
+    port: int,
+    *,
+    allowed: Sequence[str] = (),
+    listening: Callable[[str], object] = lambda _: None,
+) -> None:
+    """Serve until interrupted. Port 0 is one that is free; ``listening`` is told the URL once it is ours.
 
     Raises:
-        ConfigurationError: the token is empty.
+        ConfigurationError: the token is empty, or the address cannot be had.
     """
-    app = application(server, token, host, port, allowed=allowed)
-    uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False)
+    with _bound(host, port) as ours:
+        port = ours.getsockname()[1]
+        app = application(server, token, host, port, allowed=allowed)
+        listening(f"http://{_shown(host)}:{port}{PATH}")
+        uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[ours])
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise ConfigurationError(
+            f"Cannot listen on {_shown(host)}:{port}: {error.strerror}.",
+            remedy="Give --http another HOST:PORT; port 0 takes one that is free.",
+        ) from error
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

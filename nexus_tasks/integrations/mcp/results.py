@@ -92,6 +92,22 @@ class Digested(BaseModel):
         return self.long or self.short or f"{self.status} (job {self.job_id})"
 
 
+class Forgotten(BaseModel):
+    """The receipt of an erasure."""
+
+    namespace: str
+    deleted: dict[str, int] = Field(description="rows that were erased, by table")
+    ids: list[int] = Field(description="the memories that were erased; their citations are void now")
+    requeued: list[str] = Field(description="jobs that make anew what rested on other messages, too")
+    not_rewritten: list[str] = Field(default=[], description="tables that were too busy to be rewritten on disk")
+
+    def text(self) -> str:
+        """The receipt in a line or two."""
+        said = f"Erased {len(self.ids)} memories, {sum(self.deleted.values())} rows in all. There is no way back."
+        busy = ", ".join(self.not_rewritten)
+        return f"{said}\nToo busy to be rewritten on disk: {busy}. Forget it again later." if busy else said
+
+
 class Waiting(BaseModel):
     """Something that waits, and why."""
 
@@ -167,6 +183,11 @@ def digested(namespace: str, session: Mapping[str, Any], status: str, job_id: st
         short=made.get("summary_short"),
         long=made.get("summary_long"),
     )
+
+
+def forgotten(namespace: str, receipt: Mapping[str, Any]) -> Forgotten:
+    """The receipt of :meth:`nexus_tasks.client.Nexus.forget`."""
+    return Forgotten.model_validate({"namespace": namespace, **receipt})
 
 
 def status(found: Mapping[str, Any]) -> Status:

@@ -18,7 +18,7 @@ from nexus_tasks import __version__
 from nexus_tasks.client import Nexus
 from nexus_tasks.errors import InvalidInput, JobFailed, NexusError, NotFound, WaitTimeout
 from nexus_tasks.integrations.mcp import results
-from nexus_tasks.integrations.mcp.results import Context, Digested, DigestEntry, Recalled, Remembered, Status
+from nexus_tasks.integrations.mcp.results import Context, Digested, DigestEntry, Forgotten, Recalled, Remembered, Status
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -125,6 +125,38 @@ class Memory:
             done = results.digested(space, self.nexus.session(space, session_key), status, str(job.id))
         return _result(done, done.text())
 
+    def forget(
+        self,
+        memory_id: Annotated[int | None, Field(ge=1, description="one memory: 17, as in [m17]")] = None,
+        session_key: Annotated[str | None, Field(description="one conversation")] = None,
+        everything: Annotated[
+            bool, Field(description="all that is remembered; only where one memory is served")
+        ] = False,
+        confirm: Annotated[str | None, Field(description="with `everything`: the namespace's name")] = None,
+        namespace: Namespace = None,
+    ) -> Annotated[CallToolResult, Forgotten]:
+        """Erase a memory, a conversation or everything, and all that was derived only from it. There is no way back."""
+        with _told():
+            space = self._namespace(namespace)
+            if everything:
+                self._sure(confirm)
+            receipt = self.nexus.forget(space, memory_id=memory_id, session_key=session_key, everything=everything)
+        done = results.forgotten(space, receipt)
+        return _result(done, done.text())
+
+    def _sure(self, confirm: str | None) -> None:
+        """Everything is erased only where one namespace is served: a name that a model made up is no aim."""
+        if self.bound is None:
+            raise InvalidInput(
+                "This server erases no whole namespace.",
+                remedy="Start it with `nexus mcp --namespace NS`, or run `nexus forget --namespace NS --all`.",
+            )
+        if confirm != self.bound:
+            raise InvalidInput(
+                f"Erasing everything that {self.bound} remembers must be confirmed.",
+                remedy=f'Ask the user, then call again with confirm="{self.bound}".',
+            )
+
     def memory_status(self, namespace: Namespace = None) -> Annotated[CallToolResult, Status]:
         """How much is remembered, what is being worked on, and why what waits waits."""
         with _told():
@@ -198,6 +230,9 @@ def server(namespace: str | None) -> MCPServer:
     for read in (memory.recall, memory.context, memory.memory_status):
         made.add_tool(read, annotations=ToolAnnotations(read_only_hint=True))
     made.add_tool(memory.digest_session, annotations=ToolAnnotations(read_only_hint=False, idempotent_hint=True))
+    made.add_tool(
+        memory.forget, annotations=ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True)
+    )
     made.resource("nexus://digests/{namespace}/{session_key}", name="digest", mime_type="text/plain", security=names)(
         memory.digest
     )
