@@ -34,10 +34,13 @@ def _execute(cursor: Any, statement: str, parameters: Any, _context: object) -> 
     return True
 
 
-def _execute_many(cursor: Any, statement: str, many: Sequence[Any], _context: object) -> bool:
+def _execute_many(cursor: Any, statement: str, many: Sequence[Any], context: Any) -> bool:
     """One by one: psycopg's own way is a pipeline, one command from Postgres' point of view however long it is."""
+    rows = 0
     for parameters in many:
         cursor.execute(statement, parameters, prepare=True)
+        rows += cursor.rowcount
+    context._rowcount = rows  # what SQLAlchemy compares with the rows it meant; the cursor knows the last one's only
     return True
 
 

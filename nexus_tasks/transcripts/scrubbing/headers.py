@@ -17,7 +17,8 @@ def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
         (
             "authorization",
             rf"(?i:(?:proxy-)?authorization){quote}\s{{0,4}}[:=]\s{{0,4}}{quote}"
-            r"(?i:(?:bearer|basic|token|digest|negotiate|apikey|aws4-hmac-sha256)\s{1,4})?([^\s\"',;\\]{6,})",
+            r"(?i:(?:bearer|basic|token|digest|negotiate|apikey|aws4-hmac-sha256)\s{1,4})?"
+            r"(?!(?i:bearer|basic|token|digest|negotiate|apikey|aws4-hmac-sha256)\s)([^\s\"',;\\]{6,})",
         ),
         ("bearer token", r"(?i:bearer)\s{1,4}(?=[A-Za-z._~+/-]{0,200}[0-9])([A-Za-z0-9._~+/-]{16,}={0,2})"),
         ("basic credentials", r"\bBasic\s{1,4}(?=[A-Za-z0-9+/]{0,200}[0-9A-Z=])([A-Za-z0-9+/]{12,}={1,2})"),
