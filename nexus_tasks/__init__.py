@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nexus_tasks.tasks.derive_memory import derive_memory
     from nexus_tasks.tasks.digest_session import digest_session
     from nexus_tasks.tasks.embed_memories import embed_memories
+    from nexus_tasks.tasks.extract_session import extract_session
     from nexus_tasks.tasks.observe_session import observe_session
     from nexus_tasks.tasks.reflect_namespace import reflect_namespace
     from nexus_tasks.tasks.reflect_observations import reflect_observations
@@ -33,6 +34,7 @@ __all__ = [
     "derive_memory",
     "digest_session",
     "embed_memories",
+    "extract_session",
     "observe_session",
     "reflect_namespace",
     "reflect_observations",
@@ -48,6 +50,7 @@ _HOMES = {
     "derive_memory": "tasks.derive_memory",
     "digest_session": "tasks.digest_session",
     "embed_memories": "tasks.embed_memories",
+    "extract_session": "tasks.extract_session",
     "observe_session": "tasks.observe_session",
     "reflect_namespace": "tasks.reflect_namespace",
     "reflect_observations": "tasks.reflect_observations",

@@ -17,10 +17,21 @@ from nexus_tasks.cognition.context import Ask, Format, assemble, counted, render
 from nexus_tasks.cognition.search import search
 from nexus_tasks.errors import EmbeddedError, InvalidInput, NotFound, StorageUnavailable, faults
 from nexus_tasks.idempotency.result import JobResult
-from nexus_tasks.storage import memories, namespaces, observations, sessions
+from nexus_tasks.storage import extractions, memories, namespaces, observations, sessions, topics
 from nexus_tasks.storage import messages as turns
 from nexus_tasks.storage.searching.scope import Filter
-from nexus_tasks.tasks import buffered, digest_session, dream, forgetting, observing, operate, produce, transfer
+from nexus_tasks.tasks import (
+    buffered,
+    digest_session,
+    dream,
+    extract_session,
+    forgetting,
+    markdown,
+    observing,
+    operate,
+    produce,
+    transfer,
+)
 from nexus_tasks.tasks.errand import dry
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import LEVELS, ContextBlock, Message, Recalls, Receipt, check_name, check_namespace, to_utc
@@ -89,11 +100,16 @@ class Nexus:
                 to_observe = observing.note(tx, known, stored, observe)
                 ended = end and sessions.end(tx, sessions.get(tx, known.id, session_key))
                 flush = sessions.wanted_memories(tx, stored.session_id) if end else []
+                to_extract = extractions.again(tx, stored.session_id)
+                if end and (session := sessions.find(tx, known.id, session_key)):
+                    to_extract = extractions.want(tx, session, known_only=True) or to_extract
         except (StorageUnavailable, EmbeddedError):
             return buffered.keep(namespace, session_key, said, wanted, observe=observe, end=end)
         enqueued = produce.derivations(namespace, stored)
         if to_observe:
             enqueued += observing.ask(namespace, session_key)
+        if to_extract:
+            enqueued += extract_session.ask(namespace, session_key)
         if end:
             enqueued += produce.ended(namespace, session_key, flush, digest=ended)
         return Receipt(
@@ -131,7 +147,10 @@ class Nexus:
             session = sessions.get(tx, known.id, check_name("session_key", session_key), lock=True)
             ended = sessions.end(tx, session)
             flush = sessions.wanted_memories(tx, session.id)
+            to_extract = extractions.want(tx, session, known_only=True)
         produce.ended(namespace, session_key, flush, digest=ended)
+        if to_extract:
+            extract_session.ask(namespace, session_key)
         return produce.result(digest_session.request(namespace, session_key, "session_end")) if ended else None
 
     def digest(self, namespace: str, session_key: str, *, rebuild: bool = False) -> JobResult:
@@ -148,6 +167,21 @@ class Nexus:
             sessions.request_digest(tx, session, reason)
         return digest_session.digest_session.apply_async(
             kwargs={"namespace": namespace, "session_key": session_key, "reason": reason}
+        )
+
+    def extract(self, namespace: str, session_key: str) -> JobResult:
+        """Extract topics and facts from what a session has said since the last time, as after a coding agent's turn.
+
+        Few new messages wait for more, and so does a turn whose tools have not answered: see ``docs/extraction.md``.
+
+        Raises:
+            NotFound: there is no such namespace or session.
+        """
+        with runtime().database.transaction() as tx:
+            known = namespaces.get(tx, check_namespace(namespace))
+            extractions.want(tx, sessions.get(tx, known.id, check_name("session_key", session_key)))
+        return extract_session.extract_session.apply_async(
+            kwargs={"namespace": namespace, "session_key": session_key.strip()}
         )
 
     def undo(self, namespace: str, reflection: int | str) -> dict[str, Any]:
@@ -226,6 +260,23 @@ class Nexus:
             InvalidInput: the file is no export or cut off, or the namespace is not empty.
         """
         return transfer.import_(check_namespace(namespace), Path(path))
+
+    def export_markdown(self, namespace: str, folder: str | Path) -> dict[str, int]:
+        """Write the namespace's topics and facts to a folder: ``MEMORY.md``, a file per topic, ``facts.md``.
+
+        Raises:
+            NotFound: there is no such namespace.
+            InvalidInput: the folder cannot be written.
+        """
+        return markdown.export(check_namespace(namespace), Path(folder))
+
+    def import_markdown(self, namespace: str, folder: str | Path) -> dict[str, int]:
+        """Read the topics in a folder of Markdown, all of them or none; a topic of the same file name is replaced.
+
+        Raises:
+            InvalidInput: a file is no topic.
+        """
+        return markdown.import_(check_namespace(namespace), Path(folder))
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def search(
@@ -363,6 +414,28 @@ class Nexus:
                 "superseded": memories.superseded_by(tx, memory_id),
             }
 
+    def topics(self, namespace: str) -> list[dict[str, Any]]:
+        """The namespace's topics, those that changed last first, without their content."""
+        with runtime().database.transaction() as tx:
+            found = topics.every(tx, namespaces.get(tx, check_namespace(namespace)).id)
+            return [topics.summary(topic) for topic in found]
+
+    def topic(self, namespace: str, filename: str) -> dict[str, Any]:
+        """One topic with its content and the ids of the messages that it was written from.
+
+        Raises:
+            NotFound: the namespace has no such topic.
+        """
+        with runtime().database.transaction() as tx:
+            known = namespaces.get(tx, check_namespace(namespace))
+            found = topics.find(tx, known.id, filename)
+            if found is None:
+                raise NotFound(
+                    f"There is no topic {filename!r} here.", remedy="See `nexus topics list --namespace NS`."
+                )
+            sources = sorted(topics.sources(tx, [found.id]))
+            return topics.summary(found) | {"content": found.content, "sources": sources}
+
     def sessions(self, namespace: str) -> list[dict[str, Any]]:
         """The namespace's sessions, newest first."""
         with runtime().database.transaction() as tx:
@@ -487,11 +560,14 @@ class Nexus:
     aexport = _twin(export)
     aforget = _twin(forget)
     aimport_ = _twin(import_)
+    aexport_markdown = _twin(export_markdown)
+    aimport_markdown = _twin(import_markdown)
     aingest = _twin(ingest)
     aremember = _twin(remember)
     aend_session = _twin(end_session)
     adigest = _twin(digest)
     adream = _twin(dream)
+    aextract = _twin(extract)
     aundo = _twin(undo)
     adream_plans = _twin(dream_plans)
     asearch = _twin(search)
@@ -499,6 +575,8 @@ class Nexus:
     amemories = _twin(memories)
     amemory = _twin(memory)
     asessions = _twin(sessions)
+    atopics = _twin(topics)
+    atopic = _twin(topic)
     asession = _twin(session)
     anamespaces = _twin(namespaces)
     anamespace = _twin(namespace)

@@ -55,6 +55,8 @@ class Settings(BaseSettings):
     model_digest: str = Field("claude-haiku-5-5", description="Claude model that digests sessions")
     model_observe: str = Field("claude-haiku-5-5", description="Claude model that observes long conversations")
     model_condense: str = Field("claude-haiku-5-5", description="Claude model that condenses observation logs")
+    model_topics: str = Field("claude-haiku-5-5", description="Claude model that writes topics")
+    model_facts: str = Field("claude-haiku-5-5", description="Claude model that extracts facts after a turn")
     max_tokens_derive: int = Field(8_000, ge=256, description="longest answer of a derivation, tokens")
     max_tokens_reflect: int = Field(8_000, ge=256, description="longest answer of a reflection, tokens")
     max_tokens_digest: int = Field(4_000, ge=256, description="longest answer of a digest, tokens")
@@ -62,6 +64,8 @@ class Settings(BaseSettings):
     max_tokens_condense: int = Field(
         24_000, ge=256, description="longest condensed log, tokens; of a longer log the oldest part is condensed"
     )
+    max_tokens_topics: int = Field(12_000, ge=256, description="longest answer with topics, tokens")
+    max_tokens_facts: int = Field(4_000, ge=256, description="longest answer with facts after a turn, tokens")
     model_timeout: float = Field(120.0, gt=0, description="seconds one model call may take")
     anthropic_base_url: str | None = Field(None, description="another address for the Claude API (a gateway)")
     prices: dict[str, Price] = Field(
@@ -111,6 +115,11 @@ class Settings(BaseSettings):
     )
     digest_long_tokens: int = Field(1_800, ge=50, description="longest long digest")
     digest_chunk_tokens: int = Field(8_000, ge=500, description="a longer window is digested in chunks, then merged")
+
+    extract_batch_tokens: int = Field(12_000, ge=100, description="message tokens one extraction call takes along")
+    extract_shown_tokens: int = Field(
+        4_000, ge=0, description="tokens of existing topics shown whole to whoever writes topics, the nearest first"
+    )
 
     mcp_token: SecretStr | None = Field(None, description="what MCP clients must present over HTTP")
 

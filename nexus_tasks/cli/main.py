@@ -16,6 +16,7 @@ from nexus_tasks.cli import (
     digest,
     doctor,
     dream,
+    extract,
     forget,
     hook,
     ingest,
@@ -28,6 +29,7 @@ from nexus_tasks.cli import (
     sessions,
     stack,
     status,
+    topics,
     transfer,
     undo,
 )
@@ -71,6 +73,8 @@ app.add_typer(sessions.app, name="sessions")
 app.add_typer(namespaces.app, name="namespaces")
 app.command()(digest.digest)
 app.command()(dream.dream)
+app.command()(extract.extract)
+app.add_typer(topics.app, name="topics")
 app.command()(undo.undo)
 app.command()(forget.forget)
 app.command()(transfer.export)

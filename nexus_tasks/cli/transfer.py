@@ -1,4 +1,4 @@
-"""``nexus export`` and ``nexus import``: a namespace's memory as a file."""
+"""``nexus export`` and ``nexus import``: a namespace's memory as a file, or its topics as a folder of Markdown."""
 
 from __future__ import annotations
 
@@ -11,22 +11,56 @@ from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.options import Json, Namespace
 from nexus_tasks.cli.output import emit
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The file, one JSON document per line.")]
+File = Annotated[
+    Path | None, typer.Argument(metavar="FILE", help="The file, one JSON document per line.", show_default=False)
+]
+Folder = Annotated[
+    Path | None, typer.Option("--markdown", metavar="DIR", help="A folder of Markdown instead of a file: topics only.")
+]
 
 
-def export(file: File, namespace: Namespace, json: Json = False) -> None:
-    """Write all that a namespace remembers to a file, without loss; `nexus import` reads it."""
-    rows = connect().export(namespace, file)
+def export(namespace: Namespace, file: File = None, markdown: Folder = None, json: Json = False) -> None:
+    """Write all that a namespace remembers to a file, without loss; `nexus import` reads it.
+
+    With `--markdown` write its topics and facts to a folder, to be read: MEMORY.md, a file per topic, facts.md.
+    """
+    path = _one_of(file, markdown)
+    if markdown is not None:
+        counts = connect().export_markdown(namespace, path)
+        if json:
+            emit({"namespace": namespace, "folder": str(path)} | counts)
+        else:
+            print(f"{counts['topics']:,} topics and {counts['facts']:,} facts written to {path}.")
+        return
+    rows = connect().export(namespace, path)
     if json:
-        emit({"namespace": namespace, "file": str(file), "rows": rows})
+        emit({"namespace": namespace, "file": str(path), "rows": rows})
     else:
-        print(f"{sum(rows.values()):,} rows written to {file}, {rows.get('memories', 0):,} of them memories.")
+        print(f"{sum(rows.values()):,} rows written to {path}, {rows.get('memories', 0):,} of them memories.")
 
 
-def import_(file: File, namespace: Namespace, json: Json = False) -> None:
-    """Read an export into a new namespace. Vectors are made by a job afterwards."""
-    rows = connect().import_(namespace, file)
+def import_(namespace: Namespace, file: File = None, markdown: Folder = None, json: Json = False) -> None:
+    """Read an export into a new namespace. Vectors are made by a job afterwards.
+
+    With `--markdown` read the topics in a folder into any namespace; those of the same file name are replaced.
+    """
+    path = _one_of(file, markdown)
+    if markdown is not None:
+        counts = connect().import_markdown(namespace, path)
+        if json:
+            emit({"namespace": namespace, "folder": str(path)} | counts)
+        else:
+            print(f"{counts['topics']:,} topics read into {namespace}, {counts['changed']:,} of them new or changed.")
+        return
+    rows = connect().import_(namespace, path)
     if json:
-        emit({"namespace": namespace, "file": str(file), "rows": rows})
+        emit({"namespace": namespace, "file": str(path), "rows": rows})
     else:
         print(f"{sum(rows.values()):,} rows read into {namespace}, {rows.get('memories', 0):,} of them memories.")
+
+
+def _one_of(file: Path | None, folder: Path | None) -> Path:
+    path = file or folder
+    if path is None or (file and folder):
+        raise typer.BadParameter("give either FILE or --markdown DIR.")
+    return path

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import date, datetime
+from math import isfinite
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -239,4 +240,96 @@ class CondenseMaterial:
         return frozenset()
 
 
-Material = DeriveMaterial | ReflectMaterial | DigestMaterial | ObserveMaterial | CondenseMaterial
+# --- extract ----------------------------------------------------------------------------------------------------------
+TopicType = Literal["user", "feedback", "project", "reference"]
+
+
+class TopicFile(_Answer):
+    """A file of knowledge, new or changed. Names are checked by cognition: one that is refused costs no other."""
+
+    filename: str
+    name: str
+    description: str = Field(description="one line: what one finds in it")
+    type: TopicType
+    content: str
+
+
+class TopicFiles(_Answer):
+    """The answer of the topic extractor; an empty list is a good answer."""
+
+    topics: list[TopicFile]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownTopic:
+    """An existing topic as the model sees it: ``whole``, or only the beginning of its content."""
+
+    filename: str
+    name: str
+    description: str
+    type: str
+    content: str
+    whole: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicsMaterial:
+    """New messages of a session, the topics that there are, and the messages which those were written from."""
+
+    lines: tuple[Line, ...]
+    known: tuple[KnownTopic, ...]
+    known_from: frozenset[int]
+
+    @property
+    def rests_on(self) -> frozenset[int]:
+        """Every memory that the prompt shows, in its own words or in a topic's."""
+        return frozenset(line.id for line in self.lines) | self.known_from
+
+
+class SessionFact(_Answer):
+    """A fact about the session's user or their work. What is wrong with one is counted, and costs no other."""
+
+    category: str = Field(description="preference, project, pattern, decision or constraint")
+    confidence: float = Field(description="0 to 10")
+    content: str
+    sources: list[int]
+
+    @field_validator("confidence", mode="before")
+    @classmethod
+    def _a_number(cls, given: object) -> float:
+        # Out of range, and so rejected by itself. Neither Postgres nor JSON has a form for what is not finite.
+        try:
+            number = float(given)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            return -1.0
+        return number if isfinite(number) and not isinstance(given, bool) else -1.0
+
+
+class SessionFacts(_Answer):
+    """The answer of the fact extractor; an empty list is a good answer."""
+
+    facts: list[SessionFact]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionFactsMaterial:
+    """New messages of a session, and the name of its user."""
+
+    lines: tuple[Line, ...]
+    user: str
+
+    @property
+    def rests_on(self) -> frozenset[int]:
+        """Every memory that the prompt shows."""
+        return frozenset(line.id for line in self.lines)
+
+
+Material = (
+    DeriveMaterial
+    | ReflectMaterial
+    | DigestMaterial
+    | ObserveMaterial
+    | CondenseMaterial
+    | TopicsMaterial
+    | SessionFactsMaterial
+)

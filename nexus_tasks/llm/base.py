@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from nexus_tasks.llm.answers import Material
 
-Purpose = Literal["derive", "reflect", "digest", "observe", "condense"]
+Purpose = Literal["derive", "reflect", "digest", "observe", "condense", "topics", "facts"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 

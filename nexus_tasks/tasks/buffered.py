@@ -15,10 +15,10 @@ from typing import Any
 from nexus_tasks.buffer import Damage, Entry, Segment, SessionBuffer
 from nexus_tasks.errors import BufferError, InvalidInput
 from nexus_tasks.settings import get_settings
+from nexus_tasks.storage import extractions, namespaces, sessions
 from nexus_tasks.storage import messages as turns
-from nexus_tasks.storage import namespaces, sessions
 from nexus_tasks.storage.messages import Stored
-from nexus_tasks.tasks import hooked, observing, payloads, produce
+from nexus_tasks.tasks import extract_session, hooked, observing, payloads, produce
 from nexus_tasks.tasks.payloads import Call
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.transcripts import events
@@ -159,7 +159,7 @@ def _store_entries(segment: Segment, entries: Sequence[Entry], report: StoreRepo
     turn = hooked.read(_transcripts(), segment.start_id, of_hook)
     # A message that came after the end has opened the session again.
     ends = turn.ended if of_hook else bool(calls) and calls[-1].end
-    done, flush, digest, to_observe = list[Stored](), list[tuple[int, str]](), False, False
+    done, flush, digest, to_observe, to_extract = list[Stored](), list[tuple[int, str]](), False, False, False
     with runtime().database.transaction() as tx:
         known = namespaces.ensure(tx, namespace)
 
@@ -180,6 +180,13 @@ def _store_entries(segment: Segment, entries: Sequence[Entry], report: StoreRepo
         if ends and (session := sessions.find(tx, known.id, session_key)):
             digest = sessions.end(tx, session)
             flush = sessions.wanted_memories(tx, session.id)
+        session = sessions.find(tx, known.id, session_key)
+        if session:
+            # After the agent's turn; and when its tools had not answered then, with the next message.
+            wanted = turn.over_at > 0 or ends
+            to_extract = (wanted and extractions.want(tx, session, known_only=not of_hook)) or (
+                bool(done) and extractions.again(tx, session.id)
+            )
     hooked.note(_transcripts(), turn)
     for stored in done:
         report.stored += len(stored.memory_ids)
@@ -187,6 +194,8 @@ def _store_entries(segment: Segment, entries: Sequence[Entry], report: StoreRepo
         report.enqueued += produce.derivations(namespace, stored)
     if to_observe:
         report.enqueued += observing.ask(namespace, session_key)
+    if to_extract:
+        report.enqueued += extract_session.ask(namespace, session_key)
     if ends and session:
         report.enqueued += produce.ended(namespace, session_key, flush, digest=digest)
     return waiting

@@ -15,6 +15,7 @@ from nexus_tasks.storage import (
     derivations,
     dreams,
     embeddings,
+    extractions,
     namespaces,
     observations,
     perspectives,
@@ -28,6 +29,7 @@ from nexus_tasks.tasks import (
     digest_session,
     dream,
     embed_memories,
+    extract_session,
     follow_up,
     observe_session,
     reflect_observations,
@@ -48,7 +50,7 @@ class JobStorage:
         self.here = here
         # Where the next page of each begins.
         self._derivation = self._digest = self._dream = self._perspective = self._gap = 0
-        self._observe = self._reflect_log = self._batch = 0
+        self._observe = self._reflect_log = self._batch = self._extract = 0
 
     def dead_letter(self, claim: Claim, error: BaseException | None) -> None:
         """Commit the letters of a claim, and take the work out of the outbox."""
@@ -97,7 +99,7 @@ class JobStorage:
             return runs.outcome_of(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
 
     def wanted(self, limit: int) -> Sequence[Request]:
-        """The next page of wanted derivations, digests, reflections, vectors, observations, batches, dreams."""
+        """The next page of wanted derivations, digests, reflections, vectors, observations, batches, extractions."""
         settled = datetime.now(UTC) - _DIGEST_SETTLES
         with self.here.database.transaction() as tx:
             facts = derivations.page(tx, self._derivation, limit)
@@ -110,6 +112,7 @@ class JobStorage:
             unobserved = observations.wanted(tx, "observing", self._observe, limit)
             long_logs = observations.wanted(tx, "reflecting", self._reflect_log, limit)
             batched = batches.unattended(tx, self._batch, limit)
+            unextracted = extractions.wanted(tx, self._extract, limit)
         # A page that is not full was the last one: the next look starts over.
         self._derivation = facts[-1][0] if len(facts) == limit else 0
         self._digest = digests[-1][0] if len(digests) == limit else 0
@@ -119,6 +122,7 @@ class JobStorage:
         self._observe = unobserved[-1][0] if len(unobserved) == limit else 0
         self._reflect_log = long_logs[-1][0] if len(long_logs) == limit else 0
         self._batch = batched[-1][0] if len(batched) == limit else 0
+        self._extract = unextracted[-1][0] if len(unextracted) == limit else 0
         return [
             *(derive_memory.request(namespace, memory, observer) for _, namespace, memory, observer in facts),
             *(digest_session.request(namespace, key, "session_end") for _, namespace, key in digests),
@@ -128,6 +132,7 @@ class JobStorage:
             *(observe_session.request(namespace, key) for _, namespace, key in unobserved),
             *(reflect_observations.request(namespace, key) for _, namespace, key in long_logs),
             *(submit_batch.request(namespace) for _, namespace in batched),
+            *(extract_session.request(namespace, key) for _, namespace, key in unextracted),
         ]
 
     def cap(self, namespace: str) -> int:
@@ -177,3 +182,5 @@ def mark(tx: Transaction, namespace_id: int, kind: str, args: object, *, dead: b
         observations.mark(tx, namespace_id, named["session_key"], "observing", dead=dead)
     elif kind == "reflect_observations":
         observations.mark(tx, namespace_id, named["session_key"], "reflecting", dead=dead)
+    elif kind == "extract_session":
+        extractions.mark(tx, namespace_id, named["session_key"], dead=dead)

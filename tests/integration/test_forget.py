@@ -91,6 +91,9 @@ def test_every_table_is_erased_from_or_holds_no_words() -> None:
         "observation_logs",
         "observation_chunks",
         "observation_reflections",
+        "extractions",
+        "topics",
+        "topic_sources",
     }
     assert tables == erased | WORDLESS
 

@@ -23,6 +23,10 @@ def default_answer(call: Call) -> Any:
         return digest(call)
     if call.purpose == "reflect":
         return {"relations": [], "insights": []}
+    if call.purpose == "topics":
+        return topics(call)
+    if call.purpose == "facts":
+        return facts(call)
     return smallest(call.schema, call.schema.get("$defs", {}))
 
 
@@ -56,6 +60,21 @@ def digest(call: Call) -> Any:
     text = "\n".join(call.parts)
     said = " ".join(line["text"] for line in TOLD.finditer(text)) or " ".join(text.split())
     return {"short": said[:200].strip() or "Nothing was said.", "long": said[:800].strip() or "Nothing was said."}
+
+
+def topics(call: Call) -> Any:
+    """One topic with a line for everything that was said."""
+    said = [f"- {line['author']} said: {line['text']}" for line in LINE.finditer("\n".join(call.parts))]
+    topic = {"filename": "conversation.md", "name": "Conversation", "description": "What was said.", "type": "project"}
+    return {"topics": [{**topic, "content": "\n".join(said)}] if said else []}
+
+
+def facts(call: Call) -> Any:
+    """A fact per message of a user."""
+    lines = [line for line in LINE.finditer("\n".join(call.parts)) if line["role"] is None]
+    said = [(f"{line['author']} said: {line['text']}"[:LONGEST_CONTENT].rstrip(), int(line["id"])) for line in lines]
+    fields = {"category": "project", "confidence": 8}
+    return {"facts": [{**fields, "content": content, "sources": [source]} for content, source in said]}
 
 
 def smallest(schema: dict[str, Any], definitions: dict[str, Any]) -> Any:

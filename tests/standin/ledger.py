@@ -18,6 +18,8 @@ PURPOSES = (
     ("short", "digest"),
     ("days", "observe"),
     ("condensed", "condense"),
+    ("topics", "topics"),
+    ("facts", "facts"),
 )
 
 
@@ -42,7 +44,7 @@ class Call:
 
     @cached_property
     def purpose(self) -> str:
-        """``derive``, ``reflect``, ``digest``, ``observe``, ``condense`` or ``other``, by the schema's properties."""
+        """``derive``, ``digest``, ``topics`` …, or ``other``, by the schema's properties."""
         properties = self.schema.get("properties", {})
         return next((purpose for name, purpose in PURPOSES if name in properties), "other")
 

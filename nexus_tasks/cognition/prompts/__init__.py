@@ -16,7 +16,7 @@ from nexus_tasks.llm.answers import Line
 from nexus_tasks.llm.base import Purpose
 from nexus_tasks.types import to_utc
 
-_CLOSING = re.compile(r"</(?=\s*(?:transcript|facts|previous|notes|observation-log)\b)", re.IGNORECASE)
+_CLOSING = re.compile(r"</(?=\s*(?:transcript|facts|previous|notes|observation-log|topics|topic)\b)", re.IGNORECASE)
 
 
 @lru_cache

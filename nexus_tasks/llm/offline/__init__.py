@@ -10,10 +10,19 @@ import time
 
 from pydantic import BaseModel
 
-from nexus_tasks.llm.answers import CondenseMaterial, DeriveMaterial, Material, ObserveMaterial, ReflectMaterial
+from nexus_tasks.llm.answers import (
+    CondenseMaterial,
+    DeriveMaterial,
+    Material,
+    ObserveMaterial,
+    ReflectMaterial,
+    SessionFactsMaterial,
+    TopicsMaterial,
+)
 from nexus_tasks.llm.base import AnswerT, Completion, Purpose, Request, Usage
 from nexus_tasks.llm.offline.derive import derive
 from nexus_tasks.llm.offline.digest import digest
+from nexus_tasks.llm.offline.extract import facts, topics
 from nexus_tasks.llm.offline.observe import condense, observe
 from nexus_tasks.llm.offline.reflect import reflect
 
@@ -55,4 +64,8 @@ def _answer(material: Material) -> BaseModel:
         return observe(material)
     if isinstance(material, CondenseMaterial):
         return condense(material)
+    if isinstance(material, TopicsMaterial):
+        return topics(material)
+    if isinstance(material, SessionFactsMaterial):
+        return facts(material)
     return digest(material)

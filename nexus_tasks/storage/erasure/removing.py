@@ -24,6 +24,7 @@ from sqlalchemy.orm import aliased
 
 from nexus_tasks.storage import batches, observations
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.erasure import topics
 from nexus_tasks.storage.erasure.falling import Falling
 from nexus_tasks.storage.models import (
     Base,
@@ -54,6 +55,7 @@ def remove(tx: Transaction, namespace_id: int, falling: Falling) -> Counts:
     gone += _traces(tx, namespace_id, falling)
     _weaken(tx, falling)
     _revive(tx, ids)
+    gone += +Counts(topics=topics.remove(tx, namespace_id, falling.memories.values(), falling.again))
     for model, column in ((Evidence, Evidence.memory_id), (Evidence, Evidence.source_id)):
         gone += _delete(tx, model, column.in_(ids))
     gone += _delete(tx, Embedding, Embedding.memory_id.in_(ids))

@@ -14,6 +14,7 @@ from nexus_tasks.storage.models.perspectives import PerspectiveRow
 from nexus_tasks.storage.models.reflections import ReflectionChange, ReflectionRow
 from nexus_tasks.storage.models.searching import CommonWord, Posting, SearchTotal
 from nexus_tasks.storage.models.sessions import Session
+from nexus_tasks.storage.models.topics import Extraction, Topic, TopicSource
 
 __all__ = [
     "Base",
@@ -27,6 +28,7 @@ __all__ = [
     "Embedding",
     "EmbeddingGap",
     "Evidence",
+    "Extraction",
     "JobRun",
     "Memory",
     "MessageBatch",
@@ -43,4 +45,6 @@ __all__ = [
     "SearchTotal",
     "Session",
     "SessionDigest",
+    "Topic",
+    "TopicSource",
 ]

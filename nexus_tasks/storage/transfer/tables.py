@@ -7,6 +7,7 @@ from nexus_tasks.storage.models import (
     Derivation,
     DigestRequest,
     Evidence,
+    Extraction,
     Memory,
     ObservationChunk,
     ObservationLog,
@@ -16,6 +17,8 @@ from nexus_tasks.storage.models import (
     ReflectionRow,
     Session,
     SessionDigest,
+    Topic,
+    TopicSource,
 )
 
 FORMAT, VERSION = "nexus-tasks memory", 1
@@ -33,6 +36,9 @@ TABLES: tuple[type[Base], ...] = (
     ObservationLog,
     ObservationChunk,
     ObservationReflection,
+    Extraction,
+    Topic,
+    TopicSource,
 )
 
 # What stays behind. Vectors and what search keeps are made anew; jobs, dead letters and the bill belong to the

@@ -1,0 +1,40 @@
+"""``nexus topics``: what was extracted, as files of knowledge."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from nexus_tasks.cli.connect import connect
+from nexus_tasks.cli.options import Json, Namespace
+from nexus_tasks.cli.output import emit, hint
+
+app = typer.Typer(help="Read topics.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(namespace: Namespace, json: Json = False) -> None:
+    """List topics, those that changed last first."""
+    found = connect().topics(namespace)
+    if json:
+        emit({"namespace": namespace, "topics": found})
+        return
+    for topic in found:
+        print(f"{topic['filename']}  [{topic['type']}]  {topic['description']}")
+    if not found:
+        hint("No topics yet. They are written after a coding agent's turn, and by `nexus extract SESSION`.")
+
+
+@app.command()
+def show(
+    filename: Annotated[str, typer.Argument(metavar="FILENAME", help="The topic's file name.")],
+    namespace: Namespace,
+    json: Json = False,
+) -> None:
+    """Show a topic."""
+    found = connect().topic(namespace, filename)
+    if json:
+        emit({"namespace": namespace} | found)
+    else:
+        print(found["content"])

@@ -1,0 +1,95 @@
+"""Facts of a session: what the model is asked, and which of its answers become memories."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from sqlalchemy import func, select
+
+from nexus_tasks.cognition import prompts
+from nexus_tasks.cognition.echo import is_echo
+from nexus_tasks.cognition.extraction.batch import Batch
+from nexus_tasks.cognition.extraction.topics import one_line
+from nexus_tasks.llm.answers import SessionFacts, SessionFactsMaterial
+from nexus_tasks.llm.base import Request
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.facts import Draft
+from nexus_tasks.storage.models import Memory
+
+CATEGORIES = ("preference", "project", "pattern", "decision", "constraint")
+# What models have called these instead, after "user", "project" and the like before it and an ending behind it.
+_ALIASES = {
+    **{name: name for name in CATEGORIES},
+    **dict.fromkeys(("preferences", "like", "likes", "style"), "preference"),
+    **dict.fromkeys(("projects", "context", "work"), "project"),
+    **dict.fromkeys(("patterns", "habit", "habits", "workflow", "behavior", "behaviour", "practice"), "pattern"),
+    **dict.fromkeys(("decisions", "choice", "choices"), "decision"),
+    **dict.fromkeys(("constraints", "requirement", "requirements", "rule", "rules", "limit", "limits"), "constraint"),
+}
+_AFFIX = re.compile(r"^(?:user|users|project|technical|coding|session)(?=.)|(?<=.)(?:fact|facts|info|item)$")
+LONGEST = 500  # characters of a fact
+
+
+def user_of(tx: Transaction, session_id: int) -> str | None:
+    """The session's user: who wrote most of its ``user`` messages, of two the first; ``None`` when nobody did."""
+    said = (
+        select(Memory.author)
+        .where(Memory.session_id == session_id, Memory.level == "raw", Memory.role == "user")
+        .group_by(Memory.author)
+        .order_by(func.count().desc(), func.min(Memory.seq))
+    )
+    return tx.scalar(said.limit(1))
+
+
+def ask_about(session_key: str, batch: Batch, user: str) -> Request[SessionFacts]:
+    """The question about a batch."""
+    return Request(
+        purpose="facts",
+        instructions=prompts.instructions("facts"),
+        transcript=prompts.transcript(batch.lines),
+        question=f"The user of session {session_key} is {user}.",
+        answer=SessionFacts,
+        material=SessionFactsMaterial(lines=batch.lines, user=user),
+        shared=False,
+    )
+
+
+def category_of(given: str) -> str | None:
+    """The category that ``given`` means (``user_preference``, ``Project Fact``, …); ``None`` when it is none."""
+    word = re.sub(r"[^a-z]", "", given.casefold())
+    while word not in _ALIASES and (shorter := _AFFIX.sub("", word, count=1)) != word:
+        word = shorter
+    return _ALIASES.get(word)
+
+
+def drafts(answer: SessionFacts, batch: Batch, user: str, made_by: str) -> tuple[list[Draft], int]:
+    """The facts that can be kept, and how many were rejected: for category, confidence, citations, or emptiness."""
+    when = {line.id: line.occurred_at for line in batch.lines}
+    kept = list[Draft]()
+    for fact in answer.facts:
+        category, content = category_of(fact.category), one_line(fact.content, LONGEST)
+        sources = sorted(set(fact.sources))
+        if category is None or not 0 <= fact.confidence <= 10 or not content or is_echo(content):
+            continue
+        if not sources or not all(source in when for source in sources):
+            continue
+        kept.append(
+            Draft(
+                subject=user,
+                content=content,
+                category=category,
+                confidence=fact.confidence / 10,
+                labels=(),
+                sources=tuple(sources),
+                valid_from=min(when[source] for source in sources),
+                session_id=batch.session_id,
+                made_by=made_by,
+            )
+        )
+    return kept, len(answer.facts) - len(kept)
+
+
+def contents(kept: Sequence[Draft]) -> list[str]:
+    """The wordings, to be embedded."""
+    return [draft.content for draft in kept]

@@ -1,0 +1,112 @@
+"""Topics and facts as Markdown, and topics read back from it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, get_args
+
+from nexus_tasks.cognition.extraction.filenames import checked
+from nexus_tasks.cognition.extraction.topics import LONGEST_DESCRIPTION, LONGEST_NAME, one_line
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.llm.answers import TopicType
+from nexus_tasks.storage.models import Topic
+from nexus_tasks.storage.topics import Draft
+from nexus_tasks.text import shorten
+from nexus_tasks.types import clean_text, to_utc
+
+INDEX, FACTS = "MEMORY.md", "facts.md"
+MOST_LINES, LONGEST_LINE = 200, 150  # of the index: lines, and characters of each
+TYPES: tuple[str, ...] = get_args(TopicType)
+_FIELD = re.compile(r"(name|description|type):[ \t]*(.*)")
+
+
+def index(topics: Sequence[Topic]) -> str:
+    """``MEMORY.md``: a line per topic, given with those first that changed last; the oldest drop out, with a note."""
+    lines = [_line(topic) for topic in topics]
+    if len(lines) > MOST_LINES:
+        left = len(lines) - (MOST_LINES - 1)
+        lines = [*lines[: MOST_LINES - 1], f"({left:,} older topics are not listed here; their files are.)"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _line(topic: Topic) -> str:
+    room = LONGEST_LINE - len(f"- []({topic.filename})")
+    name = shorten(re.sub(r"[\[\]]", "", topic.name), room)
+    line = f"- [{name}]({topic.filename})"
+    return shorten(f"{line} - {topic.description}", LONGEST_LINE) if len(line) + 10 < LONGEST_LINE else line
+
+
+def file(topic: Topic) -> str:
+    """A topic's file: what it is as frontmatter, then its content."""
+    head = [f"{field}: {json.dumps(getattr(topic, field), ensure_ascii=False)}" for field in ("name", "description")]
+    return "\n".join(("---", *head, f"type: {topic.type}", "---", "", topic.content, ""))
+
+
+def read(filename: str, text: str) -> Draft:
+    """The topic in a file, as :func:`file` writes it or as somebody has written it by hand.
+
+    Raises:
+        InvalidInput: the name can be no topic's, or the type is none, or nothing is in it.
+    """
+    name = checked(filename)
+    if name is None:
+        raise InvalidInput(f"{filename!r} cannot be the name of a topic's file.")
+    fields, content = _parted(clean_text(text))
+    if not content:
+        raise InvalidInput(f"{filename} has no content.")
+    kind = fields.get("type", "reference")
+    if kind not in TYPES:
+        raise InvalidInput(f"{filename} is of type {kind!r}, which is none of {', '.join(TYPES)}.")
+    first = content.splitlines()[0].lstrip("# -*")
+    return Draft(
+        filename=name,
+        name=one_line(fields.get("name", ""), LONGEST_NAME) or name.removesuffix(".md"),
+        description=one_line(fields.get("description", first), LONGEST_DESCRIPTION),
+        type=kind,
+        content=content,
+        made_by="import",
+    )
+
+
+def _parted(text: str) -> tuple[dict[str, str], str]:
+    lines = text.removeprefix("\ufeff").splitlines()
+    if not lines or lines[0].rstrip() != "---":
+        return {}, text.strip()
+    end = next((n for n, line in enumerate(lines[1:], start=1) if line.rstrip() == "---"), None)
+    if end is None:
+        return {}, text.strip()
+    found = (_FIELD.fullmatch(line.strip()) for line in lines[1:end])
+    return {match[1]: _plain(match[2]) for match in found if match}, "\n".join(lines[end + 1 :]).strip()
+
+
+def _plain(value: str) -> str:
+    if value.startswith('"'):
+        try:
+            return str(json.loads(value))
+        except ValueError:
+            return value.strip('"')
+    return value.strip("'")
+
+
+def facts(found: Sequence[Mapping[str, Any]]) -> str:
+    """``facts.md``: facts by date (the newest first), category and confidence; each once, whoever holds it."""
+    once = {(fact["subject"], fact["content"]): fact for fact in reversed(found)}.values()
+    ordered = sorted(once, key=lambda fact: (fact["category"] or "", -fact["confidence"], fact["id"]))
+    ordered.sort(key=_date, reverse=True)
+    lines = []
+    for date, of_day in groupby(ordered, key=_date):
+        lines.append(f"## {date}\n")
+        lines += [
+            f"- {fact['category']} ({fact['confidence']:.2f}), {fact['subject']}: {' '.join(fact['content'].split())}"
+            f" [m{fact['id']}]"
+            for fact in of_day
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _date(fact: Mapping[str, Any]) -> str:
+    return f"{to_utc(fact['occurred_at']):%Y-%m-%d}"

@@ -1,0 +1,132 @@
+"""extract_session: both extractors over what is new in a session, batch after batch, each committed on its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from nexus_tasks.cognition.embed import vectors_of
+from nexus_tasks.cognition.extraction import facts, topics, turn
+from nexus_tasks.cognition.extraction.batch import Batch, following
+from nexus_tasks.cognition.mind import GAVE_UP, Errand, Mind, ask
+from nexus_tasks.errors import Erased, InvalidAnswer, JobError, Permanent
+from nexus_tasks.settings import Settings
+from nexus_tasks.storage import embeddings, extractions, ledger, memories, messages, perspectives, sessions
+from nexus_tasks.storage import facts as stored_facts
+from nexus_tasks.storage import topics as stored_topics
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.types import JobOutcome
+
+MOST_BATCHES = 20  # per run; the rest is another run's
+RECENT = 200  # messages in which an unanswered tool call is looked for
+
+Tally = Counter[str]
+
+
+def extract(mind: Mind, errand: Errand, session_key: str, observers: Sequence[str]) -> tuple[JobOutcome, bool]:
+    """Extract from a session; returns the outcome, and whether there is more than one run does.
+
+    An extractor whose answer fails leaves its cursor, and does not keep the other from its work.
+
+    Raises:
+        InvalidAnswer, Permanent: an extractor got no answer that is worth anything.
+        Erased: what the model was shown is gone; tried again.
+    """
+    done, failed = Tally(), dict[extractions.Extractor, JobError]()
+    while True:
+        with mind.database.transaction() as tx:
+            batch = _next(tx, mind.settings, errand, session_key, failed)
+            if failed and not isinstance(batch, Batch):
+                break
+            if isinstance(batch, JobOutcome):
+                status = "completed" if done["batches"] and batch.status == "skipped" else batch.status
+                return errand.commit(tx, JobOutcome(status=status, details={**_counts(done), **batch.details})), False
+            if done["batches"] >= MOST_BATCHES:
+                return errand.commit(tx, JobOutcome(status="completed", details=_counts(done))), True
+        try:
+            work = _topics if batch.extractor == "topics" else _facts
+            done += work(mind, errand, session_key, batch, observers)
+            done["batches"] += 1
+        except (InvalidAnswer, Permanent) as error:
+            failed[batch.extractor] = error
+    raise next(iter(failed.values()))
+
+
+def _counts(done: Tally) -> dict[str, int]:
+    return {name: done[name] for name in ("topics", "facts", "rejected")}
+
+
+def _next(
+    tx: Transaction, settings: Settings, errand: Errand, session_key: str, without: Collection[extractions.Extractor]
+) -> Batch | JobOutcome:
+    # Locked: between this look and the note that nothing is to do nobody stores a message.
+    session = sessions.find(tx, errand.namespace_id, session_key, lock=True)
+    if session is None:
+        return JobOutcome(status="gone")
+    row = extractions.find(tx, session.id, lock=True)
+    if row is None:
+        extractions.want(tx, session)
+        row = extractions.find(tx, session.id, lock=True)
+        assert row is not None
+    if row.state == "dead":
+        return GAVE_UP
+    if turn.unanswered(messages.window(tx, session.id, 0, messages.NEWEST, limit=RECENT)):
+        extractions.settle(tx, row, "held")
+        return JobOutcome(status="skipped", details={"why": "a tool has not answered yet"})
+    for extractor in ("topics", "facts"):
+        if extractor not in without:
+            found = following(tx, session, row, extractor, settings.extract_batch_tokens)
+            if found is not None:
+                return found
+    if not without:
+        extractions.settle(tx, row, "idle")
+    reach = {"topics_through": row.topics_through_seq, "facts_through": row.facts_through_seq}
+    return JobOutcome(status="skipped", details=reach)
+
+
+def _topics(mind: Mind, errand: Errand, session_key: str, batch: Batch, _observers: Sequence[str]) -> Tally:
+    drafts, rejected = list[stored_topics.Draft](), 0
+    if batch.lines:
+        with mind.database.transaction() as tx:
+            shown = mind.settings.extract_shown_tokens
+            request, seen = topics.ask_about(tx, errand.namespace_id, session_key, batch, shown)
+        answer = ask(mind, errand, request)
+        drafts, rejected = topics.drafts(answer, batch, seen, mind.model.model_for("topics"))
+    with mind.database.transaction() as tx:
+        if not _move(tx, errand, batch, rejected):
+            return Tally()
+        changed = stored_topics.keep(tx, errand.namespace_id, drafts)
+    return Tally(topics=changed, rejected=rejected)
+
+
+def _facts(mind: Mind, errand: Errand, session_key: str, batch: Batch, observers: Sequence[str]) -> Tally:
+    drafts, rejected = list[stored_facts.Draft](), 0
+    with mind.database.transaction() as tx:
+        user = facts.user_of(tx, batch.session_id)
+    if user and batch.lines:
+        answer = ask(mind, errand, facts.ask_about(session_key, batch, user))
+        drafts, rejected = facts.drafts(answer, batch, user, mind.model.model_for("facts"))
+    vectors = vectors_of(mind.embedder, facts.contents(drafts))
+    new = 0
+    with mind.database.transaction() as tx:
+        if not _move(tx, errand, batch, rejected):
+            return Tally()
+        for observer in sorted(set(observers)):
+            held = perspectives.locked(tx, errand.namespace_id, observer, [draft.subject for draft in drafts])
+            kept = stored_facts.keep(tx, held, drafts)
+            worded = {one.id: one.content for one in kept if one.kept is not stored_facts.Kept.REINFORCED}
+            embeddings.store(tx, errand.namespace_id, mind.embedder.name, worded, vectors)
+            new += sum(one.kept is stored_facts.Kept.NEW for one in kept)
+    return Tally(facts=new, rejected=rejected)
+
+
+def _move(tx: Transaction, errand: Errand, batch: Batch, rejected: int) -> bool:
+    """Move the cursor past what was parsed, in the transaction that stores it; ``False``: somebody else has."""
+    errand.still_mine()
+    if not memories.hold(tx, errand.rests_on):
+        raise Erased
+    if errand.asked:
+        ledger.use_up(tx, errand.namespace_id, errand.asked)
+        errand.asked.clear()
+    errand.rests_on.clear()
+    return extractions.advance(tx, batch.seen, batch.extractor, batch.through, rejected)

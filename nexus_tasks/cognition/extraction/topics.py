@@ -1,0 +1,108 @@
+"""Topics: what the model is asked, and which of the files that it answers are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nexus_tasks.cognition import prompts
+from nexus_tasks.cognition.extraction.batch import Batch
+from nexus_tasks.cognition.extraction.filenames import checked
+from nexus_tasks.llm.answers import KnownTopic, Line, TopicFiles, TopicsMaterial
+from nexus_tasks.llm.base import Request
+from nexus_tasks.storage import topics
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Topic
+from nexus_tasks.storage.topics import Draft
+from nexus_tasks.text import content_words, estimate_tokens, shorten
+from nexus_tasks.types import clean_text
+
+MOST_KNOWN = 200  # topics in the manifest, those that changed last: as many as the index has
+SHOWN_LINES = 3  # of a topic that is not shown whole
+LONGEST_NAME, LONGEST_DESCRIPTION, LONGEST_CONTENT = 80, 200, 20_000  # characters
+
+Seen = dict[str, int]  # filename → the revision that the model was shown whole
+
+
+def ask_about(
+    tx: Transaction, namespace_id: int, session_key: str, batch: Batch, shown_tokens: int
+) -> tuple[Request[TopicFiles], Seen]:
+    """The question about a batch, beside a manifest of the topics that there are."""
+    there = topics.every(tx, namespace_id)[:MOST_KNOWN]
+    whole = _whole(there, batch.lines, shown_tokens)
+    known = tuple(_known(topic, whole=topic.id in whole) for topic in there)
+    request = Request(
+        purpose="topics",
+        instructions=prompts.instructions("topics"),
+        transcript=f"{_manifest(known)}\n{prompts.transcript(batch.lines)}",
+        question=f"Write the topics that these messages of the session {session_key} add or change.",
+        answer=TopicFiles,
+        material=TopicsMaterial(
+            lines=batch.lines,
+            known=known,
+            known_from=frozenset(topics.sources(tx, [topic.id for topic in there])),
+        ),
+        shared=False,
+    )
+    return request, {topic.filename: topic.revision for topic in there if topic.id in whole}
+
+
+def drafts(answer: TopicFiles, batch: Batch, seen: Seen, made_by: str) -> tuple[list[Draft], int]:
+    """The files that can be kept, and how many were rejected: for their names, or because nothing is in them."""
+    kept = list[Draft]()
+    for file in answer.topics:
+        filename = checked(file.filename.strip())
+        content = clean_text(file.content).strip()
+        if filename is None or not content:
+            continue
+        kept.append(
+            Draft(
+                filename=filename,
+                name=one_line(file.name, LONGEST_NAME) or filename.removesuffix(".md"),
+                description=one_line(file.description, LONGEST_DESCRIPTION),
+                type=file.type,
+                content=content if len(content) <= LONGEST_CONTENT else content[: LONGEST_CONTENT - 1] + "…",
+                made_by=made_by,
+                seen=seen.get(filename, 0),
+                sources=tuple(line.id for line in batch.lines),
+            )
+        )
+    return kept, len(answer.topics) - len(kept)
+
+
+def one_line(text: str, most: int) -> str:
+    """``text`` without line breaks and control characters, at most so many characters of it."""
+    return shorten(" ".join(clean_text(text).split()), most)
+
+
+def _whole(there: Sequence[Topic], lines: Sequence[Line], budget: int) -> set[int]:
+    """Ids of the topics to be shown whole: short ones, and as many as fit of those whose words the messages say."""
+    said = {word for line in lines for word in content_words(line.content)}
+    found = {topic.id for topic in there if len(topic.content.splitlines()) <= SHOWN_LINES}
+    long = [topic for topic in there if topic.id not in found]
+    for topic in sorted(long, key=lambda topic: -len(said & set(content_words(f"{topic.name} {topic.content}")))):
+        budget -= estimate_tokens(topic.content)
+        if budget < 0:
+            break
+        found.add(topic.id)
+    return found
+
+
+def _known(topic: Topic, *, whole: bool) -> KnownTopic:
+    content = topic.content if whole else "\n".join(topic.content.splitlines()[:SHOWN_LINES])
+    return KnownTopic(
+        filename=topic.filename,
+        name=topic.name,
+        description=topic.description,
+        type=topic.type,
+        content=content,
+        whole=whole,
+    )
+
+
+def _manifest(known: Sequence[KnownTopic]) -> str:
+    shown = [
+        f'<topic filename="{one.filename}" type="{one.type}" shown="{"whole" if one.whole else "beginning"}">\n'
+        f"{prompts.inert(f'{one.name}: {one.description}')}\n{prompts.inert(one.content)}\n</topic>"
+        for one in known
+    ]
+    return "\n".join(("<topics>", *(shown or ["none"]), "</topics>"))

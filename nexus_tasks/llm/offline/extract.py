@@ -1,0 +1,88 @@
+"""Extraction after a turn: statements of the users, put into a topic each by what they are about, or into facts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nexus_tasks.llm.answers import (
+    KnownTopic,
+    Line,
+    SessionFact,
+    SessionFacts,
+    SessionFactsMaterial,
+    TopicFile,
+    TopicFiles,
+    TopicsMaterial,
+    TopicType,
+)
+from nexus_tasks.llm.offline.statements import is_statement, spoken, strength
+from nexus_tasks.text import fold, shorten
+from nexus_tasks.types import to_utc
+
+LONGEST = 300  # characters of a line
+# The first that is found names the category.
+_CATEGORIES = tuple(
+    (category, re.compile(rf"\b(?:{words})\b", re.IGNORECASE))
+    for category, words in (
+        ("constraint", r"must(?: not)?|never|deadline|not allowed|forbidden|has to|have to|allergic|at most|only"),
+        ("decision", r"decided|agreed|we(?: will|['’]ll)|chose|settled on|going with|instead of|no longer"),
+        ("preference", r"prefer\w*|favou?rite|love|like|hate|enjoy|rather|please use"),
+        ("pattern", r"always|usually|every|whenever|each time|normally"),
+        ("project", r"project|deploy\w*|release\w*|shop|service|server|team|repository|version|we|our"),
+    )
+)
+_TOPICS: dict[str, tuple[str, str, str, TopicType]] = {
+    "constraint": ("feedback.md", "Feedback", "How the user wants the work done", "feedback"),
+    "decision": ("decisions.md", "Decisions", "What was decided, and when", "project"),
+    "project": ("project.md", "Project", "What is known of the project", "project"),
+    "user": ("user.md", "User", "Who the user is, and what they like", "user"),
+}
+
+
+def topics(material: TopicsMaterial) -> TopicFiles:
+    """A dated line per statement that is new, in the topic that it belongs to."""
+    known = {one.filename: one for one in material.known}
+    added: dict[str, list[str]] = {}
+    for line, sentence in _statements(material.lines):
+        category = _category(sentence)
+        place = category if category in _TOPICS else "user"
+        added.setdefault(place, []).append(f"- {sentence} ({line.author}, {to_utc(line.occurred_at):%Y-%m-%d})")
+    return TopicFiles(topics=[_topic(place, lines, known) for place, lines in sorted(added.items())])
+
+
+def _topic(place: str, lines: list[str], known: dict[str, KnownTopic]) -> TopicFile:
+    filename, name, description, kind = _TOPICS[place]
+    there = known.get(filename)
+    if there:
+        name, description = there.name, there.description
+        before = there.content.splitlines()
+        lines = [*(before if there.whole else ()), *(line for line in lines if line not in before)]
+    fields = {"filename": filename, "name": name, "description": description, "content": "\n".join(lines)}
+    return TopicFile(type=kind, **fields)
+
+
+def facts(material: SessionFactsMaterial) -> SessionFacts:
+    """The statements of the session's user that have a category, sure of them as far as they are plain."""
+    mine = tuple(line for line in material.lines if line.author == material.user)
+    found = [
+        SessionFact(category=category, confidence=7 + strength(sentence) * 0.5, content=sentence, sources=[line.id])
+        for line, sentence in _statements(mine)
+        if (category := _category(sentence))
+    ]
+    return SessionFacts(facts=found)
+
+
+def _statements(lines: tuple[Line, ...]) -> Iterator[tuple[Line, str]]:
+    seen: set[str] = set()
+    for line in lines:
+        pieces = spoken(line.content) if line.role == "user" else []
+        for piece in pieces:
+            sentence = shorten(" ".join(piece.split()), LONGEST)
+            if is_statement(sentence, alone=len(pieces) == 1) and fold(sentence) not in seen:
+                seen.add(fold(sentence))
+                yield line, sentence
+
+
+def _category(sentence: str) -> str:
+    return next((category for category, pattern in _CATEGORIES if pattern.search(sentence)), "")

@@ -1,0 +1,73 @@
+"""A namespace's topics and facts as a folder of Markdown, and topics read back from one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nexus_tasks.cognition.extraction import markdown
+from nexus_tasks.cognition.extraction.filenames import checked
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.storage import memories, namespaces, topics
+from nexus_tasks.storage.searching.scope import Filter
+from nexus_tasks.tasks.runtime import runtime
+
+MOST_FACTS = 100_000
+LARGEST = 1_000_000  # bytes of a topic's file
+
+
+def export(namespace: str, folder: Path) -> dict[str, int]:
+    """Write ``MEMORY.md``, a file per topic and ``facts.md`` to ``folder``, made as needed; returns how many of what.
+
+    Files of the same names are replaced, others left alone.
+
+    Raises:
+        NotFound: there is no such namespace.
+        InvalidInput: the folder cannot be written.
+    """
+    with runtime().database.transaction() as tx:
+        known = namespaces.get(tx, namespace)
+        every = topics.every(tx, known.id)
+        wanted = Filter(namespace_id=known.id, levels=("explicit",))
+        facts = [memories.summary(row) for row in memories.every(tx, wanted, MOST_FACTS)]
+        files = {topic.filename: markdown.file(topic) for topic in every}
+        files |= {markdown.INDEX: markdown.index(every), markdown.FACTS: markdown.facts(facts)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot be written: {error.strerror}.") from error
+    return {"topics": len(every), "facts": len(facts)}
+
+
+def import_(namespace: str, folder: Path) -> dict[str, int]:
+    """Store the topics in ``folder``: new ones, and those whose file has changed; all of them or none.
+
+    ``MEMORY.md``, ``facts.md`` and what is no ``.md`` file are left out.
+
+    Raises:
+        InvalidInput: a file is no topic, or cannot be read.
+    """
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".md" and not _ours(path.name))
+        drafts = [markdown.read(path.name, _text(path)) for path in paths]
+    except OSError as error:
+        raise InvalidInput(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
+    with runtime().database.transaction() as tx:
+        known = namespaces.ensure(tx, namespace)
+        return {"topics": len(drafts), "changed": topics.replace(tx, known.id, drafts)}
+
+
+def _ours(name: str) -> bool:
+    return name.casefold() in (markdown.INDEX.casefold(), markdown.FACTS)
+
+
+def _text(path: Path) -> str:
+    if checked(path.name) is not None and (not path.is_file() or path.is_symlink()):
+        raise InvalidInput(f"{path} is no plain file.")
+    if path.stat().st_size > LARGEST:
+        raise InvalidInput(f"{path} has more than {LARGEST:,} bytes.")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path} is no text in UTF-8.") from None

@@ -1,0 +1,362 @@
+"""Extraction after a turn: gates, cursors, what is skipped, and that nothing stalls or repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from nexus_tasks import Nexus
+from nexus_tasks.celery import app
+from nexus_tasks.idempotency.binding import binding
+from nexus_tasks.idempotency.sweep import Sweeper
+from tests.deployment import Deployment
+from tests.integration.inline import NAMESPACE, facts, pending, say, time_passes, waiting, work
+from tests.standin import Call, StandIn
+
+KIND = "extract_session"
+
+
+def turns(count: int, start: int = 1) -> list[dict[str, Any]]:
+    """Messages of ann that say a thing each, with ids."""
+    return [
+        {"content": f"Thing {n} is on shelf {n}.", "author": "ann", "id": f"t{n}"} for n in range(start, start + count)
+    ]
+
+
+def tool(call_id: str, name: str = "Bash", **given: Any) -> dict[str, Any]:
+    call = {"id": call_id, "name": name, "input": given}
+    return {"role": "assistant", "content": f"Uses {name}.", "tool_calls": [call], "id": f"call-{call_id}"}
+
+
+def result(call_id: str) -> dict[str, Any]:
+    return {"role": "tool", "author": "tool", "content": "Done.", "tool_calls": [{"result_of": call_id}], "id": call_id}
+
+
+def extract() -> list[dict[str, Any]]:
+    """Ask for an extraction of the session ``chat`` and run it; the outcomes."""
+    Nexus().extract(NAMESPACE, "chat")
+    return work(KIND)
+
+
+def topic(content: str, filename: str = "things.md", **fields: Any) -> dict[str, Any]:
+    made = {"filename": filename, "name": "Things", "description": "Where.", "type": "project", "content": content}
+    return made | fields
+
+
+def fact(content: str, *sources: int, category: str = "project", confidence: Any = 8) -> dict[str, Any]:
+    return {"category": category, "confidence": confidence, "content": content, "sources": list(sources)}
+
+
+def asked(standin: StandIn, purpose: str) -> list[Call]:
+    return [call for call in standin.counters.requests if call.purpose == purpose]
+
+
+def cursors(here: Deployment) -> tuple[int, int, str]:
+    [row] = here.sql("SELECT topics_through_seq, facts_through_seq, state FROM extractions")
+    return row  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def ours(claude: Callable[..., Deployment]) -> Deployment:
+    return claude()
+
+
+# --- gates and cursors ------------------------------------------------------------------------------------------------
+def test_the_gates_open_at_four_messages_and_at_twenty(ours: Deployment, standin: StandIn) -> None:
+    say(*turns(3))
+    assert [one["status"] for one in extract()] == ["skipped"]
+    assert (standin.counters.calls, cursors(ours)) == (0, (0, 0, "idle"))
+    say(*turns(1, 4))
+    assert [one["status"] for one in extract()] == ["completed"]
+    assert cursors(ours) == (4, 0, "idle")
+    say(*turns(15, 5))
+    extract()
+    assert cursors(ours) == (19, 0, "idle")
+    say(*turns(1, 20))
+    extract()
+    assert cursors(ours) == (19, 20, "idle")
+    assert [len(asked(standin, purpose)) for purpose in ("topics", "facts")] == [2, 1]
+
+
+def test_after_the_first_time_facts_wait_for_three_calls_or_twenty_messages(ours: Deployment) -> None:
+    say(*turns(20))
+    extract()
+    say(*turns(19, 21))
+    extract()
+    assert cursors(ours)[1] == 20
+    say(*turns(1, 40))
+    extract()
+    assert cursors(ours)[1] == 40
+    say(tool("a"), result("a"), tool("b"), result("b"))
+    extract()
+    assert cursors(ours)[1] == 40
+    say(tool("c"), result("c"))
+    extract()
+    assert cursors(ours)[1] == 46
+
+
+def test_each_message_is_shown_once_to_each_extractor(ours: Deployment, standin: StandIn) -> None:
+    for start in range(1, 60, 10):
+        say(*turns(10, start))
+        extract()
+    for purpose in ("topics", "facts"):
+        shown = "\n".join(call.parts[0].partition("</topics>")[2] or call.parts[0] for call in asked(standin, purpose))
+        assert [n for n in range(1, 41) if shown.count(f"Thing {n} is") != 1] == []
+    assert cursors(ours)[0] == 60
+
+
+def test_a_long_session_is_read_in_batches(claude: Callable[..., Deployment], standin: StandIn) -> None:
+    here = claude(NEXUS_EXTRACT_BATCH_TOKENS="100")
+    say(*turns(50))
+    extract()
+    assert cursors(here)[0] >= 47
+    calls = asked(standin, "topics")
+    assert len(calls) > 2
+    assert all(call.text.count(" is on shelf ") < 30 for call in calls)
+    kept = Nexus().topic(NAMESPACE, "conversation.md")["content"]
+    assert [n for n in range(1, 47) if f"Thing {n} is" not in kept] == []
+
+
+def test_a_conversation_compacted_between_two_extractions_neither_stalls_nor_repeats(
+    ours: Deployment, standin: StandIn
+) -> None:
+    """The agent's own list becomes shorter, and begins anew; what is stored keeps its numbers."""
+    ids = say(*turns(30))
+    extract()
+    assert cursors(ours) == (30, 30, "idle")
+    for gone in ids[:25]:
+        Nexus().forget(NAMESPACE, memory_id=gone)
+    ours.sql("UPDATE extractions SET topics_through_seq = 30, facts_through_seq = 30, state = 'idle'")
+    standin.counters.requests.clear()
+    say(*turns(5, 26), *turns(4, 31))  # told again after the compaction: the last ones, then new ones
+    extract()
+    [call] = asked(standin, "topics")
+    assert [n for n in range(1, 40) if f"Thing {n} is" in call.parts[0].partition("</topics>")[2]] == [31, 32, 33, 34]
+    assert cursors(ours) == (34, 30, "idle")
+
+
+@pytest.mark.parametrize("bad", ["invalid", "refused"])
+def test_a_failed_answer_leaves_the_cursor_of_its_extractor_only(ours: Deployment, standin: StandIn, bad: str) -> None:
+    say(*turns(20))
+    if bad == "invalid":
+        standin.answer("topics", lambda _: {"topics": [{"filename": "x.md"}]})
+    else:
+        standin.answer("topics", lambda _: "no JSON at all")
+    extract()
+    assert cursors(ours) == (0, 20, "wanted")
+    assert Nexus().topics(NAMESPACE) == []
+    assert len(facts()) == 20
+    standin.answer("topics", lambda _: {"topics": [topic("- All things.")]})
+    time_passes(ours)
+    assert [one["status"] for one in work(KIND)] == ["completed"]
+    assert cursors(ours) == (20, 20, "idle")
+    assert len(asked(standin, "facts")) == 1
+
+
+def test_one_that_keeps_failing_is_a_dead_letter_and_a_retry_goes_on(ours: Deployment, standin: StandIn) -> None:
+    say(*turns(4))
+    standin.answer("topics", lambda _: {"topics": [{"filename": "x.md"}]})
+    extract()
+    for _ in range(6):
+        time_passes(ours)
+        work(KIND)
+    assert cursors(ours) == (0, 0, "dead")
+    [letter] = [one for one in Nexus().jobs(namespace=NAMESPACE, status="dead") if one["kind"] == KIND]
+    standin.answer("topics", lambda _: {"topics": [topic("- All things.")]})
+    Nexus().retry_job(letter["job_id"])
+    work(KIND)
+    assert cursors(ours) == (4, 0, "idle")
+
+
+def test_what_is_wanted_survives_a_flush_of_redis(ours: Deployment) -> None:
+    say(*turns(4))
+    Nexus().extract(NAMESPACE, "chat")
+    ours.flush()
+    assert pending() == []
+    Sweeper(app, binding()).reconcile()
+    assert [one["status"] for one in work(KIND)] == ["completed"]
+    assert cursors(ours) == (4, 0, "idle")
+
+
+def test_a_request_during_a_run_becomes_one_rerun(ours: Deployment, standin: StandIn) -> None:
+    say(*turns(4))
+
+    def meanwhile(_: Call) -> Any:
+        if len(asked(standin, "topics")) == 1:
+            say(*turns(4, 5))
+            for _ in range(3):
+                Nexus().extract(NAMESPACE, "chat")
+        return {"topics": []}
+
+    standin.answer("topics", meanwhile)
+    extract()
+    assert cursors(ours)[0] == 8
+    assert [claim for claim in [*pending(), *waiting()] if claim.kind == KIND] == []
+
+
+# --- what is left out -------------------------------------------------------------------------------------------------
+def test_while_a_tool_has_not_answered_nothing_is_read_and_the_next_message_asks_again(ours: Deployment) -> None:
+    say(*turns(4), tool("a", command="make test"))
+    assert [one["details"] for one in extract()] == [
+        {"topics": 0, "facts": 0, "rejected": 0, "why": "a tool has not answered yet"}
+    ]
+    assert cursors(ours) == (0, 0, "held")
+    say(result("a"))
+    assert cursors(ours)[2] == "wanted"
+    work(KIND)
+    assert cursors(ours) == (6, 0, "idle")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        tool("w", "Write", file_path="/home/ann/.claude/projects/shop/memory/shelves.md"),
+        tool("w", "Edit", file_path="C:\\Users\\ann\\.claude\\memory\\shelves.md"),
+        tool("w", "mcp__nexus__remember", text="Thing 2 is on shelf 2."),
+        tool("w", "Bash", command="cd shop && nexus remember 'Thing 2 is on shelf 2.'"),
+    ],
+    ids=["write", "edit", "remember", "command"],
+)
+def test_memory_that_the_agent_wrote_skips_only_its_own_messages(
+    ours: Deployment, standin: StandIn, call: dict[str, Any]
+) -> None:
+    said = {**call, "content": "Noting the shelves."}
+    say(*turns(2), said, {**result("w"), "content": "Shelves noted."}, *turns(2, 3))
+    extract()
+    [asked_] = asked(standin, "topics")
+    assert [n for n in range(1, 5) if f"Thing {n} is" in asked_.text] == [1, 2, 3, 4]
+    assert "Noting the shelves" not in asked_.text
+    assert "Shelves noted" not in asked_.text
+    assert cursors(ours)[0] == 6
+
+
+def test_edits_elsewhere_are_no_memory(ours: Deployment, standin: StandIn) -> None:
+    say(*turns(2), tool("e", "Edit", file_path="src/memory/cache.py"), result("e"))
+    extract()
+    assert "Uses Edit." in asked(standin, "topics")[0].text
+    assert cursors(ours)[0] == 4
+
+
+# --- what is stored ---------------------------------------------------------------------------------------------------
+def test_facts_are_memories_of_every_observer_about_the_user(ours: Deployment, standin: StandIn) -> None:
+    Nexus().create_namespace(NAMESPACE, observers=["assistant", "coach"])
+    ids = say(*turns(20), {"role": "assistant", "content": "Noted."})
+    answered = [
+        fact("Ann keeps things on shelves", ids[0], ids[1], category="user_preference", confidence=9),
+        fact("The shop moves in May", ids[2], category="Project Fact", confidence="7"),
+        fact("An unknown category", ids[0], category="weather"),
+        fact("Too sure", ids[0], confidence=11),
+        fact("Not a number", ids[0], confidence="high"),
+        fact("No source", 10**9),
+        fact(" ", ids[0]),
+    ]
+    standin.answer("facts", lambda _: {"facts": answered})
+    [done] = extract()
+    assert done["details"] == {"topics": 1, "facts": 4, "rejected": 5, "topics_through": 21, "facts_through": 21}
+    assert ours.sql("SELECT rejected FROM extractions") == [(5,)]
+    kept = {(one["observer"], one["content"], one["category"], one["confidence"]) for one in facts()}
+    assert kept == {
+        (observer, content, category, confidence)
+        for observer in ("assistant", "coach")
+        for content, category, confidence in (
+            ("Ann keeps things on shelves", "preference", 0.9),
+            ("The shop moves in May", "project", 0.7),
+        )
+    }
+    assert {one["subject"] for one in facts()} == {"ann"}
+    evidence = Nexus().memory(NAMESPACE, facts()[0]["id"])["evidence"]
+    assert [edge["id"] for edge in evidence] == ids[:2]
+    say(*turns(20, 21))
+    standin.answer("facts", lambda _: {"facts": [fact("ann keeps the things on shelves!", ids[-1] + 1)]})
+    extract()
+    assert len(facts()) == 4
+    assert {one["times_reinforced"] for one in facts() if "shelves" in one["content"]} >= {1}
+
+
+def known(call: Call) -> str:
+    return call.parts[0].partition("<transcript>")[0]
+
+
+@pytest.mark.usefixtures("ours")
+def test_topics_are_updated_not_duplicated(standin: StandIn) -> None:
+    answers: list[Sequence[dict[str, Any]]] = [
+        [topic("- one\n- two\n- three\n- four")],
+        [topic("- one\n- three, now elsewhere\n- five", description="Where things are.")],
+    ]
+    standin.answer("topics", lambda _: {"topics": answers[len(asked(standin, "topics")) - 1]})
+    say(*turns(4))
+    extract()
+    assert "none" in known(asked(standin, "topics")[0])
+    say(*turns(4, 5))
+    extract()
+    shown = known(asked(standin, "topics")[1])
+    assert 'filename="things.md" type="project" shown="whole"' in shown
+    assert "- four" in shown
+    [only] = Nexus().topics(NAMESPACE)
+    found = Nexus().topic(NAMESPACE, "things.md")
+    assert (only["description"], found["content"]) == ("Where things are.", "- one\n- three, now elsewhere\n- five")
+    assert len(found["sources"]) == 8
+
+
+def test_to_a_topic_that_was_not_shown_whole_lines_are_added(
+    claude: Callable[..., Deployment], standin: StandIn
+) -> None:
+    claude(NEXUS_EXTRACT_SHOWN_TOKENS="0")
+    answers = [[topic("- one\n- two\n- three\n- four")], [topic("- two\n- five")]]
+    standin.answer("topics", lambda _: {"topics": answers[len(asked(standin, "topics")) - 1]})
+    say(*turns(4))
+    extract()
+    say(*turns(4, 5))
+    extract()
+    shown = known(asked(standin, "topics")[1])
+    assert 'shown="beginning"' in shown
+    assert ("- three" in shown, "- four" in shown) == (True, False)
+    assert Nexus().topic(NAMESPACE, "things.md")["content"] == "- one\n- two\n- three\n- four\n- five"
+
+
+def test_what_another_session_has_added_meanwhile_is_not_overwritten(ours: Deployment, standin: StandIn) -> None:
+    from nexus_tasks.storage import topics
+    from nexus_tasks.tasks.runtime import runtime
+
+    standin.answer("topics", lambda _: {"topics": [topic("- one\n- two")]})
+    say(*turns(4))
+    extract()
+
+    def answered(_: Call) -> Any:
+        space = runtime().namespace(NAMESPACE)
+        assert space is not None
+        made = {"filename": "things.md", "name": "Things", "description": "Where.", "type": "project", "made_by": "x"}
+        with runtime().database.transaction() as tx:
+            topics.keep(tx, space.id, [topics.Draft(content="- of another", **made)])
+        return {"topics": [topic("- one\n- three")]}
+
+    standin.answer("topics", answered)
+    say(*turns(4, 5))
+    extract()
+    assert Nexus().topic(NAMESPACE, "things.md")["content"] == "- one\n- two\n- of another\n- three"
+    assert cursors(ours)[0] == 8
+
+
+def test_hostile_filenames_are_rejected_and_counted(ours: Deployment, standin: StandIn) -> None:
+    names = [
+        "../../etc/passwd",
+        "a/b.md",
+        "a\\b.md",
+        "CON",
+        "nul.md",
+        "MEMORY.md",
+        ".bashrc",
+        "",
+        "x" * 200,
+        "naïve.md",
+        "a\nb",
+    ]
+    made = [topic("- x", name) for name in names] + [topic("- fine", "Deploy-Days")]
+    standin.answer("topics", lambda _: {"topics": made})
+    say(*turns(4))
+    [done] = extract()
+    assert (done["details"]["topics"], done["details"]["rejected"]) == (1, len(names))
+    assert [one["filename"] for one in Nexus().topics(NAMESPACE)] == ["deploy-days.md"]
+    assert cursors(ours)[0] == 4
