@@ -199,9 +199,8 @@ def test_a_request_during_a_run_becomes_one_rerun(ours: Deployment, standin: Sta
 # --- what is left out -------------------------------------------------------------------------------------------------
 def test_while_a_tool_has_not_answered_nothing_is_read_and_the_next_message_asks_again(ours: Deployment) -> None:
     say(*turns(4), tool("a", command="make test"))
-    assert [one["details"] for one in extract()] == [
-        {"topics": 0, "facts": 0, "rejected": 0, "why": "a tool has not answered yet"}
-    ]
+    [done] = extract()
+    assert (done["status"], done["why"]) == ("skipped", "a tool has not answered yet")
     assert cursors(ours) == (0, 0, "held")
     say(result("a"))
     assert cursors(ours)[2] == "wanted"
@@ -254,7 +253,8 @@ def test_facts_are_memories_of_every_observer_about_the_user(ours: Deployment, s
     ]
     standin.answer("facts", lambda _: {"facts": answered})
     [done] = extract()
-    assert done["details"] == {"topics": 1, "facts": 4, "rejected": 5, "topics_through": 21, "facts_through": 21}
+    assert [done[name] for name in ("topics", "facts", "rejected")] == [1, 4, 5]
+    assert cursors(ours)[:2] == (21, 21)
     assert ours.sql("SELECT rejected FROM extractions") == [(5,)]
     kept = {(one["observer"], one["content"], one["category"], one["confidence"]) for one in facts()}
     assert kept == {
@@ -357,6 +357,6 @@ def test_hostile_filenames_are_rejected_and_counted(ours: Deployment, standin: S
     standin.answer("topics", lambda _: {"topics": made})
     say(*turns(4))
     [done] = extract()
-    assert (done["details"]["topics"], done["details"]["rejected"]) == (1, len(names))
+    assert (done["topics"], done["rejected"]) == (1, len(names))
     assert [one["filename"] for one in Nexus().topics(NAMESPACE)] == ["deploy-days.md"]
     assert cursors(ours)[0] == 4

@@ -27,7 +27,8 @@ _ALIASES = {
     **dict.fromkeys(("decisions", "choice", "choices"), "decision"),
     **dict.fromkeys(("constraints", "requirement", "requirements", "rule", "rules", "limit", "limits"), "constraint"),
 }
-_AFFIX = re.compile(r"^(?:user|users|project|technical|coding|session)(?=.)|(?<=.)(?:fact|facts|info|item)$")
+_BEFORE = re.compile(r"^(?:users?|project|technical|coding|session)")
+_BEHIND = re.compile(r"(?:facts?|info|item)$")
 LONGEST = 500  # characters of a fact
 
 
@@ -58,9 +59,8 @@ def ask_about(session_key: str, batch: Batch, user: str) -> Request[SessionFacts
 def category_of(given: str) -> str | None:
     """The category that ``given`` means (``user_preference``, ``Project Fact``, …); ``None`` when it is none."""
     word = re.sub(r"[^a-z]", "", given.casefold())
-    while word not in _ALIASES and (shorter := _AFFIX.sub("", word, count=1)) != word:
-        word = shorter
-    return _ALIASES.get(word)
+    forms = (word, _BEHIND.sub("", word), _BEFORE.sub("", word), _BEFORE.sub("", _BEHIND.sub("", word)))
+    return next((_ALIASES[form] for form in forms if form in _ALIASES), None)
 
 
 def drafts(answer: SessionFacts, batch: Batch, user: str, made_by: str) -> tuple[list[Draft], int]:
