@@ -63,8 +63,10 @@ def digest(call: Call) -> Any:
 
 
 def topics(call: Call) -> Any:
-    """One topic with a line for everything that was said."""
-    said = [f"- {line['author']} said: {line['text']}" for line in LINE.finditer("\n".join(call.parts))]
+    """One topic with a line for everything that was said, behind what it says already."""
+    known, _, told = "\n".join(call.parts).partition("</topics>")
+    said = re.findall(r"^- .*$", known, re.M)
+    said += [f"- {line['author']} said: {line['text']}" for line in LINE.finditer(told)]
     topic = {"filename": "conversation.md", "name": "Conversation", "description": "What was said.", "type": "project"}
     return {"topics": [{**topic, "content": "\n".join(said)}] if said else []}
 
