@@ -7,6 +7,8 @@ import os
 import threading
 import time
 
+from celery.worker import state
+
 from nexus_tasks.idempotency.binding import binding
 
 log = logging.getLogger(__name__)
@@ -14,7 +16,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY = 1.0  # seconds
 # A message is held back this long, then given up: a worker that shuts down waits for what it has taken. Its claim stays
 # pending, and the sweep sends another one once storage answers.
-HOLD_SECONDS = 60.0
+HOLD_SECONDS = 20.0
 
 _away = threading.Event()
 _looking = threading.Lock()
@@ -46,13 +48,18 @@ def over() -> bool:
 
 
 def outlasted() -> bool:
-    """Wait for the end of an outage, if there is one; ``False`` when it lasts too long."""
+    """Wait for the end of an outage, if there is one; ``False`` when it lasts too long, or the worker shuts down."""
     until = time.monotonic() + HOLD_SECONDS
     while not over():
-        if time.monotonic() >= until:
+        if time.monotonic() >= until or _shuts_down():
             return False
         time.sleep(LOOK_EVERY / 2)
     return True
+
+
+def _shuts_down() -> bool:
+    """Whether this worker was told to. The children of a prefork pool do not hear of it: they hold on to the end."""
+    return state.should_stop is not None and state.should_stop is not False  # an exit code, which may be 0
 
 
 def _begin_in_child() -> None:

@@ -139,8 +139,9 @@ def _failed(task: JobTask, run: Run, error: BaseException) -> JobOutcome:
     bound, lead = binding(), run.lead
     if isinstance(error, StorageUnavailable):
         outage.note()
+    now = _now()
     decisions = {
-        claim.key: decide(error, claim, now=time.time(), max_attempts=bound.max_attempts, retry_for=bound.retry_for)
+        claim.key: decide(error, claim, now=now, max_attempts=bound.max_attempts, retry_for=bound.retry_for)
         for claim in run.claims
     }
     dying = [claim for claim in run.claims if decisions[claim.key].dead]
@@ -150,6 +151,14 @@ def _failed(task: JobTask, run: Run, error: BaseException) -> JobOutcome:
     if dying and _buried(task, dying, error, run.delivery):
         return JobOutcome(status="dead", job_id=lead.job_id)
     return JobOutcome(status="superseded", job_id=lead.job_id, details={"waits": str(error)})
+
+
+def _now() -> float:
+    """The time of Redis, by which claims note since when they fail; this machine's clock may be wrong by days."""
+    try:
+        return binding().claims.now()
+    except QueueUnavailable:
+        return time.time()
 
 
 def _wait(task: JobTask, claims: Sequence[Claim], decision: Decision, error: BaseException) -> None:
