@@ -13,6 +13,7 @@ from nexus_tasks import Nexus
 from nexus_tasks.cli.main import app
 from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.errors import InvalidInput
+from nexus_tasks.idempotency.result import JobResult
 from nexus_tasks.storage import namespaces, observations, sessions
 from nexus_tasks.tasks import observing
 from nexus_tasks.tasks.runtime import runtime
@@ -144,6 +145,48 @@ def test_a_read_never_fails_because_observation_did() -> None:
     assert "gave up" in block.notes[0]
     assert len(block.sections[-1].ids) == 60
     assert "observing gave up" in nexus("status", "--namespace", NAMESPACE)
+
+
+@pytest.mark.long
+def test_a_reader_beyond_the_bound_waits_for_the_worker(
+    deploy: Callable[..., Deployment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observing, "LONGEST_WAIT", 120.0)  # the machine may be busy; the worker comes as it can
+    background_off = {"NEXUS_OBSERVATION_BUFFER_TOKENS": "0"}  # nobody asks but the reader that waits
+    here = deploy(**SMALL | background_off | {"NEXUS_REFLECTION_BLOCK_AFTER_TOKENS": "3000"})
+    say(*map(turn, range(60)), observe=True)
+    assert standing()["chunks"] == 0
+    here.worker()
+    block = read()
+    assert block.notes == ()
+    assert "number 0 is" in block.text
+    assert standing()["generation"] >= 1
+    assert standing()["tail_tokens"] < 400
+
+
+def test_a_reader_without_a_worker_is_served_the_longer_context(
+    small: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits once, for as long as it may; those after it do not wait in vain, too."""
+    asked: list[float] = []
+    monkeypatch.setattr(observing, "LONGEST_WAIT", 0.2)
+    monkeypatch.setattr(observing, "AFTER_WAITING_IN_VAIN", 3_600.0)
+    wait = JobResult.wait
+
+    def waits(job: JobResult, timeout: float) -> Any:
+        asked.append(timeout)
+        return wait(job, timeout)
+
+    monkeypatch.setattr(JobResult, "wait", waits)
+    say(*map(turn, range(60)), observe=True)
+    first = read()
+    assert len(asked) == 1
+    assert 0.0 <= asked[0] <= 0.2
+    assert "behind" in first.notes[0]
+    assert len(first.sections[-1].ids) == 60
+    assert read().notes == first.notes
+    assert len(asked) == 1
+    assert small.sql("SELECT count(*) FROM observation_chunks") == [(0,)]
 
 
 def test_a_reader_that_waits_gets_larger_batches(small: Deployment) -> None:
