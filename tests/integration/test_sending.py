@@ -119,6 +119,16 @@ def test_nobody_waits_for_a_lock_for_ever(here: Deployment) -> None:
         database.dispose()
 
 
+@pytest.mark.usefixtures("here")
+def test_a_transaction_that_stands_still_is_ended_within_a_lease() -> None:
+    """Postgres keeps the time; that it does is not tried here."""
+    with runtime().database.transaction() as tx:
+        allowed = tx.scalar(
+            text("SELECT extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval)")
+        )
+        assert 0 < allowed < runtime().settings.lease_seconds
+
+
 def test_many_rows_at_once_are_written_all_the_same(here: Deployment) -> None:
     database = Database(here.database_url)
     with database.transaction() as tx:
