@@ -548,9 +548,13 @@ class ClaimsMachine(RuleBasedStateMachine):
     # No sum of these is near a lease, a grace or a wait: the few milliseconds that a step takes decide nothing.
     @rule(seconds=st.sampled_from([3.1, 11.0, 61.7, 703.0, 1_003.0]))
     def time_passes(self, seconds: float) -> None:
-        """Make it exactly so much later than after the last step, however long that step took."""
+        """Make it exactly so much later than after the last step, however long that step took.
+
+        Never earlier: where the steps took longer than the time that was to pass, what is published next would be older
+        than what was published before.
+        """
         self.later += seconds
-        shift = round(self.later - (self.claims.now() - self.started) - self.shifted, 3)
+        shift = max(round(self.later - (self.claims.now() - self.started) - self.shifted, 3), 0.0)
         self.shifted += shift
         self.bench.jump(shift)
         for queue in self.queues.values():
