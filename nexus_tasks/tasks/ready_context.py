@@ -7,10 +7,11 @@ import logging
 from sqlalchemy import func, select
 
 from nexus_tasks.cognition.context import Ask, assemble
+from nexus_tasks.cognition.extraction import markdown
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.storage import namespaces
+from nexus_tasks.storage import namespaces, topics
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Memory
+from nexus_tasks.storage.models import Memory, Topic
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.transcripts import ready
 from nexus_tasks.types import check_namespace
@@ -18,8 +19,9 @@ from nexus_tasks.types import check_namespace
 log = logging.getLogger(__name__)
 
 _HEADING = "What nexus remembers about this project from earlier sessions. Each line cites the memory it rests on."
+_TOPICS = "## Topics (each is read with `nexus topics show FILENAME`)"
 _MOST_NAMESPACES = 200  # of an embedded database, the newest of which have a file before anybody asks
-_written: dict[tuple[str, str], tuple[int, ...]] = {}  # what there was when a file was last written
+_written: dict[tuple[str, str], tuple[int | None, ...]] = {}  # what there was when a file was last written
 
 
 def refresh(*also: str) -> int:
@@ -54,8 +56,12 @@ def _refresh(tx: Transaction, home: str, name: str) -> bool:
     if known is None:
         return False
     newest = select(func.coalesce(func.max(Memory.id), 0), func.count(Memory.valid_to))
-    standing = tx.execute(newest.where(Memory.namespace_id == known.id)).one()
-    if _written.get((home, name)) == tuple(standing):
+    written = select(func.count(Topic.id), func.coalesce(func.sum(Topic.revision), 0), func.max(Topic.id))
+    standing = (
+        *tx.execute(newest.where(Memory.namespace_id == known.id)).one(),
+        *tx.execute(written.where(Topic.namespace_id == known.id)).one(),
+    )
+    if _written.get((home, name)) == standing:
         return False
     budget = runtime().settings.hook_context_tokens
     ask = Ask(
@@ -68,10 +74,15 @@ def _refresh(tx: Transaction, home: str, name: str) -> bool:
         max_tokens=max(budget - len(_HEADING) // 4 - 2, 1),
     )
     text = assemble(tx, runtime().embedder, ask).text.strip()
+    text = f"{_HEADING}\n\n{text}" if text else ""
+    index = markdown.index(topics.every(tx, known.id)).strip()
+    with_index = f"{text}\n\n{_TOPICS}\n{index}".strip()
+    if index and len(with_index) <= 4 * budget:
+        text = with_index
     try:
-        ready.put(home, name, f"{_HEADING}\n\n{text}" if text else "")
+        ready.put(home, name, text)
     except OSError as error:
         log.warning("The context of %s could not be kept ready: %s", name, error.strerror)
         return False
-    _written[home, name] = tuple(standing)
+    _written[home, name] = standing
     return True

@@ -127,6 +127,7 @@ def test_every_job_run_twice_changes_no_row(here: Deployment, seed: int) -> None
     statuses |= settle(here, todo)
     effective = {kind for kind, status in statuses if status == "completed"}
     assert effective >= {"derive_memory", "digest_session", "finish_dream", "reflect_namespace", "reflect_perspective"}
+    assert "extract_session" in effective
     before = dump(here, "job_runs")
     luck.shuffle(todo)
     for job in todo + todo[::-1]:

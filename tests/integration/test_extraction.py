@@ -13,6 +13,7 @@ from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.sweep import Sweeper
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, facts, pending, say, time_passes, waiting, work
+from tests.integration.test_forget import traces
 from tests.standin import Call, StandIn
 
 KIND = "extract_session"
@@ -268,11 +269,11 @@ def test_facts_are_memories_of_every_observer_about_the_user(ours: Deployment, s
     assert {one["subject"] for one in facts()} == {"ann"}
     evidence = Nexus().memory(NAMESPACE, facts()[0]["id"])["evidence"]
     assert [edge["id"] for edge in evidence] == ids[:2]
-    say(*turns(20, 21))
-    standin.answer("facts", lambda _: {"facts": [fact("ann keeps the things on shelves!", ids[-1] + 1)]})
+    later = say(*turns(20, 21))[-1]
+    standin.answer("facts", lambda _: {"facts": [fact("ann keeps the things on shelves!", later)]})
     extract()
     assert len(facts()) == 4
-    assert {one["times_reinforced"] for one in facts() if "shelves" in one["content"]} >= {1}
+    assert {one["times_reinforced"] for one in facts() if "shelves" in one["content"]} == {2}
 
 
 def known(call: Call) -> str:
@@ -360,3 +361,62 @@ def test_hostile_filenames_are_rejected_and_counted(ours: Deployment, standin: S
     assert (done["topics"], done["rejected"]) == (1, len(names))
     assert [one["filename"] for one in Nexus().topics(NAMESPACE)] == ["deploy-days.md"]
     assert cursors(ours)[0] == 4
+
+
+# --- erasure ----------------------------------------------------------------------------------------------------------
+SECRET = "zanzibarium"
+
+
+def test_nothing_of_an_erased_message_is_left_in_topics(ours: Deployment, standin: StandIn) -> None:
+    """A topic that rests on it goes and is written anew; one that was written since with a word of it goes too."""
+    target, *_ = say({"content": f"The code is {SECRET}.", "author": "ann"}, *turns(3))
+    standin.answer("topics", lambda _: {"topics": [topic(f"- {SECRET}", f"{SECRET}.md")]})
+    extract()
+    say(*turns(4, 10), session="other")
+    answered = [topic(f"- Also {SECRET}", "leaked.md"), topic("- Thing 10", "clean.md")]
+    standin.answer("topics", lambda _: {"topics": answered})
+    Nexus().extract(NAMESPACE, "other")
+    work(KIND)
+    assert len(Nexus().topics(NAMESPACE)) == 3
+    receipt = Nexus().forget(NAMESPACE, memory_id=target)
+    assert receipt["deleted"]["topics"] == 2
+    assert traces(ours) == []
+    assert [one["filename"] for one in Nexus().topics(NAMESPACE)] == ["clean.md"]
+    standin.answer("topics", lambda _: {"topics": []})
+    say(*turns(1, 20))
+    standin.counters.requests.clear()
+    Sweeper(app, binding()).reconcile()
+    work(KIND)
+    told = "\n".join(call.text for call in asked(standin, "topics"))
+    assert [n for n in (1, 2, 3, 10, 11, 12, 13, 20) if f"Thing {n} is" not in told] == []
+    assert traces(ours) == []
+
+
+def test_an_erasure_during_a_run_leaves_nothing_of_it(ours: Deployment, standin: StandIn) -> None:
+    target, *_ = say({"content": f"The code is {SECRET}.", "author": "ann"}, *turns(5))
+    erased: list[Any] = []
+
+    def answered(_: Call) -> Any:
+        if not erased:
+            erased.append(Nexus().forget(NAMESPACE, memory_id=target))
+            return {"topics": [topic(f"- {SECRET}")]}
+        return {"topics": [topic("- Things")]}
+
+    standin.answer("topics", answered)
+    extract()
+    assert traces(ours) == []
+    time_passes(ours)
+    work(KIND)
+    assert Nexus().topic(NAMESPACE, "things.md")["content"] == "- Things"
+    assert traces(ours) == []
+
+
+@pytest.mark.parametrize("what", [{"session_key": "chat"}, {"everything": True}], ids=["session", "namespace"])
+def test_a_session_is_erased_with_its_topics(ours: Deployment, standin: StandIn, what: dict[str, Any]) -> None:
+    say({"content": f"The code is {SECRET}.", "author": "ann"}, *turns(3))
+    standin.answer("topics", lambda _: {"topics": [topic(f"- {SECRET}")]})
+    extract()
+    Nexus().forget(NAMESPACE, **what)
+    assert Nexus().topics(NAMESPACE) == []
+    assert ours.sql("SELECT count(*) FROM extractions") == [(0,)]
+    assert traces(ours) == []

@@ -107,6 +107,22 @@ def test_context_digest_and_status() -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_topics_are_resources() -> None:
+    say(*(f"I keep thing {n} on shelf {n}." for n in range(4)))
+    Nexus().extract(NAMESPACE, "chat")
+    work("extract_session")
+
+    async def look(client: Client) -> tuple[list[Any], str]:
+        entries = json.loads((await client.read_resource(f"nexus://topics/{NAMESPACE}")).contents[0].text)
+        return entries, (await client.read_resource(entries[0]["uri"])).contents[0].text
+
+    for served in (NAMESPACE, None):
+        [entry], text = using(Client(server(served)), look)
+        assert entry["uri"] == f"nexus://topics/{NAMESPACE}/{entry['filename']}"
+        assert "I keep thing 2 on shelf 2." in text
+
+
+@pytest.mark.usefixtures("here")
 def test_digests_are_resources() -> None:
     odd = "a/b ../c é"
     for key in ("chat", odd):
@@ -122,7 +138,7 @@ def test_digests_are_resources() -> None:
         return listed, entries, texts[0], templates[0].uri_template
 
     listed, entries, text, template = using(Client(server(NAMESPACE)), look)
-    assert listed == [f"nexus://digests/{NAMESPACE}"]
+    assert listed == [f"nexus://{name}/{NAMESPACE}" for name in ("digests", "topics")]
     assert template == "nexus://digests/{namespace}/{session_key}"
     assert [one["session_key"] for one in entries] == [odd, "chat"]
     assert [one["uri"] for one in entries] == [digest_uri(NAMESPACE, odd), digest_uri(NAMESPACE, "chat")]

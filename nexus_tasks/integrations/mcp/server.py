@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, TypeVar
 from urllib.parse import quote
@@ -189,6 +189,27 @@ class Memory:
                 raise NotFound(f"The session {session_key!r} has no digest yet.")
         return made.text()
 
+    def topics(self, namespace: str) -> str:
+        """The topics of a namespace, as JSON: ``[{filename, uri, name, description, type}]``."""
+        with _read():
+            space = self._namespace(namespace)
+            fields = ("filename", "name", "description", "type")
+            found = [
+                {"uri": topic_uri(space, one["filename"])} | {field: one[field] for field in fields}
+                for one in self.nexus.topics(space)
+            ]
+        return json.dumps(found, ensure_ascii=False, indent=2)
+
+    def topic(self, namespace: str, filename: str) -> str:
+        """A topic's content, as Markdown."""
+        with _read():
+            return str(self.nexus.topic(self._namespace(namespace), filename)["content"])
+
+
+def topic_uri(namespace: str, filename: str) -> str:
+    """Where a topic is read."""
+    return f"nexus://topics/{quote(namespace, safe='')}/{quote(filename, safe='')}"
+
 
 def digest_uri(namespace: str, session_key: str) -> str:
     """Where a session's digest is read."""
@@ -224,7 +245,7 @@ def server(namespace: str | None) -> MCPServer:
     """The server, for one namespace, or with ``None`` for whichever a call names."""
     memory = Memory(namespace)
     # Names of sessions may hold anything; they are looked up, never used as paths.
-    names = ResourceSecurity(exempt_params={"namespace", "session_key"})
+    names = ResourceSecurity(exempt_params={"namespace", "session_key", "filename"})
     made = MCPServer("nexus", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     made.add_tool(memory.remember, annotations=ToolAnnotations(read_only_hint=False, idempotent_hint=True))
     for read in (memory.recall, memory.context, memory.memory_status):
@@ -236,12 +257,24 @@ def server(namespace: str | None) -> MCPServer:
     made.resource("nexus://digests/{namespace}/{session_key}", name="digest", mime_type="text/plain", security=names)(
         memory.digest
     )
+    made.resource("nexus://topics/{namespace}/{filename}", name="topic", mime_type="text/markdown", security=names)(
+        memory.topic
+    )
+    listed = (("digests", memory.digests), ("topics", memory.topics))
     if namespace is None:
-        made.resource("nexus://digests/{namespace}", name="digests", mime_type="application/json", security=names)(
-            memory.digests
-        )
+        for name, read_all in listed:
+            uri = f"nexus://{name}/{{namespace}}"
+            made.resource(uri, name=name, mime_type="application/json", security=names)(read_all)
     else:
-        made.resource(f"nexus://digests/{quote(namespace, safe='')}", name="digests", mime_type="application/json")(
-            lambda: memory.digests(namespace)
-        )
+        for name, read_all in listed:
+            uri = f"nexus://{name}/{quote(namespace, safe='')}"
+            made.resource(uri, name=name, mime_type="application/json")(_of(namespace, read_all))
     return made
+
+
+def _of(namespace: str, read_all: Callable[[str], str]) -> Callable[[], str]:
+    def read() -> str:
+        return read_all(namespace)
+
+    read.__doc__ = read_all.__doc__
+    return read

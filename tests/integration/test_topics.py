@@ -1,0 +1,90 @@
+"""Topics in and out: from a hook's turn to the next session's beginning, as Markdown, and by the commands."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from nexus_tasks import Message, Nexus
+from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.tasks import buffered, ready_context
+from nexus_tasks.transcripts import events, ready
+from tests.deployment import Deployment
+from tests.integration.inline import NAMESPACE, pending, say, work
+from tests.transcripts.generate import Transcript
+
+KIND = "extract_session"
+SAID = tuple(
+    f"We decided on {day} that thing {n} moves to shelf {n}." for n, day in enumerate(("Monday", "Friday") * 2)
+)
+
+
+def event(here: Deployment, name: str, path: Path) -> None:
+    kept = events.payload({"hook_event_name": name, "transcript_path": str(path)})
+    SessionBuffer(here.folder / "buffer").append(NAMESPACE, "chat", kept, events.CONTEXT_TYPE)
+
+
+def test_a_turn_of_the_hook_is_extracted_and_the_next_session_is_told(here: Deployment, tmp_path: Path) -> None:
+    made, path = Transcript(began=datetime.now(UTC)), tmp_path / "t.jsonl"
+    for text in SAID:
+        made.prompt(text)
+    made.write(path)
+    event(here, "PreCompact", path)
+    buffered.store_buffer()
+    assert [claim.kind for claim in pending() if claim.kind == KIND] == []  # not on every ingest
+    event(here, "Stop", path)
+    buffered.store_buffer()
+    assert [claim.kind for claim in pending() if claim.kind == KIND] == [KIND]
+    assert here.sql("SELECT state FROM extractions") == [("wanted",)]
+    work()
+    assert [one["filename"] for one in Nexus().topics(NAMESPACE)] == ["decisions.md"]
+    ready_context.refresh(NAMESPACE)
+    assert "- [Decisions](decisions.md) - What was decided, and when" in ready.take(str(here.folder), NAMESPACE)
+    made.prompt("We decided that thing 9 stays.")
+    made.write(path)
+    event(here, "SessionEnd", path)
+    buffered.store_buffer()
+    assert [one["status"] for one in work(KIND)] == ["skipped"]
+
+
+@pytest.mark.usefixtures("here")
+def test_the_end_of_a_session_asks_only_when_it_was_extracted_before() -> None:
+    say(*SAID, end=True)
+    assert KIND not in {claim.kind for claim in pending()}
+    Nexus().extract(NAMESPACE, "chat")
+    work()
+    Nexus().ingest(NAMESPACE, "chat", [Message(content=f"And {text}") for text in SAID], end=True)
+    assert KIND in {claim.kind for claim in pending()}
+
+
+def test_topics_go_to_markdown_and_back(here: Deployment, tmp_path: Path) -> None:
+    say(*SAID)
+    Nexus().extract(NAMESPACE, "chat")
+    work()
+    folder, again = tmp_path / "memory", tmp_path / "again"
+    told = here.run("export", "--markdown", str(folder), "--namespace", NAMESPACE, "--json")
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)["topics"] == 1
+    assert {path.name for path in folder.iterdir()} == {"MEMORY.md", "decisions.md", "facts.md"}
+    assert "](decisions.md)" in (folder / "MEMORY.md").read_text()
+    assert "thing 1 moves to shelf 1. [m" in (folder / "facts.md").read_text()
+    (folder / "notes.txt").write_text("no topic")
+    told = here.run("import", "--markdown", str(folder), "--namespace", "copy", "--json")
+    assert json.loads(told.stdout) == {"namespace": "copy", "folder": str(folder), "topics": 1, "changed": 1}
+    assert Nexus().import_markdown("copy", folder) == {"topics": 1, "changed": 0}
+    Nexus().export_markdown("copy", again)
+    assert (again / "decisions.md").read_text() == (folder / "decisions.md").read_text()
+    assert (again / "MEMORY.md").read_text() == (folder / "MEMORY.md").read_text()
+    assert "decisions.md  [project]" in here.run("topics", "list", "--namespace", "copy").stdout
+    shown = here.run("topics", "show", "decisions.md", "--namespace", "copy")
+    assert shown.stdout.strip() == Nexus().topic("copy", "decisions.md")["content"]
+    (folder / "con.md").write_text("x")
+    (folder / "decisions.md").write_text("changed")
+    with pytest.raises(InvalidInput, match=r"con\.md"):
+        Nexus().import_markdown("copy", folder)
+    assert Nexus().topic("copy", "decisions.md")["content"] != "changed"
+    assert here.run("export", "--namespace", NAMESPACE).returncode == 2
