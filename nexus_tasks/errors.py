@@ -157,6 +157,10 @@ class OverBudget(JobError):
 
     default_remedy = "Raise it with `nexus namespaces set NS --budget USD`, or wait for the next day (UTC)."
 
+    def __init__(self, message: str | None = None, *, detail: str = "", remedy: str | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.detail = detail  # why, in figures; `nexus status` shows it
+
 
 class AwaitsBatch(JobError):
     """The answer comes through a message batch, at half the price."""

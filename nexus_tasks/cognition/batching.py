@@ -192,12 +192,13 @@ def _submit(mind: Mind, provider: Batches, batch: MessageBatch, *, again: bool =
 def _collect(mind: Mind, provider: Batches, batch: MessageBatch) -> bool:
     assert batch.api_id is not None
     ours = 0
+    seconds = (datetime.now(UTC) - batch.created_at).total_seconds()
     for result in provider.results(batch.api_id):
         token, _, number = result.custom_id.partition("-")
         if token != batch.token or not number.isdigit():
             continue
         ours += 1
-        _take(mind, int(number), result)
+        _take(mind, int(number), result, seconds)
     with mind.database.transaction() as tx:
         if not ours:  # another deployment's, taken for the one whose submission was cut off
             batches.is_not(tx, batch)
@@ -206,8 +207,11 @@ def _collect(mind: Mind, provider: Batches, batch: MessageBatch) -> bool:
     return True
 
 
-def _take(mind: Mind, request_id: int, result: BatchResult) -> None:
-    """Enter one answer into the ledger and keep it for its job, in one transaction; a second time changes nothing."""
+def _take(mind: Mind, request_id: int, result: BatchResult, seconds: float) -> None:
+    """Enter one answer, ``seconds`` after its batch was put together, into the ledger and keep it for its job.
+
+    All in one transaction; a second time changes nothing.
+    """
     with mind.database.transaction() as tx:
         row = batches.submitted(tx, request_id)
         if row is None:
@@ -223,7 +227,7 @@ def _take(mind: Mind, request_id: int, result: BatchResult) -> None:
             model=row.model,
             usage=result.usage,
             price=mind.settings.price_of(row.model),
-            seconds=0.0,
+            seconds=seconds,
             fault="",
             batched=True,
         )

@@ -63,7 +63,8 @@ def hold_for_batch(
 
 def _over(budget: float, used: Decimal, cost: Decimal) -> OverBudget:
     return OverBudget(
-        f"{used:.4f} of {budget:.4f} USD are spent today, and the next call may cost up to {cost:.4f} USD."
+        f"{used:.4f} of {budget:.4f} USD are spent today, and the next call may cost up to {cost:.4f} USD.",
+        detail=f"{used:.4f} of {budget:.4f} USD spent or held, the next call may cost {cost:.4f}",
     )
 
 

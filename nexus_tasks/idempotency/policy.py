@@ -54,7 +54,7 @@ def decide(error: BaseException, claim: Claim, *, now: float, max_attempts: int,
     if isinstance(error, MISCONFIGURED):
         return Decision(reason="pause", seconds=PROBE_EVERY, detail=detail, pause=True)
     if isinstance(error, OverBudget):
-        return Decision(reason="budget", seconds=until_tomorrow(now), detail=detail)
+        return Decision(reason="budget", seconds=until_tomorrow(now), detail=error.detail or detail)
     if isinstance(error, AwaitsBatch):
         return Decision(reason="batch", seconds=BATCH_LOOK_AGAIN)
     if isinstance(error, Throttled):

@@ -60,6 +60,16 @@ def window_facts(tx: Transaction, session_id: int, after: int, through: int) -> 
     return [WindowFact(memory=m, seq=seq, subject=subject) for m, seq, subject in tx.execute(query)]
 
 
+def told(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[Memory, str]]:
+    """Memories that a digest is made from, each with its subject (empty for messages); without those erased."""
+    query = (
+        select(Memory, func.coalesce(PerspectiveRow.subject, ""))
+        .outerjoin(PerspectiveRow, PerspectiveRow.id == Memory.perspective_id)
+        .where(Memory.id.in_(memory_ids))
+    )
+    return {memory.id: (memory, subject) for memory, subject in tx.execute(query)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class NewDigest:
     """A digest pair ready to be stored; it covers messages through ``end_seq``."""

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 from nexus_tasks.storage import ledger
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import DeadLetter, JobRun, Namespace, SavedAnswer
+from nexus_tasks.storage.models import DeadLetter, JobRun, Namespace, OpenQuestion, SavedAnswer
 from nexus_tasks.types import JobOutcome, Status
 
 
@@ -179,11 +179,13 @@ def run(tx: Transaction, job_id: str) -> tuple[JobRun, str] | None:
 def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
     """Delete runs, and dead letters that were dealt with, older than ``days``; open dead letters stay.
 
-    Saved answers of that age go too: nobody comes back for the one to a batch that was put together anew.
+    Saved answers and open questions of that age go too: nobody comes back for those of work that was put together
+    anew.
     """
     before = datetime.now(UTC) - timedelta(days=days)
     runs = tx.execute(delete(JobRun).where(JobRun.finished_at < before).returning(JobRun.id)).all()
     letters = tx.execute(delete(DeadLetter).where(DeadLetter.resolved_at < before).returning(DeadLetter.id)).all()
+    tx.execute(delete(OpenQuestion).where(OpenQuestion.created_at < before))
     left = delete(SavedAnswer).where(SavedAnswer.created_at < before).returning(SavedAnswer.request_hash)
     return {"job_runs": len(runs), "dead_letters": len(letters), "saved_answers": len(tx.execute(left).all())}
 

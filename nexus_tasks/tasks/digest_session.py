@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from nexus_tasks.cognition import digest
@@ -55,15 +56,24 @@ def digest_session(run: Run, arguments: DigestSession) -> JobOutcome:
             waiting = sessions.underived(tx, session.id) if session else 0
         if waiting:
             raise Wait("derivation", LOOK_AGAIN, f"{waiting} messages to derive")
-    outcome = digest.digest(
+    outcome, more = digest.digest(
         here.mind,
         errand(run, namespace),
         arguments.session_key,
         force=run.flags.force,
         rebuild="manual_rebuild" in reasons,
     )
+    if more:
+        follow_up.ask([_the_rest(run, arguments)])
     follow_up.dream_goes_on(namespace)
     return outcome
+
+
+def _the_rest(run: Run, arguments: DigestSession) -> Request:
+    """The same once more, for what came after the model had been asked; a rebuild is done, and goes on from its end."""
+    reasons = tuple("manual_digest" if reason == "manual_rebuild" else reason for reason in run.flags.reasons)
+    asked = digest_session.request_for(arguments)
+    return replace(asked, flags=replace(run.flags, reasons=reasons))
 
 
 def request(

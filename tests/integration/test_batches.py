@@ -100,6 +100,7 @@ def test_a_dream_s_digests_go_as_one_batch_at_half_the_price(here: Deployment, s
         " FROM model_calls WHERE batched"
     )
     assert abs(float(usd) - float(full) / 2) < 1e-9
+    assert here.sql("SELECT min(seconds) > 0 FROM model_calls WHERE batched") == [(True,)]
     assert reasons() == {}
     assert here.sql("SELECT 1 FROM batch_requests UNION ALL SELECT 1 FROM message_batches") == []
     assert here.sql("SELECT 1 FROM saved_answers") == []
@@ -246,6 +247,23 @@ def test_a_live_request_goes_ahead_of_the_batch(here: Deployment, slow: StandIn)
     run()
     assert (digested(here), calls(slow)) == (3, (1, 3, 2))
     assert here.sql("SELECT 1 FROM batch_requests") == []
+
+
+def test_a_session_that_grows_while_its_digest_is_in_a_batch_is_not_asked_about_twice(
+    here: Deployment, slow: StandIn
+) -> None:
+    dream(*SESSIONS)
+    run()
+    say("I moved out again.", session="one")
+    digest_session.delay(namespace=NAMESPACE, session_key="one", reason="dream_digest")
+    slow.end_batches()
+    later(here)
+    assert here.sql("SELECT digest_end_seq FROM sessions ORDER BY session_key") == [(1,), (1,), (1,)]
+    here.sql("UPDATE batch_requests SET created_at = now() - interval '10 minutes'")
+    later(here)  # what was said meanwhile, in a request of its own
+    later(here)
+    assert (digested(here), calls(slow)) == (3, (1, 3, 1))
+    assert here.sql("SELECT 1 FROM saved_answers UNION ALL SELECT 1 FROM open_questions") == []
 
 
 def test_too_few_go_live_after_ten_minutes(here: Deployment, slow: StandIn) -> None:

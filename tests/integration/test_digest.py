@@ -357,16 +357,18 @@ def test_an_older_digest_never_lands_after_a_newer_one(claude: Claude, standin: 
         if len(calls(standin)) == 1:
             if not rebuild:
                 say("The second one.")
-            newer = digest.digest(runtime().mind, errand(), "chat", force=True, rebuild=rebuild)
-            assert newer.status == "completed"
+            more = True
+            while more:  # what the zombie has asked about, then the rest
+                newer, more = digest.digest(runtime().mind, errand(), "chat", force=True, rebuild=rebuild)
+                assert newer.status == "completed"
             return {"short": "Old.", "long": "Old."}
         return {"short": "New.", "long": "New."}
 
     standin.answer("digest", overtaken)
-    older = digest.digest(runtime().mind, errand(), "chat", force=True, rebuild=False)
+    older, _ = digest.digest(runtime().mind, errand(), "chat", force=True, rebuild=False)
     assert older.status == "unchanged"
     assert [row[1] for row in standing(here)] == ["New.", "New."]
-    assert here.sql("SELECT count(*) FROM session_digests") == [(2,)]
+    assert here.sql("SELECT count(*) FROM session_digests") == [(2 if rebuild else 4,)]
     assert here.sql("SELECT digest_end_seq FROM sessions") == [(1 if rebuild else 2,)]
 
 

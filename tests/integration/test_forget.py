@@ -83,6 +83,7 @@ def test_every_table_is_erased_from_or_holds_no_words() -> None:
         "digest_requests",
         "sessions",
         "saved_answers",
+        "open_questions",
         "batch_requests",
         "dead_letters",
         "job_runs",

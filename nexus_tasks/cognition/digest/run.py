@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from nexus_tasks.cognition.digest.tell import Told, tell
-from nexus_tasks.cognition.digest.window import Window, window
+from nexus_tasks.cognition.digest.window import PURPOSE, Window, note, window
 from nexus_tasks.cognition.embed import vectors_of
 from nexus_tasks.cognition.mind import Errand, Mind
 from nexus_tasks.errors import InvalidAnswer, Permanent
 from nexus_tasks.settings import Settings
-from nexus_tasks.storage import digests, embeddings, sessions
+from nexus_tasks.storage import digests, embeddings, questions, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Session
 from nexus_tasks.types import JobOutcome, Status
 
 
-def digest(mind: Mind, errand: Errand, session_key: str, *, force: bool, rebuild: bool) -> JobOutcome:
-    """Digest what is new in a session. ``force`` digests below the threshold too; ``rebuild`` starts from scratch."""
+def digest(mind: Mind, errand: Errand, session_key: str, *, force: bool, rebuild: bool) -> tuple[JobOutcome, bool]:
+    """Digest what is new in a session. ``force`` digests below the threshold too; ``rebuild`` starts from scratch.
+
+    The second value says whether more has come since an earlier run had asked about what is digested now.
+    """
     with mind.database.transaction() as tx:
         session = sessions.find(tx, errand.namespace_id, session_key)
         if session is None:
-            return errand.commit(tx, JobOutcome(status="gone"))
+            return errand.commit(tx, JobOutcome(status="gone")), False
         requests = sessions.requests_through(tx, session.id)
         # What was asked for stands in Postgres too: Redis may have lost the flags with which it was asked.
         asked = sessions.requested(tx, session.id)
@@ -28,8 +31,11 @@ def digest(mind: Mind, errand: Errand, session_key: str, *, force: bool, rebuild
         status = _nothing_to_do(tx, mind.settings, session, force=force, rebuild=rebuild)
         if status:
             sessions.satisfy(tx, session.id, requests)
-            return errand.commit(tx, JobOutcome(status=status))
+            return errand.commit(tx, JobOutcome(status=status)), False
         covered = window(tx, session, requests, rebuild=rebuild)
+        if covered.lines and not covered.asked:
+            errand.still_mine()
+            note(tx, covered)
     errand.rests_on.update(covered.sources)
     previous = Told(short=covered.previous.get("short", ""), long=covered.previous.get("long", ""))
     try:
@@ -39,7 +45,7 @@ def digest(mind: Mind, errand: Errand, session_key: str, *, force: bool, rebuild
         if not covered.given_up or not covered.lines:
             raise
         told = tell(mind, errand, session_key, covered.lines, previous)
-    return _store(mind, errand, covered, told)
+    return _store(mind, errand, covered, told), covered.asked and covered.session.last_seq > covered.end
 
 
 def _nothing_to_do(
@@ -64,6 +70,7 @@ def _store(mind: Mind, errand: Errand, covered: Window, told: Told) -> JobOutcom
         session = sessions.find(tx, errand.namespace_id, covered.session.session_key, lock=True)
         if session is None:
             return errand.commit(tx, JobOutcome(status="gone"))
+        questions.close(tx, errand.namespace_id, PURPOSE, session.id)
         if not texts["long"]:
             sessions.satisfy(tx, session.id, covered.requests)
             return errand.commit(tx, JobOutcome(status="empty"))
@@ -72,7 +79,7 @@ def _store(mind: Mind, errand: Errand, covered: Window, told: Told) -> JobOutcom
             session,
             digests.NewDigest(
                 texts=texts,
-                end_seq=covered.session.last_seq,
+                end_seq=covered.end,
                 generation=covered.generation,
                 sources=covered.sources,
                 made_by=mind.model.model_for("digest"),
@@ -81,5 +88,5 @@ def _store(mind: Mind, errand: Errand, covered: Window, told: Told) -> JobOutcom
         wordings = {memory_id: texts[kind] for kind, memory_id in zip(digests.KINDS, ids, strict=False)}
         embeddings.store(tx, errand.namespace_id, mind.embedder.name, wordings, vectors)
         sessions.satisfy(tx, session.id, covered.requests)
-        details = {"digests": ids, "end_seq": covered.session.last_seq, "generation": covered.generation}
+        details = {"digests": ids, "end_seq": covered.end, "generation": covered.generation}
         return errand.commit(tx, JobOutcome(status="completed" if ids else "unchanged", details=details))

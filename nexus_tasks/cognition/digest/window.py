@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nexus_tasks.llm.answers import Line
-from nexus_tasks.storage import derivations, digests, messages
+from nexus_tasks.storage import derivations, digests, messages, questions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, Session
+
+PURPOSE = "digest"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,12 +19,14 @@ class Window:
 
     session: Session
     after: int
+    end: int  # the last message that it covers
     generation: int
     requests: int  # digest requests up to here are satisfied by it
     previous: dict[str, str]  # the digests so far, by kind
     lines: tuple[Line, ...]
     given_up: frozenset[int]  # of the lines, the messages that no facts could be had from
     sources: tuple[int, ...]
+    asked: bool  # about before, by a run that committed nothing; more may have come since
 
     def without_given_up(self) -> Window:
         """The window without the messages that may make the model stumble here as well."""
@@ -34,30 +38,60 @@ class Window:
 
 
 def window(tx: Transaction, session: Session, requests: int, *, rebuild: bool) -> Window:
-    """Everything since the last digest, or (``rebuild``) since the beginning, in the order of the conversation."""
+    """What an earlier run has asked about, else everything since the last digest, or (``rebuild``) the beginning."""
     after = 0 if rebuild else session.digest_end_seq
+    generation = session.digest_generation + rebuild
     previous = {} if rebuild else digests.latest(tx, session.id)
+    asked = questions.find(tx, session.namespace_id, PURPOSE, session.id)
+    if asked and (asked["after"], asked["generation"]) == (after, generation):
+        end, requests, asked_lines, rests_on = (asked[name] for name in ("end", "requests", "lines", "sources"))
+        there = digests.told(tx, rests_on)
+        lines = [_line(*there[i]) for i in asked_lines if i in there]
+        rests_on = [i for i in rests_on if i in there]
+    else:
+        asked, end = None, session.last_seq
+        lines, rests_on = _new(tx, session, after)
+    return Window(
+        session=session,
+        after=after,
+        end=end,
+        generation=generation,
+        requests=requests,
+        previous={kind: memory.content for kind, memory in previous.items()},
+        lines=tuple(lines),
+        given_up=frozenset(derivations.given_up(tx, [line.id for line in lines])),
+        sources=tuple(dict.fromkeys((*rests_on, *(memory.id for memory in previous.values())))),
+        asked=asked is not None,
+    )
+
+
+def note(tx: Transaction, window: Window) -> None:
+    """Note what is about to be asked about, so that a rerun asks the same whatever has come meanwhile."""
+    question = {
+        "after": window.after,
+        "end": window.end,
+        "generation": window.generation,
+        "requests": window.requests,
+        "lines": [line.id for line in window.lines],
+        "sources": list(window.sources),
+    }
+    questions.note(tx, window.session.namespace_id, PURPOSE, window.session.id, question)
+
+
+def _new(tx: Transaction, session: Session, after: int) -> tuple[list[Line], list[int]]:
+    """The lines since ``after``, in the order of the conversation, and the memories that they rest on."""
     found = digests.window_facts(tx, session.id, after, session.last_seq)
     raw = messages.window(tx, session.id, after, session.last_seq)
     raw_ids = [message.id for message in raw]
     # Messages that are not derived yet, or gave no fact at all in a window without any, go in as they are.
     derived = derivations.derived(tx, raw_ids) if found else set()
     lines = [
-        *((fact.seq, _fact_line(fact)) for fact in _each_once(found)),
-        *((message.seq or 0, _raw_line(message)) for message in raw if message.id not in derived),
+        *((fact.seq, _line(fact.memory, fact.subject)) for fact in _each_once(found)),
+        *((message.seq or 0, _line(message, "")) for message in raw if message.id not in derived),
     ]
     lines.sort(key=lambda pair: pair[0])
     rests_on = [*(fact.memory.id for fact in found), *(i for i in raw_ids if i not in derived)]
-    return Window(
-        session=session,
-        after=after,
-        generation=session.digest_generation + rebuild,
-        requests=requests,
-        previous={kind: memory.content for kind, memory in previous.items()},
-        lines=tuple(line for _, line in lines),
-        given_up=frozenset(derivations.given_up(tx, raw_ids)),
-        sources=(*rests_on, *(memory.id for memory in previous.values())),
-    )
+    return [line for _, line in lines], rests_on
 
 
 def _each_once(found: Sequence[digests.WindowFact]) -> list[digests.WindowFact]:
@@ -68,16 +102,13 @@ def _each_once(found: Sequence[digests.WindowFact]) -> list[digests.WindowFact]:
     return list(first.values())
 
 
-def _fact_line(fact: digests.WindowFact) -> Line:
-    memory = fact.memory
-    return Line(id=memory.id, author=fact.subject, role="fact", content=memory.content, occurred_at=memory.occurred_at)
-
-
-def _raw_line(message: Memory) -> Line:
+def _line(memory: Memory, subject: str) -> Line:
+    """A message, or a fact about ``subject``, as the model sees it."""
+    fact = memory.level != "raw"
     return Line(
-        id=message.id,
-        author=message.author or "user",
-        role=message.role or "user",
-        content=message.content,
-        occurred_at=message.occurred_at,
+        id=memory.id,
+        author=subject if fact else memory.author or "user",
+        role="fact" if fact else memory.role or "user",
+        content=memory.content,
+        occurred_at=memory.occurred_at,
     )

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nexus_tasks.cognition.reflect.propose import Changes, valid_from
+from nexus_tasks.cognition.reflect.choose import valid_from
+from nexus_tasks.cognition.reflect.propose import Changes
 from nexus_tasks.llm.answers import Insight, Relation
 from nexus_tasks.storage import conclusions, reflections, undo
 from nexus_tasks.storage.engine import Transaction

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-
-import numpy as np
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.mind import Errand, Mind, ask
-from nexus_tasks.cognition.search import nearest_facts
-from nexus_tasks.embeddings.base import Vectors
+from nexus_tasks.cognition.reflect.choose import Slice
 from nexus_tasks.llm.answers import Fact, Insight, Reflection, ReflectMaterial, Relation
 from nexus_tasks.llm.base import Request
-from nexus_tasks.storage import reflections
-from nexus_tasks.storage.models import Memory, PerspectiveRow
 from nexus_tasks.text import shorten
 from nexus_tasks.types import clean_text
 
-FACTS_PER_RUN = 100
-NEAREST = 8
 LONGEST_INSIGHT = 180  # characters
 FEWEST_SUPPORTS = 3
 
@@ -47,56 +38,18 @@ class Proposal:
     through: int
     changes: Changes
 
-
-def valid_from(memory: Memory) -> datetime:
-    """When a fact became so."""
-    return memory.valid_from or memory.occurred_at
-
-
-@dataclass
-class _Embedded:
-    """An embedder of texts whose vectors are known: no transaction waits for the real one."""
-
-    name: str
-    vectors: Mapping[str, Vectors]
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        return np.stack([self.vectors[text] for text in texts])
+    @classmethod
+    def nothing(cls, through: int) -> Proposal:
+        """No changes: there are no new facts, or none any more."""
+        return cls(facts=0, through=through, changes=Changes())
 
 
-def candidates(mind: Mind, perspective: PerspectiveRow, new: Sequence[Memory]) -> ReflectMaterial | None:
-    """Each new fact with the eight nearest others by words and vectors: work grows with the new facts, not with pairs.
-
-    ``None`` when no fact has any near it.
-    """
-    standing = {memory.id: memory.content for memory in new if memory.valid_to is None}
-    texts = list(dict.fromkeys(standing.values()))
-    known = _Embedded(mind.embedder.name, dict(zip(texts, mind.embedder.embed(texts), strict=True)) if texts else {})
-    with mind.database.transaction() as tx:
-        near = nearest_facts(tx, known, perspective, standing, NEAREST)
-        clusters = {new_id: sorted(olds) for new_id, olds in near.items() if olds}
-        found = reflections.by_id(tx, sorted({*clusters, *(old for olds in clusters.values() for old in olds)}))
-    if not clusters:
-        return None
-    return ReflectMaterial(
-        observer=perspective.observer,
-        subject=perspective.subject,
-        facts=tuple(Fact(id=i, content=one.content, valid_from=valid_from(one)) for i, one in sorted(found.items())),
-        # A fact that was erased between the two looks is not shown.
-        clusters=tuple(
-            (new_id, tuple(old for old in olds if old in found))
-            for new_id, olds in sorted(clusters.items())
-            if new_id in found
-        ),
-    )
-
-
-def propose(mind: Mind, errand: Errand, new: Sequence[Memory], material: ReflectMaterial | None) -> Proposal:
+def propose(mind: Mind, errand: Errand, chosen: Slice) -> Proposal:
     """Ask how the new facts relate to those near them; where nothing is near, there is nothing to ask."""
     changes = Changes()
-    if material:
-        changes = _checked(ask(mind, errand, _request(material)), material)
-    return Proposal(facts=len(new), through=new[-1].id, changes=changes)
+    if chosen.material:
+        changes = _checked(ask(mind, errand, _request(chosen.material)), chosen.material)
+    return Proposal(facts=chosen.facts, through=chosen.through, changes=changes)
 
 
 def _request(material: ReflectMaterial) -> Request[Reflection]:

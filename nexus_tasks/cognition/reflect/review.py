@@ -8,7 +8,8 @@ from typing import Any
 
 from nexus_tasks.cognition.mind import Errand, Mind
 from nexus_tasks.cognition.reflect.apply import application
-from nexus_tasks.cognition.reflect.propose import FACTS_PER_RUN, Changes, Proposal, candidates, propose
+from nexus_tasks.cognition.reflect.choose import choose
+from nexus_tasks.cognition.reflect.propose import Changes, Proposal, propose
 from nexus_tasks.llm.answers import Insight, Relation
 from nexus_tasks.storage import dreams, perspectives, reflections
 from nexus_tasks.storage.engine import Transaction
@@ -108,8 +109,11 @@ def _planned(mind: Mind, errand: Errand, observer: str, subject: str) -> dict[st
         perspective = perspectives.find(tx, errand.namespace_id, observer, subject)
         assert perspective is not None
         held = perspective.held
-        new = reflections.unreflected_facts(tx, perspective, FACTS_PER_RUN)
-    proposed = proposal(held) if held else propose(mind, errand, new, candidates(mind, perspective, new))
+    if held:
+        proposed = proposal(held)
+    else:
+        chosen = choose(mind, perspective)
+        proposed = propose(mind, errand, chosen) if chosen else Proposal.nothing(perspective.reflected_through)
     with mind.database.transaction() as tx:
         said = {i: memory.content for i, memory in reflections.by_id(tx, proposed.changes.facts()).items()}
         doing = application(tx, perspective, proposed.changes, mind.model.model_for("reflect"))

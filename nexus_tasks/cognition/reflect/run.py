@@ -9,8 +9,9 @@ from nexus_tasks.cognition.embed import vectors_of
 from nexus_tasks.cognition.mind import GAVE_UP, Errand, Mind
 from nexus_tasks.cognition.reflect import review
 from nexus_tasks.cognition.reflect.apply import COUNTED, application, wordings
-from nexus_tasks.cognition.reflect.propose import FACTS_PER_RUN, Proposal, candidates, propose
-from nexus_tasks.storage import embeddings, perspectives, reflections
+from nexus_tasks.cognition.reflect.choose import PURPOSE, choose, note
+from nexus_tasks.cognition.reflect.propose import Proposal, propose
+from nexus_tasks.storage import embeddings, perspectives, questions, reflections
 from nexus_tasks.storage.models import PerspectiveRow
 from nexus_tasks.types import JobOutcome, Status
 
@@ -29,13 +30,14 @@ def reflect_perspective(mind: Mind, errand: Errand, observer: str, subject: str)
             return errand.commit(tx, JobOutcome(status="needs_review", details=review.figures(perspective.held))), False
         if perspective.dead:
             return errand.commit(tx, GAVE_UP), False
-        if perspective.held is None:
-            new = reflections.unreflected_facts(tx, perspective, FACTS_PER_RUN)
-            if not new:
-                return errand.commit(tx, JobOutcome(status="unchanged")), False
     if perspective.held:
         return _apply(mind, errand, perspective, review.proposal(perspective.held))
-    return _apply(mind, errand, perspective, propose(mind, errand, new, candidates(mind, perspective, new)))
+    chosen = choose(mind, perspective)
+    if chosen is None:
+        with mind.database.transaction() as tx:
+            return errand.commit(tx, JobOutcome(status="unchanged")), False
+    note(mind, errand, perspective, chosen)
+    return _apply(mind, errand, perspective, propose(mind, errand, chosen))
 
 
 def _apply(mind: Mind, errand: Errand, perspective: PerspectiveRow, proposal: Proposal) -> tuple[JobOutcome, bool]:
@@ -53,6 +55,7 @@ def _apply(mind: Mind, errand: Errand, perspective: PerspectiveRow, proposal: Pr
         held = locked[perspective.subject]
         if held.reflected_through != perspective.reflected_through or held.held != perspective.held:
             return errand.commit(tx, JobOutcome(status="superseded")), False
+        questions.close(tx, errand.namespace_id, PURPOSE, held.id)
         doing = application(tx, held, changes, made_by)
         doomed = doing.doomed()
         too_much = len(doomed) > GUARD_COUNT and len(doomed) > GUARD_SHARE * reflections.active(tx, held.id)

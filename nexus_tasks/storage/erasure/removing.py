@@ -35,6 +35,7 @@ from nexus_tasks.storage.models import (
     Evidence,
     JobRun,
     Memory,
+    OpenQuestion,
     PerspectiveRow,
     ReflectionChange,
     SavedAnswer,
@@ -102,6 +103,7 @@ def _delete(tx: Transaction, model: type[Base], which: ColumnElement[bool]) -> C
 def _traces(tx: Transaction, namespace_id: int, falling: Falling) -> Counts:
     """What may quote the memories: answers, error messages, plans, and what runs said of them."""
     gone = _delete(tx, SavedAnswer, SavedAnswer.namespace_id == namespace_id)  # their cost stays in the ledger
+    gone += _delete(tx, OpenQuestion, OpenQuestion.namespace_id == namespace_id)
     gone += Counts({"batch_requests": batches.erase(tx, namespace_id, list(falling.memories))})
     keys = list(tx.scalars(select(Session.session_key).where(Session.id.in_(falling.sessions()))))
     pairs = tx.execute(

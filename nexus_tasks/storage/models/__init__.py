@@ -6,7 +6,7 @@ from nexus_tasks.storage.models.derivations import Derivation
 from nexus_tasks.storage.models.digests import DigestRequest, SessionDigest
 from nexus_tasks.storage.models.dreams import Dream
 from nexus_tasks.storage.models.jobs import DeadLetter, JobRun
-from nexus_tasks.storage.models.ledger import BudgetHold, ModelCall, SavedAnswer
+from nexus_tasks.storage.models.ledger import BudgetHold, ModelCall, OpenQuestion, SavedAnswer
 from nexus_tasks.storage.models.memories import Embedding, EmbeddingGap, Evidence, Memory
 from nexus_tasks.storage.models.namespaces import Namespace
 from nexus_tasks.storage.models.observations import ObservationChunk, ObservationLog, ObservationReflection
@@ -37,6 +37,7 @@ __all__ = [
     "ObservationChunk",
     "ObservationLog",
     "ObservationReflection",
+    "OpenQuestion",
     "PerspectiveRow",
     "Posting",
     "ReflectionChange",

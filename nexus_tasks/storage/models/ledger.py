@@ -58,3 +58,18 @@ class SavedAnswer(Base):
     request_hash: Mapped[str] = mapped_column(primary_key=True)
     answer: Mapped[dict[str, Any]]
     created_at: Mapped[datetime] = now_column()
+
+
+class OpenQuestion(Base):
+    """What a run has asked about and not committed, by ids, so that its rerun asks the same and finds the answer.
+
+    ``about`` is the perspective of a ``reflect``, the session of a ``digest``.
+    """
+
+    __tablename__ = "open_questions"
+
+    namespace_id: Mapped[int] = mapped_column(ForeignKey("namespaces.id", ondelete="CASCADE"), primary_key=True)
+    purpose: Mapped[str] = mapped_column(primary_key=True)
+    about: Mapped[int] = mapped_column(primary_key=True)
+    question: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = now_column()

@@ -1,0 +1,109 @@
+"""Which of a perspective's facts a reflection is about: the next new ones, each beside those near it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from nexus_tasks.cognition.mind import Errand, Mind
+from nexus_tasks.cognition.search import nearest_facts
+from nexus_tasks.embeddings.base import Vectors
+from nexus_tasks.llm.answers import Fact, ReflectMaterial
+from nexus_tasks.storage import questions, reflections
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Memory, PerspectiveRow
+
+FACTS_PER_RUN = 100
+NEAREST = 8
+PURPOSE = "reflect"
+
+Clusters = Sequence[tuple[int, Sequence[int]]]  # new fact, those near it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """A perspective's next new facts, those up to ``through``, and what is asked about them, if anything."""
+
+    facts: int
+    through: int
+    material: ReflectMaterial | None
+
+
+def choose(mind: Mind, perspective: PerspectiveRow) -> Slice | None:
+    """What the next reflection is about: what an earlier run has asked about, else up to a hundred new facts.
+
+    ``None`` when there are none.
+    """
+    with mind.database.transaction() as tx:
+        asked = questions.find(tx, perspective.namespace_id, PURPOSE, perspective.id)
+        if asked and asked["after"] == perspective.reflected_through:
+            material = _material(tx, perspective, asked["clusters"])
+            return Slice(facts=asked["facts"], through=asked["through"], material=material)
+        new = reflections.unreflected_facts(tx, perspective, FACTS_PER_RUN)
+    if not new:
+        return None
+    return Slice(facts=len(new), through=new[-1].id, material=candidates(mind, perspective, new))
+
+
+def note(mind: Mind, errand: Errand, perspective: PerspectiveRow, chosen: Slice) -> None:
+    """Note what is about to be asked about, so that a rerun asks the same whatever has come meanwhile."""
+    if chosen.material is None:
+        return
+    question: dict[str, Any] = {
+        "after": perspective.reflected_through,
+        "through": chosen.through,
+        "facts": chosen.facts,
+        "clusters": [[new, list(olds)] for new, olds in chosen.material.clusters],
+    }
+    with mind.database.transaction() as tx:
+        errand.still_mine()
+        questions.note(tx, errand.namespace_id, PURPOSE, perspective.id, question)
+
+
+def valid_from(memory: Memory) -> datetime:
+    """When a fact became so."""
+    return memory.valid_from or memory.occurred_at
+
+
+@dataclass
+class _Embedded:
+    """An embedder of texts whose vectors are known: no transaction waits for the real one."""
+
+    name: str
+    vectors: Mapping[str, Vectors]
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        return np.stack([self.vectors[text] for text in texts])
+
+
+def candidates(mind: Mind, perspective: PerspectiveRow, new: Sequence[Memory]) -> ReflectMaterial | None:
+    """Each new fact with the eight nearest others by words and vectors: work grows with the new facts, not with pairs.
+
+    ``None`` when no fact has any near it.
+    """
+    standing = {memory.id: memory.content for memory in new if memory.valid_to is None}
+    texts = list(dict.fromkeys(standing.values()))
+    known = _Embedded(mind.embedder.name, dict(zip(texts, mind.embedder.embed(texts), strict=True)) if texts else {})
+    with mind.database.transaction() as tx:
+        near = nearest_facts(tx, known, perspective, standing, NEAREST)
+        return _material(tx, perspective, [(new_id, sorted(olds)) for new_id, olds in sorted(near.items())])
+
+
+def _material(tx: Transaction, perspective: PerspectiveRow, clusters: Clusters) -> ReflectMaterial | None:
+    """The facts of clusters as the model is shown them; one that was erased meanwhile is not."""
+    named: Iterable[int] = {i for new, olds in clusters if olds for i in (new, *olds)}
+    found = reflections.by_id(tx, sorted(named))
+    if not found:
+        return None
+    return ReflectMaterial(
+        observer=perspective.observer,
+        subject=perspective.subject,
+        facts=tuple(Fact(id=i, content=one.content, valid_from=valid_from(one)) for i, one in sorted(found.items())),
+        clusters=tuple(
+            (new, tuple(old for old in olds if old in found)) for new, olds in clusters if olds and new in found
+        ),
+    )

@@ -1,0 +1,91 @@
+"""A namespace at its budget stops calling, says so, and goes on when the day turns; what was spent can be read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta, tzinfo
+from decimal import Decimal
+
+import pytest
+
+from nexus_tasks import Nexus
+from nexus_tasks.llm.base import Usage
+from nexus_tasks.settings import Settings
+from nexus_tasks.storage import ledger
+from tests.deployment import Deployment
+from tests.integration.inline import NAMESPACE, facts, say, time_passes, work
+from tests.standin import StandIn
+
+Claude = Callable[..., Deployment]
+PRICES = '{"claude-haiku-5-5": [4.0, 20.0, 5.0, 0.4]}'
+
+
+class Tomorrow(datetime):
+    """The clock of a machine that is a day ahead."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        return datetime.now(tz) + timedelta(days=1)
+
+
+def spent_today() -> float:
+    """What ``nexus status`` says was spent today."""
+    [found] = Nexus().status(NAMESPACE)["namespaces"]
+    return float(found["spend_today_usd"])
+
+
+def test_nothing_is_lost_while_a_budget_is_spent_and_work_goes_on_when_the_day_turns(
+    claude: Claude, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = claude(NEXUS_BUDGET_USD_PER_DAY="1")
+    say("I moved to Lisbon.")
+    work("derive_memory")
+    here.sql("UPDATE model_calls SET cost_usd = 0.9999")
+    assert spent_today() == 0.9999
+    said = ("I drink tea.", "My sister is called Rosa.", "I run on Sundays.")
+    for number, text in enumerate(said):
+        say(text, session=f"chat {number}")
+    work("derive_memory")
+    [status] = Nexus().status(NAMESPACE)["namespaces"]
+    assert [wait["reason"] for wait in status["waits"] if wait["kind"] == "derive_memory"] == ["budget"] * 3
+    assert all(wait["detail"].startswith("0.9999 of 1.0000 USD") for wait in status["waits"])
+    time_passes(here)  # woken too early, they wait again
+    work("derive_memory")
+    assert (standin.counters.calls, status["underived"], len(facts())) == (1, 3, 1)
+
+    monkeypatch.setattr(ledger, "datetime", Tomorrow)
+    assert spent_today() == 0
+    time_passes(here)
+    work("derive_memory")
+    assert sorted(fact["content"] for fact in facts()) == sorted(
+        f"ann said: {t}" for t in ("I moved to Lisbon.", *said)
+    )
+    assert here.sql("SELECT 1 FROM budget_holds UNION ALL SELECT 1 FROM dead_letters") == []
+
+
+def test_what_was_spent_is_said_of_the_namespace_and_of_the_job(claude: Claude) -> None:
+    here = claude(NEXUS_PRICES=PRICES)
+    say("I moved to Lisbon.")
+    work("derive_memory")
+    [(job, usd, counted)] = here.sql(
+        "SELECT job_id, cost_usd, 4.0 * input_tokens + 20.0 * output_tokens + 5.0 * cache_write_tokens"
+        " + 0.4 * cache_read_tokens FROM model_calls"
+    )
+    assert usd == counted / 1_000_000 > 0
+    status = json.loads(here.run("status", "--namespace", NAMESPACE, "--json").stdout)
+    assert (status["namespaces"][0]["spend_today_usd"], status["namespaces"][0]["model_calls_today"]) == (float(usd), 1)
+    shown = json.loads(here.run("jobs", "show", job, "--json").stdout)
+    assert (Decimal(str(shown["cost_usd"])), shown["model_calls"]) == (usd, 1)
+
+
+def test_the_prices_of_cache_reads_and_writes_count() -> None:
+    usage = Usage(input_tokens=1, output_tokens=10, cache_write_tokens=100, cache_read_tokens=1_000)
+    assert ledger.cost_usd(usage, (1.0, 2.0, 3.0, 4.0)) == Decimal("0.004321")
+
+
+def test_prices_override_the_table_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = Settings().price_of("claude-sonnet-5-5")
+    monkeypatch.setenv("NEXUS_PRICES", PRICES)
+    assert Settings().price_of("claude-haiku-5-5") == (4.0, 20.0, 5.0, 0.4)
+    assert Settings().price_of("claude-sonnet-5-5") == listed
