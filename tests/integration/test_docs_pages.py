@@ -26,7 +26,7 @@ def worker(here: Deployment) -> None:
             work()
 
 
-@pytest.mark.parametrize(("page", "blocks"), [("cognition.md", 10), ("search.md", 4)])
+@pytest.mark.parametrize(("page", "blocks"), [("cognition.md", 10), ("search.md", 4), ("extraction.md", 2)])
 def test_the_page_prints_what_it_says(here: Deployment, page: str, blocks: int) -> None:
     program: dict[str, Any] = {}
     printed = ""
