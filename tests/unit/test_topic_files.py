@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath, PureWindowsPath
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nexus_tasks.cognition.extraction import facts, markdown
@@ -27,6 +27,7 @@ def topic(filename: str = "a.md", name: str = "A", description: str = "About a."
     return Topic(filename=filename, name=name, description=description, type="project", content=content)
 
 
+@settings(deadline=None)
 @given(HOSTILE)
 def test_a_name_that_is_accepted_is_one_plain_file_everywhere(given_: str) -> None:
     name = checked(given_)
@@ -64,6 +65,7 @@ def test_a_full_index_drops_its_oldest_lines_with_a_note() -> None:
     assert markdown.index([]) == ""
 
 
+@settings(deadline=None)
 @given(st.text(), st.text())
 def test_a_line_of_the_index_links_its_file_whatever_the_topic_is_called(name: str, description: str) -> None:
     filename = "f" * 125 + ".md"
@@ -75,6 +77,7 @@ def test_a_line_of_the_index_links_its_file_whatever_the_topic_is_called(name: s
 WORDS = st.text(st.characters(codec="utf-8"), max_size=60).map(lambda text: " ".join(clean_text(text).split()))
 
 
+@settings(deadline=None)
 @given(WORDS, WORDS, st.text(st.characters(codec="utf-8"), min_size=1))
 def test_a_topic_comes_back_from_its_file_as_it_was(name: str, description: str, content: str) -> None:
     content = "\n".join(clean_text(content).splitlines()).strip()
