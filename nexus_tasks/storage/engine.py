@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.exc import DataError, DBAPIError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, InvalidatePoolError, OperationalError
 from sqlalchemy.orm import Session as _Session
 
 from nexus_tasks.errors import InvalidInput, SchemaOutdated, StorageUnavailable, Transient
@@ -26,6 +28,8 @@ LOCKED_FOR_MS = (
     2 * FROZEN_AFTER_MS
 )  # whoever waits longer for a lock tries again later: what it holds is free meanwhile
 
+IDLE_AFTER = 1.0  # seconds without use after which a connection is looked at before it is trusted
+
 Transaction: TypeAlias = _Session
 
 
@@ -38,12 +42,13 @@ class Database:
             url,
             pool_size=pool_size,
             max_overflow=pool_size,
-            pool_pre_ping=True,  # a restarted server costs one round trip, not one failed job per connection
             pool_recycle=1_800,
             connect_args={"connect_timeout": 5, "application_name": "nexus-tasks"},
             hide_parameters=True,  # what people said has no place in logs and dead letters
         )
         event.listen(self.engine, "connect", _prepare)
+        event.listen(self.engine, "checkin", _note_use)
+        event.listen(self.engine, "checkout", _ping_when_idle)
         prepare_what_is_long(self.engine)
         self._reading = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -99,10 +104,27 @@ _SETTINGS = (
 )
 
 
-def _prepare(connection: Any, _record: object) -> None:
+def _prepare(connection: Any, record: Any) -> None:
     """Settings as statements and not as connection options, which poolers in front of Postgres refuse."""
     connection.execute("; ".join(_SETTINGS))
     connection.commit()
+    _note_use(connection, record)
+
+
+def _note_use(_connection: Any, record: Any) -> None:
+    record.info["used_at"] = time.monotonic()
+
+
+def _ping_when_idle(connection: Any, record: Any, _proxy: object) -> None:
+    """A restarted server costs one round trip, not one failed job per connection; busy connections prove themselves."""
+    if time.monotonic() - record.info.get("used_at", 0.0) < IDLE_AFTER:
+        return
+    try:
+        connection.autocommit = True
+        connection.execute("")
+        connection.autocommit = False
+    except psycopg.Error as error:
+        raise InvalidatePoolError from error  # the pool connects again, and trusts none of its other connections
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from psycopg.pq import Format
 from nexus_tasks.embeddings.base import Vectors
 
 _FLOAT4, _FLOAT4_ARRAY = 700, 1021  # type ids, the same in every Postgres (src/include/catalog/pg_type.dat)
+_HEAD = struct.Struct(">iiIii")
 _ITEM = np.dtype([("size", ">i4"), ("value", ">f4")])
 
 
@@ -24,6 +25,11 @@ class Reals:
     """Numbers to be sent as one flat ``real[]``."""
 
     values: Vectors
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire: each number comes with its length, and a head before them all."""
+        return _HEAD.size + self.values.size * _ITEM.itemsize
 
 
 class _RealsDumper(Dumper):
@@ -35,7 +41,7 @@ class _RealsDumper(Dumper):
         items = np.empty(flat.size, dtype=_ITEM)
         items["size"], items["value"] = 4, flat
         # One dimension, no nulls, the element type; its length, and the index of the first element.
-        return struct.pack(">iiIii", 1, 0, _FLOAT4, flat.size, 1) + items.tobytes()
+        return _HEAD.pack(1, 0, _FLOAT4, flat.size, 1) + items.tobytes()
 
 
 psycopg.adapters.register_dumper(Reals, _RealsDumper)

@@ -16,6 +16,8 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
+from nexus_tasks.storage.reals import Reals
+
 PIECE = 8_192  # bytes: libpq sends when its buffer holds as many (pqPutMsgEnd in fe-misc.c)
 _OVERHEAD = 32  # bytes of framing for each parameter, generously
 
@@ -55,6 +57,8 @@ def _size_of(value: Any) -> int:
         return _OVERHEAD + 4 * len(value)  # no character of UTF-8 takes more
     if isinstance(value, bytes | bytearray | memoryview):
         return _OVERHEAD + 2 * len(value)
+    if isinstance(value, Reals):
+        return _OVERHEAD + value.size
     if isinstance(value, list | tuple):
         return _OVERHEAD + sum(map(_size_of, value))
     if value is None or isinstance(value, int | float):

@@ -11,12 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from nexus_tasks.errors import StorageUnavailable
+from nexus_tasks.storage import engine
 from nexus_tasks.storage.engine import Database
+from nexus_tasks.storage.reals import Reals
 from nexus_tasks.storage.sending import PIECE, size_of
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment, eventually
@@ -139,7 +142,24 @@ def test_many_rows_at_once_are_written_all_the_same(here: Deployment) -> None:
 
 
 def test_the_size_of_a_statement_is_never_underestimated() -> None:
+    vectors = Reals(np.ones((8, 384), dtype=np.float32))  # more than numpy prints
+    assert size_of("SELECT 1", {"reals": vectors}) >= len("SELECT 1") + 8 * 384 * 8
     values = {"text": "ä€😀" * 9, "bytes": b"x" * 9, "list": ["é", 17, None, [0.5]], "when": datetime.now(UTC)}
     sent = sum(len(json.dumps(value, default=str, ensure_ascii=False).encode()) for value in values.values())
     assert size_of("SELECT 1", values) >= sent + len("SELECT 1")
     assert size_of("SELECT 1", None) >= len("SELECT 1")
+
+
+def test_a_connection_that_was_idle_is_looked_at_before_it_is_trusted(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(here.database_url)
+    with database.transaction() as tx:
+        pid = tx.scalar(text("SELECT pg_backend_pid()"))
+    with database.transaction() as tx:
+        assert tx.scalar(text("SELECT pg_backend_pid()")) == pid
+    monkeypatch.setattr(engine, "IDLE_AFTER", 0.0)
+    here.sql("SELECT pg_terminate_backend(:pid, 60000)", pid=pid)
+    with database.transaction() as tx:
+        assert tx.scalar(text("SELECT pg_backend_pid()")) != pid
+    database.dispose()
