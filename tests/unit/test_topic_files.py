@@ -17,6 +17,9 @@ from nexus_tasks.types import clean_text
 
 HOSTILE = st.one_of(
     st.text(max_size=140),
+    st.tuples(
+        st.sampled_from(("con", "NUL", "com1", "Aux.x", "MEMORY", "facts", "a")), st.sampled_from(("", ".md"))
+    ).map("".join),
     st.lists(st.sampled_from(["..", "/", "\\", ".", "con", "a", "MEMORY", ".md", ":", "\0", " ", "~", "é"])).map(
         "".join
     ),
