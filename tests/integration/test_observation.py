@@ -40,6 +40,7 @@ def small(deploy: Callable[..., Deployment], monkeypatch: pytest.MonkeyPatch) ->
     """Small thresholds, the offline model, and readers that wait for nobody: no worker is there."""
     monkeypatch.setattr(observing, "LONGEST_WAIT", 0.0)
     monkeypatch.setattr(observing, "AFTER_WAITING_IN_VAIN", 0.0)
+    monkeypatch.setattr(observing, "_in_vain", {})
     return deploy(**SMALL)
 
 
@@ -152,6 +153,7 @@ def test_a_reader_beyond_the_bound_waits_for_the_worker(
     deploy: Callable[..., Deployment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observing, "LONGEST_WAIT", 120.0)  # the machine may be busy; the worker comes as it can
+    monkeypatch.setattr(observing, "_in_vain", {})  # what other tests' readers met is not this one's
     background_off = {"NEXUS_OBSERVATION_BUFFER_TOKENS": "0"}  # nobody asks but the reader that waits
     here = deploy(**SMALL | background_off | {"NEXUS_REFLECTION_BLOCK_AFTER_TOKENS": "3000"})
     say(*map(turn, range(60)), observe=True)
