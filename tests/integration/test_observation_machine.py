@@ -421,4 +421,4 @@ def test_chunks_that_are_not_taken_over_stay(deploy: Callable[..., Deployment]) 
 @pytest.mark.long
 @pytest.mark.timeout(1_200)  # a busy machine gives it a tenth of its time
 def test_every_message_reaches_the_reader_exactly_once_for_long(deploy: Callable[..., Deployment]) -> None:
-    drive(deploy, examples=60, steps=30)
+    drive(deploy, examples=30, steps=30)
