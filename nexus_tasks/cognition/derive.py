@@ -148,7 +148,7 @@ def derive(
         )
         errand.commit(tx, outcome)
     # After the commit: of two batches that end together, the last one to commit sees that nothing is wanted any more.
-    with mind.database.transaction() as tx:
+    with mind.database.reading() as tx:
         unreflected = perspectives.unreflected(tx, [row.id for row in held.values()])
         digest = _due_digest(tx, mind.settings, session_id)
     reflect = tuple(

@@ -87,7 +87,7 @@ def ask(mind: Mind, errand: Errand, request: Request[AnswerT]) -> AnswerT:
     request_hash = request.hash(model)
     errand.asked.append(request_hash)
     errand.rests_on.update(request.material.rests_on)
-    with mind.database.transaction() as tx:
+    with mind.database.reading() as tx:
         saved = ledger.saved_answer(tx, errand.namespace_id, request_hash)
     if saved is not None:
         try:

@@ -55,13 +55,15 @@ def wanted(
     return [Wanted(memory_id=i, tokens=tokens, stored_at=at) for i, tokens, at in tx.execute(query)]
 
 
+_STORE_BATCH = text(
+    "UPDATE derivations SET batch = :batch"
+    " WHERE memory_id = ANY(CAST(:ids AS bigint[])) AND observer = :observer AND state = 'wanted'"
+)
+
+
 def store_batch(tx: Transaction, memory_ids: Sequence[int], observer: str, batch: str) -> None:
     """Note the members of a model call before it is made, so that a rerun asks the same question."""
-    tx.execute(
-        update(Derivation)
-        .where(Derivation.memory_id.in_(memory_ids), Derivation.observer == observer, Derivation.state == "wanted")
-        .values(batch=batch)
-    )
+    tx.execute(_STORE_BATCH, {"ids": list(memory_ids), "observer": observer, "batch": batch})
 
 
 _FLIP = text(
@@ -104,8 +106,7 @@ def of(tx: Transaction, memory_ids: Sequence[int], *, state: str | None = None) 
 
 def given_up(tx: Transaction, memory_ids: Sequence[int]) -> set[int]:
     """Those of the messages that are a dead letter of some observer."""
-    query = select(Derivation.memory_id).where(Derivation.memory_id.in_(memory_ids), Derivation.state == "dead")
-    return set(tx.scalars(query))
+    return _in_state(tx, memory_ids, "dead")
 
 
 def has_other_observers(tx: Transaction, memory_ids: Sequence[int], observer: str) -> bool:
@@ -128,8 +129,14 @@ def page(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int, s
 
 def derived(tx: Transaction, memory_ids: Sequence[int]) -> set[int]:
     """Those of the messages that some observer has derived facts from."""
-    query = select(Derivation.memory_id).where(Derivation.memory_id.in_(memory_ids), Derivation.state == "done")
-    return set(tx.scalars(query))
+    return _in_state(tx, memory_ids, "done")
+
+
+_IN_STATE = text("SELECT memory_id FROM derivations WHERE memory_id = ANY(CAST(:ids AS bigint[])) AND state = :state")
+
+
+def _in_state(tx: Transaction, memory_ids: Sequence[int], state: str) -> set[int]:
+    return set(tx.scalars(_IN_STATE, {"ids": list(memory_ids), "state": state})) if memory_ids else set()
 
 
 def backlog(tx: Transaction, namespace_id: int) -> tuple[int, datetime | None]:

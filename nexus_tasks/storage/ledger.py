@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select, update
-from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy import delete, func, insert, select, text, update
 
 from nexus_tasks.llm.base import Usage
 from nexus_tasks.settings import Price
+from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BudgetHold, ModelCall, Namespace, SavedAnswer
 
@@ -41,24 +41,22 @@ def record(
 ) -> int:
     """Enter a call that returned, whatever its answer was worth; returns the entry's id."""
     cost = cost_usd(usage, price) * (BATCH_PRICE if batched else 1)
-    return tx.execute(
-        insert(ModelCall)
-        .values(
-            namespace_id=namespace_id,
-            job_id=job_id,
-            purpose=purpose,
-            model=model,
-            fault=fault,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cache_write_tokens=usage.cache_write_tokens,
-            cache_read_tokens=usage.cache_read_tokens,
-            cost_usd=cost,
-            seconds=seconds,
-            batched=batched,
-        )
-        .returning(ModelCall.id)
-    ).scalar_one()
+    row = {
+        "namespace_id": namespace_id,
+        "job_id": job_id,
+        "purpose": purpose,
+        "model": model,
+        "fault": fault,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "cost_usd": cost,
+        "seconds": seconds,
+        "batched": batched,
+    }
+    [(call_id,)] = insert_rows(tx, ModelCall, [row], returning="id")
+    return int(call_id)
 
 
 def found_worthless(tx: Transaction, call_id: int, fault: str) -> None:
@@ -68,11 +66,8 @@ def found_worthless(tx: Transaction, call_id: int, fault: str) -> None:
 
 def save_answer(tx: Transaction, namespace_id: int, request_hash: str, answer: Mapping[str, Any]) -> None:
     """Keep a validated answer until the job that asked has committed what it makes of it."""
-    tx.execute(
-        upsert(SavedAnswer)
-        .values(namespace_id=namespace_id, request_hash=request_hash, answer=dict(answer))
-        .on_conflict_do_nothing()
-    )
+    row = {"namespace_id": namespace_id, "request_hash": request_hash, "answer": dict(answer)}
+    insert_rows(tx, SavedAnswer, [row], on_conflict="DO NOTHING")
 
 
 def saved_answer(tx: Transaction, namespace_id: int, request_hash: str) -> dict[str, Any] | None:
@@ -84,13 +79,14 @@ def saved_answer(tx: Transaction, namespace_id: int, request_hash: str) -> dict[
     )
 
 
+_USE_UP = text(
+    "DELETE FROM saved_answers WHERE namespace_id = :namespace_id AND request_hash = ANY(CAST(:hashes AS text[]))"
+)
+
+
 def use_up(tx: Transaction, namespace_id: int, request_hashes: Sequence[str]) -> None:
     """Delete saved answers in the transaction that holds what was made of them."""
-    tx.execute(
-        delete(SavedAnswer).where(
-            SavedAnswer.namespace_id == namespace_id, SavedAnswer.request_hash.in_(request_hashes)
-        )
-    )
+    tx.execute(_USE_UP, {"namespace_id": namespace_id, "hashes": list(request_hashes)})
 
 
 def hold(
@@ -129,11 +125,12 @@ def spent(tx: Transaction, *, namespace_id: int) -> tuple[int, Decimal]:
     return int(calls), Decimal(usd)
 
 
+_SPENT_BY_JOBS = text(
+    "SELECT job_id, count(*), sum(cost_usd) FROM model_calls WHERE job_id = ANY(CAST(:jobs AS text[])) GROUP BY job_id"
+)
+
+
 def spent_by_jobs(tx: Transaction, job_ids: Sequence[str]) -> dict[str, tuple[int, Decimal]]:
     """Calls and USD of each of the jobs that made any."""
-    query = (
-        select(ModelCall.job_id, func.count(), func.sum(ModelCall.cost_usd))
-        .where(ModelCall.job_id.in_(job_ids))
-        .group_by(ModelCall.job_id)
-    )
-    return {job_id: (int(calls), Decimal(usd)) for job_id, calls, usd in tx.execute(query)}
+    found = tx.execute(_SPENT_BY_JOBS, {"jobs": list(job_ids)})
+    return {job_id: (int(calls), Decimal(usd)) for job_id, calls, usd in found}

@@ -34,12 +34,15 @@ _ROWS = (
 )
 
 
+# Statements of every job are text with arrays: an IN is another statement for every number of ids.
+_HOLD = text("SELECT id FROM memories WHERE id = ANY(CAST(:ids AS bigint[])) ORDER BY id FOR KEY SHARE")
+
+
 def hold(tx: Transaction, memory_ids: Collection[int]) -> bool:
     """Keep memories from being erased until the transaction ends; ``False`` when one of them is gone already."""
     if not memory_ids:
         return True
-    query = select(Memory.id).where(Memory.id.in_(memory_ids)).order_by(Memory.id)
-    return len(tx.scalars(query.with_for_update(read=True, key_share=True)).all()) == len(memory_ids)
+    return len(tx.scalars(_HOLD, {"ids": list(memory_ids)}).all()) == len(memory_ids)
 
 
 def _rows(tx: Transaction, query: Any, values: Mapping[str, Any] | None = None) -> list[Row]:

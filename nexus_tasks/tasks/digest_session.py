@@ -51,7 +51,7 @@ def digest_session(run: Run, arguments: DigestSession) -> JobOutcome:
         return JobOutcome(status="gone")
     reasons = frozenset(run.flags.reasons)
     if reasons <= PATIENT and not run.eager and time.time() - run.lead.enqueued_at < PATIENCE:
-        with here.database.transaction() as tx:
+        with here.database.reading() as tx:
             session = sessions.find(tx, namespace.id, arguments.session_key)
             waiting = sessions.underived(tx, session.id) if session else 0
         if waiting:

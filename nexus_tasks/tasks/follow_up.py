@@ -73,7 +73,7 @@ def dream_goes_on(namespace: NamespaceSettings) -> None:
     """A digest or a reflection has ended: when an open dream waited for the last of these, it is due now."""
     from nexus_tasks.tasks import dream  # it imports this module
 
-    with runtime().database.transaction() as tx:
+    with runtime().database.reading() as tx:
         dream_id = dreams.waits_for_nothing(tx, namespace.id)
     if dream_id is not None:
         hurry(dream.REASON, [dream.request(namespace.name, dream_id)])
