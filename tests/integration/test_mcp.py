@@ -255,7 +255,7 @@ def test_over_standard_input_and_output(here: Deployment) -> None:
     tools, found, resources = using(Client(started), talk)
     assert tools == TOOLS
     assert "Tuesdays" in found.structured_content["results"][0]["cited"]
-    assert len(resources) == 1
+    assert len(resources) == 2
 
 
 # --- over HTTP --------------------------------------------------------------------------------------------------------
