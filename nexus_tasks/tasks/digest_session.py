@@ -62,6 +62,7 @@ def digest_session(run: Run, arguments: DigestSession) -> JobOutcome:
         arguments.session_key,
         force=run.flags.force,
         rebuild="manual_rebuild" in reasons,
+        patient=run.flags.urgency == "dream",
     )
     if more:
         follow_up.ask([_the_rest(run, arguments)])

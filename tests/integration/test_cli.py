@@ -160,7 +160,7 @@ def test_search() -> None:
 def test_context() -> None:
     options = ("context", "--namespace", "acme", "--session", "mon", "--query", "deploy", "--max-tokens", "200")
     block = read(*options)
-    assert set(block) == {"namespace", "text", "tokens", "max_tokens", "sections", "citations"}
+    assert set(block) == {"namespace", "text", "tokens", "max_tokens", "sections", "citations", "counted_by"}
     assert block["tokens"] <= block["max_tokens"] == 200
     assert {name for section in block["sections"] for name in section} == {"name", "tokens", "ids"}
     cited = {f"m{number}" for section in block["sections"] for number in section["ids"]}

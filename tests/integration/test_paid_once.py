@@ -100,37 +100,26 @@ def test_a_run_that_fails_after_its_answer_asks_for_nothing_again(
     assert len(facts()) == 5
 
 
-@pytest.mark.parametrize(
-    ("kind", "module", "late_step"),
-    [("digest_session", digesting, "_store"), ("reflect_perspective", reflecting, "_apply")],
-)
 def test_what_comes_after_the_model_was_asked_waits_for_the_next_question(
-    claude: Claude, standin: StandIn, monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, late_step: str
+    claude: Claude, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run dies between its answer and its commit; its rerun would otherwise ask about more, and pay again."""
     here = claude()
     say(*SAID)
     work("derive_memory")
-    Nexus().digest(NAMESPACE, "chat")
     reflect_perspective.delay(namespace=NAMESPACE, observer="assistant", subject="ann")
     with monkeypatch.context() as patch:
-        patch.setattr(module, late_step, lambda *_: 1 / 0)
-        work(kind)
+        patch.setattr(reflecting, "_apply", lambda *_: 1 / 0)
+        work("reflect_perspective")
     say("I sold my old piano.")
     work("derive_memory")
-    Nexus().digest(NAMESPACE, "chat")  # this one is to tell of the piano as well
     time_passes(here)
-    work(kind)
-    purpose = kind.partition("_")[0]
-    first, second = [call for call in standin.counters.requests if call.purpose == purpose]
+    work("reflect_perspective")
+    first, second = [call for call in standin.counters.requests if call.purpose == "reflect"]
     assert ("piano" in first.text, "piano" in second.text) == (False, True)
     assert here.sql("SELECT 1 FROM saved_answers UNION ALL SELECT 1 FROM open_questions") == []
-    if purpose == "digest":
-        assert "I drink tea" not in second.text.partition("</previous>")[2], "only what is new"
-        assert here.sql("SELECT digest_end_seq FROM sessions") == [(6,)]
-    else:
-        assert second.text.count("\nnew [") == 1, "only what is new"
-        assert here.sql("SELECT reflected_through FROM perspectives") == [(max(fact["id"] for fact in facts()),)]
+    assert second.text.count("\nnew [") == 1, "only what is new"
+    assert here.sql("SELECT reflected_through FROM perspectives") == [(max(fact["id"] for fact in facts()),)]
 
 
 def test_of_a_digest_in_chunks_only_those_without_an_answer_are_asked_again(claude: Claude, standin: StandIn) -> None:

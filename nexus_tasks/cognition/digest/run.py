@@ -14,8 +14,11 @@ from nexus_tasks.storage.models import Session
 from nexus_tasks.types import JobOutcome, Status
 
 
-def digest(mind: Mind, errand: Errand, session_key: str, *, force: bool, rebuild: bool) -> tuple[JobOutcome, bool]:
-    """Digest what is new in a session. ``force`` digests below the threshold too; ``rebuild`` starts from scratch.
+def digest(
+    mind: Mind, errand: Errand, session_key: str, *, force: bool, rebuild: bool, patient: bool = False
+) -> tuple[JobOutcome, bool]:
+    """Digest what is new in a session. ``force`` digests below the threshold too; ``rebuild`` starts from scratch;
+    ``patient``: nobody waits for it (see :func:`window`).
 
     The second value says whether more has come since an earlier run had asked about what is digested now.
     """
@@ -32,7 +35,7 @@ def digest(mind: Mind, errand: Errand, session_key: str, *, force: bool, rebuild
         if status:
             sessions.satisfy(tx, session.id, requests)
             return errand.commit(tx, JobOutcome(status=status)), False
-        covered = window(tx, session, requests, rebuild=rebuild)
+        covered = window(tx, session, requests, rebuild=rebuild, patient=patient)
         if covered.lines and not covered.asked:
             errand.still_mine()
             note(tx, covered)

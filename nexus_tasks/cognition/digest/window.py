@@ -37,12 +37,16 @@ class Window:
         )
 
 
-def window(tx: Transaction, session: Session, requests: int, *, rebuild: bool) -> Window:
-    """What an earlier run has asked about, else everything since the last digest, or (``rebuild``) the beginning."""
+def window(tx: Transaction, session: Session, requests: int, *, rebuild: bool, patient: bool) -> Window:
+    """Everything since the last digest, or (``rebuild``) since the beginning.
+
+    A ``patient`` run covers what an earlier one has asked about, when there is such a question: its answer may be on
+    its way in a batch, and what has come since is the next run's. Whoever waits for a digest wants it of everything.
+    """
     after = 0 if rebuild else session.digest_end_seq
     generation = session.digest_generation + rebuild
     previous = {} if rebuild else digests.latest(tx, session.id)
-    asked = questions.find(tx, session.namespace_id, PURPOSE, session.id)
+    asked = questions.find(tx, session.namespace_id, PURPOSE, session.id) if patient else None
     if asked and (asked["after"], asked["generation"]) == (after, generation):
         end, requests, asked_lines, rests_on = (asked[name] for name in ("end", "requests", "lines", "sources"))
         there = digests.told(tx, rests_on)
