@@ -38,15 +38,15 @@ def _asked(namespace: str, memory_ids: Sequence[int], observer: str) -> int:
 
 def ended(namespace: str, session_key: str, underived: Sequence[tuple[int, str]], *, digest: bool) -> int:
     """A session has ended: what waits for company is due now, and the digest once everything is derived."""
+    asked = digest_session.request(namespace, session_key, "session_end", after_derivation=bool(underived))
+    # Before the derivations: the last of them asks for the digest too, and has to find this one waiting.
+    made = len(follow_up.ask([asked])) if digest else 0
     # The first of each observer takes the others along.
     first = {observer: memory_id for memory_id, observer in reversed(underived)}
     if first:
         leads = [(memory_id, observer) for observer, memory_id in first.items()]
         follow_up.hurry("ripeness", derive_memory.requests(namespace, leads))
-    if not digest:
-        return 0
-    asked = digest_session.request(namespace, session_key, "session_end", after_derivation=bool(underived))
-    return len(follow_up.ask([asked]))
+    return made
 
 
 def changed(namespace: str, *, budget: bool) -> None:
