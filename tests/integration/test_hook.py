@@ -19,7 +19,8 @@ from nexus_tasks.integrations.claude_code import hook, store
 from nexus_tasks.tasks import buffered, hooked, ready_context
 from nexus_tasks.transcripts.project import project_namespace
 from tests.deployment import Deployment, eventually
-from tests.integration.inline import work
+from tests.integration.inline import dump, work
+from tests.standin import StandIn
 from tests.transcripts import planted
 from tests.transcripts.generate import Transcript, day_at_work
 
@@ -133,9 +134,10 @@ def test_a_session_begins_with_what_is_known_of_the_project(
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_no_secret_reaches_disk_postgres_or_redis(
-    here: Deployment, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_no_secret_reaches_disk_postgres_redis_or_a_prompt(
+    claude: Any, standin: StandIn, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    here = claude()
     made, path = Transcript(), tmp_path / "t.jsonl"
     secrets = [*planted.tokens().values(), *(secret for _, secret in planted.in_context().values())]
     texts = [f"use {secret} now" for secret in planted.tokens().values()]
@@ -157,10 +159,16 @@ def test_no_secret_reaches_disk_postgres_or_redis(
     call(capsys, "Stop", path)
     on_disk = [file.read_bytes() for file in here.folder.rglob("*") if file.is_file()]
     buffered.store_buffer()
+    Nexus().end_session(NS, "0b9d3c5e")
+    work()
     ready_context.refresh()
     on_disk += [file.read_bytes() for file in here.folder.rglob("*") if file.is_file()]
     everything = b"\n".join(on_disk).decode(errors="replace")
-    everything += str(here.sql("SELECT * FROM memories")) + str(here.sql("SELECT * FROM derivations"))
+    everything += str(dump(here))
+    prompts = [call.text for call in standin.counters.requests]
+    assert {call.purpose for call in standin.counters.requests} >= {"derive", "digest"}
+    assert sum(prompt.count("[scrubbed: ") for prompt in prompts) > len(secrets)
+    everything += "".join(prompts)
     client = here.redis()
     everything += str([(key, client.dump(key)) for key in client.scan_iter(f"{here.name}:*")])
     assert len(secrets) > 60
