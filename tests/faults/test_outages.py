@@ -96,9 +96,16 @@ def test_all_of_locomo_survives(own_home: Path, fault: Callable[[Deployment, Pat
             eventually(lambda one=one: accepted(nexus, one), within=120)
         eventually(lambda: derived(here) > 1_800, within=600)
         fault(here, own_home)
-        eventually(lambda: derived(here) == 2_960, within=600)
+        eventually(lambda: all_derived(here), within=600)
         eventually(lambda: quiet(nexus), within=600)
         check(here, 2_960, 136)
+
+
+def all_derived(here: Deployment) -> bool:
+    """Whether every turn is; a connection that was in use until just now may have to learn that its server is gone."""
+    with suppress(NexusError):
+        return derived(here) == 2_960
+    return False
 
 
 def accepted(nexus: Nexus, said: Conversation) -> bool:
@@ -133,7 +140,7 @@ def test_an_outage_of_postgres_costs_few_log_lines(own_home: Path) -> None:
         eventually(lambda: stops.process.poll() is not None, within=120, why=stops.text()[-2_000:])
         assert stops.process.returncode == 0
         embedded.ensure(own_home)
-        eventually(lambda: derived(here) == 2_960, within=600)
+        eventually(lambda: all_derived(here), within=600)
         eventually(lambda: quiet(nexus), within=300)
         check(here, 2_960, 136)
 
