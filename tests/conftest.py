@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from nexus_tasks import embedded
 from nexus_tasks.embedded import Endpoints
+from nexus_tasks.settings import get_settings
 from tests import rabbitmq
 from tests.deployment import Deployment, deployment, make_template
 
@@ -23,6 +24,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 NODE = pytest.StashKey[ExitStack]()
+NOWHERE = pytest.StashKey[Path]()  # what every process takes for the user's data folder
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,7 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the node once: the processes that share the tests inherit its address."""
+    """Hide the user's own home; start the node once: the processes that share the tests inherit its address."""
+    config.stash[NOWHERE] = Path(tempfile.mkdtemp(prefix="nexus-nowhere-"))
+    os.environ["XDG_DATA_HOME"] = str(config.stash[NOWHERE])
+    get_settings.cache_clear()
     if not config.getoption("--rabbitmq") or hasattr(config, "workerinput"):
         return
     if why := rabbitmq.missing():
@@ -49,9 +54,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the node."""
+    """End the node, and what should not have been started."""
     if NODE in config.stash:
         config.stash[NODE].close()
+    embedded.stop(default_home(config))
+    shutil.rmtree(config.stash[NOWHERE], ignore_errors=True)
+
+
+def default_home(config: pytest.Config) -> Path:
+    """Where servers would be started, and files kept, for want of a ``NEXUS_HOME``."""
+    return config.stash[NOWHERE] / "nexus-tasks"
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_the_default_home(pytestconfig: pytest.Config) -> Iterator[None]:
+    """A test that forgets its own home, or a thread that outlives its deployment, must not reach the user's."""
+    yield
+    used = default_home(pytestconfig)
+    found = sorted(one.name for one in used.iterdir()) if used.exists() else []
+    assert not found, f"this test, or what one before it left behind, used the default home: {', '.join(found)}"
 
 
 @pytest.fixture(scope="session")

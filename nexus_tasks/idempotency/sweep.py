@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Sequence
 
-from celery import Celery, bootsteps
+from celery import Celery
 from kombu import Queue
 from kombu.exceptions import OperationalError
 
 from nexus_tasks.errors import NexusError, QueueUnavailable, StorageUnavailable
 from nexus_tasks.idempotency import outage
+from nexus_tasks.idempotency.beside import Beside
 from nexus_tasks.idempotency.binding import Binding, binding
 from nexus_tasks.idempotency.claim import Claim, Claimed
 from nexus_tasks.idempotency.policy import PROBE_EVERY
@@ -182,25 +183,18 @@ class Sweeper:
             publish(self.app, self.claims.finish([claim], ["dead"]))
 
 
-class SweepStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Runs the sweep in a thread of the worker's main process: a blocking tick on the event loop stalls consumption."""
+class SweepStep(Beside):
+    """Runs the sweep in every worker."""
 
-    requires = ("celery.worker.components:Pool",)
+    called = "nexus-sweep"
 
-    def __init__(self, _worker: object, **_options: object) -> None:
-        self._stopped = threading.Event()
+    def __init__(self, worker: object, **options: object) -> None:
+        super().__init__(worker, **options)
         outlive_lost_connections()
         listen()
 
-    def start(self, worker: object) -> None:
-        """Called when the worker starts, after its pool has forked."""
-        threading.Thread(target=self._run, args=(worker.app,), name="nexus-sweep", daemon=True).start()  # type: ignore[attr-defined]
-
-    def stop(self, _worker: object) -> None:
-        """Called when the worker shuts down."""
-        self._stopped.set()
-
-    def _run(self, app: Celery) -> None:
+    def work(self, app: Celery) -> None:
+        """Look again and again, whatever fails."""
         sweeper: Sweeper | None = None
         silent_until = 0.0
         while True:
@@ -215,7 +209,7 @@ class SweepStep(bootsteps.StartStopStep):  # type: ignore[misc]
                     silent_until = time.monotonic() + 60
             except Exception:
                 log.exception("The sweep failed; it goes on.")
-            if self._stopped.wait(EVERY * random.uniform(0.8, 1.2)):
+            if self.over(EVERY * random.uniform(0.8, 1.2)):
                 return
 
     def _first_look(self, app: Celery) -> Sweeper:

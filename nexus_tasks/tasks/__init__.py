@@ -18,7 +18,6 @@ from nexus_tasks.tasks import (
     runtime,
     submit_batch,
     warm,
-    worker_buffer,
 )
 from nexus_tasks.tasks.storage import JobStorage
 
@@ -51,5 +50,4 @@ __all__ = [
     "reflect_perspective",
     "submit_batch",
     "warm",
-    "worker_buffer",
 ]

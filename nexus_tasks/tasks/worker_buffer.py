@@ -3,46 +3,37 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from typing import Any
 
-from celery.signals import worker_ready, worker_shutting_down
+from celery import Celery
 
 from nexus_tasks.errors import NexusError
+from nexus_tasks.idempotency.beside import Beside
 from nexus_tasks.tasks import buffered, ready_context
 
 log = logging.getLogger(__name__)
 
 EVERY, LOOK_EVERY = 300.0, 30.0  # seconds between storing the buffer, and between looks at what is new
-_over = threading.Event()
 
 
-@worker_ready.connect  # type: ignore[untyped-decorator]
-def begin(**_kwargs: Any) -> None:
-    """Start looking, in a thread of its own: Postgres may be slow, and the worker's event loop must not wait."""
-    _over.clear()
-    threading.Thread(target=_look, name="nexus-buffer", daemon=True).start()
+class BufferStep(Beside):
+    """Looks in every worker: Postgres may be slow, and the worker must not wait for it."""
 
+    called = "nexus-buffer"
 
-@worker_shutting_down.connect  # type: ignore[untyped-decorator]
-def finish(**_kwargs: Any) -> None:
-    """Stop looking."""
-    _over.set()
-
-
-def _look() -> None:
-    stored_at = float("-inf")
-    while True:
-        try:
-            if time.monotonic() - stored_at >= EVERY:
-                stored_at = time.monotonic()
-                store()
-            ready_context.refresh()
-        except NexusError as error:
-            log.warning("The session buffer, or a context for the hook, has to wait: %s", error)
-        if _over.wait(LOOK_EVERY):
-            return
+    def work(self, _app: Celery) -> None:
+        """Look again and again, whatever has to wait."""
+        stored_at = float("-inf")
+        while True:
+            try:
+                if time.monotonic() - stored_at >= EVERY:
+                    stored_at = time.monotonic()
+                    store()
+                ready_context.refresh()
+            except NexusError as error:
+                log.warning("The session buffer, or a context for the hook, has to wait: %s", error)
+            if self.over(LOOK_EVERY):
+                return
 
 
 def store() -> dict[str, int]:

@@ -18,6 +18,7 @@ import pytest
 
 from nexus_tasks import Message, Nexus
 from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.celery import app
 from nexus_tasks.cli.main import main
 from nexus_tasks.tasks import buffered, maintenance, worker_buffer
 from tests.deployment import Deployment, eventually, point_here
@@ -205,12 +206,10 @@ def test_the_commands(here: Deployment, buffer: SessionBuffer) -> None:
 
 def test_a_worker_stores_its_machines_buffer_when_it_starts(buffer: SessionBuffer) -> None:
     buffer.append("acme", "chat", "one")
-    worker_buffer.begin()
+    step = worker_buffer.BufferStep(None)
+    step.start(type("Worker", (), {"app": app}))
     try:
         eventually(lambda: not buffer.pending(), within=60)
     finally:
-        worker_buffer.finish()
-    [thread] = [one for one in threading.enumerate() if one.name == "nexus-buffer"] or [None]
-    if thread:
-        thread.join(60)
-        assert not thread.is_alive()
+        step.stop(None)
+    assert "nexus-buffer" not in [thread.name for thread in threading.enumerate()]

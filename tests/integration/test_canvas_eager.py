@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator
 
 import pytest
-from celery import chain, chord, group
+from celery import _state, chain, chord, group
 from celery.contrib.testing.worker import start_worker
+from celery.signals import setup_logging
 
 from nexus_tasks.celery import app
 from nexus_tasks.errors import JobFailed
@@ -43,8 +45,26 @@ def test_a_chain_that_is_eager_stops_at_a_dead_step() -> None:
     assert heard("end") == []
 
 
+@pytest.fixture
+def as_before() -> Iterator[None]:
+    """Celery's plugin makes the application the process's own, and its logging too: other tests have neither."""
+
+    def left_alone(**_: object) -> None:
+        """Whoever listens has set up logging."""
+
+    setup_logging.connect(left_alone)
+    current, default = _state._tls.current_app, _state.default_app
+    yield
+    setup_logging.disconnect(left_alone)
+    _state._set_current_app(current)
+    _state.set_default_app(default)
+
+
+@pytest.mark.usefixtures("as_before")
 def test_jobs_run_in_the_worker_of_celerys_pytest_plugin(here: Deployment) -> None:
     name = f"{here.name}{uuid.uuid4().hex}"
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=60.0):  # what `celery_worker` does
         assert play.delay(name=name).wait(60).status == "completed"
     assert len(attempts(name)) == 1
+    running = {thread.name for thread in threading.enumerate()}
+    assert not running & {"nexus-sweep", "nexus-buffer"}, "they end with the worker, not with the process"
