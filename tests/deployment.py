@@ -32,7 +32,7 @@ T = TypeVar("T")
 TEMPLATE = "nexus_template"
 
 
-def eventually(look: Callable[[], T], *, within: float = 30.0, why: str = "") -> T:
+def eventually(look: Callable[[], T], *, within: float = 90.0, why: str = "") -> T:
     """Look until something true comes back, and return it; fail after ``within`` seconds."""
     deadline = time.monotonic() + within
     pause = 0.01
@@ -58,10 +58,10 @@ class Worker:
         self.process.wait()
 
     def stop(self) -> None:
-        """A warm shutdown, as an operator does it; killed when it takes more than 20 s."""
+        """A warm shutdown, as an operator does it; killed when it takes more than a minute."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(20)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.kill()
 
@@ -121,7 +121,7 @@ class Deployment:
         worker = Worker(process, log)
         self.workers.append(worker)
         eventually(
-            lambda: process.poll() is not None or " ready." in worker.text(), within=60, why="the worker does not start"
+            lambda: process.poll() is not None or " ready." in worker.text(), within=120, why="it does not start"
         )
         assert process.poll() is None, worker.text()
         return worker

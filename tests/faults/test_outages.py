@@ -53,9 +53,9 @@ def test_a_flushed_redis_loses_nothing(here: Deployment) -> None:
     ingest(nexus, 1)
     eventually(lambda: derived(here) > TURNS // 8)
     here.flush()
-    eventually(lambda: derived(here) == TURNS, within=60)
+    eventually(lambda: derived(here) == TURNS, within=150)
     eventually(lambda: here.sql("SELECT count(*) FROM sessions WHERE digest_end_seq = last_seq") == [(SESSIONS,)])
-    eventually(lambda: quiet(nexus), within=60)
+    eventually(lambda: quiet(nexus), within=150)
     check(here, TURNS, SESSIONS)
 
 
@@ -156,5 +156,5 @@ def test_a_zombie_commits_nothing(deploy: Callable[..., Deployment]) -> None:
     here.worker(concurrency=8)
     eventually(lambda: derived(here) == TURNS, within=150)
     os.kill(frozen.process.pid, signal.SIGCONT)
-    eventually(lambda: quiet(nexus), within=60)
+    eventually(lambda: quiet(nexus), within=150)
     check(here, TURNS, SESSIONS)

@@ -46,7 +46,7 @@ def run(status: str = "completed") -> dict[str, Any]:
     """Reflect on ann once; returns what the run row says."""
     job = reflect_perspective.delay(namespace=NAMESPACE, observer="assistant", subject="ann")
     work("reflect_perspective")
-    outcome = job.wait(5)
+    outcome = job.wait(60)
     assert outcome.status == status
     return {name: value for name, value in outcome.details.items() if name != "reflection"}
 

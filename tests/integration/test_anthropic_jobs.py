@@ -255,7 +255,7 @@ def test_an_invalid_answer_is_counted_and_a_dead_letter_after_max_attempts(
     with pytest.raises(NotFound):
         Nexus().retry_job(job_id)  # twice enqueues once
     work(kind)
-    assert again.wait(5).status == "completed"
+    assert again.wait(60).status == "completed"
     assert letters(here) == []
     assert calls(here, kind) == [*ledger, *[(entered, True)] * 5, ("", True)]
 
@@ -294,7 +294,7 @@ def test_what_can_never_succeed_is_a_dead_letter_at_once(
     standin.heal()
     again = Nexus().retry_job(job_id)
     work(kind)
-    assert again.wait(5).status == "completed"
+    assert again.wait(60).status == "completed"
 
 
 def test_whoever_waits_for_a_dead_job_is_told(claude: Claude, standin: StandIn) -> None:
@@ -305,7 +305,7 @@ def test_whoever_waits_for_a_dead_job_is_told(claude: Claude, standin: StandIn) 
     job = Nexus().digest(NAMESPACE, "chat", rebuild=True)
     work()
     with pytest.raises(JobFailed, match="refused to answer"):
-        job.wait(5)
+        job.wait(60)
 
 
 # --- what an operator must put right ----------------------------------------------------------------------------------
@@ -409,5 +409,5 @@ def test_a_worker_pauses_a_kind_and_goes_on_when_it_is_resumed(claude: Claude, s
     eventually(lambda: [claim.wait_reason for claim in waiting()] == ["pause"] * 5)
     standin.heal()
     assert Nexus().resume_jobs("derive_memory") == ["derive_memory"]
-    eventually(lambda: len(facts()) == 5, within=10, why="resuming wakes what waited, without a sweep or a probe")
+    eventually(lambda: len(facts()) == 5, within=60, why="resuming wakes what waited, without a sweep or a probe")
     assert letters(here) == []

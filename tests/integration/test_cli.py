@@ -452,7 +452,7 @@ def terminal(*arguments: str, env: Mapping[str, str], columns: int = 80) -> str:
         while select.select([ours], [], [], 60)[0] and (data := os.read(ours, 65_536)):
             shown += data
     os.close(ours)
-    assert child.wait(10) == 0, shown.decode()
+    assert child.wait(60) == 0, shown.decode()
     return shown.decode().replace("\r\n", "\n")
 
 
@@ -535,7 +535,7 @@ def test_ctrl_c_during_a_wait_is_130_and_leaves_no_worker(home: Path) -> None:
         if line.startswith(b"derived"):
             break
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=30)
+    out, err = child.communicate(timeout=90)
     assert (child.returncode, out) == (130, b"")
     assert b"Traceback" not in err
     assert not processes(home)
@@ -586,7 +586,7 @@ def test_demo_cleans_up_when_interrupted(home: Path) -> None:
         assert eventually(lambda: embedded.running(home / "demo"))
         time.sleep(0.2)
         child.send_signal(sign)
-        _, err = child.communicate(timeout=30)
+        _, err = child.communicate(timeout=90)
         assert (child.returncode, err) == (code, b"")
         assert embedded.running(home / "demo") is None
         assert not processes(home)

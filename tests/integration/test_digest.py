@@ -24,7 +24,7 @@ def ask(reason: str = "rollover", session: str = "chat") -> str:
     """Run one digest job; returns its status."""
     job = digest_session.delay(namespace=NAMESPACE, session_key=session, reason=reason)
     work("digest_session")
-    return job.wait(5).status
+    return job.wait(60).status
 
 
 def calls(standin: StandIn) -> list[Call]:

@@ -82,12 +82,12 @@ def test_waiting_for_a_job(here: Deployment) -> None:
     with pytest.raises(TimeoutError):
         job.wait(timeout=0.2)
     here.worker()
-    outcome = job.wait(timeout=30)
+    outcome = job.wait(timeout=60)
     assert outcome.status == "completed"
     assert outcome.reasons == ("manual_digest",)
-    assert digest_session.delay(namespace="acme", session_key="nowhere").wait(timeout=30).status == "gone"
-    assert derive_memory.delay(namespace="acme", memory_id=999_999).wait(timeout=30).status == "gone"
-    assert digest_session.delay(namespace="nobody", session_key="s").wait(timeout=30).status == "gone"
+    assert digest_session.delay(namespace="acme", session_key="nowhere").wait(timeout=60).status == "gone"
+    assert derive_memory.delay(namespace="acme", memory_id=999_999).wait(timeout=60).status == "gone"
+    assert digest_session.delay(namespace="nobody", session_key="s").wait(timeout=60).status == "gone"
 
 
 @pytest.mark.usefixtures("here")

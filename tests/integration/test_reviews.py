@@ -59,7 +59,7 @@ def test_a_released_plan_is_carried_out_without_asking_the_model_again(held: Hel
     assert job.created
     assert not Nexus().retry_job(shown["job_id"]).created  # retrying twice enqueues once
     work("reflect_perspective")
-    outcome = job.wait(5)
+    outcome = job.wait(60)
     assert (outcome.status, outcome.details["superseded"]) == ("completed", 6)
     assert standin.counters.calls == calls
     assert len(facts(subject="ann")) == 6

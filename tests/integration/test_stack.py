@@ -58,7 +58,7 @@ def home(shared: Path) -> Iterator[Path]:
         shutil.rmtree(shared / "logs", ignore_errors=True)
 
 
-def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
+def eventually(condition: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -83,7 +83,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 def nexus(home: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", CLI, *arguments]
     return subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=60, env=environment(home, **more)
+        command, check=False, capture_output=True, text=True, timeout=120, env=environment(home, **more)
     )
 
 
@@ -162,7 +162,7 @@ def test_ctrl_c_leaves_nothing_behind(home: Path) -> None:
     with foreground(home) as process:
         assert len(celery_processes(home, "stack.child")) == 2
         os.killpg(process.pid, signal.SIGINT)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=90)
     assert process.returncode == 0
     assert "worker | worker: Warm shutdown" in out
     assert celery_processes(home) == []
@@ -174,7 +174,7 @@ def test_servers_that_others_use_go_on(home: Path) -> None:
     with redis.Redis.from_url(found.redis_url) as client, foreground(home) as process:
         assert client.ping()
         process.terminate()
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=90)
         assert "another process uses them" in out
         assert client.ping()
     assert nexus(home, "down").stdout == "Stopped: Redis, Postgres.\n"
@@ -250,7 +250,7 @@ def test_temporary_worker(home: Path, ending: str) -> None:
             os.killpg(process.pid, signal.SIGINT)
         elif ending == "kill -9":
             process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=90)
         if ending != "kill -9":
             assert not worker.is_running(), "it was still there when the command had ended"
     eventually(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)

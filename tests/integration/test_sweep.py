@@ -129,7 +129,7 @@ def test_no_lease_is_expired_until_one_lease_after_redis_was_away(deploy: Callab
     assert state_of(claim) == "running"  # its worker could not renew: it has its chance now
     sweeper.tick()
     assert state_of(claim) == "running"
-    eventually(lambda: sweeper.tick() or state_of(claim) != "running", within=5)
+    eventually(lambda: sweeper.tick() or state_of(claim) != "running", within=60)
 
 
 def _away(*_: object, **__: object) -> bool:
@@ -279,7 +279,7 @@ def test_a_pause_is_lifted_when_its_cause_is_gone(
     assert list(bench.claims.paused()) == ["play"]
     monkeypatch.undo()
     sweeper.tick()
-    eventually(lambda: not bench.claims.paused() and bench.claims.counts("acme") == {"pending": 1}, within=5)
+    eventually(lambda: not bench.claims.paused() and bench.claims.counts("acme") == {"pending": 1}, within=60)
 
 
 def _raise(error: BaseException) -> None:
@@ -293,14 +293,14 @@ def test_a_model_that_hangs_does_not_hold_the_sweep_up(
 
     def hangs(_kind: str) -> None:
         asked.set()
-        answer.wait(20)
+        answer.wait(60)
 
     monkeypatch.setattr(binding().storage, "probe", hangs)
     claim = begins("b")
     bench.claims.pause("play", "401")
     bench.jump(11)
     sweeper.tick()
-    assert asked.wait(5)
+    assert asked.wait(60)
     assert state_of(claim) == "waiting"
     sweeper.tick()  # the next one too
     answer.set()

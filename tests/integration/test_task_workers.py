@@ -67,7 +67,7 @@ def test_a_job_whose_worker_is_killed_runs_again(quick: Deployment) -> None:
     rerun = play.delay(reason="later")
     first.kill()
     start(quick)
-    assert asked.wait(20).status == rerun.wait(20).status == "completed"
+    assert asked.wait(60).status == rerun.wait(60).status == "completed"
     assert [reasons for _, reasons in attempts()] == ["", "later"]  # one run has served both
 
 
@@ -82,9 +82,9 @@ def test_a_job_that_kills_its_worker_ends_as_a_dead_letter_and_harms_no_other(
     poison = play.delay(name="poison", plan=("kill",))
     innocent = [play_once.delay(name=str(i)) for i in range(5)]
     with pytest.raises(JobFailed, match="worker died"):
-        poison.wait(40)
+        poison.wait(60)
     assert len(attempts("poison")) == 2
-    assert [asked.wait(5).status for asked in innocent] == ["completed"] * 5
+    assert [asked.wait(60).status for asked in innocent] == ["completed"] * 5
     assert worker.process.poll() is None
 
 
@@ -102,7 +102,7 @@ def test_from_its_second_crash_on_a_job_kills_only_itself(deploy: Callable[..., 
         bench.set(play.request_for(Play(name=name)), crashes=2)
     bench.client.zadd(f"{here.name}:due", {claim.key: 0 for claim in binding().claims.waiting()})
     with pytest.raises(JobFailed, match="worker died"):
-        poison.wait(40)
+        poison.wait(60)
     assert [asked.wait(60).status for asked in twice] == ["completed"] * 6
     assert [[reasons for _, reasons in attempts(name)] for name in named] == [["x"]] * 6
     apart = {pid for name in ("poison", *named) for pid, _ in attempts(name)}
@@ -112,7 +112,7 @@ def test_from_its_second_crash_on_a_job_kills_only_itself(deploy: Callable[..., 
     assert found is not None
     assert (found.state, found.crashes) == ("running", 0)
     go("held")
-    assert held.wait(10).status == "completed"
+    assert held.wait(60).status == "completed"
 
 
 def test_the_prefork_pool_keeps_its_leases_in_its_children(quick: Deployment) -> None:
@@ -128,17 +128,17 @@ def test_the_prefork_pool_keeps_its_leases_in_its_children(quick: Deployment) ->
     assert worker.process.pid not in pids
     for name in "ab":
         go(name)
-    assert [asked.wait(10).status for asked in results] == ["completed"] * 2
+    assert [asked.wait(60).status for asked in results] == ["completed"] * 2
 
 
 def test_bodies_that_would_end_the_process_leave_the_pool_whole(here: Deployment) -> None:
     worker = start(here, concurrency=2)
     for i in range(4):
         play.delay(name=str(i), plan=("exit", "ok"))
-    assert play_once.delay().wait(10).status == "completed"
+    assert play_once.delay().wait(60).status == "completed"
     bench = Bench(binding().claims)
     eventually(lambda: all(runs(str(i)) for i in range(4)))
-    eventually(lambda: bench.jump(3) or binding().claims.counts("acme") == {}, within=20)
+    eventually(lambda: bench.jump(3) or binding().claims.counts("acme") == {}, within=60)
     assert [len(attempts(str(i))) for i in range(4)] == [2] * 4
     assert worker.process.poll() is None
 
@@ -152,7 +152,7 @@ def test_a_worker_that_starts_lifts_pauses_and_misses_messages(here: Deployment)
     play.apply(kwargs={})
     assert [claim.wait_reason for claim in binding().claims.waiting()] == ["pause"]
     start(here)
-    assert paused.wait(10).status == lost.wait(10).status == "completed"
+    assert paused.wait(60).status == lost.wait(60).status == "completed"
 
 
 def test_a_flush_under_a_run_loses_nothing(quick: Deployment) -> None:
@@ -166,7 +166,7 @@ def test_a_flush_under_a_run_loses_nothing(quick: Deployment) -> None:
     assert found.flags.reasons == ("x",)
     go()
     eventually(lambda: claim_of() is None)
-    assert play.delay(name="b").wait(10).status == "completed"  # the worker hears of new jobs as before
+    assert play.delay(name="b").wait(60).status == "completed"  # the worker hears of new jobs as before
 
 
 @contextmanager
@@ -210,11 +210,11 @@ def test_a_redis_that_restarts_costs_no_run(servers: Endpoints, tmp_path: Path) 
         away = time.monotonic() + LEASE / 2
         eventually(lambda: time.monotonic() > away)
         launch()
-        assert ends.wait(20).status == "completed"
+        assert ends.wait(60).status == "completed"
         found = claim_of("goes-on")
         assert found is not None
         assert (found.state, found.crashes) == ("running", 0)
         go("goes-on")
-        assert goes_on.wait(20).status == "completed"
+        assert goes_on.wait(60).status == "completed"
         assert len(attempts("goes-on")) == len(attempts("ends")) == 1
-        assert play.delay(name="after").wait(30).status == "completed"
+        assert play.delay(name="after").wait(60).status == "completed"

@@ -59,7 +59,7 @@ def test_undoing_twice_changes_nothing(here: Deployment, standin: StandIn) -> No
     judge(standin, relation("contradicts", b, a, "new"))
     job = reflect_perspective.delay(namespace=NAMESPACE, observer="assistant", subject="ann")
     work("reflect_perspective")
-    number = job.wait(5).details["reflection"]
+    number = job.wait(60).details["reflection"]
     assert Nexus().undo(NAMESPACE, job.id)["reflection"] == number  # named by its job
     before = dump(here)
     assert Nexus().undo(NAMESPACE, number)["status"] == "unchanged"
