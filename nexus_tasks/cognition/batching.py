@@ -120,7 +120,7 @@ def advance(mind: Mind, namespace_id: int, still_mine: Callable[[], None]) -> St
     provider = mind.model.batches
     back = False
     with mind.database.transaction() as tx:
-        under_way = batches.under_way(tx, namespace_id)
+        under_way, now = batches.under_way(tx, namespace_id), batches.clock(tx)
         if provider is None:  # the deployment has changed to a model without batches
             for batch in under_way:
                 batches.close(tx, batch.id)
@@ -128,11 +128,11 @@ def advance(mind: Mind, namespace_id: int, still_mine: Callable[[], None]) -> St
             return Standing(back=back, seconds=None)
     for batch in under_way:
         still_mine()
-        back |= _advance(mind, provider, batch)
+        back |= _advance(mind, provider, batch, now)
     with mind.database.transaction() as tx:
         queued, oldest = batches.queued(tx, namespace_id)
         drawn = batches.draw(tx, namespace_id) if queued >= mind.settings.batch_threshold else None
-        if drawn is None and oldest and datetime.now(UTC) - oldest >= timedelta(seconds=PATIENCE):
+        if drawn is None and oldest and batches.clock(tx) - oldest >= timedelta(seconds=PATIENCE):
             back |= batches.give_up_queued(tx, namespace_id) > 0
     if drawn is not None:
         still_mine()
@@ -141,9 +141,8 @@ def advance(mind: Mind, namespace_id: int, still_mine: Callable[[], None]) -> St
 
 
 def _standing(mind: Mind, namespace_id: int, back: bool) -> Standing:
-    now = datetime.now(UTC)
     with mind.database.transaction() as tx:
-        under_way = batches.under_way(tx, namespace_id)
+        under_way, now = batches.under_way(tx, namespace_id), batches.clock(tx)
         queued, oldest = batches.queued(tx, namespace_id)
     looks = [max((batch.due_at - now).total_seconds(), 1.0) for batch in under_way]
     if oldest:
@@ -152,12 +151,12 @@ def _standing(mind: Mind, namespace_id: int, back: bool) -> Standing:
     return Standing(back=back, seconds=min(looks) if looks else None, detail=detail)
 
 
-def _advance(mind: Mind, provider: Batches, batch: MessageBatch) -> bool:
+def _advance(mind: Mind, provider: Batches, batch: MessageBatch, now: datetime) -> bool:
     """Submit a batch, or collect its results when it has ended; ``True`` when jobs can go on."""
     if batch.api_id is None:
         _submit(mind, provider, batch, again=True)
         return False
-    if batch.due_at > datetime.now(UTC):
+    if batch.due_at > now:
         return False
     try:
         ended = provider.ended(batch.api_id)

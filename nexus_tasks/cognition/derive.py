@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from sqlalchemy import select
 from sqlalchemy.exc import NoResultFound
@@ -105,8 +104,7 @@ def _unripe(wanted: Sequence[derivations.Wanted], session: Session, settings: Se
     """Seconds until the batch is ripe: big enough, old enough, or of a session that has ended."""
     if session.ended_at or not wanted or sum(one.tokens for one in wanted) >= settings.derive_min_tokens:
         return 0.0
-    age = (datetime.now(UTC) - min(one.stored_at for one in wanted)).total_seconds()
-    return max(settings.derive_max_wait - age, 0.0)
+    return max(settings.derive_max_wait - max(one.age for one in wanted), 0.0)
 
 
 def derive(

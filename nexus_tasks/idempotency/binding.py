@@ -31,7 +31,9 @@ class Storage(Protocol):
         ...
 
     def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
-        """How the job ended: its own run, its dead letter, or else the latest run of the same work after ``since``."""
+        """How the job ended: its own run, its dead letter, or else the latest run of the same work that has begun
+        ``since`` (seconds since the epoch, of the Redis server).
+        """
         ...
 
     def wanted(self, limit: int) -> Sequence[Request]:

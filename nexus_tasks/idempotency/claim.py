@@ -72,10 +72,11 @@ class Wakeup:
 
 @dataclass(frozen=True, kw_only=True)
 class Ticket:
-    """The answer to a request: its outcome and the id of the job that will do the work."""
+    """The answer to a request: its outcome, the id of the job that will do the work, and when it was asked for."""
 
     outcome: Claimed
     job_id: str
+    asked_at: float  # seconds since the epoch, of the Redis server
     wakeup: Wakeup | None = None
 
 

@@ -71,9 +71,14 @@ class Claims:
             for r, message in zip(requests, pushed, strict=True)
             for text in (r.as_json(), *(message or NO_MESSAGE))
         ]
-        rows = self._run("claim", [self.key(r) for r in requests], *args)
+        now, rows = self._run("claim", [self.key(r) for r in requests], *args)
         return [
-            Ticket(outcome=Claimed[outcome], job_id=job_id, wakeup=Wakeup.parse(wakeup) if wakeup else None)
+            Ticket(
+                outcome=Claimed[outcome],
+                job_id=job_id,
+                wakeup=Wakeup.parse(wakeup) if wakeup else None,
+                asked_at=int(now) / 1000,
+            )
             for outcome, job_id, wakeup in rows
         ]
 

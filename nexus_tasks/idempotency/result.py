@@ -32,6 +32,7 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         kind: str,
         scope: str,
         created: bool,
+        asked_at: float,
         **options: Any,
     ) -> None:
         super().__init__(id, **options)
@@ -41,7 +42,7 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         self.scope = scope
         self.created = created
         self.parts: tuple[JobResult, ...] = ()
-        self._asked_at = time.time()
+        self._asked_at = asked_at  # seconds since the epoch, of the Redis server
 
     def joined(self, others: Sequence[JobResult]) -> JobResult:
         """This result, standing also for ``others`` (one job per observer, say): it ends when all have ended."""

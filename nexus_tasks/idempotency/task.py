@@ -210,6 +210,7 @@ class JobTask(Task):  # type: ignore[misc]
             kind=self.kind,
             scope=request.scope,
             created=ticket.job_id == request.id,
+            asked_at=ticket.asked_at,
         )
 
     def _joined(self, requests: Sequence[Request], tickets: Sequence[Ticket]) -> JobResult:
@@ -223,7 +224,7 @@ class JobTask(Task):  # type: ignore[misc]
         claim = claims.get(key)
         marker = None if claim else claims.marker(key)
         job_id = claim.rerun_id or claim.job_id if claim else marker[0] if marker else request.id
-        return self._result(request, Ticket(outcome=Claimed.MERGED, job_id=job_id))
+        return self._result(request, Ticket(outcome=Claimed.MERGED, job_id=job_id, asked_at=claims.now()))
 
     def anew(self, args: Mapping[str, Any]) -> JobResult:
         """Ask again for work that gave up, past its done marker."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import delete, func, insert, select, update
@@ -43,6 +43,11 @@ def remove(tx: Transaction, row: BatchRequest) -> None:
 
 
 # --- the job that submits and collects --------------------------------------------------------------------------------
+def clock(tx: Transaction) -> datetime:
+    """The time of Postgres, by which batches are due: that of a worker may be wrong."""
+    return tx.execute(select(func.now())).scalar_one()
+
+
 def queued(tx: Transaction, namespace_id: int) -> tuple[int, datetime | None]:
     """How many requests wait to be submitted, and since when the oldest does."""
     query = select(func.count(), func.min(BatchRequest.created_at)).where(
@@ -106,7 +111,7 @@ def is_called(tx: Transaction, batch_id: int, api_id: str, *, look_in: float) ->
     noted = tx.execute(
         update(MessageBatch)
         .where(MessageBatch.id == batch_id, MessageBatch.api_id.is_(None))
-        .values(api_id=api_id, due_at=datetime.now(UTC) + timedelta(seconds=look_in))
+        .values(api_id=api_id, due_at=func.now() + timedelta(seconds=look_in))
         .returning(MessageBatch.id)
     )
     return noted.first() is not None
@@ -123,7 +128,7 @@ def is_not(tx: Transaction, batch: MessageBatch) -> None:
 
 def look_later(tx: Transaction, batch_id: int, seconds: float) -> None:
     """Look at a batch again in ``seconds``."""
-    due = datetime.now(UTC) + timedelta(seconds=seconds)
+    due = func.now() + timedelta(seconds=seconds)
     tx.execute(update(MessageBatch).where(MessageBatch.id == batch_id).values(due_at=due))
 
 

@@ -19,7 +19,7 @@ class Wanted:
 
     memory_id: int
     tokens: int
-    stored_at: datetime
+    age: float  # seconds, by the clock of Postgres
 
 
 def state(tx: Transaction, namespace_id: int, memory: Memory, observer: str) -> tuple[str, str | None]:
@@ -44,7 +44,7 @@ def wanted(
 ) -> list[Wanted]:
     """The oldest wanted messages of a session; with ``batch`` those of one model call that was cut off."""
     query = (
-        select(Memory.id, Memory.tokens, Memory.created_at)
+        select(Memory.id, Memory.tokens, func.extract("epoch", func.now() - Memory.created_at))
         .join(Derivation, Derivation.memory_id == Memory.id)
         .where(Derivation.session_id == session_id, Derivation.observer == observer, Derivation.state == "wanted")
         .order_by(Derivation.memory_id)
@@ -52,7 +52,7 @@ def wanted(
     )
     if batch:
         query = query.where(Derivation.batch == batch)
-    return [Wanted(memory_id=i, tokens=tokens, stored_at=at) for i, tokens, at in tx.execute(query)]
+    return [Wanted(memory_id=i, tokens=tokens, age=float(age)) for i, tokens, age in tx.execute(query)]
 
 
 _STORE_BATCH = text(

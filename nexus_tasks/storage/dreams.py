@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import ColumnElement, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
@@ -157,7 +157,7 @@ def waits_for_nothing(tx: Transaction, namespace_id: int) -> int | None:
 
 def finish(tx: Transaction, dream_id: int) -> None:
     """Close a dream."""
-    tx.execute(update(Dream).where(Dream.id == dream_id).values(state="finished", finished_at=datetime.now(UTC)))
+    tx.execute(update(Dream).where(Dream.id == dream_id).values(state="finished", finished_at=func.now()))
 
 
 def mark(tx: Transaction, namespace_id: int, dream_id: int, *, dead: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -97,15 +97,14 @@ def hold(
     Returns the hold's id, or ``None`` when the budget does not allow it, and what is spent or held without it.
     """
     tx.execute(select(Namespace.id).where(Namespace.id == namespace_id).with_for_update(key_share=True))
-    now = datetime.now(UTC)
     held = select(func.coalesce(func.sum(BudgetHold.cost_usd), 0)).where(
-        BudgetHold.namespace_id == namespace_id, BudgetHold.expires_at > now
+        BudgetHold.namespace_id == namespace_id, BudgetHold.expires_at > func.now()
     )
     used = spent(tx, namespace_id=namespace_id)[1] + Decimal(tx.scalar(held) or 0)
     if used + cost > Decimal(str(budget_usd)):
         return None, used
     statement = insert(BudgetHold).values(
-        namespace_id=namespace_id, cost_usd=cost, expires_at=now + timedelta(seconds=seconds)
+        namespace_id=namespace_id, cost_usd=cost, expires_at=func.now() + timedelta(seconds=seconds)
     )
     return tx.execute(statement.returning(BudgetHold.id)).scalar_one(), used
 
@@ -117,7 +116,7 @@ def release(tx: Transaction, hold_id: int) -> None:
 
 def spent(tx: Transaction, *, namespace_id: int) -> tuple[int, Decimal]:
     """Calls and USD of a namespace today (UTC)."""
-    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    midnight = func.date_trunc("day", func.now(), "UTC")
     query = select(func.count(), func.coalesce(func.sum(ModelCall.cost_usd), 0)).where(
         ModelCall.namespace_id == namespace_id, ModelCall.at >= midnight
     )

@@ -59,7 +59,10 @@ def record(tx: Transaction, namespace_id: int, jobs: Sequence[JobHeader], outcom
 
 
 def outcome_of(tx: Transaction, job_id: str, kind: str, scope: str, since: datetime) -> JobOutcome | None:
-    """How a job ended: by its run row or dead letter, else the newest run of the same work after ``since``."""
+    """How a job ended: by its run row or dead letter, else the newest run of the same work that has begun ``since``.
+
+    By the claims' clock: a run that had begun before a request came cannot know of it.
+    """
     run = tx.scalar(select(JobRun).where(JobRun.job_id == job_id))
     if run:
         return _outcome(run)
@@ -69,7 +72,7 @@ def outcome_of(tx: Transaction, job_id: str, kind: str, scope: str, since: datet
         return JobOutcome(status=status, job_id=job_id, details={"error": letter.message})
     run = tx.scalar(
         select(JobRun)
-        .where(JobRun.kind == kind, JobRun.scope == scope, JobRun.finished_at >= since)
+        .where(JobRun.kind == kind, JobRun.scope == scope, JobRun.started_at >= since)
         .order_by(JobRun.finished_at.desc())
         .limit(1)
     )

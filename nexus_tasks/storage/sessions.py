@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import delete, func, insert, select, true, update
@@ -168,18 +168,20 @@ def summary(session: Session, underived: int) -> dict[str, Any]:
     }
 
 
-def wanted_digests(tx: Transaction, after: int, limit: int, settled_before: datetime) -> list[tuple[int, str, str]]:
+def wanted_digests(tx: Transaction, after: int, limit: int, settled: timedelta) -> list[tuple[int, str, str]]:
     """Request id, namespace and session key of digests that are asked for, from request id ``after`` on.
 
     A session whose messages are still being derived is left to the derivation that comes last, until the request is
-    older than ``settled_before``: a digest of facts is better and cheaper than one of raw text.
+    older than ``settled``: a digest of facts is better and cheaper than one of raw text.
     """
     pending = select(Derivation.id).where(Derivation.session_id == Session.id, Derivation.state == "wanted").exists()
     query = (
         select(DigestRequest.id, Namespace.name, Session.session_key)
         .join(Session, Session.id == DigestRequest.session_id)
         .join(Namespace, Namespace.id == Session.namespace_id)
-        .where(DigestRequest.id > after, ~DigestRequest.dead, ~pending | (DigestRequest.created_at < settled_before))
+        .where(
+            DigestRequest.id > after, ~DigestRequest.dead, ~pending | (DigestRequest.created_at < func.now() - settled)
+        )
         .order_by(DigestRequest.id)
         .limit(limit)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -50,7 +49,8 @@ def digest_session(run: Run, arguments: DigestSession) -> JobOutcome:
     if namespace is None:
         return JobOutcome(status="gone")
     reasons = frozenset(run.flags.reasons)
-    if reasons <= PATIENT and not run.eager and time.time() - run.lead.enqueued_at < PATIENCE:
+    waited = (run.lead.started_at or 0.0) - run.lead.enqueued_at
+    if reasons <= PATIENT and not run.eager and waited < PATIENCE:
         with here.database.reading() as tx:
             session = sessions.find(tx, namespace.id, arguments.session_key)
             waiting = sessions.underived(tx, session.id) if session else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from typing import Any
 
@@ -63,6 +62,6 @@ def _first_in_slot(schedule: str) -> bool:
     seconds = app.conf.beat_schedule[schedule]["schedule"]
     claims = runtime().claims
     with answering():
-        slot = int(time.time() // seconds)
+        slot = int(claims.now() // seconds)
         key = f"{claims.prefix}:tick:{schedule}:{slot}"
         return bool(claims.redis.set(key, "1", nx=True, ex=int(2 * seconds)))

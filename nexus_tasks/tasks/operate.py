@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -54,7 +53,7 @@ def _namespace_status(tx: Transaction, known: namespaces.NamespaceSettings, wait
     counts = runtime().claims.counts(known.name)
     underived, oldest = derivations.backlog(tx, known.id)
     calls, usd = ledger.spent(tx, namespace_id=known.id)
-    now = time.time()
+    now = runtime().claims.now()
     return {
         "namespace": known.name,
         "jobs": {state: counts.get(state, 0) for state in ("waiting", "pending", "running")}

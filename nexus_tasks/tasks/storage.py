@@ -100,10 +100,9 @@ class JobStorage:
 
     def wanted(self, limit: int) -> Sequence[Request]:
         """The next page of wanted derivations, digests, reflections, vectors, observations, batches, extractions."""
-        settled = datetime.now(UTC) - _DIGEST_SETTLES
         with self.here.database.transaction() as tx:
             facts = derivations.page(tx, self._derivation, limit)
-            digests = sessions.wanted_digests(tx, self._digest, limit, settled)
+            digests = sessions.wanted_digests(tx, self._digest, limit, _DIGEST_SETTLES)
             dreamt = dreams.open_dreams(tx, self._dream, limit)
             gaps = embeddings.gaps(tx, self._gap, limit)
             ripe = perspectives.ripe(

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from datetime import datetime, timedelta, tzinfo
+from decimal import Decimal
+from typing import Any
 
 import pytest
+from sqlalchemy import text
 
-from nexus_tasks import Nexus
+from nexus_tasks import Nexus, digest_session
+from nexus_tasks.cognition import derive
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claimed
+from nexus_tasks.idempotency.work import perform, run_of
+from nexus_tasks.settings import get_settings
+from nexus_tasks.storage import ledger, namespaces
+from nexus_tasks.tasks import maintenance
+from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.tasks.storage import JobStorage
 from tests.deployment import Deployment
+from tests.integration import inline
 from tests.integration.claiming import Bench
 from tests.integration.jobkinds import Play, attempts, play, work
 
@@ -31,6 +44,19 @@ def clock_is(patch: pytest.MonkeyPatch, wrong: float) -> None:
     """From now on this process is a machine whose clock is wrong by so many seconds."""
     right = time.time
     patch.setattr(time, "time", lambda: right() + wrong)
+
+    class AnyDatetime(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, datetime)
+
+    class Wrong(datetime, metaclass=AnyDatetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return datetime.now(tz) + timedelta(seconds=wrong)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("nexus_tasks") and getattr(module, "datetime", None) is datetime:
+            patch.setattr(module, "datetime", Wrong)
 
 
 def test_producers_whose_clocks_disagree_mean_the_same_moments(bench: Bench, wrong: float) -> None:
@@ -65,3 +91,110 @@ def test_a_worker_whose_clock_is_wrong_gives_nothing_up_too_early(
     assert len(attempts()) == 3
     assert here.sql("SELECT count(*) FROM dead_letters") == [(0,)]
     assert bench.claims.counts("acme") == {}
+
+
+def test_whoever_waits_hears_of_runs_that_began_after_he_asked(
+    here: Deployment, bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float
+) -> None:
+    def ask() -> Any:
+        return digest_session.delay(namespace="acme", session_key="s", reason="manual_digest")
+
+    inline.say("I moved to Lisbon.", session="s")
+    ask()
+    inline.work("digest_session")
+    bench.jump(1)  # two runs of one millisecond would be one to the claims' clock
+    here.sql("UPDATE job_runs SET started_at = started_at - interval '1 s'")
+    clock_is(monkeypatch, wrong)
+    asked = ask()
+    here.flush()  # the job is lost, and with it what it was asked for
+    assert asked.look() is None, "the run of before cannot know of it"
+    ask()
+    inline.work("digest_session")
+    assert asked.wait(5).status == "unchanged"
+
+
+def test_a_message_waits_for_company_as_long_as_it_says(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch, wrong: float
+) -> None:
+    [memory] = inline.say("I moved to Lisbon.")
+    clock_is(monkeypatch, wrong)
+
+    def wait() -> float:
+        with runtime().database.transaction() as tx:
+            acme = namespaces.get(tx, "acme")
+            return derive.plan(tx, get_settings(), acme.id, memory, "assistant").wait
+
+    here.sql("UPDATE memories SET created_at = now() - interval '4 s'")
+    assert 0 < wait() <= 6
+    here.sql("UPDATE memories SET created_at = now() - interval '11 s'")
+    assert wait() == 0
+
+
+def test_a_digest_waits_for_derivations_five_minutes(
+    here: Deployment, bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float
+) -> None:
+    inline.say("I moved to Lisbon.", session="s")
+    asked = digest_session.request_for(digest_session.arguments(namespace="acme", session_key="s"))
+    bench.claims.claim([asked])
+    clock_is(monkeypatch, wrong)
+
+    def attempt() -> str:
+        claim = bench.run(asked, claim=False)
+        perform(digest_session, run_of(digest_session, claim, asked))
+        found = bench.claims.get(claim.key)
+        return found.wait_reason if found else "ended"
+
+    assert attempt() == "derivation"
+    bench.jump(301)
+    bench.sweep_due()
+    assert attempt() == "ended"
+    assert here.sql("SELECT count(*) FROM job_runs") == [(1,)]
+
+
+def test_reconcile_leaves_a_digest_to_its_derivations_for_a_while(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch, wrong: float
+) -> None:
+    inline.say("I moved to Lisbon.", session="s", end=True)
+    clock_is(monkeypatch, wrong)
+
+    def wanted() -> list[str]:
+        return [one.kind for one in JobStorage(runtime()).wanted(10)]
+
+    assert "digest_session" not in wanted()
+    here.sql("UPDATE digest_requests SET created_at = now() - interval '6 minutes'")
+    assert "digest_session" in wanted()
+
+
+@pytest.mark.usefixtures("bench")
+def test_a_budget_is_for_a_day_of_postgres(monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
+    clock_is(monkeypatch, wrong)
+    with runtime().database.transaction() as tx:
+        acme = namespaces.get(tx, "acme").id
+        call = text(
+            "INSERT INTO model_calls (namespace_id, job_id, purpose, model, input_tokens, output_tokens,"
+            " cache_write_tokens, cache_read_tokens, cost_usd, seconds, at)"
+            " VALUES (:acme, '1', 'derive', 'm', 1, 1, 0, 0, 1, 1, now() - make_interval(hours => :ago))"
+        )
+        for hours in (0, 25):
+            tx.execute(call, {"acme": acme, "ago": hours})
+        assert ledger.spent(tx, namespace_id=acme)[0] == 1
+        first, _ = ledger.hold(tx, acme, budget_usd=3, cost=Decimal(2), seconds=60)
+        second, _ = ledger.hold(tx, acme, budget_usd=3, cost=Decimal(2), seconds=60)
+        assert first is not None
+        assert second is None
+
+
+def test_a_slot_is_one_of_redis(bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
+    clock_is(monkeypatch, wrong)
+    assert maintenance._first_in_slot("prune")
+    [slot] = [key.rpartition(":")[2] for key in bench.client.scan_iter(f"{bench.claims.prefix}:tick:prune:*")]
+    assert abs(int(slot) - bench.claims.now() // 3_600) <= 1
+
+
+def test_status_says_when_a_job_is_due(bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
+    play.apply_async(kwargs={}, countdown=3_600)
+    clock_is(monkeypatch, wrong)
+    [found] = Nexus().status("acme")["namespaces"]
+    [wait] = found["waits"]
+    assert wait["due_in_seconds"] == pytest.approx(3_600, abs=120)
+    assert bench.claims.counts("acme") == {"waiting": 1}

@@ -11,6 +11,7 @@ from nexus_tasks import Message, Nexus, digest_session
 from nexus_tasks.celery import app
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.sweep import Sweeper
 from nexus_tasks.storage import dreams
 from nexus_tasks.tasks import dream, maintenance
@@ -239,6 +240,6 @@ def test_only_idle_namespaces_with_enough_new_facts_are_due(here: Deployment) ->
 
 def test_a_tick_is_done_once_per_slot(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     assert here
-    monkeypatch.setattr(maintenance.time, "time", lambda: 1_800_000_030.0)  # far from the turn of a slot
+    monkeypatch.setattr(Claims, "now", lambda _: 1_800_000_030.0)  # far from the turn of a slot
     assert [maintenance._first_in_slot("dream_due") for _ in range(3)] == [True, False, False]
     assert {"dream_due", "prune"} <= set(app.conf.beat_schedule)

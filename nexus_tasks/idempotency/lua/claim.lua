@@ -4,7 +4,7 @@
 -- new job's wake-up is pushed right here. Without a list ('') the caller publishes it.
 -- A canvas delivery also has `delivery`: id, options, parts (how many requests it stands for), first. Each part is parked
 -- for the run that answers it; where that run is done the delivery is settled at once.
--- Returns per request {outcome, job id, wake-up or false}; outcome ENQUEUED, MERGED, RERUN, RUNNING or DONE.
+-- Returns {now, per request {outcome, job id, wake-up or false}}; outcome ENQUEUED, MERGED, RERUN, RUNNING or DONE.
 
 local function claim(key, request)
   local state = field(key, 'state')
@@ -66,4 +66,4 @@ for i, key in ipairs(KEYS) do
   end
   answers[i] = answer
 end
-return answers
+return { integer(now), answers }
