@@ -2,9 +2,12 @@
 
     python -m benchmarks.cost [--conversations N]
 
-Sessions are ended as they are stored (live), or left open and digested by a dream through message batches. The
-stand-in counts tokens as characters / 4 and answers at a length of its own, so output is an order of magnitude; the
-prices are those of the table in ``nexus_tasks/settings.py``.
+Sessions come one after the other, as they did: the next one of a conversation when all that the one before has asked
+for is done. Live, each is ended as it is stored, and facts are reflected on as they come. In dreams, a session is only
+derived, and the night after it digests and reflects through message batches. Both ask for the same, at another price.
+
+The stand-in counts tokens as characters / 4, answers at a length of its own and never finds a relation, so output is an
+order of magnitude; the prices are those of the table in ``nexus_tasks/settings.py``.
 """
 
 from __future__ import annotations
@@ -12,61 +15,74 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
+from itertools import zip_longest
 from pathlib import Path
 
 from benchmarks.drain import LOCOMO, _claude, standin
 from benchmarks.machine import calibration, table
-from nexus_tasks import Nexus, digest_session, embedded
-from nexus_tasks.integrations.importers import read
+from nexus_tasks import Nexus, embedded
+from nexus_tasks.integrations.importers import Conversation, read
 from tests.deployment import Deployment, deployment, eventually, make_template
 
 COLUMNS = "count(*), sum(input_tokens + cache_write_tokens + cache_read_tokens), sum(cache_read_tokens)"
 HEADINGS = ["mode", "purpose", "calls", "input tokens", "of them cached", "output tokens", "USD"]
-WITHIN = 900.0  # seconds
+WITHIN = 300.0  # seconds for the work of one session of each conversation
+# In dreams: nothing but derivation is due before the night, and no request waits for company.
+DREAMING = {
+    "NEXUS_BATCH_THRESHOLD": "1",
+    "NEXUS_DERIVE_MAX_WAIT": "0",
+    "NEXUS_REFLECT_MIN_NEW": "1000000",
+    "NEXUS_DIGEST_MIN_MESSAGES": "1000000",
+    "NEXUS_DIGEST_SHORT_TOKENS": "1000000",
+}
+
+
+def evenings(conversations: int) -> list[list[Conversation]]:
+    """The first sessions of the file's first conversations, then the second ones, and so on."""
+    talks: dict[str, list[Conversation]] = {}
+    for one in read(LOCOMO, "locomo", namespace="n"):
+        talks.setdefault(one.namespace, []).append(one)
+    chosen = list(talks.values())[:conversations]
+    return [[one for one in evening if one] for evening in zip_longest(*chosen)]
 
 
 def remember(here: Deployment, conversations: int, *, dreaming: bool) -> int:
-    """Ingest conversations and wait until they are derived and digested; returns how many messages those are."""
-    nexus = Nexus()
-    found = list(read(LOCOMO, "locomo", namespace="n"))
-    names = list(dict.fromkeys(one.namespace for one in found))[:conversations]
-    chosen = [one for one in found if one.namespace in names]
-    for one in chosen:
-        nexus.ingest(one.namespace, one.session_key, one.messages, end=not dreaming)
-    wanted = sum(len(one.messages) for one in chosen)
-    derived = "SELECT count(*) FROM derivations WHERE state = 'done'"
-    eventually(lambda: here.sql(derived)[0][0] == wanted, within=WITHIN)
-    if dreaming:
-        for one in chosen:
-            digest_session.delay(namespace=one.namespace, session_key=one.session_key, reason="dream_digest")
-    digested = "SELECT count(*) FROM sessions WHERE digest_end_seq = last_seq"
-    deadline = time.monotonic() + WITHIN
-    while here.sql(digested)[0][0] < len(chosen) and time.monotonic() < deadline:
-        # Batches are looked at once a minute, and a few requests wait ten minutes for company: not in a benchmark.
+    """Live through every session, and its night; returns how many messages those are."""
+    nexus, messages = Nexus(), 0
+    for evening in evenings(conversations):
+        for one in evening:
+            nexus.ingest(one.namespace, one.session_key, one.messages, end=not dreaming)
+            messages += len(one.messages)
+        eventually(lambda: at_rest(here), within=WITHIN)
+        if dreaming:
+            sleep(here, [one.namespace for one in evening])
+        assert here.sql("SELECT count(*) FROM sessions WHERE digest_end_seq < last_seq") == [(0,)]
+    return messages
+
+
+def at_rest(here: Deployment) -> bool:
+    """Whether every message is derived, and nothing is asked for any more."""
+    if here.sql("SELECT count(*) FROM derivations WHERE state <> 'done'")[0][0]:
+        return False
+    found = Nexus().status()["namespaces"]
+    return not any(one["jobs"][state] for one in found for state in ("waiting", "pending", "running"))
+
+
+def sleep(here: Deployment, namespaces: list[str]) -> None:
+    """Dream, as beat has namespaces do at night, and wait until the dreams are over."""
+    from nexus_tasks.tasks import dream, follow_up, submit_batch
+
+    for namespace in namespaces:
+        dream.start(namespace)
+
+    def over() -> bool:
+        # Batches are looked at once a minute: not in a benchmark.
         here.sql("UPDATE message_batches SET due_at = now()")
-        for name in names:
-            look_after(name)
-        time.sleep(0.5)
-    return wanted
+        follow_up.ask([submit_batch.request(namespace) for namespace in namespaces])
+        return here.sql("SELECT count(*) FROM dreams WHERE state = 'open'") == [(0,)]
 
-
-def settings_of(mode: str) -> dict[str, str]:
-    """In dreams: no digest is due before, and no request waits for company."""
-    if mode == "live":
-        return {}
-    return {
-        "NEXUS_BATCH_THRESHOLD": "1",
-        "NEXUS_DIGEST_MIN_MESSAGES": "1000000",
-        "NEXUS_DIGEST_SHORT_TOKENS": "1000000",
-    }
-
-
-def look_after(namespace: str) -> None:
-    """Look after a namespace's batches now."""
-    from nexus_tasks.tasks import follow_up, submit_batch
-
-    follow_up.ask([submit_batch.request(namespace)])
+    eventually(over, within=WITHIN)
+    eventually(lambda: at_rest(here), within=WITHIN)
 
 
 def rows(here: Deployment, mode: str, messages: int) -> list[list[object]]:
@@ -93,8 +109,8 @@ def main() -> None:
             make_template(servers)
             print(calibration(servers))
             printed: list[list[object]] = []
-            for mode in ("live", "dream"):
-                with standin(0.0) as url, deployment(servers, **settings_of(mode), **_claude(url)) as here:
+            for mode, settings in (("live", {}), ("dream", DREAMING)):
+                with standin(0.0) as url, deployment(servers, **settings, **_claude(url)) as here:
                     here.worker(concurrency=16)
                     messages = remember(here, options.conversations, dreaming=mode == "dream")
                     printed += rows(here, mode, messages)

@@ -53,21 +53,31 @@ def propose(mind: Mind, errand: Errand, chosen: Slice) -> Proposal:
 
 
 def _request(material: ReflectMaterial) -> Request[Reflection]:
-    by_id = {fact.id: fact for fact in material.facts}
-    lines = ["<facts>"]
-    for new_id, olds in reversed(material.clusters):
-        lines.append(f"new {_line(by_id[new_id])}")
-        lines += [f"    near {_line(by_id[old])}" for old in olds]
-    lines.append("</facts>")
     return Request(
         purpose="reflect",
         instructions=prompts.instructions("reflect"),
-        transcript="\n".join(lines),
+        transcript="\n".join(["<facts>", *_lines(material), "</facts>"]),
         question=f"The observer is {material.observer}, the subject is {material.subject}.",
         answer=Reflection,
         material=material,
         shared=False,
     )
+
+
+def _lines(material: ReflectMaterial) -> list[str]:
+    """The newest fact first, each with those near it. Facts of one conversation are near many others: what was written
+    out above is named by its id, which halves what is sent.
+    """
+    untold = {fact.id: fact for fact in material.facts}
+    lines = []
+    for new_id, olds in reversed(material.clusters):
+        new = untold.pop(new_id, None)
+        lines.append(f"new {_line(new) if new else f'[{new_id}]'}")
+        above = [f"[{old}]" for old in olds if old not in untold]
+        lines += [f"    near {_line(untold.pop(old))}" for old in olds if old in untold]
+        if above:
+            lines.append(f"    near {' '.join(above)}")
+    return lines
 
 
 def _line(fact: Fact) -> str:
