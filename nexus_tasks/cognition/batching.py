@@ -183,9 +183,9 @@ def _submit(mind: Mind, provider: Batches, batch: MessageBatch, *, again: bool =
     lost = [api_id for api_id in found if api_id not in known]
     api_id = lost[-1] if lost else provider.submit(items)
     with mind.database.transaction() as tx:
-        noted = batches.is_called(tx, batch.id, api_id, look_in=POLL)
-    if not noted and not lost:
-        provider.cancel(api_id)  # a run that was taken for dead has submitted it as well
+        called = batches.is_called(tx, batch.id, api_id, look_in=POLL)
+    if called != api_id and not lost:  # another run has submitted it as well: this one was taken for dead, or that one
+        provider.cancel(api_id)
 
 
 def _collect(mind: Mind, provider: Batches, batch: MessageBatch) -> bool:

@@ -106,15 +106,18 @@ def known_ids(tx: Transaction) -> set[str]:
     return set(tx.scalars(select(MessageBatch.api_id).where(MessageBatch.api_id.is_not(None))))
 
 
-def is_called(tx: Transaction, batch_id: int, api_id: str, *, look_in: float) -> bool:
-    """Note the API's id of a batch; ``False`` when another run has noted one before."""
-    noted = tx.execute(
+def is_called(tx: Transaction, batch_id: int, api_id: str, *, look_in: float) -> str | None:
+    """Note the API's id of a batch; returns the one that stands, which another run may have noted before.
+
+    ``None`` when the batch has ended meanwhile.
+    """
+    tx.execute(
         update(MessageBatch)
         .where(MessageBatch.id == batch_id, MessageBatch.api_id.is_(None))
         .values(api_id=api_id, due_at=func.now() + timedelta(seconds=look_in))
-        .returning(MessageBatch.id)
+        .execution_options(synchronize_session=False)
     )
-    return noted.first() is not None
+    return tx.scalar(select(MessageBatch.api_id).where(MessageBatch.id == batch_id))
 
 
 def is_not(tx: Transaction, batch: MessageBatch) -> None:

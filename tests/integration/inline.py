@@ -6,7 +6,7 @@ Tests of what a job does, and of what becomes of it, need no second process; tho
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from nexus_tasks import Nexus, config
@@ -14,6 +14,7 @@ from nexus_tasks.celery import app
 from nexus_tasks.cognition.mind import Errand
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.task import task_of
+from nexus_tasks.idempotency.work import work as run_message
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
 from tests.standin import Call
@@ -33,6 +34,16 @@ def work(*kinds: str) -> list[dict[str, Any]]:
         ran = task_of(app, claim.kind).apply(kwargs=dict(claim.args), task_id=claim.job_id, throw=True)
         results.append({"kind": claim.kind, **ran.result})
     return results
+
+
+def work_as_asked(*, without: Collection[str] = ()) -> None:
+    """Run pending jobs until none is left, not eagerly: as live or as patient as they were asked for, and what wants
+    company waits for it. Kinds in ``without`` are left alone.
+    """
+    while claims := [claim for claim in pending() if claim.kind not in without]:
+        task = task_of(app, claims[0].kind)
+        request = task.request_for(task.load(claims[0].args), job_id=claims[0].job_id)
+        run_message(task, request, published_at="", eager=False)
 
 
 def pending() -> list[Claim]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +14,13 @@ from nexus_tasks.cognition import batching
 from nexus_tasks.errors import Transient
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.sweep import Sweeper
-from nexus_tasks.idempotency.task import task_of
-from nexus_tasks.idempotency.work import work
 from nexus_tasks.llm.anthropic.batches import AnthropicBatches
 from nexus_tasks.storage import batches
 from nexus_tasks.tasks import digest_session as digests
 from nexus_tasks.tasks import follow_up
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
-from tests.integration.inline import NAMESPACE, pending, say, time_passes, waiting
+from tests.integration.inline import NAMESPACE, pending, say, time_passes, waiting, work_as_asked
 from tests.standin import StandIn, faults
 
 SESSIONS = ("one", "two", "three")
@@ -36,23 +34,24 @@ def slow(standin: StandIn) -> StandIn:
 
 
 @pytest.fixture
-def here(claude: Callable[..., Deployment], slow: StandIn) -> Deployment:  # noqa: ARG001 - set before the deployment
-    return claude(NEXUS_BATCH_THRESHOLD=str(len(SESSIONS)))
+def here(claude: Callable[..., Deployment], slow: StandIn) -> Iterator[Deployment]:  # noqa: ARG001 - set before it
+    made = claude(NEXUS_BATCH_THRESHOLD=str(len(SESSIONS)), NEXUS_BUDGET_USD_PER_DAY="1")
+    yield made
+    under_way = "SELECT hold_id FROM batch_requests WHERE hold_id IS NOT NULL"
+    held = made.sql(f"SELECT count(*) FROM budget_holds WHERE id NOT IN ({under_way})")
+    assert held == [(0,)], "money is held for what has ended"
 
 
-def dream(*sessions: str) -> None:
+def dream(*sessions: str, namespace: str = NAMESPACE) -> None:
     """Ask for a digest of each session, as a dream does."""
     for key in sessions:
-        say(f"I moved to house {key}.", session=key)
-        digest_session.delay(namespace=NAMESPACE, session_key=key, reason="dream_digest")
+        say(f"I moved to house {key}.", session=key, namespace=namespace)
+        digest_session.delay(namespace=namespace, session_key=key, reason="dream_digest")
 
 
 def run() -> None:
     """Run what is pending until nothing is, as a worker does; derivations are left alone."""
-    while claims := [claim for claim in pending() if claim.kind != "derive_memory"]:
-        task = task_of(app, claims[0].kind)
-        request = task.request_for(task.load(claims[0].args), job_id=claims[0].job_id)
-        work(task, request, published_at="", eager=False)
+    work_as_asked(without=["derive_memory"])
 
 
 def later(here: Deployment) -> None:
@@ -94,6 +93,8 @@ def test_a_dream_s_digests_go_as_one_batch_at_half_the_price(here: Deployment, s
     slow.end_batches()
     later(here)
     assert (digested(here), calls(slow)) == (3, (1, 3, 0))
+    for key in SESSIONS:  # results come in any order
+        assert f"house {key}" in Nexus().session(NAMESPACE, key)["digests"]["summary_short"]["content"]
     assert spent(here) == [(True, 3)]
     [(usd, full)] = here.sql(
         "SELECT sum(cost_usd), sum(0.10 * input_tokens + 0.125 * cache_write_tokens + 0.50 * output_tokens) / 1000000"
@@ -154,6 +155,65 @@ def test_a_kill_at_any_step_neither_loses_nor_repeats_the_batch(
     assert spent(here) == [(True, 3)]
     assert reasons() == {}
     assert here.sql("SELECT 1 FROM batch_requests UNION ALL SELECT 1 FROM message_batches") == []
+
+
+def test_an_answer_that_is_fetched_twice_is_entered_once(
+    here: Deployment, slow: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dream(*SESSIONS)
+    run()
+    slow.end_batches()
+    here.sql("UPDATE message_batches SET due_at = now() - interval '1 s'")
+    [(namespace_id,)] = here.sql("SELECT id FROM namespaces")
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "close", lambda *_: 1 / 0)  # dies with all results entered, the batch not closed
+        with pytest.raises(ZeroDivisionError):
+            batching.advance(runtime().mind, namespace_id, lambda: None)
+    batching.advance(runtime().mind, namespace_id, lambda: None)
+    assert spent(here) == [(True, 3)]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_run_that_was_taken_for_dead_while_it_submitted(
+    here: Deployment, slow: StandIn, monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    """The one in its place finds the batch; where the provider does not list it yet, it submits, and the other goes."""
+    submit, submitted = AnthropicBatches.submit, list[str]()
+
+    def frozen(self: AnthropicBatches, items: Any) -> str:
+        submitted.append(submit(self, items))
+        mine = submitted[-1]
+        if len(submitted) == 1:
+            [(namespace_id,)] = here.sql("SELECT id FROM namespaces")
+            batching.advance(runtime().mind, namespace_id, lambda: None)
+        return mine
+
+    monkeypatch.setattr(AnthropicBatches, "submit", frozen)
+    if not listed:
+        monkeypatch.setattr(AnthropicBatches, "since", lambda *_: [])
+    dream(*SESSIONS)
+    run()
+    assert (len(submitted), slow.cancelled_batches()) == ((1, []) if listed else (2, submitted[:1]))
+    assert here.sql("SELECT api_id FROM message_batches") == [(submitted[-1],)]
+    slow.end_batches()
+    later(here)
+    assert (digested(here), spent(here)) == (3, [(True, 3)])
+
+
+def test_another_namespace_s_batch_is_not_taken_for_the_one_that_was_cut_off(
+    here: Deployment, slow: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dream(*SESSIONS)
+    run()
+    with monkeypatch.context() as patch:
+        patch.setattr(AnthropicBatches, "submit", lambda *_: 1 / 0)
+        dream(*SESSIONS, namespace="other")
+        run()
+    later(here)
+    assert slow.counters.batches == 2
+    slow.end_batches()
+    later(here)
+    assert (digested(here), spent(here)) == (6, [(True, 6)])
 
 
 def test_a_flushed_redis_forgets_no_batch(here: Deployment, slow: StandIn) -> None:
@@ -249,6 +309,21 @@ def test_a_live_request_goes_ahead_of_the_batch(here: Deployment, slow: StandIn)
     assert here.sql("SELECT 1 FROM batch_requests") == []
 
 
+def test_an_answer_that_nobody_wanted_is_used_when_it_is_wanted_again(here: Deployment, slow: StandIn) -> None:
+    dream(*SESSIONS)
+    run()
+    slow.when(lambda call: not call.batch, faults.overloaded())
+    live = Nexus().digest(NAMESPACE, "one")
+    run()  # went ahead, and got no answer
+    assert here.sql("SELECT count(*) FROM batch_requests WHERE wanted") == [(2,)]
+    Nexus().drop_job(live.id)
+    digest_session.delay(namespace=NAMESPACE, session_key="one", reason="dream_digest")
+    run()
+    slow.end_batches()
+    later(here)
+    assert (digested(here), spent(here), slow.counters.batches) == (3, [(True, 3)], 1)
+
+
 def test_a_session_that_grows_while_its_digest_is_in_a_batch_is_not_asked_about_twice(
     here: Deployment, slow: StandIn
 ) -> None:
@@ -310,3 +385,22 @@ def test_erasing_leaves_no_text_and_keeps_the_bill(here: Deployment, slow: Stand
     batching.advance(runtime().mind, namespace_id, lambda: None)
     assert spent(here) == [(True, 3)]
     assert here.sql("SELECT count(*) FROM batch_requests WHERE result::text LIKE '%house one%'") == [(0,)]
+
+
+def test_what_is_erased_before_it_is_written_down_is_not_sent(
+    here: Deployment, slow: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, erased = batching.look, list[Any]()
+
+    def late(*arguments: Any) -> Any:
+        if not erased:
+            [(target,)] = here.sql("SELECT id FROM memories WHERE content LIKE '%house one%'")
+            erased.append(Nexus().forget(NAMESPACE, memory_id=target))
+        return look(*arguments)
+
+    monkeypatch.setattr(batching, "look", late)
+    dream("one")
+    run()
+    assert erased
+    assert here.sql("SELECT 1 FROM batch_requests") == []
+    assert slow.counters.batches == 0

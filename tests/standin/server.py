@@ -107,6 +107,10 @@ class StandIn:
         """End one batch, or all of them, now."""
         self._batches.end(name)
 
+    def cancelled_batches(self) -> list[str]:
+        """The ids of the batches that were cancelled, newest first."""
+        return [batch.id for batch in self._batches.newest_first() if batch.cancelled]
+
     # --- what the listener asks for -----------------------------------------------------------------------------------
     def message(self, params: dict[str, Any]) -> Reply:
         """``POST /v1/messages``."""
