@@ -62,6 +62,25 @@ STOP_WORDS = _set(
     they're they've they'll that's there's what's let's here's how's where's who's it'll that'll he'll she'll he'd she'd
     we'd they'd im ive oh hey hi yeah well really"""
 )
+# Stop words that turn what is said: who it is about, when, whether, which way. They carry no content, but two facts
+# that differ in one of them do not say the same ("before lunch", "after lunch"). Word → how it is noted.
+_TURNS = {
+    word: noted
+    for noted, listed in {
+        "he": "he him his himself he's he'd he'll",
+        "she": "she her hers herself she's she'd she'll",
+        "they": "they them their theirs themselves they're they've they'd they'll",
+        "you": "you your yours yourself yourselves you're you've you'd you'll",
+        "was": "was were",
+    }.items()
+    for word in listed.split()
+} | {
+    word: word
+    for word in _set(
+        "had did can could should would will if or until before after from under above below off out down few more"
+        " most only other"
+    )
+}
 NEGATIONS = _set(
     """no not never none nobody nothing neither nor nowhere without cannot can't won't don't doesn't didn't isn't aren't
     wasn't weren't hasn't haven't hadn't shouldn't wouldn't couldn't mustn't needn't ain't dont doesnt didnt isnt cant
@@ -114,6 +133,22 @@ def _content(word: str) -> str:
     if word[0].isdigit():
         return _GROUPED.sub("", word)
     return stem(word.removesuffix("'s"))
+
+
+def turning_words(text: str) -> list[str]:
+    """What turns the meaning of ``text`` without being content, in order: ``he`` and ``her``, ``before`` and ``from``,
+    ``will`` and ``was``, and ``-ed`` for every regular past.
+    """
+    return [turn for word in words(text) for turn in _turns(word)]
+
+
+@lru_cache(maxsize=50_000)
+def _turns(word: str) -> tuple[str, ...]:
+    if word not in STOP_WORDS:
+        past = word.endswith("ed") and not stem(word).endswith("ed")
+        return ("-ed",) if past else ()
+    found = _TURNS.get(word), {"ll": "will", "d": "would"}.get(word.rpartition("'")[2])
+    return tuple(turn for turn in found if turn)
 
 
 def sentences(text: str) -> list[str]:
@@ -183,11 +218,14 @@ def content_hash(text: str) -> str:
 def content_key(text: str) -> str:
     """Hex SHA-256 of the content words *in order*: equal for rewordings that differ in stop words and inflection only.
 
-    Order matters on purpose: "Tuesday, not Thursday" and "Thursday, not Tuesday" have the same words.
+    Order matters on purpose: "Tuesday, not Thursday" and "Thursday, not Tuesday" have the same words. So do the stop
+    words that turn what is said, and the past: "I live in Berlin" is not what "I lived in Berlin" says.
     A text without content words falls back to its :func:`content_hash`.
     """
-    found = content_words(text)
-    return _sha256(" ".join(found)) if found else content_hash(text)
+    kept = [
+        part for word in words(text) for part in (*_turns(word), *(() if word in STOP_WORDS else (_content(word),)))
+    ]
+    return _sha256(" ".join(kept)) if content_words(text) else content_hash(text)
 
 
 def _sha256(text: str) -> str:

@@ -95,11 +95,12 @@ class Reflection(_Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """A fact as the model sees it."""
+    """A fact as the model sees it. ``said_again``: when it was last said, if that was after it had become so."""
 
     id: int
     content: str
     valid_from: datetime
+    said_again: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

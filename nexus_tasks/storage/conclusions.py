@@ -30,7 +30,8 @@ def begin(tx: Transaction, perspective: PerspectiveRow, job_id: str, judged: dic
 class Conclusion:
     """A memory that a reflection makes: a reinforcement in new words, a contradiction, an insight.
 
-    ``valid_from`` is the time of the newest fact it rests on: that is when it became so, not when it was noticed.
+    ``valid_from`` is the time of the newest fact it rests on, or when one took another's place: that is when it became
+    so, not when it was noticed.
     """
 
     level: str
@@ -104,6 +105,12 @@ _SUPERSEDED = text(
     ON CONFLICT (reflection_id, memory_id) DO UPDATE SET superseded = true
     """
 )
+_SAID_AFTER = text(
+    """
+    SELECT min(source.occurred_at) FROM evidence AS e JOIN memories AS source ON source.id = e.source_id
+    WHERE e.memory_id = :id AND e.role = 'derived_from' AND source.occurred_at > :after
+    """
+)
 
 
 def reinforce(tx: Transaction, reflection_id: int, new: Memory, old: Memory) -> None:
@@ -117,13 +124,21 @@ def weaken(tx: Transaction, reflection_id: int, memory_id: int) -> None:
     tx.execute(_WEAKEN, {"id": memory_id, "by": CONTRADICTED_LOSES, "reflection": reflection_id})
 
 
-def supersede(tx: Transaction, reflection_id: int, old: Memory, new: Memory) -> None:
-    """Let ``new`` take the place of ``old`` from the time it became valid; an ``old`` that came later never held."""
-    ends = new.valid_from or datetime.now(UTC)
+def taken_over(tx: Transaction, old: Memory, new: Memory) -> datetime:
+    """When ``new`` takes the place of ``old``: when it became valid.
+
+    An ``old`` that came later held until ``new`` was said again; when that never happened, it never held.
+    """
+    since = new.valid_from or datetime.now(UTC)
+    if old.valid_from is None or since >= old.valid_from:
+        return since
+    return tx.scalar(_SAID_AFTER, {"id": new.id, "after": old.valid_from}) or old.valid_from
+
+
+def supersede(tx: Transaction, reflection_id: int, old: Memory, new: Memory, when: datetime) -> None:
+    """Let ``new`` take the place of ``old`` from ``when`` on: see :func:`taken_over`."""
     tx.execute(
-        update(Memory)
-        .where(Memory.id == old.id, Memory.valid_to.is_(None))
-        .values(valid_to=max(ends, old.valid_from or ends), superseded_by=new.id)
+        update(Memory).where(Memory.id == old.id, Memory.valid_to.is_(None)).values(valid_to=when, superseded_by=new.id)
     )
     tx.execute(_SUPERSEDED, {"reflection": reflection_id, "id": old.id, "namespace": old.namespace_id})
     facts.link(tx, new.namespace_id, new.id, [old.id], "supersedes", reflection_id=reflection_id)

@@ -7,9 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func, null, or_, select, text, update
+from sqlalchemy.orm import aliased
 
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow
+
+_SOURCE = aliased(Memory)
 
 
 def unreflected_facts(tx: Transaction, perspective: PerspectiveRow, limit: int) -> Sequence[Memory]:
@@ -38,6 +41,18 @@ def active(tx: Transaction, perspective_id: int) -> int:
 def by_id(tx: Transaction, ids: Sequence[int]) -> dict[int, Memory]:
     """Memories by id."""
     return {memory.id: memory for memory in tx.scalars(select(Memory).where(Memory.id.in_(ids)))} if ids else {}
+
+
+def said_again(tx: Transaction, ids: Sequence[int]) -> dict[int, datetime]:
+    """When facts were last said, of those that were said after they had become so."""
+    query = (
+        select(Evidence.memory_id, func.max(_SOURCE.occurred_at))
+        .join(_SOURCE, _SOURCE.id == Evidence.source_id)
+        .join(Memory, Memory.id == Evidence.memory_id)
+        .where(Evidence.memory_id.in_(ids), Evidence.role == "derived_from", _SOURCE.occurred_at > Memory.valid_from)
+        .group_by(Evidence.memory_id)
+    )
+    return dict(tx.execute(query).all()) if ids else {}
 
 
 def related(tx: Transaction, first: int, second: int) -> bool:

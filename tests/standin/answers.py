@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from tests.standin.ledger import Call
@@ -28,6 +30,17 @@ def default_answer(call: Call) -> Any:
     if call.purpose == "facts":
         return facts(call)
     return smallest(call.schema, call.schema.get("$defs", {}))
+
+
+def together(calls: int) -> Callable[[Call], Any]:
+    """The default answers, none of them before so many calls are there at once (within a minute)."""
+    here = threading.Barrier(calls, timeout=60)
+
+    def make(call: Call) -> Any:
+        here.wait()
+        return default_answer(call)
+
+    return make
 
 
 def derive(call: Call) -> Any:

@@ -21,6 +21,7 @@ from nexus_tasks.llm.anthropic import client as client_module
 from nexus_tasks.llm.anthropic.errors import redact
 from nexus_tasks.settings import Settings
 from tests.standin import StandIn, faults, isolate
+from tests.standin.answers import together
 from tests.standin.samples import derive
 from tests.standin.wire import Reply
 
@@ -200,20 +201,21 @@ def test_the_address_may_come_from_the_sdks_own_variable(standin, monkeypatch):
     assert AnthropicModel(Settings()).complete(derive()).answer is not None
 
 
-def test_threads_share_one_client(model, standin):
-    standin.latency = 0.05
+def test_threads_share_one_client(settings, standin):
+    model = AnthropicModel(settings.model_copy(update={"model_timeout": 90}))
+    standin.answer(lambda _: True, together(8))
     clients: set[int] = set()
     start = threading.Barrier(8)
 
     def ask(_):
-        start.wait(5)
+        start.wait(60)
         clients.add(model.call(id))
         return model.complete(derive()).answer
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(ask, range(8)))
     assert len(clients) == 1
-    assert standin.counters.max_parallel > 1
+    assert standin.counters.max_parallel == 8
 
 
 def test_a_forked_child_has_a_client_of_its_own(model):

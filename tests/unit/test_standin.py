@@ -13,6 +13,7 @@ import anthropic
 import pytest
 
 from tests.standin import StandIn, faults, isolate
+from tests.standin.answers import together
 
 SCHEMA = {
     "type": "object",
@@ -141,7 +142,7 @@ def test_an_unknown_model_and_a_missing_key_are_refused(client):
 
 # --- counting ---------------------------------------------------------------------------------------------------------
 def test_twenty_slow_calls_run_at_once(client, standin):
-    standin.latency = 0.3
+    standin.answer(lambda _: True, together(20))
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(lambda n: answer(client, f"call {n}"), range(20)))
     counters = standin.counters.as_dict()

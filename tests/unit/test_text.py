@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nexus_tasks import text
+from nexus_tasks.llm.offline.compare import compare
 
 # Everything Unicode has, lone surrogates included, and texts dense in what the rules look at.
 ANYTHING = st.text(st.characters())
@@ -155,6 +156,30 @@ def test_keys_ignore_wording_but_not_order_numbers_or_negation() -> None:
     assert key("It costs 40") != key("It costs 50")
     assert key("I like tea") != key("I don't like tea")
     assert key("👍") != key("👎")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("I live in Berlin.", "I lived in Berlin."),
+        ("I live in Berlin.", "I lived in Berlin until May."),
+        ("I am a nurse.", "I was a nurse."),
+        ("I have a dog.", "I had a dog."),
+        ("I like dogs.", "I'd like dogs."),
+        ("I go to Rome.", "I'll go to Rome."),
+        ("I moved to Berlin.", "I moved from Berlin."),
+        ("I take the pill before lunch.", "I take the pill after lunch."),
+        ("He drinks tea.", "She drinks tea."),
+        ("I drink tea.", "They drink tea."),
+        ("I drink tea or coffee.", "I drink tea and coffee."),
+        ("我住在柏林", "我住在北京"),
+        ("هو يحب الشاي", "هي تحب الشاي"),
+    ],
+)
+def test_what_turns_a_statement_makes_it_another_one(one: str, other: str) -> None:
+    assert text.content_key(one) != text.content_key(other)
+    verdict = compare(one, other)
+    assert verdict is None or verdict.kind == "contradicts"
 
 
 # --- the rest ---------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from nexus_tasks.cognition.reflect.choose import valid_from
 from nexus_tasks.cognition.reflect.propose import Changes
@@ -88,11 +89,13 @@ class Application:
         assert loser is not None
         winner = new if loser is old else old
         content = _verdict(relation, loser.content, winner.content)
-        self._conclude("contradiction", content, CONTRADICTION_CONFIDENCE, (new, old), "contradicts")
+        decided = relation.holds != "both"
+        when = conclusions.taken_over(self.tx, loser, winner) if decided else max(valid_from(new), valid_from(old))
+        self._conclude("contradiction", content, CONTRADICTION_CONFIDENCE, (new, old), "contradicts", when)
         conclusions.weaken(self.tx, self.reflection_id, loser.id)
         self.counts["contradictions"] += 1
-        if relation.holds != "both":
-            conclusions.supersede(self.tx, self.reflection_id, loser, winner)
+        if decided:
+            conclusions.supersede(self.tx, self.reflection_id, loser, winner, when)
             del self.standing[loser.id]
             self.counts["superseded"] += 1
 
@@ -114,7 +117,15 @@ class Application:
         self._conclude("derived", insight.content, confidence, tuple(held), "insight_support")
         self.counts["insights"] += 1
 
-    def _conclude(self, level: str, content: str, confidence: float, sources: tuple[Memory, ...], role: str) -> None:
+    def _conclude(
+        self,
+        level: str,
+        content: str,
+        confidence: float,
+        sources: tuple[Memory, ...],
+        role: str,
+        when: datetime | None = None,
+    ) -> None:
         conclusion = conclusions.Conclusion(
             level=level,
             content=content,
@@ -122,7 +133,7 @@ class Application:
             sources=tuple(source.id for source in sources),
             role=role,
             made_by=self.made_by,
-            valid_from=max(map(valid_from, sources)),
+            valid_from=when or max(map(valid_from, sources)),
         )
         self.made[conclusions.conclude(self.tx, self.perspective, self.reflection_id, conclusion)] = content
 

@@ -41,7 +41,8 @@ def choose(mind: Mind, perspective: PerspectiveRow) -> Slice | None:
     with mind.database.transaction() as tx:
         asked = questions.find(tx, perspective.namespace_id, PURPOSE, perspective.id)
         if asked and asked["after"] == perspective.reflected_through:
-            material = _material(tx, perspective, asked["clusters"])
+            again = {int(i): datetime.fromisoformat(when) for i, when in asked.get("said_again", {}).items()}
+            material = _material(tx, perspective, asked["clusters"], again)
             return Slice(facts=asked["facts"], through=asked["through"], material=material)
         new = reflections.unreflected_facts(tx, perspective, FACTS_PER_RUN)
     if not new:
@@ -58,6 +59,7 @@ def note(mind: Mind, errand: Errand, perspective: PerspectiveRow, chosen: Slice)
         "through": chosen.through,
         "facts": chosen.facts,
         "clusters": [[new, list(olds)] for new, olds in chosen.material.clusters],
+        "said_again": {fact.id: fact.said_again.isoformat() for fact in chosen.material.facts if fact.said_again},
     }
     with mind.database.transaction() as tx:
         errand.still_mine()
@@ -90,10 +92,14 @@ def candidates(mind: Mind, perspective: PerspectiveRow, new: Sequence[Memory]) -
     known = _Embedded(mind.embedder.name, dict(zip(texts, mind.embedder.embed(texts), strict=True)) if texts else {})
     with mind.database.transaction() as tx:
         near = nearest_facts(tx, known, perspective, standing, NEAREST)
-        return _material(tx, perspective, [(new_id, sorted(olds)) for new_id, olds in sorted(near.items())])
+        clusters = [(new_id, sorted(olds)) for new_id, olds in sorted(near.items())]
+        again = reflections.said_again(tx, sorted({i for new_id, olds in clusters for i in (new_id, *olds)}))
+        return _material(tx, perspective, clusters, again)
 
 
-def _material(tx: Transaction, perspective: PerspectiveRow, clusters: Clusters) -> ReflectMaterial | None:
+def _material(
+    tx: Transaction, perspective: PerspectiveRow, clusters: Clusters, again: Mapping[int, datetime]
+) -> ReflectMaterial | None:
     """The facts of clusters as the model is shown them; one that was erased meanwhile is not."""
     named: Iterable[int] = {i for new, olds in clusters if olds for i in (new, *olds)}
     found = reflections.by_id(tx, sorted(named))
@@ -102,7 +108,10 @@ def _material(tx: Transaction, perspective: PerspectiveRow, clusters: Clusters) 
     return ReflectMaterial(
         observer=perspective.observer,
         subject=perspective.subject,
-        facts=tuple(Fact(id=i, content=one.content, valid_from=valid_from(one)) for i, one in sorted(found.items())),
+        facts=tuple(
+            Fact(id=i, content=one.content, valid_from=valid_from(one), said_again=again.get(i))
+            for i, one in sorted(found.items())
+        ),
         clusters=tuple(
             (new, tuple(old for old in olds if old in found)) for new, olds in clusters if olds and new in found
         ),

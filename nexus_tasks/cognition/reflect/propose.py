@@ -81,7 +81,8 @@ def _lines(material: ReflectMaterial) -> list[str]:
 
 
 def _line(fact: Fact) -> str:
-    return f"[{fact.id}] {prompts.moment(fact.valid_from)} {prompts.inert(fact.content)}"
+    again = f" (again {prompts.moment(fact.said_again)})" if fact.said_again else ""
+    return f"[{fact.id}] {prompts.moment(fact.valid_from)}{again} {prompts.inert(fact.content)}"
 
 
 def _checked(answer: Reflection, material: ReflectMaterial) -> Changes:

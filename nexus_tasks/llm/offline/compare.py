@@ -47,8 +47,8 @@ def compare(left: str, right: str) -> Verdict | None:
 
 
 def _differs(one: Reading, other: Reading) -> bool:
-    """Whether values or a negation keep two like sentences from saying the same."""
-    return one.slots != other.slots or bool(one.denied ^ other.denied)
+    """Whether values, a negation, the time or the persons keep two like sentences from saying the same."""
+    return one.slots != other.slots or one.turns != other.turns or bool(one.denied ^ other.denied)
 
 
 def _denial(one: Reading, other: Reading) -> str:

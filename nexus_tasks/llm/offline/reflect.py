@@ -60,8 +60,8 @@ def _relation(new: Fact, old: Fact) -> Iterator[Relation]:
 
 
 def _age(fact: Fact) -> tuple[datetime, int]:
-    """Sorts facts by when they became valid; two of one moment by when they were stored."""
-    return to_utc(fact.valid_from), fact.id
+    """Sorts facts by when they were last said; two of one moment by when they were stored."""
+    return to_utc(fact.said_again or fact.valid_from), fact.id
 
 
 def _insights(

@@ -1,0 +1,88 @@
+"""A mind that changes back and forth: what was said last holds, and a fact that was said again is no older for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from nexus_tasks import Nexus
+from nexus_tasks.cognition.reflect.choose import choose, note
+from nexus_tasks.storage import perspectives
+from nexus_tasks.tasks.runtime import runtime
+from tests.deployment import Deployment
+from tests.integration.inline import NAMESPACE, dump, errand, facts
+from tests.integration.reflecting import day, know, read, run
+from tests.standin import StandIn
+
+PASSING = ("job_runs", "model_calls", "perspectives", "reflections", "reflection_changes")
+TUESDAY, THURSDAY = "Deploys happen on Tuesdays.", "Deploys happen on Thursdays."
+
+
+@pytest.fixture
+def offline(deploy: Callable[..., Deployment]) -> Deployment:
+    """A deployment where nothing is reflected on unless a test asks for it."""
+    return deploy(NEXUS_REFLECT_MIN_NEW="1000")
+
+
+def held(number: int | None = None) -> set[str]:
+    """What is held to be so, on a day."""
+    return {fact["content"] for fact in facts(subject="ann", as_of=None if number is None else day(number))}
+
+
+def test_what_was_said_last_holds_though_the_same_was_said_before(offline: Deployment) -> None:
+    tuesday, thursday = know(TUESDAY, THURSDAY, TUESDAY)
+    before = dump(offline, *PASSING)
+    run()
+    assert held() == held(2) == {TUESDAY}
+    assert THURSDAY in held(1)
+    assert [read(offline, i)["valid_to"] for i in (tuesday, thursday)] == [None, "2026-01-03T00:00:00+00:00"]
+    [change] = Nexus().memories(NAMESPACE, levels=["contradiction"], as_of=day(2))
+    assert change["content"] == f"Earlier: {THURSDAY} Now: {TUESDAY}"
+    assert Nexus().memories(NAMESPACE, levels=["contradiction"], as_of=day(1)) == []
+    Nexus().undo(NAMESPACE, change["reflection"])
+    assert dump(offline, *PASSING) == before
+
+
+def test_a_mind_that_changes_after_every_reflection_is_followed(offline: Deployment) -> None:
+    said = [TUESDAY, THURSDAY, TUESDAY, THURSDAY]
+    for number, text in enumerate(said):
+        know(text, first_day=number)
+        run()
+        assert held() == {text}
+    assert [held(number) for number in range(len(said))] == [{text} for text in said]
+    rows = [read(offline, i) for (i,) in offline.sql("SELECT id FROM memories WHERE level = 'explicit' ORDER BY id")]
+    assert all(one["valid_to"] == next_one["valid_from"] for one, next_one in pairwise(rows))
+
+
+def test_the_model_hears_when_a_fact_was_last_said(claude: Callable[..., Deployment], standin: StandIn) -> None:
+    claude(NEXUS_REFLECT_MIN_NEW="1000")
+    know(TUESDAY, THURSDAY, TUESDAY)
+    standin.answer("reflect", lambda _: {"relations": [], "insights": []})
+    run()
+    [call] = [call for call in standin.counters.requests if "resemble it" in call.text]
+    assert "2026-01-01T00:00:00Z (again 2026-01-03T00:00:00Z) ann said: Deploys happen on Tuesdays." in call.text
+    assert "2026-01-02T00:00:00Z ann said: Deploys happen on Thursdays." in call.text
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_question_that_was_asked_is_asked_the_same_though_more_was_said() -> None:
+    know(TUESDAY, THURSDAY, TUESDAY)
+    first = _asked()
+    know(TUESDAY, first_day=5)
+    assert _asked() == first
+    assert max(fact.said_again for fact in first.facts if fact.said_again) == day(2)
+
+
+def _asked() -> Any:
+    """The material of the question about ann that is asked next, noted as a run notes it."""
+    here = runtime()
+    with here.database.transaction() as tx:
+        ann = perspectives.find(tx, errand().namespace_id, "assistant", "ann")
+    assert ann is not None
+    chosen = choose(here.mind, ann)
+    assert chosen is not None
+    note(here.mind, errand(), ann, chosen)
+    return chosen.material
