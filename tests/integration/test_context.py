@@ -224,6 +224,29 @@ def test_facts_that_are_unsure_or_superseded_stay_out(full: Deployment) -> None:
         assert re.findall(r"Contradiction \d+\.", text) == ["Contradiction 7."]
 
 
+def test_what_several_observers_hold_alike_is_said_once(here: Deployment) -> None:
+    say("I live in Lisbon.", observers=["assistant", *(f"observer {i}" for i in range(9))])
+    work("derive_memory")
+    assert len(facts_of(here)) == 10
+    for query in (None, "Lisbon"):
+        [fact] = cited(Nexus().context(NAMESPACE, query=query).text)
+        assert fact in facts_of(here)
+
+
+def facts_of(here: Deployment) -> list[int]:
+    """The ids of all facts."""
+    return [i for (i,) in here.sql("SELECT id FROM memories WHERE level = 'explicit' ORDER BY id")]
+
+
+def test_the_tail_is_what_the_observer_has_not_derived(here: Deployment) -> None:
+    say("I live in Lisbon.", observers=["assistant", "coach"])
+    say("I like tea.", observers=["coach"])
+    assert len(cited(context().text)) == len(cited(context(observer="coach").text)) == 2
+    here.sql("UPDATE derivations SET state = 'done' WHERE observer = 'coach'")
+    assert len(cited(context().text)) == len(cited(context(observer="assistant").text)) == 1
+    assert context(observer="coach").text == ""
+
+
 def test_recent_sure_and_confirmed_facts_come_first_and_a_query_chooses(here: Deployment) -> None:
     say("Hello.", observers=[])
     made = [

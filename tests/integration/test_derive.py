@@ -126,6 +126,15 @@ def test_what_context_gave_is_not_derived_anew(claude: Claude, standin: StandIn,
     work("derive_memory")
     assert standin.counters.calls == calls + 1  # there was nothing to ask about, but what had not been derived yet
     assert contents(observer="assistant") == ["Ann lives in Lisbon."]
+    say("Into the digest, too.", session="echo 0", observers=["nobody"])
+    assert Nexus().context(NAMESPACE, session_key="echo 0", observer="nobody").text.count("[m") == 1
+    for i in range(2):
+        Nexus().digest(NAMESPACE, f"echo {i}")
+    work("digest_session")
+    asked = [call.text for call in standin.counters.requests if call.purpose == "digest"][1:]
+    assert len(asked) == 1  # of nothing but an echo there is nothing to tell
+    assert "too." in asked[0]
+    assert "[m" not in asked[0]
 
 
 def test_what_is_said_beside_an_echo_is_derived(claude: Claude, standin: StandIn) -> None:

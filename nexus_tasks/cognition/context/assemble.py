@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from nexus_tasks.cognition.context.sheet import Sheet, cost
+from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.cognition.search import ranking
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.storage.engine import Transaction
@@ -44,7 +45,7 @@ def assemble(tx: Transaction, embedder: Embedder, ask: Ask) -> ContextBlock:
     levels = ["contradiction", "derived", *([] if ask.query else ["explicit"])]
     found = lines.newest(tx, wanted, [(level, MIN_CONFIDENCE[level]) for level in levels], POOL)
     facts = _by_query(tx, embedder, wanted, ask.query, ask.max_tokens) if ask.query else _ranked(found["explicit"])
-    digests, tail = lines.of_session(tx, ask.namespace_id, ask.session_key, POOL) if ask.session_key else ({}, [])
+    digests, tail = lines.of_session(tx, wanted, ask.session_key, POOL) if ask.session_key else ({}, [])
     whole, sheet = ask.max_tokens, Sheet(max_tokens=ask.max_tokens)
     share = SHARE_DIGESTS * whole
     spare = sheet.section("Digest", _digest(digests, share), share, lambda line: line.content)
@@ -52,7 +53,7 @@ def assemble(tx: Transaction, embedder: Embedder, ask: Ask) -> ContextBlock:
     spare += sheet.section("Contradictions", contradictions, SHARE_CONTRADICTIONS * whole, _about)
     sheet.section("Reflections", _ranked(found["derived"]), SHARE_REFLECTIONS * whole + spare, _about)
     sheet.section("Facts", facts, whole, _about)
-    sheet.section("Not yet derived", tail, whole, _said, oldest_first=True)
+    sheet.section("Not yet derived", _news(tail), whole, _said, oldest_first=True)
     text = "\n".join(sheet.lines)
     return ContextBlock(
         namespace=ask.namespace,
@@ -93,6 +94,12 @@ def _by_query(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, m
     ranked, _ = ranking(tx, embedder, replace(wanted, levels=("explicit",)), query, limit)
     found = lines.by_id(tx, wanted.namespace_id, [one.id for one in ranked], MIN_CONFIDENCE["explicit"])
     return [found[one.id] for one in ranked if one.id in found]
+
+
+def _news(tail: Sequence[Line]) -> list[Line]:
+    """Messages without what only repeats an earlier context."""
+    said = (line._replace(content=without_echo(line.content)) for line in tail)
+    return [line for line in said if line.content]
 
 
 def _about(line: Line) -> str:

@@ -17,6 +17,7 @@ class Sheet:
 
     max_tokens: int
     used: int = 0
+    said: set[str] = field(default_factory=set)  # what stands in it: several observers may hold the same
     sections: list[ContextSection] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     citations: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -36,13 +37,17 @@ class Sheet:
         chosen: list[tuple[Line, str]] = []
         spent = 0
         for row in rows:
-            line = " ".join(f"- [m{row.id}] {render(row)}".split())
+            told = " ".join(render(row).split())
+            if told in self.said:
+                continue
+            line = f"- [m{row.id}] {told}"
             if spent + cost(line) > budget:
                 # A digest is worth its beginning; a fact cut in half is worth nothing.
                 if chosen or not row.level.startswith("summary") or budget < 20:
                     continue
                 line = shorten(line, 4 * (budget - 1))
             chosen.append((row, line))
+            self.said.add(told)
             spent += cost(line)
         if not chosen:
             return allowance

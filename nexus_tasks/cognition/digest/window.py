@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.llm.answers import Line
 from nexus_tasks.storage import derivations, digests, messages, questions
 from nexus_tasks.storage.engine import Transaction
@@ -50,7 +51,7 @@ def window(tx: Transaction, session: Session, requests: int, *, rebuild: bool, p
     if asked and (asked["after"], asked["generation"]) == (after, generation):
         end, requests, asked_lines, rests_on = (asked[name] for name in ("end", "requests", "lines", "sources"))
         there = digests.told(tx, rests_on)
-        lines = [_line(*there[i]) for i in asked_lines if i in there]
+        lines = [line for i in asked_lines if i in there and (line := _line(*there[i])).content]
         rests_on = [i for i in rests_on if i in there]
     else:
         asked, end = None, session.last_seq
@@ -93,7 +94,7 @@ def _new(tx: Transaction, session: Session, after: int) -> tuple[list[Line], lis
         *((fact.seq, _line(fact.memory, fact.subject)) for fact in _each_once(found)),
         *((message.seq or 0, _line(message, "")) for message in raw if message.id not in derived),
     ]
-    lines.sort(key=lambda pair: pair[0])
+    lines = sorted((pair for pair in lines if pair[1].content), key=lambda pair: pair[0])
     rests_on = [*(fact.memory.id for fact in found), *(i for i in raw_ids if i not in derived)]
     return [line for _, line in lines], rests_on
 
@@ -107,12 +108,12 @@ def _each_once(found: Sequence[digests.WindowFact]) -> list[digests.WindowFact]:
 
 
 def _line(memory: Memory, subject: str) -> Line:
-    """A message, or a fact about ``subject``, as the model sees it."""
+    """A message, or a fact about ``subject``, as the model sees it; an echo of what it was told before is no news."""
     fact = memory.level != "raw"
     return Line(
         id=memory.id,
         author=subject if fact else memory.author or "user",
         role="fact" if fact else memory.role or "user",
-        content=memory.content,
+        content=memory.content if fact else without_echo(memory.content),
         occurred_at=memory.occurred_at,
     )

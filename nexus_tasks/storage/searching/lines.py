@@ -81,16 +81,27 @@ _OF_SESSION = text(
     UNION ALL (
         SELECT {_COLUMNS} FROM memories AS m
         WHERE m.namespace_id = :namespace_id AND m.session_id = (SELECT id FROM session) AND m.level = 'raw'
-          AND EXISTS (SELECT FROM derivations AS d WHERE d.memory_id = m.id AND d.state = 'wanted')
+          AND EXISTS (
+              SELECT FROM derivations AS d WHERE d.memory_id = m.id AND d.state = 'wanted'
+              AND (CAST(:observer AS text) IS NULL OR d.observer = :observer)
+          )
         ORDER BY m.seq DESC LIMIT :limit
     )
     """
 )
 
 
-def of_session(tx: Transaction, namespace_id: int, session_key: str, limit: int) -> tuple[dict[str, Line], list[Line]]:
-    """A session's digests by level, and its newest messages that are not derived yet, newest first."""
-    rows = tx.execute(_OF_SESSION, {"namespace_id": namespace_id, "session_key": session_key, "limit": limit})
+def of_session(tx: Transaction, wanted: Filter, session_key: str, limit: int) -> tuple[dict[str, Line], list[Line]]:
+    """A session's digests by level, and its newest messages that the observer has yet to derive, newest first."""
+    rows = tx.execute(
+        _OF_SESSION,
+        {
+            "namespace_id": wanted.namespace_id,
+            "observer": wanted.observer,
+            "session_key": session_key,
+            "limit": limit,
+        },
+    )
     lines = [Line._make(row) for row in rows]
     said = sorted((line for line in lines if line.level == "raw"), key=lambda line: -(line.seq or 0))
     return {line.level: line for line in lines if line.level != "raw"}, said
