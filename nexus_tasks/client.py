@@ -34,7 +34,17 @@ from nexus_tasks.tasks import (
 )
 from nexus_tasks.tasks.errand import dry
 from nexus_tasks.tasks.runtime import runtime
-from nexus_tasks.types import LEVELS, ContextBlock, Message, Recalls, Receipt, check_name, check_namespace, to_utc
+from nexus_tasks.types import (
+    LEVELS,
+    ContextBlock,
+    Message,
+    Recalls,
+    Receipt,
+    as_stored,
+    check_name,
+    check_namespace,
+    to_utc,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -313,7 +323,7 @@ class Nexus:
             wanted = self._filter(namespaces.get(tx, check_namespace(namespace)).id, observer, subject, levels, as_of)
             wanted = replace(
                 wanted,
-                session_key=session_key,
+                session_key=session_key and as_stored(session_key),
                 categories=tuple(categories) if categories else None,
                 since=to_utc(since) if since else None,
                 until=to_utc(until) if until else None,
@@ -394,7 +404,7 @@ class Nexus:
         """Memories that fit, newest first, without their evidence."""
         with runtime().database.transaction() as tx:
             wanted = self._filter(namespaces.get(tx, check_namespace(namespace)).id, observer, subject, levels, as_of)
-            rows = memories.every(tx, replace(wanted, session_key=session_key), limit)
+            rows = memories.every(tx, replace(wanted, session_key=session_key and as_stored(session_key)), limit)
         return [memories.summary(row) for row in rows]
 
     def memory(self, namespace: str, memory_id: int) -> dict[str, Any]:
@@ -551,8 +561,8 @@ class Nexus:
             raise InvalidInput(f"levels: {', '.join(sorted(unknown))} is none of {', '.join(LEVELS)}.")
         return Filter(
             namespace_id=namespace_id,
-            observer=observer,
-            subject=subject,
+            observer=observer and as_stored(observer),
+            subject=subject and as_stored(subject),
             levels=tuple(levels) if levels else None,
             as_of=to_utc(as_of) if as_of else None,
         )

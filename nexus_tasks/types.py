@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -46,13 +47,18 @@ def check_namespace(value: object) -> str:
 
 
 def check_name(field_name: str, value: object) -> str:
-    """Return a session key, observer, subject or author, trimmed; raise :class:`InvalidInput` naming the field."""
+    """Return a session key, observer, subject or author as stored; raise :class:`InvalidInput` naming the field."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidInput(f"{field_name} must be a non-empty text, not {value!r}.")
-    value = value.strip()
+    value = as_stored(value)
     if len(value) > MAX_NAME or not value.isprintable():
         raise InvalidInput(f"{field_name} must be one line of at most {MAX_NAME} printable characters.")
     return value
+
+
+def as_stored(name: str) -> str:
+    """``name`` trimmed and in NFC: however a keyboard composes its accents it is one name, as in a job's scope."""
+    return unicodedata.normalize("NFC", name).strip()
 
 
 def clean_text(value: str) -> str:

@@ -102,7 +102,7 @@ def resume(
 
 def _whole(client: Nexus, job: str, *, status: str | None = None) -> str:
     """The id that begins with ``job``: lists on a terminal show only the beginning."""
-    if len(job) >= _ID_LENGTH:
+    if len(job) >= _ID_LENGTH or not job:
         return job
     found = {row["id"] for row in client.jobs(status=status, limit=_LOOKED_THROUGH) if row["id"].startswith(job)}
     if len(found) > 1:

@@ -291,9 +291,9 @@ class Claims:
         with answering():
             return {name: int(n) for name, n in self.redis.hgetall(f"{self.prefix}:count:{namespace}").items()}
 
-    def waiting(self, limit: int = 1_000) -> list[Claim]:
-        """Waiting claims, soonest due first."""
-        return self._read(f"{self.prefix}:due", limit)
+    def waiting(self, limit: int = 1_000, *, after: int = 0) -> list[Claim]:
+        """Waiting claims, soonest due first, from the one behind the first ``after`` on."""
+        return self._read(f"{self.prefix}:due", limit, after)
 
     def running(self, limit: int = 1_000) -> list[Claim]:
         """Running claims, those whose lease ends first in front."""
@@ -303,9 +303,9 @@ class Claims:
         """Claims of a queue that a worker has yet to begin, oldest first."""
         return self._read(f"{self.prefix}:published:{queue}", limit)
 
-    def _read(self, index: str, limit: int) -> list[Claim]:
+    def _read(self, index: str, limit: int, after: int = 0) -> list[Claim]:
         with answering():
-            keys = self.redis.zrange(index, 0, limit - 1)
+            keys = self.redis.zrange(index, after, after + limit - 1)
             pipe = self.redis.pipeline(transaction=False)
             for key in keys:
                 pipe.hgetall(key)

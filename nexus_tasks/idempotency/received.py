@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from celery.signals import task_revoked
 from celery.worker import state
 
-from nexus_tasks.errors import NexusError
+from nexus_tasks.errors import InvalidInput, NexusError
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.publish import publish
@@ -66,4 +67,8 @@ def hold(claims: Claims) -> None:
         waiting = [one for one in set(state.reserved_requests) - set(state.active_requests) if _is_job(one.task)]
     except RuntimeError:  # one arrived just now; there is another look in two seconds
         return
-    claims.hold({one.id: claims.key(one.task.request_for(one.task.load(one.kwargs))) for one in waiting})
+    held = {}
+    for one in waiting:
+        with suppress(InvalidInput):  # sent past the task class; it must not keep the sweep from its work
+            held[one.id] = claims.key(one.task.request_for(one.task.load(one.kwargs)))
+    claims.hold(held)

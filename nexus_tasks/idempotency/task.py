@@ -29,6 +29,7 @@ from nexus_tasks.types import JobOutcome
 REFUSED = ("expires", "time_limit", "soft_time_limit", "priority", "queue", "exchange", "routing_key")
 # Claims are made this many at a time: Redis serves nobody else during a script.
 AT_ONCE = 500
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
 _JOB_ID = re.compile(r"[^\s,]{1,255}")
 
 
@@ -95,13 +96,16 @@ class JobTask(Task):  # type: ignore[misc]
     ) -> Request:
         """The request that asks for this job with ``arguments``, due in ``delay`` seconds."""
         named = arguments.model_dump(mode="json")
+        args = compact(named)
+        if "\\u0000" in args and _NUL.search(args):
+            raise InvalidInput(f"{self.kind}: an argument holds a NUL, which Postgres cannot store.")
         return Request(
             id=job_id or str(uuid.uuid4()),
             kind=self.kind,
             namespace=arguments.namespace,
             queue=self.job_queue,
             scope=canonical({name: named[name] for name in arguments.scope}),
-            args=compact(named),
+            args=args,
             flags=arguments.flags(),
             while_running=self.while_running,
             immutable=self.immutable,
@@ -132,6 +136,8 @@ class JobTask(Task):  # type: ignore[misc]
         if task_id is not None and not _JOB_ID.fullmatch(task_id):
             raise InvalidInput(f"task_id {task_id!r} is no job id: it must have no spaces or commas.")
         delay = countdown or ((_utc(eta) - datetime.now(UTC)).total_seconds() if eta else 0.0)
+        if delay > 0 and self.app.conf.task_always_eager:
+            delay = 0.0  # as Celery has it: nobody comes by later
         each = self.parse(args, kwargs).each()
         requests = [
             self.request_for(one, job_id=task_id if i == 0 else None, delay=max(delay, 0.0))
@@ -226,11 +232,11 @@ class JobTask(Task):  # type: ignore[misc]
         job_id = claim.rerun_id or claim.job_id if claim else marker[0] if marker else request.id
         return self._result(request, Ticket(outcome=Claimed.MERGED, job_id=job_id, asked_at=claims.now()))
 
-    def anew(self, args: Mapping[str, Any]) -> JobResult:
-        """Ask again for work that gave up, past its done marker."""
-        request = self.request_for(self.load(args)).renewed()
+    def anew(self, args: Mapping[str, Any], *, delay: float) -> tuple[JobResult, Request]:
+        """Ask again for work that gave up, past its done marker, due in ``delay`` seconds; also returns the request."""
+        request = self.request_for(self.load(args), delay=delay).renewed()
         [ticket] = self.enqueue([request])
-        return self._result(request, ticket)
+        return self._result(request, ticket), request
 
     def retry(self, *_args: Any, **_options: Any) -> Any:
         """Refused: raise a typed error instead, its type decides."""
@@ -276,8 +282,19 @@ class JobTask(Task):  # type: ignore[misc]
 
 
 def task_of(celery: Celery, kind: str) -> JobTask:
-    """The task of a job kind."""
-    found: JobTask = celery.tasks[TASK_PREFIX + kind]
+    """The task of a job kind.
+
+    Raises:
+        ConfigurationError: neither this process nor the modules that Celery's ``imports`` name declare it.
+    """
+    if TASK_PREFIX + kind not in celery.tasks:
+        celery.loader.import_default_modules()  # a worker has done so, a command has not
+    found: JobTask | None = celery.tasks.get(TASK_PREFIX + kind)
+    if found is None:
+        raise ConfigurationError(
+            f"There is no job kind {kind!r} here.",
+            remedy="Name the module that declares it in `imports` of your celeryconfig.py.",
+        )
     return found
 
 

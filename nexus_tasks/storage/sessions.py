@@ -12,11 +12,12 @@ from sqlalchemy import delete, func, insert, select, true, update
 from nexus_tasks.errors import NotFound
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Derivation, DigestRequest, Memory, Namespace, Session
+from nexus_tasks.types import as_stored
 
 
 def find(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = False) -> Session | None:
     """The session, or ``None``; with ``lock`` nobody else changes it until the transaction ends."""
-    query = select(Session).where(Session.namespace_id == namespace_id, Session.session_key == session_key)
+    query = select(Session).where(Session.namespace_id == namespace_id, Session.session_key == as_stored(session_key))
     return tx.scalar(query.with_for_update() if lock else query)
 
 

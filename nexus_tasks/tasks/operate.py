@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,12 +19,14 @@ from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.storage import derivations, ledger, memories, namespaces, observations, perspectives, runs, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, JobRun
-from nexus_tasks.tasks import reviews
+from nexus_tasks.tasks import follow_up, reviews
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.tasks.storage import mark
 from nexus_tasks.types import LEVELS
 
 MOST_WAITS = 20
+WAITS_AT_ONCE = 1_000  # looked at, to find these
+RETRY_DELAY = 5.0  # seconds a retried job waits for the commit that puts its work back, should nobody wake it
 MOST_CLAIMS = 10_000  # read for a listing, of all tenants together
 
 
@@ -36,12 +38,11 @@ def memory_counts(tx: Transaction, namespace_id: int) -> dict[str, int]:
 def status(namespace: str | None) -> dict[str, Any]:
     """The document that ``nexus status --json`` prints."""
     here = runtime()
-    waiting: dict[str, list[Claim]] = {}
-    for claim in here.claims.waiting(MOST_CLAIMS):
-        waiting.setdefault(claim.namespace, []).append(claim)
     with here.database.transaction() as tx:
         known = [namespaces.get(tx, namespace)] if namespace else namespaces.every(tx)
-        found = [_namespace_status(tx, one, waiting.get(one.name, [])) for one in known]
+        counts = {one.name: here.claims.counts(one.name) for one in known}
+        waits = _waits({name: counted.get("waiting", 0) for name, counted in counts.items()})
+        found = [_namespace_status(tx, one, counts[one.name], waits[one.name]) for one in known]
     paused = [
         {"kind": kind, "reason": why["reason"], "since": _moment(float(why["since"]))}
         for kind, why in here.claims.paused().items()
@@ -49,8 +50,24 @@ def status(namespace: str | None) -> dict[str, Any]:
     return {"namespaces": found, "paused": paused}
 
 
-def _namespace_status(tx: Transaction, known: namespaces.NamespaceSettings, waiting: list[Claim]) -> dict[str, Any]:
-    counts = runtime().claims.counts(known.name)
+def _waits(counts: Mapping[str, int]) -> dict[str, list[Claim]]:
+    """The first waiting claims of each namespace: one that waits behind ten thousand of another's is found, too."""
+    found: dict[str, list[Claim]] = {name: [] for name in counts}
+    looked = 0
+    while any(len(found[name]) < min(count, MOST_WAITS) for name, count in counts.items()):
+        page = runtime().claims.waiting(WAITS_AT_ONCE, after=looked)
+        if not page:
+            break
+        looked += WAITS_AT_ONCE
+        for claim in page:
+            if len(found.get(claim.namespace, ())) < MOST_WAITS and claim.namespace in found:
+                found[claim.namespace].append(claim)
+    return found
+
+
+def _namespace_status(
+    tx: Transaction, known: namespaces.NamespaceSettings, counts: Mapping[str, int], waits: Sequence[Claim]
+) -> dict[str, Any]:
     underived, oldest = derivations.backlog(tx, known.id)
     calls, usd = ledger.spent(tx, namespace_id=known.id)
     now = runtime().claims.now()
@@ -70,7 +87,7 @@ def _namespace_status(tx: Transaction, known: namespaces.NamespaceSettings, wait
                 "detail": claim.wait_detail,
                 "due_in_seconds": round(max((claim.due_at or now) - now, 0.0), 1),
             }
-            for claim in waiting[:MOST_WAITS]
+            for claim in waits
         ],
         "reviews": [reviews.summary(held) for held in perspectives.held(tx, known.id)],
         "observation": observations.standings(tx, known.id),
@@ -101,6 +118,7 @@ def job(job_id: str) -> dict[str, Any]:
     Raises:
         NotFound: nobody has heard of it, or it is older than what is kept.
     """
+    _check(job_id)
     claim = _find(job_id)
     if claim:
         return _claim(claim) | {"args": dict(claim.args), "errors": claim.errors, "crashes": claim.crashes}
@@ -136,7 +154,10 @@ def retry(job_id: str) -> JobResult:
 
     Raises:
         NotFound: there is no open dead letter of that id, and no reflection waits for a review under it.
+        ConfigurationError: its job kind is not known here; the letter stays open.
+        QueueUnavailable: Redis does not answer; the letter stays open.
     """
+    _check(job_id)
     with runtime().database.transaction() as tx:
         letter = runs.letter(tx, job_id, lock=True)
         again = reviews.settle(tx, job_id, drop=False) if letter is None else None
@@ -144,11 +165,14 @@ def retry(job_id: str) -> JobResult:
             runs.resolve(tx, letter.id, "retried")
             mark(tx, letter.namespace_id, letter.kind, letter.args, dead=False)
             again = reviews.Settled(kind=letter.kind, args=letter.args)
-    if again is None:
-        raise NotFound(
-            f"There is no open dead letter {job_id!r}.", remedy="List them with `nexus jobs list --status dead`."
-        )
-    return task_of(app, again.kind).anew(again.args)
+        if again is None:
+            raise NotFound(
+                f"There is no open dead letter {job_id!r}.", remedy="List them with `nexus jobs list --status dead`."
+            )
+        # Before the commit: of a letter that is resolved there is a job, whatever happens between the two.
+        job, request = task_of(app, again.kind).anew(again.args, delay=RETRY_DELAY)
+    follow_up.hurry("delay", [request])
+    return job
 
 
 def drop(job_id: str) -> dict[str, Any]:
@@ -158,6 +182,7 @@ def drop(job_id: str) -> dict[str, Any]:
     Raises:
         NotFound: no open dead letter, no held reflection and no queued job has that id.
     """
+    _check(job_id)
     here = runtime()
     with here.database.transaction() as tx:
         letter = runs.letter(tx, job_id, lock=True)
@@ -182,9 +207,10 @@ def resume(kind: str | None) -> list[str]:
     Raises:
         InvalidInput: there is no such kind.
     """
-    if kind is not None and TASK_PREFIX + kind not in app.tasks:
+    paused = sorted(runtime().claims.paused())
+    if kind is not None and TASK_PREFIX + kind not in app.tasks and kind not in paused:
         raise InvalidInput(f"There is no job kind {kind!r}.")
-    kinds = [kind] if kind else sorted(runtime().claims.paused())
+    kinds = paused if kind is None else [kind]
     for one in kinds:
         publish(app, runtime().claims.resume(one))
     return kinds
@@ -193,7 +219,8 @@ def resume(kind: str | None) -> list[str]:
 def claims(limit: int) -> list[Claim]:
     """Every claim, at most ``limit`` of each state and queue: those that run, that wait, and that are queued."""
     store = runtime().claims
-    pending = [claim for queue in config.QUEUES for claim in store.pending(queue, limit)]
+    queues = [*config.QUEUES, *sorted(set(store.queues()).difference(config.QUEUES))]  # a kind may bring its own
+    pending = [claim for queue in queues for claim in store.pending(queue, limit)]
     return [*store.running(limit), *store.waiting(limit), *pending]
 
 
@@ -214,6 +241,12 @@ def queue_lengths() -> dict[str, int]:
 def _length(channel: Any, queue: str) -> int:
     # Not passively: kombu takes a Redis list that is empty, or has a key prefix, for none at all.
     return int(app.amqp.queues[queue](channel).queue_declare().message_count)
+
+
+def _check(job_id: str) -> None:
+    """Refuse what is no job's id: Postgres cannot even be asked for some texts, and an empty one would fit any job."""
+    if not job_id or not job_id.isprintable():
+        raise NotFound(f"There is no job {job_id!r}.", remedy="List jobs with `nexus jobs list`.")
 
 
 def _find(job_id: str) -> Claim | None:

@@ -37,7 +37,7 @@ from nexus_tasks.tasks import (
     submit_batch,
 )
 from nexus_tasks.tasks.runtime import Runtime
-from nexus_tasks.types import JobOutcome
+from nexus_tasks.types import JobOutcome, clean_text
 
 # A digest that was asked for is left to the last derivation of its session for this long.
 _DIGEST_SETTLES = timedelta(minutes=5)
@@ -56,8 +56,8 @@ class JobStorage:
         """Commit the letters of a claim, and take the work out of the outbox."""
         why = runs.Failure(
             error_type=type(error).__name__ if error else "WorkerLost",
-            message=str(error) if error else "The worker died every time it ran this job.",
-            traceback="".join(traceback.format_exception(error)) if error else "",
+            message=clean_text(str(error)) if error else "The worker died every time it ran this job.",
+            traceback=clean_text("".join(traceback.format_exception(error))) if error else "",
             errors=claim.errors + (1 if error else 0),
             crashes=claim.crashes,
             first_at=datetime.fromtimestamp(claim.failing_since or claim.enqueued_at, UTC),

@@ -36,6 +36,7 @@ def test_canvases_run_on_the_spot_when_everything_is_eager() -> None:
     play.apply_async(kwargs={"name": "l"}, link=note.si(name="linked"))
     assert len(heard("linked")) == 1
     assert len(group(play.si(name=name) for name in "ab").apply_async().get()) == 2
+    assert play.apply_async(kwargs={"name": "later"}, countdown=3_600).wait(5).status == "completed"
 
 
 @pytest.mark.usefixtures("eager")
