@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import select
 from sqlalchemy.exc import NoResultFound
 
 from nexus_tasks.cognition import prompts
@@ -19,7 +18,6 @@ from nexus_tasks.llm.base import Request
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import derivations, embeddings, facts, messages, perspectives, sessions
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Memory, Session
 from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
@@ -60,39 +58,39 @@ def plan(
     tx: Transaction, settings: Settings, namespace_id: int, memory_id: int, observer: str, *, alone: bool = False
 ) -> Plan:
     """Look at a message and its wanted siblings; ``alone`` leaves the siblings out (the job has crashed twice)."""
-    memory = tx.get(Memory, memory_id)
-    if memory is None or memory.namespace_id != namespace_id:
+    lead = derivations.lead(tx, memory_id, observer)
+    if lead is None or lead.namespace_id != namespace_id:
         return Plan(outcome=JobOutcome(status="gone"))
-    if memory.level != "raw" or memory.session_id is None:
+    if lead.level != "raw" or lead.session_id is None:
         return Plan(
-            outcome=JobOutcome(status="skipped", details={"why": f"memory {memory.id} is {memory.level}, no message"})
+            outcome=JobOutcome(status="skipped", details={"why": f"memory {memory_id} is {lead.level}, no message"})
         )
-    state, batch = derivations.state(tx, namespace_id, memory, observer)
-    if state == "done":
+    if lead.state is None:
+        derivations.want(tx, namespace_id, lead.session_id, memory_id, observer)
+    if lead.state == "done":
         return Plan(outcome=JobOutcome(status="already_derived"))
-    if state == "dead":
+    if lead.state == "dead":
         return Plan(outcome=GAVE_UP)
     if alone:
         return Plan(memory_ids=(memory_id,))
-    if batch:
-        members = derivations.wanted(tx, memory.session_id, observer, batch=batch)
+    if lead.batch:
+        members = derivations.wanted(tx, lead.session_id, observer, batch=lead.batch)
         return Plan(memory_ids=tuple(m.memory_id for m in members), again=True)
-    wanted = derivations.wanted(tx, memory.session_id, observer)
-    session = tx.get_one(Session, memory.session_id)
-    chosen = _batch(wanted, memory, settings.derive_batch_tokens)
+    wanted = derivations.wanted(tx, lead.session_id, observer)
+    chosen = _batch(wanted, memory_id, lead.tokens, settings.derive_batch_tokens)
     return Plan(
         memory_ids=chosen,
         next_id=next((one.memory_id for one in wanted if one.memory_id not in chosen), None),
-        wait=_unripe(wanted, session, settings),
+        wait=0.0 if lead.ended else _unripe(wanted, settings),
         wanted_tokens=sum(one.tokens for one in wanted),
     )
 
 
-def _batch(wanted: Sequence[derivations.Wanted], lead: Memory, most: int) -> tuple[int, ...]:
-    """The lead and the oldest wanted messages beside it, up to ``most`` tokens."""
-    ids, tokens = [lead.id], lead.tokens
+def _batch(wanted: Sequence[derivations.Wanted], lead_id: int, tokens: int, most: int) -> tuple[int, ...]:
+    """The lead, of ``tokens``, and the oldest wanted messages beside it, up to ``most`` tokens."""
+    ids = [lead_id]
     for one in wanted:
-        if one.memory_id != lead.id:
+        if one.memory_id != lead_id:
             if tokens + one.tokens > most:
                 break
             ids.append(one.memory_id)
@@ -100,35 +98,45 @@ def _batch(wanted: Sequence[derivations.Wanted], lead: Memory, most: int) -> tup
     return tuple(sorted(ids))
 
 
-def _unripe(wanted: Sequence[derivations.Wanted], session: Session, settings: Settings) -> float:
-    """Seconds until the batch is ripe: big enough, old enough, or of a session that has ended."""
-    if session.ended_at or not wanted or sum(one.tokens for one in wanted) >= settings.derive_min_tokens:
+def _unripe(wanted: Sequence[derivations.Wanted], settings: Settings) -> float:
+    """Seconds until a batch of an open session is ripe: big enough, or old enough."""
+    if not wanted or sum(one.tokens for one in wanted) >= settings.derive_min_tokens:
         return 0.0
     return max(settings.derive_max_wait - max(one.age for one in wanted), 0.0)
 
 
 def derive(
-    mind: Mind, errand: Errand, observer: str, memory_ids: Sequence[int], *, context: bool = True
+    mind: Mind,
+    errand: Errand,
+    observer: str,
+    memory_ids: Sequence[int],
+    *,
+    context: bool = True,
+    call: str | None = None,
 ) -> tuple[JobOutcome, FollowUps]:
-    """Derive one batch: one model call, one transaction. ``context`` shows the model what was said before, too.
+    """Derive one batch: one model call, one transaction.
+
+    ``context`` shows the model what was said before, too. ``call`` is a new name under which the members are noted
+    before the model is asked, so that a rerun asks about the same ones; without it they have been.
 
     Raises:
         InvalidAnswer, Permanent: the batch as a whole gave no answer; the caller may try halves.
     """
     with mind.database.transaction() as tx:
-        batch = _load(tx, memory_ids)
-        if not batch:
+        if call:
+            derivations.store_batch(tx, memory_ids, observer, call)
+        shown = mind.settings.derive_context_messages if context else 0
+        batch = messages.batch(tx, memory_ids, observer, context=shown)
+        if batch is None:
             return errand.commit(tx, JobOutcome(status="gone")), FollowUps()
-        request = _request(tx, mind.settings, observer, batch, context=context)
+    request = _request(observer, batch)
     observations = _observations(mind, errand, request) if _anything(request.material) else []
     drafts = _drafts(observations, request.material, batch, mind.model.model_for("derive"))
-    texts = [*(draft.content for draft in drafts), *(memory.content for memory in batch)]
+    texts = [*(draft.content for draft in drafts), *(one.content for one in batch.said)]
     vectors = vectors_of(mind.embedder, texts)
-    session_id = batch[0].session_id
-    assert session_id is not None
     with mind.database.transaction() as tx:
         wanted = derivations.flip(tx, memory_ids, observer)
-        _embed(tx, mind, errand, [m for m in batch if m.id in wanted], vectors)
+        _embed(tx, mind, errand, [one for one in batch.said if one.id in wanted], vectors)
         # From here on other batches about the same subjects wait: what does not need the perspectives comes before.
         kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]
         held = perspectives.locked(tx, errand.namespace_id, observer, [draft.subject for draft in kept])
@@ -148,7 +156,7 @@ def derive(
     # After the commit: of two batches that end together, the last one to commit sees that nothing is wanted any more.
     with mind.database.reading() as tx:
         unreflected = perspectives.unreflected(tx, [row.id for row in held.values()])
-        digest = _due_digest(tx, mind.settings, session_id)
+        digest = _due_digest(tx, mind.settings, batch.session_id)
     reflect = tuple(
         subject
         for subject, row in held.items()
@@ -161,7 +169,7 @@ def _embed(
     tx: Transaction,
     mind: Mind,
     errand: Errand,
-    worded: Sequence[Memory | facts.Stored],
+    worded: Sequence[messages.Said | facts.Stored],
     vectors: Mapping[str, Vectors],
 ) -> None:
     """Store the vectors of messages or facts."""
@@ -169,36 +177,17 @@ def _embed(
     embeddings.store(tx, errand.namespace_id, mind.embedder.name, wordings, vectors)
 
 
-def _load(tx: Transaction, memory_ids: Sequence[int]) -> list[Memory]:
-    return list(tx.scalars(select(Memory).where(Memory.id.in_(memory_ids)).order_by(Memory.seq)))
-
-
-def _request(
-    tx: Transaction, settings: Settings, observer: str, batch: Sequence[Memory], *, context: bool
-) -> Request[Observations]:
-    session_id, first, last = batch[0].session_id, batch[0].seq, batch[-1].seq
-    assert session_id is not None
-    assert first is not None
-    assert last is not None
-    earlier = _earlier(tx, session_id, first, settings.derive_context_messages) if context else []
-    lines = (*(_line(m, context_only=True) for m in earlier), *map(_line, batch))
-    subjects = tuple(messages.participants(tx, session_id, last))
+def _request(observer: str, batch: messages.Batch) -> Request[Observations]:
+    lines = (*(_line(one, context_only=True) for one in batch.earlier), *map(_line, batch.said))
     return Request(
         purpose="derive",
         instructions=prompts.instructions("derive"),
         transcript=prompts.transcript(lines),
-        question=f"The observer is {observer}. The subjects: {', '.join(subjects)}.",
+        question=f"The observer is {observer}. The subjects: {', '.join(batch.participants)}.",
         answer=Observations,
-        material=DeriveMaterial(lines=lines, observer=observer, subjects=subjects),
-        shared=derivations.has_other_observers(tx, [memory.id for memory in batch], observer),
+        material=DeriveMaterial(lines=lines, observer=observer, subjects=batch.participants),
+        shared=batch.others,
     )
-
-
-def _earlier(tx: Transaction, session_id: int, first: int, most: int) -> list[Memory]:
-    """The messages before the batch, without those that no answer could be had for: they would spoil this one too."""
-    before = messages.window(tx, session_id, 0, first - 1, limit=most) if most else []
-    given_up = derivations.given_up(tx, [memory.id for memory in before])
-    return [memory for memory in before if memory.id not in given_up]
 
 
 def _observations(mind: Mind, errand: Errand, request: Request[Observations]) -> Sequence[Observation]:
@@ -214,13 +203,13 @@ def _observations(mind: Mind, errand: Errand, request: Request[Observations]) ->
     return ask(mind, errand, replace(request, transcript=prompts.transcript(batch), material=material)).observations
 
 
-def _line(memory: Memory, *, context_only: bool = False) -> Line:
+def _line(said: messages.Said, *, context_only: bool = False) -> Line:
     return Line(
-        id=memory.id,
-        author=memory.author or memory.role or "user",
-        role=memory.role or "user",
-        content=without_echo(memory.content),
-        occurred_at=memory.occurred_at,
+        id=said.id,
+        author=said.author,
+        role=said.role,
+        content=without_echo(said.content),
+        occurred_at=said.occurred_at,
         context_only=context_only,
     )
 
@@ -231,11 +220,11 @@ def _anything(material: object) -> bool:
 
 
 def _drafts(
-    observations: Sequence[Observation], material: object, batch: Sequence[Memory], made_by: str
+    observations: Sequence[Observation], material: object, batch: messages.Batch, made_by: str
 ) -> list[facts.Draft]:
     """The observations that hold: confident, about a wanted subject, citing messages of the batch, not an echo."""
     assert isinstance(material, DeriveMaterial)
-    by_id = {memory.id: memory for memory in batch}
+    by_id = {one.id: one for one in batch.said}
     by_fold = {subject.casefold(): subject for subject in material.subjects}
     subjects = by_fold | {subject: subject for subject in material.subjects}
     drafts = []
@@ -257,7 +246,7 @@ def _drafts(
                 labels=_labels(observation.labels),
                 sources=tuple(sources),
                 valid_from=min(by_id[source].occurred_at for source in sources),
-                session_id=batch[0].session_id,
+                session_id=batch.session_id,
                 made_by=made_by,
             )
         )

@@ -10,7 +10,7 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Derivation, Memory, Namespace
+from nexus_tasks.storage.models import Derivation, Namespace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,37 +22,57 @@ class Wanted:
     age: float  # seconds, by the clock of Postgres
 
 
-def state(tx: Transaction, namespace_id: int, memory: Memory, observer: str) -> tuple[str, str | None]:
-    """State and batch of a derivation, which is made when nobody had asked for it."""
-    assert memory.session_id is not None
-    query = select(Derivation.state, Derivation.batch).where(
-        Derivation.memory_id == memory.id, Derivation.observer == observer
-    )
-    found = tx.execute(query).first()
-    if found is None:
-        tx.execute(
-            insert(Derivation)
-            .values(namespace_id=namespace_id, memory_id=memory.id, session_id=memory.session_id, observer=observer)
-            .on_conflict_do_nothing()
-        )
-        found = tx.execute(query).one()
-    return found[0], found[1]
+@dataclass(frozen=True, kw_only=True)
+class Lead:
+    """A memory that somebody wants facts from, and how far that is. ``state`` is ``None`` when nobody had asked yet."""
+
+    namespace_id: int
+    level: str
+    session_id: int | None
+    tokens: int
+    ended: bool  # its session
+    state: str | None
+    batch: str | None
 
 
-def wanted(
-    tx: Transaction, session_id: int, observer: str, *, batch: str | None = None, limit: int = 500
-) -> list[Wanted]:
+_LEAD = text(
+    """
+    SELECT m.namespace_id, m.level, m.session_id, m.tokens, s.ended_at IS NOT NULL AS ended, d.state, d.batch
+    FROM memories m
+    LEFT JOIN sessions s ON s.id = m.session_id
+    LEFT JOIN derivations d ON d.memory_id = m.id AND d.observer = :observer
+    WHERE m.id = :memory_id
+    """
+)
+
+
+def lead(tx: Transaction, memory_id: int, observer: str) -> Lead | None:
+    """The memory, or ``None``."""
+    found = tx.execute(_LEAD, {"memory_id": memory_id, "observer": observer}).first()
+    return Lead(**found._mapping) if found else None
+
+
+def want(tx: Transaction, namespace_id: int, session_id: int, memory_id: int, observer: str) -> None:
+    """Note that facts are wanted from a message, unless that is noted already."""
+    row = {"namespace_id": namespace_id, "memory_id": memory_id, "session_id": session_id, "observer": observer}
+    tx.execute(insert(Derivation).values(row).on_conflict_do_nothing())
+
+
+_WANTED = text(
+    """
+    SELECT m.id AS memory_id, m.tokens, CAST(extract(epoch FROM now() - m.created_at) AS float8) AS age
+    FROM derivations d JOIN memories m ON m.id = d.memory_id
+    WHERE d.session_id = :session_id AND d.observer = :observer AND d.state = 'wanted'
+      AND (CAST(:batch AS text) IS NULL OR d.batch = :batch)
+    ORDER BY d.memory_id LIMIT 500
+    """
+)
+
+
+def wanted(tx: Transaction, session_id: int, observer: str, *, batch: str | None = None) -> list[Wanted]:
     """The oldest wanted messages of a session; with ``batch`` those of one model call that was cut off."""
-    query = (
-        select(Memory.id, Memory.tokens, func.extract("epoch", func.now() - Memory.created_at))
-        .join(Derivation, Derivation.memory_id == Memory.id)
-        .where(Derivation.session_id == session_id, Derivation.observer == observer, Derivation.state == "wanted")
-        .order_by(Derivation.memory_id)
-        .limit(limit)
-    )
-    if batch:
-        query = query.where(Derivation.batch == batch)
-    return [Wanted(memory_id=i, tokens=tokens, age=float(age)) for i, tokens, age in tx.execute(query)]
+    rows = tx.execute(_WANTED, {"session_id": session_id, "observer": observer, "batch": batch})
+    return [Wanted(**row._mapping) for row in rows]
 
 
 _STORE_BATCH = text(
@@ -104,17 +124,6 @@ def of(tx: Transaction, memory_ids: Sequence[int], *, state: str | None = None) 
     return [(memory_id, observer) for memory_id, observer in tx.execute(query.order_by(Derivation.id))]
 
 
-def given_up(tx: Transaction, memory_ids: Sequence[int]) -> set[int]:
-    """Those of the messages that are a dead letter of some observer."""
-    return _in_state(tx, memory_ids, "dead")
-
-
-def has_other_observers(tx: Transaction, memory_ids: Sequence[int], observer: str) -> bool:
-    """Whether facts are derived from these messages for other observers too, before or after."""
-    query = select(Derivation.id).where(Derivation.memory_id.in_(memory_ids), Derivation.observer != observer)
-    return tx.scalar(query.limit(1)) is not None
-
-
 def page(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int, str]]:
     """Derivation id, namespace, memory id and observer of wanted derivations from id ``after`` on."""
     query = (
@@ -125,18 +134,6 @@ def page(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int, s
         .limit(limit)
     )
     return list(tx.execute(query).all())
-
-
-def derived(tx: Transaction, memory_ids: Sequence[int]) -> set[int]:
-    """Those of the messages that some observer has derived facts from."""
-    return _in_state(tx, memory_ids, "done")
-
-
-_IN_STATE = text("SELECT memory_id FROM derivations WHERE memory_id = ANY(CAST(:ids AS bigint[])) AND state = :state")
-
-
-def _in_state(tx: Transaction, memory_ids: Sequence[int], state: str) -> set[int]:
-    return set(tx.scalars(_IN_STATE, {"ids": list(memory_ids), "state": state})) if memory_ids else set()
 
 
 def backlog(tx: Transaction, namespace_id: int) -> tuple[int, datetime | None]:

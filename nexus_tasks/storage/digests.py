@@ -6,68 +6,95 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import text, update
 
 from nexus_tasks.storage import facts
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, Session, SessionDigest
+from nexus_tasks.storage.messages import SAID, Said
+from nexus_tasks.storage.models import Memory, Session, SessionDigest
 from nexus_tasks.text import estimate_tokens
 
 KINDS = ("short", "long")
 
 
-def latest(tx: Transaction, session_id: int) -> dict[str, Memory]:
-    """The session's current digests by kind (``short``, ``long``); empty when it has none."""
-    query = (
-        select(SessionDigest.kind, Memory)
-        .join(Memory, Memory.id == SessionDigest.memory_id)
-        .where(SessionDigest.session_id == session_id, Memory.valid_to.is_(None))
-    )
-    return dict(tx.execute(query).all())
+_LATEST = text(
+    """
+    SELECT d.kind, m.id, m.content FROM session_digests d JOIN memories m ON m.id = d.memory_id
+    WHERE d.session_id = :session_id AND m.valid_to IS NULL
+    """
+)
+
+
+def latest(tx: Transaction, session_id: int) -> dict[str, tuple[int, str]]:
+    """The session's current digests by kind (``short``, ``long``), each its id and text; empty when it has none."""
+    return {kind: (i, content) for kind, i, content in tx.execute(_LATEST, {"session_id": session_id})}
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowFact:
-    """A fact derived from a message of the window, with where and by whom it was said."""
+class InWindow:
+    """A message of a window, or a fact that rests on one: then ``said`` has its subject, and ``seq`` of the first."""
 
-    memory: Memory
-    seq: int
-    subject: str
+    said: Said
+    content_key: str | None = None  # of a fact
+    derived: bool = False  # some observer has facts from this message
+    given_up: bool = False  # some observer could have none
 
 
-def window_facts(tx: Transaction, session_id: int, after: int, through: int) -> list[WindowFact]:
+_FACTS = text(
+    """
+    WITH said AS (
+        SELECT id, seq FROM memories
+        WHERE session_id = :session_id AND level = 'raw' AND seq > :after AND seq <= :through
+    ), rests AS (
+        SELECT e.memory_id, min(said.seq) AS seq FROM said JOIN evidence e ON e.source_id = said.id
+        WHERE e.role = 'derived_from' GROUP BY e.memory_id
+    )
+    SELECT m.id, rests.seq, p.subject, 'fact', m.content, m.occurred_at, m.content_key
+    FROM rests JOIN memories m ON m.id = rests.memory_id JOIN perspectives p ON p.id = m.perspective_id
+    WHERE m.level = 'explicit' ORDER BY rests.seq, m.id
+    """
+)
+
+
+def window_facts(tx: Transaction, session_id: int, after: int, through: int) -> list[InWindow]:
     """Facts that rest on messages with ``after < seq <= through``, in the order of their first such message."""
-    source = select(Memory.id, Memory.seq).where(
-        Memory.session_id == session_id, Memory.level == "raw", Memory.seq > after, Memory.seq <= through
-    )
-    messages = source.subquery()
-    first = func.min(messages.c.seq)
-    fact_ids = (
-        select(Evidence.memory_id, first.label("seq"))
-        .join(messages, messages.c.id == Evidence.source_id)
-        .where(Evidence.role == "derived_from")
-        .group_by(Evidence.memory_id)
-        .subquery()
-    )
-    query = (
-        select(Memory, fact_ids.c.seq, PerspectiveRow.subject)
-        .join(fact_ids, fact_ids.c.memory_id == Memory.id)
-        .join(PerspectiveRow, PerspectiveRow.id == Memory.perspective_id)
-        .where(Memory.level == "explicit")
-        .order_by(fact_ids.c.seq, Memory.id)
-    )
-    return [WindowFact(memory=m, seq=seq, subject=subject) for m, seq, subject in tx.execute(query)]
+    rows = tx.execute(_FACTS, {"session_id": session_id, "after": after, "through": through})
+    return [InWindow(said=Said(*told), content_key=key) for *told, key in rows]
 
 
-def told(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[Memory, str]]:
-    """Memories that a digest is made from, each with its subject (empty for messages); without those erased."""
-    query = (
-        select(Memory, func.coalesce(PerspectiveRow.subject, ""))
-        .outerjoin(PerspectiveRow, PerspectiveRow.id == Memory.perspective_id)
-        .where(Memory.id.in_(memory_ids))
-    )
-    return {memory.id: (memory, subject) for memory, subject in tx.execute(query)}
+_DERIVED = """EXISTS (SELECT 1 FROM derivations d WHERE d.memory_id = m.id AND d.state = 'done') AS derived"""
+_GIVEN_UP = """EXISTS (SELECT 1 FROM derivations d WHERE d.memory_id = m.id AND d.state = 'dead') AS given_up"""
+_MESSAGES = text(
+    f"""
+    SELECT {SAID}, {_DERIVED}, {_GIVEN_UP} FROM memories m
+    WHERE m.session_id = :session_id AND m.level = 'raw' AND m.seq > :after AND m.seq <= :through ORDER BY m.seq
+    """
+)
+
+
+def window_messages(tx: Transaction, session_id: int, after: int, through: int) -> list[InWindow]:
+    """Messages with ``after < seq <= through``, in order."""
+    rows = tx.execute(_MESSAGES, {"session_id": session_id, "after": after, "through": through})
+    return [InWindow(said=Said(*told), derived=derived, given_up=dead) for *told, derived, dead in rows]
+
+
+_TOLD = text(
+    f"""
+    SELECT m.id, coalesce(m.seq, 0),
+           CASE m.level WHEN 'raw' THEN coalesce(m.author, 'user') ELSE coalesce(p.subject, '') END,
+           CASE m.level WHEN 'raw' THEN coalesce(m.role, 'user') ELSE 'fact' END,
+           m.content, m.occurred_at, {_GIVEN_UP}
+    FROM memories m LEFT JOIN perspectives p ON p.id = m.perspective_id
+    WHERE m.id = ANY(CAST(:ids AS bigint[]))
+    """
+)
+
+
+def told(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, InWindow]:
+    """Memories that a digest is made from; without those erased."""
+    rows = tx.execute(_TOLD, {"ids": list(memory_ids)})
+    return {told[0]: InWindow(said=Said(*told), given_up=dead) for *told, dead in rows}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +160,7 @@ def store(tx: Transaction, session: Session, new: NewDigest) -> list[int]:
     facts.link_all(tx, namespace_id, [(digest, source) for digest in ids for source in new.sources], "digested_from")
     for kind, memory_id in zip(KINDS, ids, strict=True):
         if kind in previous:
-            _supersede(tx, session, previous[kind].id, memory_id, now)
+            _supersede(tx, session, previous[kind][0], memory_id, now)
     return ids
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from nexus_tasks.storage import embeddings
@@ -127,21 +127,85 @@ def _insert(tx: Transaction, session: Session, new: dict[str, Message], now: dat
     return [memory_id for (memory_id,) in insert_rows(tx, Memory, rows, returning="id")]
 
 
-def participants(tx: Transaction, session_id: int, through_seq: int) -> list[str]:
-    """Who spoke in a session up to ``through_seq``, in order of first appearance; tools and system prompts left out."""
-    first = func.min(Memory.seq)
-    rows = tx.execute(
-        select(Memory.author)
-        .where(
-            Memory.session_id == session_id,
-            Memory.level == "raw",
-            Memory.role.in_(("user", "assistant")),
-            Memory.seq <= through_seq,
-        )
-        .group_by(Memory.author)
-        .order_by(first)
+@dataclass(frozen=True)
+class Said:
+    """A message, or a fact in its place, as a model is shown it."""
+
+    id: int
+    seq: int
+    author: str
+    role: str
+    content: str
+    occurred_at: datetime
+
+
+# The columns of a Said, of memories AS m.
+SAID = """m.id, m.seq, coalesce(m.author, m.role, 'user') AS author, coalesce(m.role, 'user') AS role, m.content,
+           m.occurred_at"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Messages of one session in the order of the conversation, and what a model needs to know beside them.
+
+    ``earlier`` are those said before, without any that no answer could be had for: they would spoil this one too.
+    ``participants`` have spoken up to the end of the batch, in order of first appearance; tools and system prompts are
+    left out. ``others``: facts are derived from these messages for other observers too, before or after.
+    """
+
+    session_id: int
+    said: tuple[Said, ...]
+    earlier: tuple[Said, ...]
+    participants: tuple[str, ...]
+    others: bool
+
+
+_BATCH = text(
+    f"""
+    WITH batch AS (
+        SELECT m.session_id, {SAID} FROM memories m WHERE m.id = ANY(CAST(:ids AS bigint[]))
+    ), start AS (
+        SELECT session_id, min(seq) AS seq FROM batch GROUP BY session_id
+    ), earlier AS (
+        SELECT start.session_id, {SAID}
+        FROM start CROSS JOIN LATERAL (
+            SELECT * FROM memories e WHERE e.session_id = start.session_id AND e.level = 'raw' AND e.seq < start.seq
+            ORDER BY e.seq DESC LIMIT :context
+        ) m
+        WHERE NOT EXISTS (SELECT 1 FROM derivations d WHERE d.memory_id = m.id AND d.state = 'dead')
     )
-    return [str(author) for author in rows.scalars()]
+    SELECT *, true AS wanted FROM batch UNION ALL SELECT *, false FROM earlier ORDER BY seq
+    """
+)
+_COMPANY = text(
+    """
+    SELECT ARRAY(SELECT author FROM memories
+                 WHERE session_id = :session_id AND level = 'raw' AND role IN ('user', 'assistant') AND seq <= :last
+                 GROUP BY author ORDER BY min(seq)) AS participants,
+           EXISTS (SELECT 1 FROM derivations
+                   WHERE memory_id = ANY(CAST(:ids AS bigint[])) AND observer <> :observer) AS others
+    """
+)
+
+
+def batch(tx: Transaction, memory_ids: Sequence[int], observer: str, *, context: int) -> Batch | None:
+    """Those of the messages that are still there, with up to ``context`` earlier ones; ``None`` when all are gone."""
+    said: list[Said] = []
+    earlier: list[Said] = []
+    for row in tx.execute(_BATCH, {"ids": list(memory_ids), "context": context}):
+        session_id, *told, wanted = row
+        (said if wanted else earlier).append(Said(*told))
+    if not said:
+        return None
+    values = {"session_id": session_id, "last": said[-1].seq, "ids": list(memory_ids), "observer": observer}
+    company = tx.execute(_COMPANY, values).one()
+    return Batch(
+        session_id=session_id,
+        said=tuple(said),
+        earlier=tuple(earlier),
+        participants=tuple(str(author) for author in company.participants),
+        others=company.others,
+    )
 
 
 def window(tx: Transaction, session_id: int, after: int, through: int, limit: int | None = None) -> Sequence[Memory]:

@@ -66,12 +66,10 @@ def derive_memory(run: Run, arguments: DeriveMemory) -> JobOutcome:
     run.take([request(arguments.namespace, i, arguments.observer) for i in siblings], again=plan.again)
     if plan.next_id:
         follow_up.hurry("ripeness", [request(arguments.namespace, plan.next_id, arguments.observer)])
-    if not plan.again:
-        _store_batch(arguments.observer, run.claims)
-    return _derive(run, namespace, arguments.observer)
+    return _derive(run, namespace, arguments.observer, call=None if plan.again else uuid.uuid4().hex)
 
 
-def _derive(run: Run, namespace: NamespaceSettings, observer: str) -> JobOutcome:
+def _derive(run: Run, namespace: NamespaceSettings, observer: str, *, call: str | None) -> JobOutcome:
     """Derive the run's messages in one call; a batch that gives no answer is halved until the culprits stand alone.
 
     Its halves are asked about without what was said before them: that may be what the model stumbles over.
@@ -82,7 +80,7 @@ def _derive(run: Run, namespace: NamespaceSettings, observer: str) -> JobOutcome
     while parts:
         part = parts.pop()
         try:
-            outcome = _derive_part(run, namespace, observer, part, context=part is whole)
+            outcome = _derive_part(run, namespace, observer, part, whole=part is whole, call=call)
         except (InvalidAnswer, Permanent) as failure:
             middle = len(part) // 2
             if middle:
@@ -102,10 +100,16 @@ def _derive(run: Run, namespace: NamespaceSettings, observer: str) -> JobOutcome
 
 
 def _derive_part(
-    run: Run, namespace: NamespaceSettings, observer: str, claims: Sequence[Claim], *, context: bool
+    run: Run, namespace: NamespaceSettings, observer: str, claims: Sequence[Claim], *, whole: bool, call: str | None
 ) -> JobOutcome:
-    members = _members(claims)
-    outcome, due = derive.derive(runtime().mind, errand(run, namespace, claims), observer, members, context=context)
+    outcome, due = derive.derive(
+        runtime().mind,
+        errand(run, namespace, claims),
+        observer,
+        [_memory_id(claim) for claim in claims],
+        context=whole,
+        call=call if whole else None,
+    )
     follow_up.after_derivation(namespace.name, observer, due)
     return outcome
 
@@ -114,7 +118,8 @@ def _give_back(run: Run, observer: str, claims: Sequence[Claim]) -> None:
     """Let claims fail in a run of their own, at once; nothing is counted against them here."""
     if not claims:
         return
-    _store_batch(observer, claims)
+    with runtime().database.transaction() as tx:
+        derivations.store_batch(tx, [_memory_id(claim) for claim in claims], observer, uuid.uuid4().hex)
     keys = {claim.key for claim in claims}
     kept = [(c, r) for c, r in zip(run.claims, run.requests, strict=True) if c.key not in keys]
     run.claims, run.requests = [c for c, _ in kept], [r for _, r in kept]
@@ -123,15 +128,6 @@ def _give_back(run: Run, observer: str, claims: Sequence[Claim]) -> None:
         publish(app, run.store.wait(claims, "retry", 0.0, detail="in a batch with another"))
     except QueueUnavailable as error:
         log.warning("%d claims were not given back, they return when their lease ends: %s", len(claims), error)
-
-
-def _store_batch(observer: str, claims: Sequence[Claim]) -> None:
-    with runtime().database.transaction() as tx:
-        derivations.store_batch(tx, _members(claims), observer, uuid.uuid4().hex)
-
-
-def _members(claims: Sequence[Claim]) -> list[int]:
-    return [_memory_id(claim) for claim in claims]
 
 
 def _memory_id(claim: Claim) -> int:

@@ -36,7 +36,7 @@ def digest(
             sessions.satisfy(tx, session.id, requests)
             return errand.commit(tx, JobOutcome(status=status)), False
         covered = window(tx, session, requests, rebuild=rebuild, patient=patient)
-        if covered.lines and not covered.asked:
+        if patient and covered.lines and not covered.asked:
             errand.still_mine()
             note(tx, covered)
     errand.rests_on.update(covered.sources)

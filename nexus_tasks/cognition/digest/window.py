@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.llm.answers import Line
-from nexus_tasks.storage import derivations, digests, messages, questions
+from nexus_tasks.storage import digests, questions
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Memory, Session
+from nexus_tasks.storage.messages import Said
+from nexus_tasks.storage.models import Session
 
 PURPOSE = "digest"
 
@@ -51,21 +52,21 @@ def window(tx: Transaction, session: Session, requests: int, *, rebuild: bool, p
     if asked and (asked["after"], asked["generation"]) == (after, generation):
         end, requests, asked_lines, rests_on = (asked[name] for name in ("end", "requests", "lines", "sources"))
         there = digests.told(tx, rests_on)
-        lines = [line for i in asked_lines if i in there and (line := _line(*there[i])).content]
+        shown = [there[i] for i in asked_lines if i in there]
         rests_on = [i for i in rests_on if i in there]
     else:
         asked, end = None, session.last_seq
-        lines, rests_on = _new(tx, session, after)
+        shown, rests_on = _new(tx, session, after)
     return Window(
         session=session,
         after=after,
         end=end,
         generation=generation,
         requests=requests,
-        previous={kind: memory.content for kind, memory in previous.items()},
-        lines=tuple(lines),
-        given_up=frozenset(derivations.given_up(tx, [line.id for line in lines])),
-        sources=tuple(dict.fromkeys((*rests_on, *(memory.id for memory in previous.values())))),
+        previous={kind: content for kind, (_, content) in previous.items()},
+        lines=tuple(line for one in shown if (line := _line(one.said)).content),
+        given_up=frozenset(one.said.id for one in shown if one.given_up),
+        sources=tuple(dict.fromkeys((*rests_on, *(memory_id for memory_id, _ in previous.values())))),
         asked=asked is not None,
     )
 
@@ -83,37 +84,25 @@ def note(tx: Transaction, window: Window) -> None:
     questions.note(tx, window.session.namespace_id, PURPOSE, window.session.id, question)
 
 
-def _new(tx: Transaction, session: Session, after: int) -> tuple[list[Line], list[int]]:
-    """The lines since ``after``, in the order of the conversation, and the memories that they rest on."""
+def _new(tx: Transaction, session: Session, after: int) -> tuple[list[digests.InWindow], list[int]]:
+    """What is new since ``after``, in the order of the conversation, and the memories that it rests on."""
     found = digests.window_facts(tx, session.id, after, session.last_seq)
-    raw = messages.window(tx, session.id, after, session.last_seq)
-    raw_ids = [message.id for message in raw]
+    said = digests.window_messages(tx, session.id, after, session.last_seq)
     # Messages that are not derived yet, or gave no fact at all in a window without any, go in as they are.
-    derived = derivations.derived(tx, raw_ids) if found else set()
-    lines = [
-        *((fact.seq, _line(fact.memory, fact.subject)) for fact in _each_once(found)),
-        *((message.seq or 0, _line(message, "")) for message in raw if message.id not in derived),
-    ]
-    lines = sorted((pair for pair in lines if pair[1].content), key=lambda pair: pair[0])
-    rests_on = [*(fact.memory.id for fact in found), *(i for i in raw_ids if i not in derived)]
-    return [line for _, line in lines], rests_on
+    raw = [one for one in said if not (found and one.derived)]
+    shown = sorted((*_each_once(found), *raw), key=lambda one: one.said.seq)
+    return shown, [one.said.id for one in (*found, *raw)]
 
 
-def _each_once(found: Sequence[digests.WindowFact]) -> list[digests.WindowFact]:
+def _each_once(found: Sequence[digests.InWindow]) -> list[digests.InWindow]:
     """The facts without those that another observer holds too."""
-    first: dict[tuple[str, str | None], digests.WindowFact] = {}
+    first: dict[tuple[str, str | None], digests.InWindow] = {}
     for fact in found:
-        first.setdefault((fact.subject, fact.memory.content_key), fact)
+        first.setdefault((fact.said.author, fact.content_key), fact)
     return list(first.values())
 
 
-def _line(memory: Memory, subject: str) -> Line:
-    """A message, or a fact about ``subject``, as the model sees it; an echo of what it was told before is no news."""
-    fact = memory.level != "raw"
-    return Line(
-        id=memory.id,
-        author=subject if fact else memory.author or "user",
-        role="fact" if fact else memory.role or "user",
-        content=memory.content if fact else without_echo(memory.content),
-        occurred_at=memory.occurred_at,
-    )
+def _line(said: Said) -> Line:
+    """A message or a fact as the model sees it; an echo of what it was told before is no news."""
+    content = said.content if said.role == "fact" else without_echo(said.content)
+    return Line(id=said.id, author=said.author, role=said.role, content=content, occurred_at=said.occurred_at)
