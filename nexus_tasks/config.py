@@ -36,6 +36,7 @@ timezone = "UTC"
 # --- Redis ------------------------------------------------------------------------------------------------------------
 broker_transport_options = {
     "global_keyprefix": f"{_settings.key_prefix}:celery:",
+    "queue_order_strategy": "nexus_tasks.idempotency.turns:DerivationOften",
     "visibility_timeout": 3_600,  # kombu reads it here and nowhere else; recovery does not depend on it
     "unacked_restore_throttle": 1,
     "socket_timeout": 30,

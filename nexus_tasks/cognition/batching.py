@@ -218,16 +218,14 @@ def _take(mind: Mind, request_id: int, result: BatchResult, seconds: float) -> N
         if result.message is None:
             batches.fail(tx, row)
             return
-        call_id = ledger.record(
-            tx,
-            row.namespace_id,
+        call = ledger.Call(
             job_id=row.job_id,
             purpose=row.purpose,
             model=row.model,
             usage=result.usage,
             price=mind.settings.price_of(row.model),
             seconds=seconds,
-            fault="",
             batched=True,
         )
+        call_id = ledger.record(tx, row.namespace_id, call)
         batches.arrive(tx, row, result.message, call_id)

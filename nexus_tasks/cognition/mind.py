@@ -107,22 +107,21 @@ def ask(mind: Mind, errand: Errand, request: Request[AnswerT]) -> AnswerT:
 def _enter(
     mind: Mind, errand: Errand, request: Request[AnswerT], request_hash: str, completion: Completion[AnswerT]
 ) -> None:
+    call = ledger.Call(
+        job_id=errand.job_id,
+        purpose=request.purpose,
+        model=completion.model,
+        usage=completion.usage,
+        price=mind.settings.price_of(mind.model.model_for(request.purpose)),
+        seconds=completion.seconds,
+        fault=completion.fault,
+    )
+    answer = completion.answer.model_dump(mode="json") if completion.answer is not None else None
     with mind.database.transaction() as tx:
-        ledger.record(
-            tx,
-            errand.namespace_id,
-            job_id=errand.job_id,
-            purpose=request.purpose,
-            model=completion.model,
-            usage=completion.usage,
-            price=mind.settings.price_of(mind.model.model_for(request.purpose)),
-            seconds=completion.seconds,
-            fault=completion.fault,
+        there = ledger.enter(
+            tx, errand.namespace_id, call, request_hash=request_hash, answer=answer, rests_on=errand.rests_on
         )
-        erased = not memories.hold(tx, errand.rests_on)
-        if completion.answer is not None and not erased:
-            ledger.save_answer(tx, errand.namespace_id, request_hash, completion.answer.model_dump(mode="json"))
-    if erased:
+    if not there:
         raise Erased
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import text, update
 
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
@@ -77,15 +77,32 @@ def keep(tx: Transaction, perspectives: Mapping[str, PerspectiveRow], drafts: Se
     return stored + [_reinforce(tx, memory, groups[where], added[memory.id]) for where, memory in existing.items()]
 
 
-def _existing(tx: Transaction, namespace_id: int, wanted: Sequence[tuple[int, str]]) -> dict[tuple[int, str], Memory]:
-    query = select(Memory).where(
-        Memory.namespace_id == namespace_id,
-        Memory.perspective_id.in_({perspective for perspective, _ in wanted}),
-        Memory.content_key.in_({key for _, key in wanted}),
-        Memory.level == "explicit",
-        Memory.valid_to.is_(None),
-    )
-    found = {(memory.perspective_id or 0, memory.content_key or ""): memory for memory in tx.scalars(query)}
+@dataclass(frozen=True)
+class _Existing:
+    id: int
+    content: str
+    confidence: float
+    valid_from: datetime
+
+
+_EXISTING = text(
+    """
+    SELECT perspective_id, content_key, id, content, confidence, valid_from FROM memories
+    WHERE namespace_id = :namespace_id AND level = 'explicit' AND valid_to IS NULL
+      AND perspective_id = ANY(CAST(:perspectives AS bigint[])) AND content_key = ANY(CAST(:keys AS text[]))
+    """
+)
+
+
+def _existing(
+    tx: Transaction, namespace_id: int, wanted: Sequence[tuple[int, str]]
+) -> dict[tuple[int, str], _Existing]:
+    values = {
+        "namespace_id": namespace_id,
+        "perspectives": sorted({perspective for perspective, _ in wanted}),
+        "keys": sorted({key for _, key in wanted}),
+    }
+    found = {(perspective, key): _Existing(*row) for perspective, key, *row in tx.execute(_EXISTING, values)}
     return {where: found[where] for where in wanted if where in found}
 
 
@@ -131,10 +148,9 @@ def _worded(first: Draft) -> dict[str, Any]:
     }
 
 
-def _reinforce(tx: Transaction, memory: Memory, group: Sequence[Draft], added: int) -> Stored:
+def _reinforce(tx: Transaction, memory: _Existing, group: Sequence[Draft], added: int) -> Stored:
     """Count the sources that were ``added`` to a fact, and take over an earlier wording."""
     first = _earliest(group)
-    assert memory.valid_from is not None
     earlier = added > 0 and (first.valid_from, first.content) < (memory.valid_from, memory.content)
     if added:
         values: dict[str, Any] = {

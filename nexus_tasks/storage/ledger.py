@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -26,37 +28,83 @@ def cost_usd(usage: Usage, price: Price) -> Decimal:
     return sum((Decimal(str(each)) * n for each, n in zip(price, counts, strict=True)), Decimal(0)) / 1_000_000
 
 
-def record(
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A call that returned, whatever its answer was worth. ``price`` is as in :func:`cost_usd`."""
+
+    job_id: str
+    purpose: str
+    model: str
+    usage: Usage
+    price: Price
+    seconds: float
+    fault: str = ""
+    batched: bool = False
+
+    def row(self, namespace_id: int) -> dict[str, Any]:
+        """Its entry in the ledger."""
+        return {
+            "namespace_id": namespace_id,
+            "job_id": self.job_id,
+            "purpose": self.purpose,
+            "model": self.model,
+            "fault": self.fault,
+            "input_tokens": self.usage.input_tokens,
+            "output_tokens": self.usage.output_tokens,
+            "cache_write_tokens": self.usage.cache_write_tokens,
+            "cache_read_tokens": self.usage.cache_read_tokens,
+            "cost_usd": cost_usd(self.usage, self.price) * (BATCH_PRICE if self.batched else 1),
+            "seconds": self.seconds,
+            "batched": self.batched,
+        }
+
+
+def record(tx: Transaction, namespace_id: int, call: Call) -> int:
+    """Enter a call; returns the entry's id."""
+    [(call_id,)] = insert_rows(tx, ModelCall, [call.row(namespace_id)], returning="id")
+    return int(call_id)
+
+
+_ENTER = text(
+    """
+    WITH held AS (
+        SELECT id FROM memories WHERE id = ANY(CAST(:rests_on AS bigint[])) ORDER BY id FOR KEY SHARE
+    ), entered AS (
+        INSERT INTO model_calls (namespace_id, job_id, purpose, model, fault, input_tokens, output_tokens,
+                                 cache_write_tokens, cache_read_tokens, cost_usd, seconds, batched)
+        VALUES (:namespace_id, :job_id, :purpose, :model, :fault, :input_tokens, :output_tokens,
+                :cache_write_tokens, :cache_read_tokens, :cost_usd, :seconds, :batched)
+    ), kept AS (
+        INSERT INTO saved_answers (namespace_id, request_hash, answer)
+        SELECT :namespace_id, :request_hash, CAST(:answer AS jsonb)
+        WHERE CAST(:answer AS text) IS NOT NULL AND (SELECT count(*) FROM held) = :how_many
+        ON CONFLICT DO NOTHING
+    )
+    SELECT (SELECT count(*) FROM held) = :how_many
+    """
+)
+
+
+def enter(
     tx: Transaction,
     namespace_id: int,
+    call: Call,
     *,
-    job_id: str,
-    purpose: str,
-    model: str,
-    usage: Usage,
-    price: Price,
-    seconds: float,
-    fault: str,
-    batched: bool = False,
-) -> int:
-    """Enter a call that returned, whatever its answer was worth; returns the entry's id."""
-    cost = cost_usd(usage, price) * (BATCH_PRICE if batched else 1)
-    row = {
-        "namespace_id": namespace_id,
-        "job_id": job_id,
-        "purpose": purpose,
-        "model": model,
-        "fault": fault,
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
-        "cache_read_tokens": usage.cache_read_tokens,
-        "cost_usd": cost,
-        "seconds": seconds,
-        "batched": batched,
+    request_hash: str,
+    answer: Mapping[str, Any] | None,
+    rests_on: Collection[int],
+) -> bool:
+    """Enter a call, and keep its answer until the job that asked has committed what it makes of it: in one statement.
+
+    ``False``: a memory that the answer rests on is gone meanwhile; then the call is entered, and nothing kept of it.
+    """
+    values = call.row(namespace_id) | {
+        "request_hash": request_hash,
+        "answer": None if answer is None else json.dumps(answer),
+        "rests_on": list(rests_on),
+        "how_many": len(rests_on),
     }
-    [(call_id,)] = insert_rows(tx, ModelCall, [row], returning="id")
-    return int(call_id)
+    return bool(tx.execute(_ENTER, values).scalar_one())
 
 
 def found_worthless(tx: Transaction, call_id: int, fault: str) -> None:
@@ -122,14 +170,3 @@ def spent(tx: Transaction, *, namespace_id: int) -> tuple[int, Decimal]:
     )
     calls, usd = tx.execute(query).one()
     return int(calls), Decimal(usd)
-
-
-_SPENT_BY_JOBS = text(
-    "SELECT job_id, count(*), sum(cost_usd) FROM model_calls WHERE job_id = ANY(CAST(:jobs AS text[])) GROUP BY job_id"
-)
-
-
-def spent_by_jobs(tx: Transaction, job_ids: Sequence[str]) -> dict[str, tuple[int, Decimal]]:
-    """Calls and USD of each of the jobs that made any."""
-    found = tx.execute(_SPENT_BY_JOBS, {"jobs": list(job_ids)})
-    return {job_id: (int(calls), Decimal(usd)) for job_id, calls, usd in found}

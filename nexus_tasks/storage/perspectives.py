@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import ScalarSelect, func, select, update
+from sqlalchemy import ScalarSelect, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.storage.engine import Transaction
@@ -26,19 +26,23 @@ def locked(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence
     return found
 
 
-def _locked(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence[str]) -> dict[str, PerspectiveRow]:
-    rows = tx.scalars(
-        select(PerspectiveRow)
-        .where(
-            PerspectiveRow.namespace_id == namespace_id,
-            PerspectiveRow.observer == observer,
-            PerspectiveRow.subject.in_(subjects),
-        )
-        .order_by(PerspectiveRow.id)
-        .with_for_update(key_share=True)
-        .execution_options(populate_existing=True)
+_LOCK = select(PerspectiveRow).from_statement(
+    text(
+        """
+        SELECT * FROM perspectives
+        WHERE namespace_id = :namespace_id AND observer = :observer AND subject = ANY(CAST(:subjects AS text[]))
+        ORDER BY id FOR NO KEY UPDATE
+        """
     )
-    return {row.subject: row for row in rows} if subjects else {}
+)
+
+
+def _locked(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence[str]) -> dict[str, PerspectiveRow]:
+    if not subjects:
+        return {}
+    values = {"namespace_id": namespace_id, "observer": observer, "subjects": sorted(set(subjects))}
+    rows = tx.scalars(_LOCK, values, execution_options={"populate_existing": True})
+    return {row.subject: row for row in rows}
 
 
 def find(tx: Transaction, namespace_id: int, observer: str, subject: str) -> PerspectiveRow | None:
@@ -65,12 +69,20 @@ def _unreflected() -> ScalarSelect[int]:
     )
 
 
+_UNREFLECTED = text(
+    """
+    SELECT p.id, count(m.id) FROM perspectives p
+    LEFT JOIN memories m ON m.perspective_id = p.id AND m.level = 'explicit' AND m.id > p.reflected_through
+    WHERE p.id = ANY(CAST(:ids AS bigint[])) GROUP BY p.id
+    """
+)
+
+
 def unreflected(tx: Transaction, perspective_ids: Sequence[int]) -> dict[int, int]:
     """How many facts of each perspective have not been reflected on."""
     if not perspective_ids:
         return {}
-    query = select(PerspectiveRow.id, _unreflected()).where(PerspectiveRow.id.in_(perspective_ids))
-    return {perspective_id: int(count) for perspective_id, count in tx.execute(query)}
+    return dict(tx.execute(_UNREFLECTED, {"ids": list(perspective_ids)}).all())
 
 
 def ripe(

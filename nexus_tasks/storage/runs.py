@@ -10,7 +10,6 @@ from typing import Any, cast
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from nexus_tasks.storage import ledger
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, JobRun, Namespace, OpenQuestion, SavedAnswer
@@ -30,13 +29,18 @@ class JobHeader:
     started_at: datetime | None
 
 
+# What the model cost is entered with the job in whose name it was asked.
+_SPENT = {
+    "model_calls": "(SELECT count(*) FROM model_calls c WHERE c.job_id = r.job_id)",
+    "cost_usd": "(SELECT coalesce(sum(c.cost_usd), 0) FROM model_calls c WHERE c.job_id = r.job_id)",
+}
+
+
 def record(tx: Transaction, namespace_id: int, jobs: Sequence[JobHeader], outcome: JobOutcome) -> None:
     """Write the run rows of a run's jobs, once per id, in the transaction that holds its effects.
 
-    What the model cost is entered with the job in whose name it was asked: a batch is paid for once, and when its
-    rerun has another lead, the row of the first one says so.
+    A batch is paid for once, and when its rerun has another lead, the row of the first one says so.
     """
-    spent = ledger.spent_by_jobs(tx, [job_id for job in jobs for job_id in job.ids])
     rows = [
         {
             "job_id": job_id,
@@ -49,13 +53,11 @@ def record(tx: Transaction, namespace_id: int, jobs: Sequence[JobHeader], outcom
             "details": dict(outcome.details),
             "queued_at": job.queued_at,
             "started_at": job.started_at,
-            "model_calls": spent.get(job_id, (0, 0))[0],
-            "cost_usd": spent.get(job_id, (0, 0))[1],
         }
         for job in jobs
         for job_id in job.ids
     ]
-    insert_rows(tx, JobRun, rows, on_conflict="DO NOTHING")
+    insert_rows(tx, JobRun, rows, computed=_SPENT, on_conflict="DO NOTHING")
 
 
 def outcome_of(tx: Transaction, job_id: str, kind: str, scope: str, since: datetime) -> JobOutcome | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select, true, update
+from sqlalchemy import func, insert, select, text, update
 
 from nexus_tasks.errors import NotFound
 from nexus_tasks.storage.engine import Transaction
@@ -38,7 +38,7 @@ def end(tx: Transaction, session: Session) -> bool:
     ended_before = session.ended_at is not None
     if not ended_before:
         tx.execute(update(Session).where(Session.id == session.id).values(ended_at=datetime.now(UTC)))
-    if session.last_seq <= session.digest_end_seq or "session_end" in requested(tx, session.id):
+    if session.last_seq <= session.digest_end_seq or "session_end" in requests(tx, session.id).reasons:
         return False
     if ended_before and _gave_up(tx, session.id):
         return False  # nothing is new since its digest became a dead letter
@@ -56,10 +56,27 @@ def request_digest(tx: Transaction, session: Session, reason: str) -> None:
     tx.execute(insert(DigestRequest).values(namespace_id=session.namespace_id, session_id=session.id, reason=reason))
 
 
-def requested(tx: Transaction, session_id: int) -> list[str]:
-    """The reasons for which digests of a session are wanted."""
-    query = select(DigestRequest.reason).where(DigestRequest.session_id == session_id, ~DigestRequest.dead)
-    return sorted(set(tx.scalars(query)))
+@dataclass(frozen=True, kw_only=True)
+class Requests:
+    """Digests that are wanted of a session: the reasons, and the newest request (0: none), dead ones too."""
+
+    reasons: tuple[str, ...]
+    through: int
+
+
+_REQUESTS = text(
+    """
+    SELECT coalesce(array_agg(DISTINCT reason) FILTER (WHERE NOT dead), '{}') AS reasons,
+           coalesce(max(id), 0) AS through
+    FROM digest_requests WHERE session_id = :session_id
+    """
+)
+
+
+def requests(tx: Transaction, session_id: int) -> Requests:
+    """What is asked of a session now: a run satisfies the requests up to ``through``."""
+    found = tx.execute(_REQUESTS, {"session_id": session_id}).one()
+    return Requests(reasons=tuple(found.reasons), through=found.through)
 
 
 def count_requested(tx: Transaction, namespace_id: int) -> int:
@@ -70,21 +87,25 @@ def count_requested(tx: Transaction, namespace_id: int) -> int:
     return tx.scalar(query) or 0
 
 
-def requests_through(tx: Transaction, session_id: int) -> int:
-    """The newest digest request of a session, or 0: a run satisfies those up to here."""
-    query = select(func.max(DigestRequest.id)).where(DigestRequest.session_id == session_id)
-    return tx.scalar(query) or 0
+_SATISFY = text("DELETE FROM digest_requests WHERE session_id = :session_id AND id <= :through")
 
 
 def satisfy(tx: Transaction, session_id: int, through: int) -> None:
     """Delete the digest requests up to ``through``."""
-    tx.execute(delete(DigestRequest).where(DigestRequest.session_id == session_id, DigestRequest.id <= through))
+    tx.execute(_SATISFY, {"session_id": session_id, "through": through})
 
 
-def underived(tx: Transaction, session_id: int) -> int:
+_UNDERIVED = text(
+    """
+    SELECT count(*) FROM sessions s JOIN derivations d ON d.session_id = s.id AND d.state = 'wanted'
+    WHERE s.namespace_id = :namespace_id AND s.session_key = :session_key
+    """
+)
+
+
+def underived(tx: Transaction, namespace_id: int, session_key: str) -> int:
     """How many derivations of a session are wanted."""
-    query = select(func.count()).where(Derivation.session_id == session_id, Derivation.state == "wanted")
-    return tx.scalar(query) or 0
+    return int(tx.execute(_UNDERIVED, {"namespace_id": namespace_id, "session_key": session_key}).scalar_one())
 
 
 def wanted_memories(tx: Transaction, session_id: int) -> list[tuple[int, str]]:
@@ -108,26 +129,24 @@ class Standing:
     tokens: int
 
 
+_STANDING = text(
+    """
+    SELECT s.session_key,
+           (SELECT count(*) FROM derivations WHERE session_id = s.id AND state = 'wanted') AS underived,
+           (SELECT min(reason) FROM digest_requests WHERE session_id = s.id AND NOT dead) AS requested,
+           new.messages, new.tokens
+    FROM sessions s CROSS JOIN LATERAL (
+        SELECT count(*) AS messages, CAST(coalesce(sum(tokens), 0) AS bigint) AS tokens FROM memories m
+        WHERE m.session_id = s.id AND m.level = 'raw' AND m.seq > s.digest_end_seq
+    ) new
+    WHERE s.id = :session_id
+    """
+)
+
+
 def standing(tx: Transaction, session_id: int) -> Standing:
     """A session's standing, in one statement."""
-    wanted = select(func.count()).where(Derivation.session_id == Session.id, Derivation.state == "wanted")
-    asked = select(func.min(DigestRequest.reason)).where(DigestRequest.session_id == Session.id, ~DigestRequest.dead)
-    new = (
-        select(func.count().label("messages"), func.coalesce(func.sum(Memory.tokens), 0).label("tokens"))
-        .where(Memory.session_id == Session.id, Memory.level == "raw", Memory.seq > Session.digest_end_seq)
-        .lateral()
-    )
-    query = select(
-        Session.session_key,
-        wanted.correlate(Session).scalar_subquery(),
-        asked.correlate(Session).scalar_subquery(),
-        new.c.messages,
-        new.c.tokens,
-    ).where(Session.id == session_id)
-    key, underived_, requested_, messages, tokens = tx.execute(query.join_from(Session, new, true())).one()
-    return Standing(
-        session_key=key, underived=underived_, requested=requested_, messages=int(messages), tokens=int(tokens)
-    )
+    return Standing(**tx.execute(_STANDING, {"session_id": session_id}).one()._mapping)
 
 
 def undigested(tx: Transaction, session: Session) -> tuple[int, int]:
@@ -208,7 +227,7 @@ def details(tx: Transaction, session: Session) -> dict[str, Any]:
     digests = tx.scalars(
         select(Memory).where(Memory.session_id == session.id, Memory.level.like("summary%"), Memory.valid_to.is_(None))
     ).all()
-    return summary(session, underived(tx, session.id)) | {
+    return summary(session, underived(tx, session.namespace_id, session.session_key)) | {
         "digests": {memory.level: {"id": memory.id, "content": memory.content} for memory in digests},
         "said": [
             {

@@ -21,8 +21,8 @@ from tests.integration.inline import NAMESPACE, say, time_passes, waiting, work
 MOMENTS = {
     "the claim has begun": (workers, "run_of", "after"),
     "it looks up the namespace": (kind, "runtime", "before"),
-    "it looks for requests": (sessions, "requests_through", "before"),
-    "it has seen the requests": (sessions, "requests_through", "after"),
+    "it looks for requests": (sessions, "requests", "before"),
+    "it has seen the requests": (sessions, "requests", "after"),
     "the window is read": (digesting, "window", "after"),
     "the model is asked": (telling, "ask", "before"),
     "the model has answered": (telling, "ask", "after"),

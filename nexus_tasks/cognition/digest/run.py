@@ -26,16 +26,15 @@ def digest(
         session = sessions.find(tx, errand.namespace_id, session_key)
         if session is None:
             return errand.commit(tx, JobOutcome(status="gone")), False
-        requests = sessions.requests_through(tx, session.id)
         # What was asked for stands in Postgres too: Redis may have lost the flags with which it was asked.
-        asked = sessions.requested(tx, session.id)
-        force = force or any(reason != "rollover" for reason in asked)
-        rebuild = rebuild or "manual_rebuild" in asked
+        asked = sessions.requests(tx, session.id)
+        force = force or any(reason != "rollover" for reason in asked.reasons)
+        rebuild = rebuild or "manual_rebuild" in asked.reasons
         status = _nothing_to_do(tx, mind.settings, session, force=force, rebuild=rebuild)
         if status:
-            sessions.satisfy(tx, session.id, requests)
+            sessions.satisfy(tx, session.id, asked.through)
             return errand.commit(tx, JobOutcome(status=status)), False
-        covered = window(tx, session, requests, rebuild=rebuild, patient=patient)
+        covered = window(tx, session, asked.through, rebuild=rebuild, patient=patient)
         if patient and covered.lines and not covered.asked:
             errand.still_mine()
             note(tx, covered)
