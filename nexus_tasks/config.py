@@ -37,6 +37,7 @@ timezone = "UTC"
 broker_transport_options = {
     "global_keyprefix": f"{_settings.key_prefix}:celery:",
     "queue_order_strategy": "nexus_tasks.idempotency.turns:DerivationOften",
+    "master_name": _settings.redis_master,  # only Sentinels are asked for it
     "visibility_timeout": 3_600,  # kombu reads it here and nowhere else; recovery does not depend on it
     "unacked_restore_throttle": 1,
     "socket_timeout": 30,
@@ -44,7 +45,10 @@ broker_transport_options = {
     "socket_keepalive": True,
     "health_check_interval": 25,
 }
-result_backend_transport_options = {"global_keyprefix": f"{_settings.key_prefix}:results:"}
+result_backend_transport_options = {
+    "global_keyprefix": f"{_settings.key_prefix}:results:",
+    "master_name": _settings.redis_master,
+}
 redis_socket_timeout = 30.0
 redis_socket_connect_timeout = 5.0
 redis_backend_health_check_interval = 25

@@ -43,6 +43,7 @@ class Settings(BaseSettings):
         None, description="Redis ≥ 6.2 for claims, results and the broker; unset: embedded"
     )
     broker_url: SecretStr | None = Field(None, description="another Celery broker (RabbitMQ); unset: the same Redis")
+    redis_master: str = Field("mymaster", description="what the Sentinels of a `sentinel://` address call the master")
     key_prefix: str = Field("nexus", pattern=r"^[A-Za-z0-9_\-]{1,64}$", description="first part of every Redis key")
     database_pool_size: int = Field(10, ge=1, le=200, description="Postgres connections a process keeps open")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("WARNING", description="what the command line logs")
@@ -190,7 +191,11 @@ _SECRET_OPTION = re.compile(r"(?<=[?&])(\w*pass(?:word|wd|phrase)?)=[^&#]*", re.
 
 
 def mask_url(url: str) -> str:
-    """``url`` with its passwords replaced by ``***``."""
+    """``url`` with its passwords replaced by ``***``; of several, as Sentinels have, in each."""
+    return ";".join(_mask(one) for one in re.split(r";(?=\w+://)", url))
+
+
+def _mask(url: str) -> str:
     url = _SECRET_OPTION.sub(r"\1=***", url)
     parts = urlsplit(url)
     if parts.password is None:

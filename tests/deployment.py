@@ -217,8 +217,15 @@ def point_here() -> None:
     app.conf.update(
         broker_url=endpoints().broker_url,
         result_backend=endpoints().result_url,
-        broker_transport_options={**config.broker_transport_options, "global_keyprefix": f"{prefix}:celery:"},
-        result_backend_transport_options={"global_keyprefix": f"{prefix}:results:"},
+        broker_transport_options={
+            **config.broker_transport_options,
+            "global_keyprefix": f"{prefix}:celery:",
+            "master_name": get_settings().redis_master,
+        },
+        result_backend_transport_options={
+            "global_keyprefix": f"{prefix}:results:",
+            "master_name": get_settings().redis_master,
+        },
     )
     kombu.pools.reset()
     app._pool = None

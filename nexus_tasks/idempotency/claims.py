@@ -12,6 +12,7 @@ import redis
 
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Ticket, Wakeup
+from nexus_tasks.idempotency.client import client
 from nexus_tasks.idempotency.request import VERSION, Request, claim_key
 
 Row = list[Any]
@@ -30,17 +31,9 @@ class Claims:
         self._timeout = timeout
 
     @cached_property
-    def redis(self) -> Any:  # redis-py's annotations mix its synchronous and asynchronous answers
+    def redis(self) -> Any:
         """The claims' own client: kombu's key prefix reaches only the first key of a script."""
-        over_tcp = {} if self.url.startswith("unix") else {"socket_keepalive": True}
-        return redis.Redis.from_url(
-            self.url,
-            decode_responses=True,
-            socket_timeout=self._timeout,
-            socket_connect_timeout=min(self._timeout, 5.0),
-            health_check_interval=25,
-            **over_tcp,
-        )
+        return client(self.url, timeout=self._timeout)
 
     @cached_property
     def _scripts(self) -> dict[str, Callable[..., Any]]:

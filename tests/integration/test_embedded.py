@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from nexus_tasks import embedded
 from nexus_tasks.embedded import account, locks, places, server
 from nexus_tasks.embedded import redis as embedded_redis
 from nexus_tasks.errors import EmbeddedError
+from nexus_tasks.settings import mask_url
 
 START = "import sys, pathlib; from nexus_tasks import embedded; embedded.ensure(pathlib.Path(sys.argv[1]))"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: another user, or a file system of its own")
@@ -154,6 +156,28 @@ def test_redis_answers_every_client(home: Path) -> None:
 def test_urls_are_rewritten_both_ways(for_redis_py: str, for_celery: str) -> None:
     assert embedded.celery_url(for_redis_py) == embedded.celery_url(for_celery) == for_celery
     assert embedded.client_url(for_celery) == embedded.client_url(for_redis_py) == for_redis_py
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [("", "required"), ("?ssl_cert_reqs=CERT_REQUIRED", "required"), ("?ssl_cert_reqs=CERT_NONE", "none")],
+)
+def test_a_certificate_is_checked_by_all_unless_the_address_says_otherwise(given: str, told: str) -> None:
+    for url in (embedded.celery_url, embedded.client_url):
+        assert url(f"rediss://host/0{given}") == f"rediss://host/0?ssl_cert_reqs={told}"
+    asked = embedded.celery_url(f"rediss://host/0{given}")
+    app = Celery("x", broker=asked, backend=asked, set_as_current=False)
+    checks = ssl.CERT_NONE if told == "none" else ssl.CERT_REQUIRED
+    with app.connection_for_read() as connection:
+        assert connection.ssl["ssl_cert_reqs"] == checks
+    assert app.backend.connparams["ssl_cert_reqs"] == checks
+    ours = redis.Redis.from_url(embedded.client_url(f"rediss://host/0{given}"))
+    assert ours.connection_pool.make_connection().cert_reqs == checks
+
+
+def test_no_password_of_any_sentinel_is_shown() -> None:
+    url = "sentinel://:se;cret@one:1/0;sentinel://user:secret2@two:2?password=secret3;sentinel://three"
+    assert mask_url(url) == "sentinel://:***@one:1/0;sentinel://user:***@two:2?password=***;sentinel://three"
 
 
 def test_nobody_else_can_read_it(new_home: Path) -> None:

@@ -66,13 +66,11 @@ def redis(url: str) -> Sequence[Check]:
         redis.RedisError: it does not answer.
         ValueError: the URL is not one.
     """
-    from redis import Redis
+    from nexus_tasks.idempotency.client import client
 
-    with Redis.from_url(
-        url, decode_responses=True, socket_connect_timeout=_CONNECT_SECONDS, socket_timeout=_CONNECT_SECONDS
-    ) as client:
+    with client(url, timeout=_CONNECT_SECONDS) as asked:
         # Not CONFIG, which hosted servers refuse.
-        info = client.info()
+        info = asked.info()
     return [_version(str(info["redis_version"])), _eviction(str(info["maxmemory_policy"])), _file(info["aof_enabled"])]
 
 

@@ -1,0 +1,43 @@
+"""The claims' way to Redis: an address, or whichever server its Sentinels take for the master."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import redis
+
+from nexus_tasks.settings import get_settings
+
+SENTINEL_PORT = 26_379
+
+
+def client(url: str, *, timeout: float) -> Any:  # redis-py's annotations mix its synchronous and asynchronous answers
+    """A client of the Redis at ``url``, that connects on first use and waits ``timeout`` seconds for each answer.
+
+    ``sentinel://:password@one:26379/0;sentinel://two:26379`` names Sentinels, as kombu's addresses do: user, password
+    and database are those of the servers that they watch, and stand in the first. Their master's name is a setting.
+
+    Raises:
+        ValueError: it is no address.
+    """
+    options: dict[str, Any] = {
+        "decode_responses": True,
+        "socket_timeout": timeout,
+        "socket_connect_timeout": min(timeout, 5.0),
+    }
+    if not url.startswith("unix"):
+        options["socket_keepalive"] = True
+    if not url.startswith("sentinel"):
+        return redis.Redis.from_url(url, health_check_interval=25, **options)
+    nodes = [urlsplit(node) for node in url.split(";")]
+    first = nodes[0]
+    watchers: Any = redis.Sentinel(  # type: ignore[no-untyped-call]
+        [(node.hostname, node.port or SENTINEL_PORT) for node in nodes],
+        health_check_interval=25,
+        username=first.username and unquote(first.username),
+        password=first.password and unquote(first.password),
+        db=int(first.path.strip("/") or 0),
+        **options,
+    )
+    return watchers.master_for(get_settings().redis_master)
