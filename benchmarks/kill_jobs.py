@@ -1,7 +1,7 @@
 """The jobs of the kill loop: ours as a job kind, and the same body as a task of plain Celery.
 
-Each run notes its start and end in Redis, and has one effect in Postgres, guarded by its natural key as a job's effects
-are. Workers import this module by CELERY_CONFIG_MODULE=benchmarks.kill_config.
+Each run notes in Redis who started it and when, and has one effect in Postgres, guarded by its natural key as a job's
+effects are. Workers import this module by CELERY_CONFIG_MODULE=benchmarks.kill_config.
 """
 
 from __future__ import annotations
@@ -16,13 +16,21 @@ import redis
 from celery import Celery
 from sqlalchemy import Engine, create_engine, text
 
+from nexus_tasks.idempotency import apart
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.heartbeat import Heartbeat
-from nexus_tasks.idempotency.run import Run
+from nexus_tasks.idempotency.run import ALONE_FROM, Run
 from nexus_tasks.idempotency.task import Arguments, job
+from nexus_tasks.llm.offline import OfflineModel
 from nexus_tasks.types import JobOutcome
 
-WORK_SECONDS = 0.02
+WATCHED = ("kill_noop", "derive_memory")
+MODEL_SECONDS = 0.5  # what the offline model takes here for an answer: less than a real one
+
+
+def work_seconds(n: int) -> float:
+    """How long a no-op job takes: half of them 20 ms, the others up to a second, as a call over the network does."""
+    return 0.02 if n % 2 else 0.02 + n * 0.377 % 1.0
 
 
 @lru_cache(maxsize=1)
@@ -31,13 +39,18 @@ def _clients(_pid: int) -> tuple[redis.Redis, Engine]:
     return redis.Redis.from_url(os.environ["NEXUS_REDIS_URL"], decode_responses=True), engine
 
 
+def note(prefix: str, jobs: Sequence[str], *, started: bool = True) -> None:
+    """Write down what this process's worker does with ``jobs`` now: it is known by its process group."""
+    how = f"{time.time()} {os.getpgid(0)} {int(started)}"
+    _clients(os.getpid())[0].rpush(f"{prefix}:touches", *(f"{job} {how}" for job in jobs))
+
+
 def body(prefix: str, n: int, check: Any = None) -> None:
-    """Start, work, one effect, end."""
+    """Work, one effect, end."""
     client, engine = _clients(os.getpid())
-    client.rpush(f"{prefix}:started", f"{n} {time.time()}")
     if n == -1:
         os.kill(os.getpid(), 9)  # the poison
-    time.sleep(WORK_SECONDS)
+    time.sleep(work_seconds(n))
     with engine.begin() as connection:
         if check:
             check()
@@ -62,17 +75,28 @@ def kill_noop(run: Run, arguments: Number) -> JobOutcome:
     return JobOutcome(status="completed")
 
 
-def note_starts() -> None:
-    """Note in Redis when each derivation starts to run, as the no-op jobs do themselves: also those of a batch."""
+def note_runs() -> None:
+    """Note whenever a run of ours gets hold of claims: those of a batch too, and where it waits for its turn first."""
     hold = Heartbeat.hold
 
     def noting(heart: Heartbeat, run: Run, claims: Sequence[Claim]) -> None:
         hold(heart, run, claims)
-        if derived := [claim for claim in claims if claim.kind == "derive_memory"]:
-            client, prefix = _clients(os.getpid())[0], os.environ["NEXUS_KEY_PREFIX"]
-            client.rpush(f"{prefix}:derive:started", *(f"{claim.job_id} {time.time()}" for claim in derived))
+        if ours := [claim.job_id for claim in claims if claim.kind in WATCHED]:
+            waits = run.lead.crashes >= ALONE_FROM and not apart.is_alone()
+            note(os.environ["NEXUS_KEY_PREFIX"], ours, started=not waits)
 
     Heartbeat.hold = noting  # type: ignore[method-assign]
+
+
+def slow_down_the_model() -> None:
+    """Let the offline model take its time, so that kills come while a run waits for it."""
+    complete = OfflineModel.complete
+
+    def slowly(model: OfflineModel, request: Any) -> Any:
+        time.sleep(MODEL_SECONDS)
+        return complete(model, request)
+
+    OfflineModel.complete = slowly  # type: ignore[method-assign]
 
 
 plain = Celery("plain", set_as_current=False)
@@ -98,7 +122,10 @@ if "NEXUS_REDIS_URL" in os.environ:
 @plain.task(name="plain.noop")  # type: ignore[untyped-decorator]
 def plain_noop(n: int) -> None:
     """The same, carried by Celery alone."""
-    body(f"plain-{os.environ['NEXUS_KEY_PREFIX']}", n)
+    prefix = f"plain-{os.environ['NEXUS_KEY_PREFIX']}"
+    note(prefix, [plain_noop.request.id])
+    body(prefix, n)
 
 
-note_starts()
+note_runs()
+slow_down_the_model()

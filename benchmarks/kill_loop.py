@@ -1,299 +1,265 @@
-"""Jobs lost, run twice and effective twice while workers are killed with SIGKILL at random times.
+"""Jobs lost, run twice and effective twice while workers are killed with SIGKILL at random; how soon those run again.
 
-    python -m benchmarks.kill_loop [--kills 100] [--pool threads|prefork] [--only noop|plain|derive|poison] [--quick]
+    python -m benchmarks.kill_loop [--kills 100] [--pool threads|prefork] [--only noop|plain|derive|poison]
+                                   [--seed 1] [--quick] [--log FILE]
 
 Ours and plain Celery (acks_late, reject_on_worker_lost, prefetch 1, a visibility timeout of 5 s) run the same job body
 on the same Redis, one after the other; then ours derives messages, with its offline model. Last, a poison job that
 kills its worker runs among innocents.
+
+The rhythm: two workers of four slots. Every 0.2 to 7 s (evenly spread) one of them is killed with all its processes,
+any one, also while it starts up, and another is started in its place; but never before some job has been started since
+the kill before, because a machine on which nothing runs has nothing to recover. Just enough is queued to keep the slots
+busy, so that what is measured is recovery and not a queue.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
-from benchmarks import kill_jobs
-from benchmarks.machine import calibration, table
+from benchmarks import kill_jobs, kill_report
+from benchmarks.kill_fleet import CONCURRENCY, ROOT, WORKERS, Fleet
+from benchmarks.kill_recovery import Touch, recoveries
+from benchmarks.kill_report import Result
+from benchmarks.machine import calibration
 from nexus_tasks import Message, Nexus, embedded
 from nexus_tasks.embedded.urls import celery_url
+from nexus_tasks.idempotency.binding import binding
 from tests.deployment import Deployment, deployment, make_template
 
-ROOT = Path(__file__).parents[1]
-WORKERS, CONCURRENCY = 2, 4
+SLOTS = WORKERS * CONCURRENCY
+PAUSE = 0.2, 7.0  # seconds between two kills
 SESSION = 20  # messages of a session that is derived
-WAVE = 100  # jobs enqueued whenever fewer are left
 AT_MOST_SECONDS = 600
-GIVE_UP_SECONDS = 40  # without progress, what is left is lost
+_DEAD = "SELECT count(*) FROM dead_letters WHERE kind = ANY(:kinds)"
+GIVE_UP_SECONDS = 60  # without progress, what is left is lost
 
 
-@dataclass
-class Fleet:
-    """Worker processes of one system; ``strike`` kills one and starts another in its place."""
+@dataclass(kw_only=True)
+class System:
+    """What is tormented: how to ask it for more work, and to see what became of it."""
 
-    command: Sequence[str]
-    environment: dict[str, str]
-    log: Path
-    alive: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    killed_at: list[float] = field(default_factory=list)
+    name: str
+    here: Deployment
+    fleet: Fleet
+    prefix: str  # of the notes that its jobs leave in Redis
+    queue: str  # the list in Redis that its messages wait in
+    enqueue: Callable[[int], int]  # ask for some jobs, numbered from there on; how many
+    ended: Callable[[], int]
+    effects_twice: Callable[[], int]
+    ours: bool = True
+    _seen: set[tuple[str, str]] = field(default_factory=set)
 
-    def start(self) -> None:
-        """One more worker, in a process group of its own: prefork children die with it."""
-        with self.log.open("ab") as output:
-            self.alive.append(
-                subprocess.Popen(
-                    [*self.command, "--hostname", f"k{time.time_ns()}@bench"],
-                    env=self.environment,
-                    cwd=ROOT,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            )
+    def touches(self) -> dict[str, list[Touch]]:
+        """What workers did with each job."""
+        found: dict[str, list[Touch]] = {}
+        for line in self.here.redis().lrange(f"{self.prefix}:touches", 0, -1):
+            job, at, group, started = line.split()
+            found.setdefault(job, []).append(Touch(float(at), int(group), started == "1"))
+        return found
 
-    def strike(self) -> None:
-        """SIGKILL for a random worker and its children."""
-        victim = self.alive.pop(random.randrange(len(self.alive)))
-        os.killpg(victim.pid, 9)
-        victim.wait()
-        self.killed_at.append(time.time())
-        self.start()
-
-    def replace_dead(self) -> None:
-        """What a process manager does."""
-        for worker in [w for w in self.alive if w.poll() is not None]:
-            self.alive.remove(worker)
-            self.start()
-
-    def stop(self) -> None:
-        """End all."""
-        for worker in self.alive:
-            os.killpg(worker.pid, 9)
-            worker.wait()
-        self.alive.clear()
+    def in_the_air(self) -> list[str]:
+        """Jobs whose message is in no queue and that nobody has begun, each message once: called right after a kill."""
+        if not self.ours:
+            return []
+        pending = {(claim.job_id, claim.fields["published_at"]) for claim in binding().claims.pending("derive")}
+        queued = {json.loads(text)["headers"]["id"] for text in self.here.redis().lrange(self.queue, 0, -1)}
+        new = {one for one in pending if one[0] not in queued} - self._seen
+        self._seen |= new
+        return [job for job, _ in new]
 
 
-@dataclass
-class Result:
-    """What became of the jobs."""
-
-    jobs: int
-    kills: int
-    lost: int
-    run_twice: int
-    effects_twice: int
-    recovery: list[float]
-    seconds: float
-
-
-def loop(here: Deployment, prefix: str, fleet: Fleet, enqueue: Callable[[int], None], kills: int) -> Result:
-    """Keep the queue filled while killing, until there were enough kills; then let the rest drain."""
-    client, start, jobs = here.redis(), time.time(), 0
-    for _ in range(WORKERS):
-        fleet.start()
-
-    def ended() -> int:
-        return len(set(client.lrange(f"{prefix}:ended", 0, -1)))
-
-    while len(fleet.killed_at) < kills and time.time() - start < AT_MOST_SECONDS:
-        while jobs - ended() < WAVE:
-            for n in range(jobs, jobs + WAVE):
-                enqueue(n)
-            jobs += WAVE
-        time.sleep(random.uniform(0.3, 3.0))  # the benchmark's own rhythm: workers need over a second to start
+def torment(system: System, kills: int, dice: random.Random) -> Result:
+    """Keep the slots busy while killing, until there were enough kills; then let the rest drain."""
+    client, fleet, start, jobs = system.here.redis(), system.fleet, time.time(), 0
+    lost: list[tuple[str, float]] = []
+    fleet.start()
+    while len(fleet.kills) < kills and time.time() - start < AT_MOST_SECONDS:
+        touched, until = client.llen(f"{system.prefix}:touches"), time.time() + dice.uniform(*PAUSE)
+        while time.time() < until or client.llen(f"{system.prefix}:touches") == touched:
+            if client.llen(system.queue) < SLOTS:
+                jobs += system.enqueue(jobs)
+            time.sleep(0.02)
+            fleet.replace_dead()
         fleet.strike()
+        lost += [(job, fleet.kills[-1].at) for job in system.in_the_air()]
     progress_at, seen = time.time(), -1
-    while (done := ended()) < jobs and time.time() - progress_at < GIVE_UP_SECONDS:
+    while (done := system.ended()) < jobs and time.time() - progress_at < GIVE_UP_SECONDS:
         if done != seen:
             progress_at, seen = time.time(), done
         fleet.replace_dead()
         time.sleep(0.2)
     fleet.stop()
-    return _judge(here, prefix, fleet, jobs, time.time() - start)
-
-
-def _judge(here: Deployment, prefix: str, fleet: Fleet, jobs: int, seconds: float) -> Result:
-    client = here.redis()
-    starts = _starts(here, prefix)
-    ended = Counter(int(n) for n in client.lrange(f"{prefix}:ended", 0, -1))
-    effects = here.sql("SELECT count(*), count(DISTINCT n) FROM kill_effects WHERE who = :who", who=prefix)[0]
+    touches = system.touches()
+    dead = system.here.sql(_DEAD, kinds=list(kill_jobs.WATCHED))[0][0] if system.ours else 0
     return Result(
+        name=system.name,
         jobs=jobs,
-        kills=len(fleet.killed_at),
-        lost=jobs - len(ended),
-        run_twice=sum(len(times) > 1 for times in starts.values()),
-        effects_twice=effects[0] - effects[1],
-        recovery=_recovery(starts, fleet.killed_at),
-        seconds=seconds,
+        lost=jobs - done - dead,
+        dead=dead,
+        effects_twice=system.effects_twice(),
+        touches=touches,
+        kills=fleet.kills,
+        recoveries=recoveries(touches, fleet.kills, _really(lost, touches)),
+        started=fleet.started,
+        seconds=time.time() - start,
     )
 
 
-def _starts(here: Deployment, prefix: str) -> dict[str, list[float]]:
-    """When the runs of each job started."""
-    starts: dict[str, list[float]] = {}
-    for line in here.redis().lrange(f"{prefix}:started", 0, -1):
-        job, at = line.split()
-        starts.setdefault(job, []).append(float(at))
-    return starts
-
-
-def _recovery(starts: Mapping[str, Sequence[float]], killed_at: Sequence[float]) -> list[float]:
-    """Seconds from the first kill after a run's start until the job's next run starts; the shortest first."""
-    found = []
-    for times in starts.values():
-        for before, after in pairwise(sorted(times)):
-            kills = [at for at in killed_at if before <= at <= after]
-            if kills:
-                found.append(after - kills[0])
-    return sorted(found)
+def _really(lost: Sequence[tuple[str, float]], touches: dict[str, list[Touch]]) -> Iterator[tuple[str, float]]:
+    """Without the messages that a living worker had in hand at the time of the kill: it begins them at once."""
+    for job, at in lost:
+        if not any(at <= touch.at < at + 2 for touch in touches.get(job, ())):
+            yield job, at
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--pool", choices=["threads", "prefork"], default="threads")
     parser.add_argument("--only", choices=["noop", "plain", "derive", "poison"])
+    parser.add_argument("--seed", type=int, default=1, help="of the rhythm: pauses and victims")
     parser.add_argument("--quick", action="store_true", help="three kills of each")
+    parser.add_argument("--log", type=Path, help="what the workers say, for a look afterwards")
     options = parser.parse_args()
-    if options.quick:
-        options.kills = 3
+    kills = 3 if options.quick else options.kills
     with tempfile.TemporaryDirectory(prefix="nexus-bench-") as folder:
         servers = embedded.ensure(Path(folder))
         try:
             make_template(servers)
-            print(calibration(servers))
-            with deployment(servers) as here:
-                here.sql("CREATE TABLE kill_effects (who text, n int, PRIMARY KEY (who, n))")
-                rows = [_row(name, result) for name, result in _systems(here, options)]
-                if rows:
-                    print(table(HEADINGS, rows))
-                    print("bounds: 0 lost, 0 effects twice, recovery p50 ≤ 13 s, max ≤ 20 s")
-                if options.only in (None, "poison"):
-                    print(_poison(here, options.pool))
+            print(calibration(servers), f"load {os.getloadavg()[0]:.1f}", sep=", ")
+            print(f"{WORKERS} workers × {CONCURRENCY}, pool {options.pool}, seed {options.seed}", flush=True)
+            for make in (noop, plain, derive):
+                if options.only in (None, make.__name__):
+                    with deployment(servers) as here:
+                        here.sql("CREATE TABLE kill_effects (who text, n int, PRIMARY KEY (who, n))")
+                        dice = random.Random(options.seed)
+                        result = torment(make(here, options.pool, options.log, dice), kills, dice)
+                        kill_report.show(result)
+            if options.only in (None, "poison"):
+                with deployment(servers) as here:
+                    here.sql("CREATE TABLE kill_effects (who text, n int, PRIMARY KEY (who, n))")
+                    print(poison(here, options.pool, options.log))
         finally:
             embedded.stop(Path(folder))
 
 
-HEADINGS = ["system", "jobs", "kills", "lost", "run twice", "effects twice", "recovery p50", "recovery max", "seconds"]
+def noop(here: Deployment, pool: str, log: Path | None, dice: random.Random) -> System:
+    """Ours, with a job that does nothing for a while."""
+    return System(
+        name="nexus-tasks, no-op",
+        here=here,
+        fleet=_fleet(here, "nexus_tasks", pool, log, dice),
+        prefix=here.name,
+        queue=f"{here.name}:celery:derive",
+        enqueue=lambda n: _ask(range(n, n + SLOTS), "bench"),
+        ended=lambda: _ended(here, here.name),
+        effects_twice=lambda: _effects_twice(here, here.name),
+    )
 
 
-def _row(name: str, result: Result) -> list[object]:
-    recovery = result.recovery
-    return [
-        *(name, result.jobs, result.kills, result.lost, result.run_twice, result.effects_twice),
-        f"{statistics.median(recovery):.1f} s" if recovery else "",
-        f"{recovery[-1]:.1f} s" if recovery else "",
-        f"{result.seconds:.0f}",
-    ]
+def plain(here: Deployment, pool: str, log: Path | None, dice: random.Random) -> System:
+    """The same job, carried by Celery alone."""
+    prefix = f"plain-{here.name}"
+    kill_jobs.plain.conf.broker_url = celery_url(here.servers.redis_url)
+    kill_jobs.plain.conf.broker_transport_options["global_keyprefix"] = f"{prefix}:"
+
+    def enqueue(first: int) -> int:
+        return len([kill_jobs.plain_noop.delay(n) for n in range(first, first + SLOTS)])
+
+    return System(
+        name="plain Celery, no-op",
+        here=here,
+        fleet=_fleet(here, "benchmarks.kill_jobs:plain", pool, log, dice),
+        prefix=prefix,
+        queue=f"{prefix}:celery",
+        enqueue=enqueue,
+        ended=lambda: _ended(here, prefix),
+        effects_twice=lambda: _effects_twice(here, prefix),
+        ours=False,
+    )
 
 
-def _fleet(here: Deployment, app: str, pool: str) -> Fleet:
+def derive(here: Deployment, pool: str, log: Path | None, dice: random.Random) -> System:
+    """Ours with real work: messages of ended sessions, each to be derived once."""
+    nexus = Nexus()
+
+    def enqueue(first: int) -> int:
+        said = [Message(content=f"My locker number {n} is blue.", author="ann") for n in range(first, first + SESSION)]
+        nexus.ingest("derive", f"s{first}", said, end=True)
+        return SESSION
+
+    twice = (
+        "SELECT count(*) FROM (SELECT source_id FROM evidence WHERE role = 'derived_from'"
+        " GROUP BY source_id HAVING count(*) > 1) AS again"
+    )
+    return System(
+        name=f"nexus-tasks, derive (model at {kill_jobs.MODEL_SECONDS} s)",
+        here=here,
+        fleet=_fleet(here, "nexus_tasks", pool, log, dice),
+        prefix=here.name,
+        queue=f"{here.name}:celery:derive",
+        enqueue=enqueue,
+        ended=lambda: int(here.sql("SELECT count(*) FROM derivations WHERE state = 'done'")[0][0]),
+        effects_twice=lambda: int(here.sql(twice)[0][0]),
+    )
+
+
+def _fleet(here: Deployment, app: str, pool: str, log: Path | None, dice: random.Random) -> Fleet:
     config = {"CELERY_CONFIG_MODULE": "benchmarks.kill_config"} if app == "nexus_tasks" else {}
     celery = (sys.executable, "-m", "celery", "-A", app, "worker", "--loglevel", "WARNING", "--pool", pool)
     return Fleet(
         command=[*celery, "--concurrency", str(CONCURRENCY), "--without-mingle", "--without-gossip"],
         environment={**here.environment, "PYTHONPATH": str(ROOT), **config},
-        log=here.folder / "kills.log",
+        log=log or here.folder / "kills.log",
+        dice=dice,
     )
 
 
-def _systems(here: Deployment, options: argparse.Namespace) -> Iterator[tuple[str, Result]]:
-    kills, pool, only = options.kills, options.pool, options.only
-    if only in (None, "noop"):
-        fleet = _fleet(here, "nexus_tasks", pool)
-        yield "nexus-tasks, no-op", loop(here, here.name, fleet, lambda n: _ask(n, "bench"), kills)
-    if only in (None, "plain"):
-        kill_jobs.plain.conf.broker_url = celery_url(here.servers.redis_url)
-        kill_jobs.plain.conf.broker_transport_options["global_keyprefix"] = f"plain-{here.name}:"
-        fleet = _fleet(here, "benchmarks.kill_jobs:plain", pool)
-        yield "plain Celery, no-op", loop(here, f"plain-{here.name}", fleet, kill_jobs.plain_noop.delay, kills)
-    if only in (None, "derive"):
-        yield "nexus-tasks, derive", derive_loop(here, _fleet(here, "nexus_tasks", pool), kills)
+def _ended(here: Deployment, prefix: str) -> int:
+    return len(set(here.redis().lrange(f"{prefix}:ended", 0, -1)))
 
 
-def derive_loop(here: Deployment, fleet: Fleet, kills: int) -> Result:
-    """The same with real work: messages of ended sessions, each to be derived once."""
-    nexus, start, jobs = Nexus(), time.time(), 0
-
-    def done() -> int:
-        return int(here.sql("SELECT count(*) FROM derivations WHERE state = 'done'")[0][0])
-
-    for _ in range(WORKERS):
-        fleet.start()
-    while len(fleet.killed_at) < kills and time.time() - start < AT_MOST_SECONDS:
-        while jobs - done() < 4 * WAVE:
-            said = [
-                Message(content=f"My locker number {n} is blue.", author="ann") for n in range(jobs, jobs + SESSION)
-            ]
-            nexus.ingest("derive", f"s{jobs}", said, end=True)
-            jobs += SESSION
-        before, asked_at = done(), time.time()
-        while done() == before and time.time() - asked_at < GIVE_UP_SECONDS:
-            time.sleep(0.02)  # a worker that has not begun yet has nothing to lose
-        time.sleep(random.uniform(0.0, 0.3))
-        fleet.strike()
-    progress_at, seen = time.time(), -1
-    while (now := done()) < jobs and time.time() - progress_at < GIVE_UP_SECONDS:
-        if now != seen:
-            progress_at, seen = time.time(), now
-        fleet.replace_dead()
-        time.sleep(0.2)
-    fleet.stop()
-    starts = _starts(here, f"{here.name}:derive")
-    twice = here.sql(
-        "SELECT count(*) FROM (SELECT source_id FROM evidence WHERE role = 'derived_from'"
-        " GROUP BY source_id HAVING count(*) > 1) AS again"
-    )
-    return Result(
-        jobs=jobs,
-        kills=len(fleet.killed_at),
-        lost=jobs - done(),
-        run_twice=sum(len(times) > 1 for times in starts.values()),
-        effects_twice=int(twice[0][0]),
-        recovery=_recovery(starts, fleet.killed_at),
-        seconds=time.time() - start,
-    )
+def _effects_twice(here: Deployment, prefix: str) -> int:
+    rows, jobs = here.sql("SELECT count(*), count(DISTINCT n) FROM kill_effects WHERE who = :who", who=prefix)[0]
+    return int(rows - jobs)
 
 
-def _ask(n: int, namespace: str) -> None:
-    kill_jobs.kill_noop.delay(namespace=namespace, n=n)
+def _ask(numbers: Sequence[int], namespace: str) -> int:
+    return len(kill_jobs.kill_noop.enqueue_many([{"namespace": namespace, "n": n} for n in numbers]))
 
 
-def _poison(here: Deployment, pool: str) -> str:
+def poison(here: Deployment, pool: str, log: Path | None) -> str:
     """A job that kills its worker every time, among 50 innocents."""
-    client = here.redis()
-    client.delete(f"{here.name}:started", f"{here.name}:ended")
     Nexus().create_namespace("poison")  # a dead letter belongs to a namespace
-    for n in (*range(10_000, 10_025), -1, *range(10_025, 10_050)):
-        _ask(n, "poison")
-    fleet, start = _fleet(here, "nexus_tasks", pool), time.time()
-    for _ in range(WORKERS):
-        fleet.start()
+    _ask([*range(25), -1, *range(25, 50)], "poison")
+    fleet, start = _fleet(here, "nexus_tasks", pool, log, random.Random(1)), time.time()
+    fleet.start()
     letters: list[tuple[object, ...]] = []
-    while time.time() - start < 120:
+    while time.time() - start < 180:
         fleet.replace_dead()
         letters = here.sql("SELECT scope FROM dead_letters")
-        done = len({int(n) for n in client.lrange(f"{here.name}:ended", 0, -1)})
-        if letters and done == 50:
+        if letters and _ended(here, here.name) == 50:
             break
         time.sleep(0.5)
     fleet.stop()
     return (
-        f"\npoison among 50 innocents: {len(letters)} dead letter, {done} innocents done, {time.time() - start:.0f} s"
+        f"poison among 50 innocents: {len(letters)} dead letter ({', '.join(str(scope) for (scope,) in letters)}), "
+        f"{_ended(here, here.name)} innocents done, {time.time() - start:.0f} s"
     )
 
 
 if __name__ == "__main__":
-    main()
+    with suppress(KeyboardInterrupt):
+        main()

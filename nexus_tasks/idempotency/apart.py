@@ -1,22 +1,26 @@
 """A process of its own for a job that has crashed twice: whoever it kills then is itself.
 
-Each worker process keeps one, made when it is first needed, which runs such jobs one after the other: a worker that was
-killed among hundreds of jobs leaves hundreds of suspects, nearly all innocent, and a process takes a second to start.
+A worker that was killed among hundreds of jobs leaves hundreds of suspects, nearly all innocent, and a process takes
+seconds to load all it needs. So a worker with threads keeps one that has loaded it, and forks for every such job: the
+:mod:`~nexus_tasks.idempotency.nursery`. A child of a prefork pool is a process of its own already.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
-import select
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery import bootsteps
+from celery.concurrency.thread import TaskPool as ThreadPool
+from celery.signals import worker_process_init
 
 from nexus_tasks.types import JobOutcome
 
@@ -26,95 +30,126 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-IDLE_SECONDS = 60.0  # after which the process ends: it holds as much memory as a worker
+# Of a worker process. Few, because what made the jobs crash may have been that memory was short; more than one, because
+# each waits for a model, and so do those that come after it.
+AT_ONCE = 4
 
-# One job at a time in each worker process: what made the jobs crash may have been that memory was short.
-_turn = threading.Lock()
-_spare: tuple[int, subprocess.Popen[str]] | None = None  # whose it is (a fork has its own), and the process
+_places = threading.BoundedSemaphore(AT_ONCE)
+_asking = threading.Lock()
+_alone = False
+
+
+@dataclass(frozen=True)
+class _Nursery:
+    """The process that forks, and the line to it; it ends when the line is closed, however its worker went."""
+
+    line: socket.socket
+    wait: Callable[[], int]  # for its end; returns its exit code
+
+    def ask(self, run: bytes) -> Any:
+        """Let a child of its do a run: its answers, once there is such a child; ``None`` when there will be none."""
+        ours, theirs = os.pipe()
+        answers = os.fdopen(ours)
+        try:
+            socket.send_fds(self.line, [run], [theirs])
+        except OSError:
+            answers.close()
+            return None
+        finally:
+            os.close(theirs)
+        if answers.readline():
+            return answers
+        answers.close()
+        return None
+
+    def end(self) -> int:
+        """Close the line to it; returns its exit code."""
+        self.line.close()
+        return self.wait()
+
+
+_nursery: _Nursery | None = None
+
+
+@worker_process_init.connect  # type: ignore[untyped-decorator]
+def _begin_in_child(**_kwargs: object) -> None:
+    global _alone
+    _alone = True
+
+
+def is_alone() -> bool:
+    """Whether this is a child of a prefork pool: it runs one job at a time, and dies alone."""
+    return _alone
 
 
 def perform_apart(task: JobTask, run: Run) -> JobOutcome:
-    """Perform the run in the process kept for it, under the token that it has, and wait for it.
+    """Perform the run in a process of its own, under the token that it has, and wait for it.
 
     Raises:
         OSError: no process could be started.
     """
     lead = run.lead
-    modules = [str(module) for module in task.app.conf.include]  # `celery worker --include`
-    with _turn:
+    with _places:
         if run.lost.is_set():
             return JobOutcome(status="superseded", job_id=lead.job_id)
-        ended, said = _tell(json.dumps([task.kind, lead.key, lead.token, run.delivery]), modules)
-    if not said:
+        with _ask(task, [task.kind, lead.key, lead.token, run.delivery]) as answers:
+            said = [json.loads(answer) for answer in answers]  # its outcome unless it died, and its exit code
+    if not said or isinstance(said[0], int):
         # Its lease runs out, and the sweep counts the crash.
-        log.error("Job %s (%s) ended its process with %d.", lead.job_id, lead.kind, ended)
+        ended = said[0] if said else None
+        log.error("Job %s (%s) ended its process with %s.", lead.job_id, lead.kind, ended)
         return JobOutcome(status="superseded", job_id=lead.job_id, details={"process": ended})
-    outcome = json.loads(said)
+    outcome = said[0]
     return JobOutcome(**outcome | {"reasons": tuple(outcome["reasons"])})
 
 
-def _tell(run: str, modules: Sequence[str]) -> tuple[int, str]:
-    """Let the process do a run: its exit code and nothing when that ended it, else 0 and the outcome."""
-    global _spare
-    for _ in range(2):  # the first one may have ended meanwhile, having been idle
-        if _spare is None or _spare[0] != os.getpid():
-            _spare = os.getpid(), _start(modules)
-        process = _spare[1]
-        assert process.stdin
-        assert process.stdout
-        try:
-            process.stdin.write(run + "\n")
-            process.stdin.flush()
-            taken = process.stdout.readline()
-        except BrokenPipeError:
-            taken = ""
-        said = process.stdout.readline() if taken else ""
-        if said:
-            return 0, said
-        _spare = None
-        process.stdout.close()
-        ended = process.wait()
-        if taken:
-            return ended, ""
+def _ask(task: JobTask, run: list[str]) -> Any:
+    global _nursery
+    ended = 0
+    with _asking:
+        for _ in range(2):  # the first one may have ended meanwhile, having been idle
+            _nursery = _nursery or _start(
+                [str(module) for module in task.app.conf.include]
+            )  # `celery worker --include`
+            if answers := _nursery.ask(json.dumps(run).encode()):
+                return answers
+            ended, _nursery = _nursery.end(), None
     raise OSError(f"it ended with {ended} before it took a job")
 
 
-def _start(modules: Sequence[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", __name__, *modules], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+def _start(modules: list[str]) -> _Nursery:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-m", "nexus_tasks.idempotency.nursery", *modules]
+        return _Nursery(ours, subprocess.Popen(command, stdin=theirs.fileno()).wait)
 
 
-def main(*modules: str) -> None:
-    """What the process does: take up one run after the other where its worker left it, and say how each ended."""
-    from nexus_tasks.celery import app
+class ApartStep(bootsteps.Step):  # type: ignore[misc]
+    """Forks the nursery from a worker that has loaded everything, and has no thread or connection yet: that is cheap.
 
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a job prints is not taken for an answer
-    logging.basicConfig(level=logging.INFO, format=app.conf.worker_log_format)
-    app.loader.import_default_modules()
-    for module in modules:
-        importlib.import_module(module)
-    # Nothing more is read when the worker is gone, however it went.
-    while select.select([sys.stdin], [], [], IDLE_SECONDS)[0] and (line := sys.stdin.readline()):
-        print("taken", file=answers, flush=True)
-        outcome = _take_up(*json.loads(line))
-        print(json.dumps(asdict(outcome), default=str), file=answers, flush=True)
+    Only with threads: other pools are processes already, or change what a child would inherit. For those, and after
+    the death of the first one, it is started when it is needed.
+    """
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        if issubclass(parent.pool_cls, ThreadPool):
+            _fork()
 
 
-def _take_up(kind: str, key: str, token: str, delivery: str) -> JobOutcome:
-    from nexus_tasks.celery import app
-    from nexus_tasks.idempotency.binding import binding
-    from nexus_tasks.idempotency.task import task_of
-    from nexus_tasks.idempotency.work import alive, perform, run_of
+def _fork() -> None:
+    global _nursery
+    from nexus_tasks.idempotency import nursery
 
-    task, claim = task_of(app, kind), binding().claims.get(key)
-    if claim is None or claim.token != token:
-        return JobOutcome(status="superseded")
-    run = run_of(task, claim, task.request_for(task.load(claim.args), job_id=claim.job_id), delivery=delivery)
-    with alive(run):
-        return perform(task, run)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    ours, theirs = socket.socketpair()
+    if pid := os.fork():
+        theirs.close()
+        _nursery = _Nursery(ours, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        return
+    code = 1
+    try:
+        ours.close()
+        nursery.serve(theirs, None)
+        code = 0
+    finally:
+        os._exit(code)

@@ -67,13 +67,23 @@ class Binding:
 
 
 _factory: Callable[[], Binding] | None = None
+_load: Callable[[], None] | None = None
 _bound: tuple[int, Binding] | None = None
 
 
-def bind(factory: Callable[[], Binding]) -> None:
-    """Set how a process gets its binding; called on first use, and again in a forked child."""
-    global _factory, _bound
-    _factory, _bound = factory, None
+def bind(factory: Callable[[], Binding], *, load: Callable[[], None] | None = None) -> None:
+    """Set how a process gets its binding; called on first use, and again in a forked child.
+
+    ``load`` loads what jobs need and children may share: libraries, but no thread and no connection.
+    """
+    global _factory, _load, _bound
+    _factory, _load, _bound = factory, load, None
+
+
+def preload() -> None:
+    """Load what jobs need, in a process that is about to fork for them."""
+    if _load:
+        _load()
 
 
 def binding() -> Binding:

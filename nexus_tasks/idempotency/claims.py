@@ -173,10 +173,9 @@ class Claims:
         self._run("account", [], delivery)
 
     # --- the sweep ----------------------------------------------------------------------------------------------------
-    def lock(self, name: str, token: str, *, seconds: int) -> bool:
-        """Take a lock for ``seconds`` at the most; ``False`` while someone else has it."""
-        with answering():
-            return bool(self.redis.set(f"{self.prefix}:{name}", token, nx=True, ex=seconds))
+    def lock(self, name: str, token: str, *, seconds: float) -> bool:
+        """Take a lock, or keep it, for ``seconds`` from now; ``False`` while someone else has it."""
+        return bool(self._run("lock", [f"{self.prefix}:{name}"], token, _ms(seconds)))
 
     def unlock(self, name: str, token: str) -> None:
         """Give a lock back, if it is still this token's."""

@@ -14,7 +14,7 @@ from celery.exceptions import Ignore
 
 from nexus_tasks.errors import NexusError, QueueUnavailable, StorageUnavailable, Transient
 from nexus_tasks.idempotency import outage
-from nexus_tasks.idempotency.apart import perform_apart
+from nexus_tasks.idempotency.apart import is_alone, perform_apart
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Wakeup
 from nexus_tasks.idempotency.heartbeat import heartbeat
@@ -53,7 +53,7 @@ def work(task: JobTask, request: Request, *, published_at: str, eager: bool) -> 
         return JobOutcome(status="superseded", job_id=request.id, details={"begin": begun.value})
     run = run_of(task, claim, request, eager=eager, delivery=request.delivery.id if request.delivery else "")
     with alive(run):
-        if claim.crashes >= ALONE_FROM and not eager:
+        if claim.crashes >= ALONE_FROM and not eager and not is_alone():
             try:
                 return perform_apart(task, run)
             except OSError as error:  # no memory for a process, say: not this job's fault

@@ -35,7 +35,7 @@ def _binding() -> Binding:
     )
 
 
-bind(_binding)
+bind(_binding, load=warm.load)
 
 __all__ = [
     "derive_memory",

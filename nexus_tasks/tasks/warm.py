@@ -15,18 +15,26 @@ log = logging.getLogger(__name__)
 
 @worker_init.connect  # type: ignore[untyped-decorator]
 def warm(**_kwargs: object) -> None:
-    """Choose the model and load its library: over a second for Claude's."""
+    """Choose the model, load its library and what makes vectors."""
     try:
-        mind = runtime().mind
+        load()
+        runtime().embedder.embed(["warm"])
     except NexusError as error:
         log.error("No job can run yet: %s", error)  # jobs will say so again; the worker may outlast the cause
         return
-    if mind.model.name == "anthropic":
-        _load_sdk()
-    mind.embedder.embed(["warm"])
     # What is loaded by now stays: collections need not look at it again (0.2 s each), nor children copy it to do so.
     gc.collect()
     gc.freeze()
+
+
+def load() -> None:
+    """Choose the model and load its library, over a second for Claude's. Leaves no thread and no connection behind.
+
+    Raises:
+        ConfigurationError: no model can speak.
+    """
+    if runtime().mind.model.name == "anthropic":
+        _load_sdk()
 
 
 def _load_sdk() -> None:

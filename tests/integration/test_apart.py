@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -19,17 +20,18 @@ from tests.integration.jobkinds import Play, attempts, play
 
 
 @pytest.fixture
-def _spare(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG001
-    """A process of this test's own, which knows the tests' kinds; it ends with the test."""
-    monkeypatch.setattr(apart, "_spare", None)
+def _nursery(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: ARG001
+    """A nursery of this test's own, in place of one that has died; it knows the tests' kinds."""
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    monkeypatch.setattr(apart, "_nursery", apart._Nursery(ours, lambda: -9))
     monkeypatch.setitem(app.conf, "include", ["tests.integration.jobkinds"])
     yield
-    if apart._spare:
-        apart._spare[1].kill()
-        apart._spare[1].communicate()
+    if apart._nursery:
+        assert apart._nursery.end() == 0
 
 
-@pytest.mark.usefixtures("_spare")
+@pytest.mark.usefixtures("_nursery")
 def test_a_canvas_delivery_that_runs_apart_is_completed_by_its_own_message() -> None:
     Nexus().create_namespace("acme")
     asked = play.apply_async(kwargs={}, ignore_result=False)
@@ -44,3 +46,15 @@ def test_a_canvas_delivery_that_runs_apart_is_completed_by_its_own_message() -> 
     assert holds(0), "whoever works on the delivery needs no second message to complete it"
     assert bench.claims.answer(asked.id, queue=request.queue) == ("completed", asked.id)
     bench.audit()
+
+
+def test_a_child_of_a_prefork_pool_is_a_process_of_its_own_already(
+    here: Deployment,  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(apart, "_alone", True)
+    request = waited_for(play.request_for(Play()))
+    bench = Bench(binding().claims)
+    bench.set(request, crashes=2)
+    assert worker.work(play, request, published_at="", eager=False).status == "completed"
+    assert [pid for pid, _ in attempts()] == [os.getpid()]

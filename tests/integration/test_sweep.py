@@ -13,6 +13,7 @@ from nexus_tasks import Nexus, digest_session
 from nexus_tasks.celery import app
 from nexus_tasks.errors import Misconfigured, QueueUnavailable, Transient
 from nexus_tasks.idempotency import binding as bindings
+from nexus_tasks.idempotency import sweep
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
@@ -24,6 +25,8 @@ from tests.integration.claiming import Bench
 from tests.integration.jobkinds import Play, play, play_once
 
 pytestmark = pytest.mark.usefixtures("here")
+
+JITTER = 2.0  # seconds within which a crashed job is due again, see sweep_leases.lua
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +102,36 @@ def test_a_sweeper_that_stalls_does_no_harm_to_the_next(
     assert bench.claims.marker(claim.key) == (claim.job_id, "dead")
     assert [job["id"] for job in Nexus().jobs(status="dead")] == [claim.job_id]
     assert bench.claims.counts("acme") == {}
+
+
+def test_a_sweeper_that_is_killed_in_its_tick_blocks_the_others_for_a_moment_only(
+    bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper.claims, "unlock", lambda *_: None)
+    monkeypatch.setattr(sweeper, "_leases", lambda: _raise(SystemExit()))  # as far as anyone else can see, SIGKILL
+    with pytest.raises(SystemExit):
+        sweeper.tick()
+    assert 0 < bench.client.pttl(f"{bench.claims.prefix}:{LOCK}") <= sweep.LOCK_SECONDS * 1000
+    look = sweep.EVERY * (1 + sweep.GIVE_OR_TAKE)
+    assert binding().lease + sweep.LOCK_SECONDS + look + JITTER + look <= 20
+    assert sweep.GRACE + sweep.LOCK_SECONDS + look <= 20
+
+
+def test_a_sweeper_that_was_overtaken_in_a_step_leaves_the_rest_to_the_other(
+    bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, seen = f"{bench.claims.prefix}:{LOCK}", []
+
+    def stalls() -> None:  # for longer than the lock lasts
+        bench.client.set(lock, "another")
+
+    monkeypatch.setattr(sweeper, "_leases", stalls)
+    monkeypatch.setattr(sweeper.claims, "queues", lambda: seen.append("queues") or [])
+    sweeper.tick()
+    assert seen == []
+    assert bench.client.get(lock) == "another"
+    bench.client.delete(lock)
+    monkeypatch.undo()
 
 
 # --- after Redis was away ---------------------------------------------------------------------------------------------

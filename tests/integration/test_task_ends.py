@@ -315,7 +315,7 @@ def test_a_job_that_gets_no_process_of_its_own_waits_for_one(bench: Bench, monke
     request = play.request_for(Play())
     bench.claims.claim([request])
     bench.set(request, crashes=2)
-    monkeypatch.setattr("nexus_tasks.idempotency.apart._spare", None)
+    monkeypatch.setattr("nexus_tasks.idempotency.apart._nursery", None)
     monkeypatch.setattr("nexus_tasks.idempotency.apart._start", lambda *_, **__: _raise(OSError("no memory")))
     worker.work(play, request, published_at="", eager=False)
     claim = claim_of()

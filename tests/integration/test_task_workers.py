@@ -96,17 +96,23 @@ def test_from_its_second_crash_on_a_job_kills_only_itself(deploy: Callable[..., 
     eventually(lambda: runs("held"))
     poison = play.apply_async(kwargs={"name": "poison", "plan": ("kill",)}, countdown=60)
     named = [f"twice-{n}" for n in range(6)]  # who crashed by another's fault
-    twice = [play.apply_async(kwargs={"name": name, "reason": "x"}, countdown=60) for name in named]
+    plans = {name: ("hold",) if name in named[:2] else ("ok",) for name in named}
+    twice = [
+        play.apply_async(kwargs={"name": name, "plan": plans[name], "reason": "x"}, countdown=60) for name in named
+    ]
     bench = Bench(binding().claims)
     for name in ("poison", *named):
         bench.set(play.request_for(Play(name=name)), crashes=2)
     bench.client.zadd(f"{here.name}:due", {claim.key: 0 for claim in binding().claims.waiting()})
     with pytest.raises(JobFailed, match="worker died"):
         poison.wait(60)
+    eventually(lambda: all(runs(name) for name in named), within=60, why="one waits for the end of another")
+    for name in named[:2]:
+        go(name)
     assert [asked.wait(60).status for asked in twice] == ["completed"] * 6
     assert [[reasons for _, reasons in attempts(name)] for name in named] == [["x"]] * 6
     apart = {pid for name in ("poison", *named) for pid, _ in attempts(name)}
-    assert len(apart) <= 2, "one process for all of them, and another one once the poison has killed it"
+    assert len(apart) == 7, "a process for each of them"
     assert worker.process.pid not in apart
     found = claim_of("held")
     assert found is not None
