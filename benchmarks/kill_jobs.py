@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import redis
 from celery import Celery
+from celery.signals import worker_ready
 from sqlalchemy import Engine, create_engine, text
 
 from nexus_tasks.idempotency import apart
@@ -43,6 +44,11 @@ def note(prefix: str, jobs: Sequence[str], *, started: bool = True) -> None:
     """Write down what this process's worker does with ``jobs`` now: it is known by its process group."""
     how = f"{time.time()} {os.getpgid(0)} {int(started)}"
     _clients(os.getpid())[0].rpush(f"{prefix}:touches", *(f"{job} {how}" for job in jobs))
+
+
+def note_ready(prefix: str) -> None:
+    """Write down that this process's worker takes jobs from now on."""
+    _clients(os.getpid())[0].rpush(f"{prefix}:ready", f"{os.getpgid(0)} {time.time()}")
 
 
 def body(prefix: str, n: int, check: Any = None) -> None:
@@ -125,6 +131,12 @@ def plain_noop(n: int) -> None:
     prefix = f"plain-{os.environ['NEXUS_KEY_PREFIX']}"
     note(prefix, [plain_noop.request.id])
     body(prefix, n)
+
+
+@worker_ready.connect  # type: ignore[untyped-decorator]
+def _on_ready(sender: Any, **_kwargs: Any) -> None:
+    prefix = os.environ["NEXUS_KEY_PREFIX"]
+    note_ready(f"plain-{prefix}" if sender.app is plain else prefix)
 
 
 note_runs()

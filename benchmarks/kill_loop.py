@@ -7,10 +7,11 @@ Ours and plain Celery (acks_late, reject_on_worker_lost, prefetch 1, a visibilit
 on the same Redis, one after the other; then ours derives messages, with its offline model. Last, a poison job that
 kills its worker runs among innocents.
 
-The rhythm: two workers of four slots. Every 0.2 to 7 s (evenly spread) one of them is killed with all its processes,
-any one, also while it starts up, and another is started in its place; but never before some job has been started since
-the kill before, because a machine on which nothing runs has nothing to recover. Just enough is queued to keep the slots
-busy, so that what is measured is recovery and not a queue.
+The rhythm: two workers of four slots. First it is seen how long they take to start, here and now, both at once. From
+then on one of them is killed after 0.1 to 2.5 times as long (evenly spread), with all its processes, any one, also
+while it starts up, and another is started in its place; but never before some job has begun to run since the kill
+before. Faster than workers start nothing can recover, whatever it is. Just enough is queued to keep the slots busy, so
+that what is measured is recovery and not a queue.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from pathlib import Path
 
 from benchmarks import kill_jobs, kill_report
 from benchmarks.kill_fleet import CONCURRENCY, ROOT, WORKERS, Fleet
-from benchmarks.kill_recovery import Touch, recoveries
+from benchmarks.kill_recovery import Life, Touch, recoveries
 from benchmarks.kill_report import Result
 from benchmarks.machine import calibration
 from nexus_tasks import Message, Nexus, embedded
 from nexus_tasks.embedded.urls import celery_url
 from nexus_tasks.idempotency.binding import binding
-from tests.deployment import Deployment, deployment, make_template
+from tests.deployment import Deployment, deployment, eventually, make_template
 
 SLOTS = WORKERS * CONCURRENCY
-PAUSE = 0.2, 7.0  # seconds between two kills
+PAUSE = 0.1, 2.5  # between two kills, in times of what workers take to start
 SESSION = 20  # messages of a session that is derived
 AT_MOST_SECONDS = 600
 _DEAD = "SELECT count(*) FROM dead_letters WHERE kind = ANY(:kinds)"
@@ -68,6 +69,15 @@ class System:
             found.setdefault(job, []).append(Touch(float(at), int(group), started == "1"))
         return found
 
+    def lives(self) -> tuple[list[Life], list[float]]:
+        """From when to when each worker took jobs, and the seconds that each took to start."""
+        ends = {group: at for at, group in self.fleet.kills}
+        ready = [line.split() for line in self.here.redis().lrange(f"{self.prefix}:ready", 0, -1)]
+        return (
+            [Life(float(at), ends.get(int(group), float("inf"))) for group, at in ready],
+            [float(at) - self.fleet.started[int(group)] for group, at in ready],
+        )
+
     def in_the_air(self) -> list[str]:
         """Jobs whose message is in no queue and that nobody has begun, each message once: called right after a kill."""
         if not self.ours:
@@ -84,8 +94,10 @@ def torment(system: System, kills: int, dice: random.Random) -> Result:
     client, fleet, start, jobs = system.here.redis(), system.fleet, time.time(), 0
     lost: list[tuple[str, float]] = []
     fleet.start()
+    eventually(lambda: client.llen(f"{system.prefix}:ready") == WORKERS, within=120, why="the workers do not start")
+    boot = max(system.lives()[1])
     while len(fleet.kills) < kills and time.time() - start < AT_MOST_SECONDS:
-        touched, until = client.llen(f"{system.prefix}:touches"), time.time() + dice.uniform(*PAUSE)
+        touched, until = client.llen(f"{system.prefix}:touches"), time.time() + boot * dice.uniform(*PAUSE)
         while time.time() < until or client.llen(f"{system.prefix}:touches") == touched:
             if client.llen(system.queue) < SLOTS:
                 jobs += system.enqueue(jobs)
@@ -100,7 +112,7 @@ def torment(system: System, kills: int, dice: random.Random) -> Result:
         fleet.replace_dead()
         time.sleep(0.2)
     fleet.stop()
-    touches = system.touches()
+    touches, (lives, starts) = system.touches(), system.lives()
     dead = system.here.sql(_DEAD, kinds=list(kill_jobs.WATCHED))[0][0] if system.ours else 0
     return Result(
         name=system.name,
@@ -110,8 +122,8 @@ def torment(system: System, kills: int, dice: random.Random) -> Result:
         effects_twice=system.effects_twice(),
         touches=touches,
         kills=fleet.kills,
-        recoveries=recoveries(touches, fleet.kills, _really(lost, touches)),
-        started=fleet.started,
+        recoveries=recoveries(touches, fleet.kills, _really(lost, touches), lives),
+        starts=starts,
         seconds=time.time() - start,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.kill_recovery import Kill, Recovery, Touch
@@ -26,7 +26,7 @@ class Result:
     touches: Mapping[str, Sequence[Touch]]
     kills: Sequence[Kill]
     recoveries: Sequence[Recovery]
-    started: Mapping[int, float]  # workers, by process group
+    starts: Sequence[float]  # how long workers took to start
     seconds: float
 
     @property
@@ -42,21 +42,25 @@ def show(result: Result) -> None:
     print(f"\n{result.name}\n")
     print(table(headings, [[*row, result.run_twice, result.effects_twice, f"{result.seconds:.0f}"]]))
     print()
-    print(table(["a kill →", "jobs", "run again, p50", "p95", "max", "hit again before"], list(_rows(result))))
+    print(table(["a kill …", "jobs", "run again, p50", "p95", "max", "hit again first"], list(_rows(result))))
+    print("\nto start, workers took {} (p50), {} (p95), {} (max)".format(*_figures(sorted(result.starts))))
     late = sorted((one for one in result.recoveries if one.seconds > LONGEST), key=lambda one: -one.seconds)
-    print(f"\nfrom a worker's start to its first job: {_spread(_first_jobs(result))}; later than 20 s: {len(late)}")
-    for one in late[:SHOWN]:
+    print(f"later than {LONGEST:.0f} s: {len(late)}, {sum(not one.deserted for one in late)} of them with a worker up")
+    for one in sorted(late, key=lambda one: one.deserted)[:SHOWN]:
         print(_story(one, result))
     print(flush=True)
 
 
-def _rows(result: Result) -> list[list[object]]:
-    rows = []
-    for title, how in (("cut the run off", "cut off"), ("lost the message", "message"), ("either", "")):
-        found = [one for one in result.recoveries if one.hits[-1].how.startswith(how)]
+def _rows(result: Result) -> Iterator[list[object]]:
+    def row(title: str, found: Sequence[Recovery]) -> list[object]:
         seconds = sorted(one.seconds for one in found)
-        rows.append([title, len(found), *_figures(seconds), sum(len(one.hits) > 1 for one in found)])
-    return rows
+        return [title, len(found), *_figures(seconds), sum(len(one.hits) > 1 for one in found)]
+
+    whole = result.recoveries
+    yield row("cut the run off", [one for one in whole if one.hits[-1].how == "cut off"])
+    yield row("lost the message", [one for one in whole if one.hits[-1].how == "message"])
+    yield row("either", whole)
+    yield row("either, a worker always up", [one for one in whole if not one.deserted])
 
 
 def _figures(seconds: Sequence[float]) -> list[str]:
@@ -64,18 +68,6 @@ def _figures(seconds: Sequence[float]) -> list[str]:
         return ["", "", ""]
     p95 = seconds[int(len(seconds) * 0.95)]
     return [f"{statistics.median(seconds):.1f} s", f"{p95:.1f} s", f"{seconds[-1]:.1f} s"]
-
-
-def _first_jobs(result: Result) -> list[float]:
-    first: dict[int, float] = {}
-    for what in result.touches.values():
-        for touch in what:
-            first[touch.group] = min(touch.at, first.get(touch.group, touch.at))
-    return sorted(at - result.started[group] for group, at in first.items() if group in result.started)
-
-
-def _spread(seconds: Sequence[float]) -> str:
-    return "p50 {}, p95 {}, max {}".format(*_figures(seconds)) if seconds else "never"
 
 
 def _story(one: Recovery, result: Result) -> str:
@@ -86,4 +78,5 @@ def _story(one: Recovery, result: Result) -> str:
         (touch.at, f"{'runs' if touch.started else 'waits'} in {touch.group}") for touch in result.touches[one.job]
     ]
     told = ", ".join(f"{at - start:.1f} {what}" for at, what in sorted(events))
-    return f"  {one.seconds:.1f} s: job {one.job} from {time.strftime('%H:%M:%S', time.gmtime(start))}: {told}"
+    when = time.strftime("%H:%M:%S", time.gmtime(start))
+    return f"  {one.seconds:.1f} s, {one.deserted:.1f} of them without a worker: job {one.job} from {when}: {told}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.kill_recovery import Kill, Recovery, Touch, recoveries
+from benchmarks.kill_recovery import Kill, Life, Recovery, Touch, recoveries
 
 A, B, C = 1, 2, 3  # workers
 
@@ -16,7 +16,7 @@ def waits(at: float, group: int) -> Touch:
 
 
 def found(touches: list[Touch], kills: list[Kill], lost: list[float] | None = None) -> list[tuple[float, list[str]]]:
-    one = recoveries({"job": touches}, kills, [("job", at) for at in lost or []])
+    one = recoveries({"job": touches}, kills, [("job", at) for at in lost or []], [])
     assert all(isinstance(each, Recovery) and each.job == "job" for each in one)
     return [(each.seconds, [hit.how for hit in each.hits]) for each in one]
 
@@ -47,3 +47,13 @@ def test_a_message_that_was_lost_needs_no_earlier_run() -> None:
 def test_each_of_several_recoveries_counts() -> None:
     kills = [Kill(1, A), Kill(14, B)]
     assert found([runs(0, A), runs(12, B), runs(27, C)], kills) == [(11, ["cut off"]), (13, ["cut off"])]
+
+
+def test_seconds_without_any_worker_are_told() -> None:
+    def deserted(*lives: tuple[float, float]) -> float:
+        [one] = recoveries({"job": [runs(0, A), runs(20, C)]}, [Kill(1, A)], [], [Life(*life) for life in lives])
+        return one.deserted
+
+    assert deserted((-5, 1), (-2, 30)) == 0
+    assert deserted((-5, 1), (4, 8), (6, 9), (7, 8), (15, 30), (40, 50)) == 3 + 6
+    assert deserted((-5, 1)) == 19
