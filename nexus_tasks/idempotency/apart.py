@@ -127,13 +127,14 @@ def _start(modules: list[str]) -> _Nursery:
 class ApartStep(bootsteps.Step):  # type: ignore[misc]
     """Forks the nursery from a worker that has loaded everything, and has no thread or connection yet: that is cheap.
 
-    Only with threads: other pools are processes already, or change what a child would inherit. For those, and after
-    the death of the first one, it is started when it is needed.
+    Only for a pool of threads: others are processes already, or change what a child would inherit. And only while there
+    is no other thread, whose locks a child would inherit locked. Else, and after the death of the first one, it is
+    started when it is needed.
     """
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
-        if issubclass(parent.pool_cls, ThreadPool):
+        if issubclass(parent.pool_cls, ThreadPool) and threading.active_count() == 1:
             _fork()
 
 
