@@ -95,12 +95,15 @@ class Reflection(_Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """A fact as the model sees it. ``said_again``: when it was last said, if that was after it had become so."""
+    """A fact as the model sees it. ``said_again``: when it was last said, if more than once; ``last_message``: in which
+    message, which tells what was said later at one moment.
+    """
 
     id: int
     content: str
     valid_from: datetime
     said_again: datetime | None = None
+    last_message: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import func, null, or_, select, text, update
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import aliased
 
 from nexus_tasks.storage.engine import Transaction
@@ -43,16 +44,24 @@ def by_id(tx: Transaction, ids: Sequence[int]) -> dict[int, Memory]:
     return {memory.id: memory for memory in tx.scalars(select(Memory).where(Memory.id.in_(ids)))} if ids else {}
 
 
-def said_again(tx: Transaction, ids: Sequence[int]) -> dict[int, datetime]:
-    """When facts were last said, of those that were said after they had become so."""
+class Said(NamedTuple):
+    """When a fact was last said, in which message, and in how many it was said at all."""
+
+    when: datetime
+    message_id: int
+    times: int
+
+
+def last_said(tx: Transaction, ids: Sequence[int]) -> dict[int, Said]:
+    """When facts were last said; of messages of one moment, the one that was stored last counts."""
+    newest_first = aggregate_order_by(_SOURCE.id, _SOURCE.occurred_at.desc(), _SOURCE.id.desc())
     query = (
-        select(Evidence.memory_id, func.max(_SOURCE.occurred_at))
+        select(Evidence.memory_id, func.max(_SOURCE.occurred_at), func.array_agg(newest_first)[1], func.count())
         .join(_SOURCE, _SOURCE.id == Evidence.source_id)
-        .join(Memory, Memory.id == Evidence.memory_id)
-        .where(Evidence.memory_id.in_(ids), Evidence.role == "derived_from", _SOURCE.occurred_at > Memory.valid_from)
+        .where(Evidence.memory_id.in_(ids), Evidence.role == "derived_from")
         .group_by(Evidence.memory_id)
     )
-    return dict(tx.execute(query).all()) if ids else {}
+    return {memory_id: Said(*said) for memory_id, *said in tx.execute(query)} if ids else {}
 
 
 def related(tx: Transaction, first: int, second: int) -> bool:

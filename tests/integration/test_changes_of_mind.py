@@ -13,7 +13,7 @@ from nexus_tasks.cognition.reflect.choose import choose, note
 from nexus_tasks.storage import perspectives
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
-from tests.integration.inline import NAMESPACE, dump, errand, facts
+from tests.integration.inline import NAMESPACE, dump, errand, facts, say, work
 from tests.integration.reflecting import day, know, read, run
 from tests.standin import StandIn
 
@@ -44,6 +44,15 @@ def test_what_was_said_last_holds_though_the_same_was_said_before(offline: Deplo
     assert Nexus().memories(NAMESPACE, levels=["contradiction"], as_of=day(1)) == []
     Nexus().undo(NAMESPACE, change["reflection"])
     assert dump(offline, *PASSING) == before
+
+
+def test_of_one_moment_the_last_message_tells(offline: Deployment) -> None:
+    say(TUESDAY, THURSDAY, TUESDAY)  # without times: all of them were said as they were stored
+    work("derive_memory")
+    tuesday, thursday = (fact["id"] for fact in facts())
+    run()
+    assert held() == {TUESDAY}
+    assert read(offline, thursday)["superseded_by"] == tuesday
 
 
 def test_a_mind_that_changes_after_every_reflection_is_followed(offline: Deployment) -> None:

@@ -99,6 +99,7 @@ def test_contradictions(left: str, right: str) -> None:
         ("I turned 35.", "I'm 5 minutes late."),
         ("I changed the tyres from summer to winter.", "I love summer."),
         ("My favourite book is Dune.", "My favourite film is Arrival."),
+        ("I live in Orléans.", "And I live in Orle\u0301ans."),  # the accent as a letter of its own
     ],
 )
 def test_no_contradictions(left: str, right: str) -> None:

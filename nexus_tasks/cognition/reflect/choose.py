@@ -31,6 +31,7 @@ class Slice:
     facts: int
     through: int
     material: ReflectMaterial | None
+    said: Mapping[int, reflections.Said]
 
 
 def choose(mind: Mind, perspective: PerspectiveRow) -> Slice | None:
@@ -41,13 +42,17 @@ def choose(mind: Mind, perspective: PerspectiveRow) -> Slice | None:
     with mind.database.transaction() as tx:
         asked = questions.find(tx, perspective.namespace_id, PURPOSE, perspective.id)
         if asked and asked["after"] == perspective.reflected_through:
-            again = {int(i): datetime.fromisoformat(when) for i, when in asked.get("said_again", {}).items()}
-            material = _material(tx, perspective, asked["clusters"], again)
-            return Slice(facts=asked["facts"], through=asked["through"], material=material)
+            said = {
+                int(i): reflections.Said(datetime.fromisoformat(when), *more)
+                for i, (when, *more) in asked.get("said", {}).items()
+            }
+            material = _material(tx, perspective, asked["clusters"], said)
+            return Slice(facts=asked["facts"], through=asked["through"], material=material, said=said)
         new = reflections.unreflected_facts(tx, perspective, FACTS_PER_RUN)
     if not new:
         return None
-    return Slice(facts=len(new), through=new[-1].id, material=candidates(mind, perspective, new))
+    material, said = candidates(mind, perspective, new)
+    return Slice(facts=len(new), through=new[-1].id, material=material, said=said)
 
 
 def note(mind: Mind, errand: Errand, perspective: PerspectiveRow, chosen: Slice) -> None:
@@ -59,7 +64,7 @@ def note(mind: Mind, errand: Errand, perspective: PerspectiveRow, chosen: Slice)
         "through": chosen.through,
         "facts": chosen.facts,
         "clusters": [[new, list(olds)] for new, olds in chosen.material.clusters],
-        "said_again": {fact.id: fact.said_again.isoformat() for fact in chosen.material.facts if fact.said_again},
+        "said": {i: (said.when.isoformat(), said.message_id, said.times) for i, said in chosen.said.items()},
     }
     with mind.database.transaction() as tx:
         errand.still_mine()
@@ -82,10 +87,12 @@ class _Embedded:
         return np.stack([self.vectors[text] for text in texts])
 
 
-def candidates(mind: Mind, perspective: PerspectiveRow, new: Sequence[Memory]) -> ReflectMaterial | None:
+def candidates(
+    mind: Mind, perspective: PerspectiveRow, new: Sequence[Memory]
+) -> tuple[ReflectMaterial | None, dict[int, reflections.Said]]:
     """Each new fact with the eight nearest others by words and vectors: work grows with the new facts, not with pairs.
 
-    ``None`` when no fact has any near it.
+    ``None`` when no fact has any near it. And when each of them was last said.
     """
     standing = {memory.id: memory.content for memory in new if memory.valid_to is None}
     texts = list(dict.fromkeys(standing.values()))
@@ -93,12 +100,12 @@ def candidates(mind: Mind, perspective: PerspectiveRow, new: Sequence[Memory]) -
     with mind.database.transaction() as tx:
         near = nearest_facts(tx, known, perspective, standing, NEAREST)
         clusters = [(new_id, sorted(olds)) for new_id, olds in sorted(near.items())]
-        again = reflections.said_again(tx, sorted({i for new_id, olds in clusters for i in (new_id, *olds)}))
-        return _material(tx, perspective, clusters, again)
+        said = reflections.last_said(tx, sorted({i for new_id, olds in clusters for i in (new_id, *olds)}))
+        return _material(tx, perspective, clusters, said), said
 
 
 def _material(
-    tx: Transaction, perspective: PerspectiveRow, clusters: Clusters, again: Mapping[int, datetime]
+    tx: Transaction, perspective: PerspectiveRow, clusters: Clusters, said: Mapping[int, reflections.Said]
 ) -> ReflectMaterial | None:
     """The facts of clusters as the model is shown them; one that was erased meanwhile is not."""
     named: Iterable[int] = {i for new, olds in clusters if olds for i in (new, *olds)}
@@ -109,7 +116,13 @@ def _material(
         observer=perspective.observer,
         subject=perspective.subject,
         facts=tuple(
-            Fact(id=i, content=one.content, valid_from=valid_from(one), said_again=again.get(i))
+            Fact(
+                id=i,
+                content=one.content,
+                valid_from=valid_from(one),
+                said_again=said[i].when if i in said and said[i].times > 1 else None,
+                last_message=said[i].message_id if i in said else 0,
+            )
             for i, one in sorted(found.items())
         ),
         clusters=tuple(

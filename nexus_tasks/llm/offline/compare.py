@@ -7,6 +7,7 @@ because people seldom negate what has changed: they say what holds now.
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +29,7 @@ class Verdict:
 
 def compare(left: str, right: str) -> Verdict | None:
     """The relation between two facts of one subject, the same both ways round; ``None`` when there is none."""
+    left, right = (unicodedata.normalize("NFC", text) for text in (left, right))
     one, other = read(left), read(right)
     if one.key == other.key:
         return Verdict(kind="duplicate", rationale="the same content words in the same order")

@@ -59,9 +59,9 @@ def _relation(new: Fact, old: Fact) -> Iterator[Relation]:
         )
 
 
-def _age(fact: Fact) -> tuple[datetime, int]:
-    """Sorts facts by when they were last said; two of one moment by when they were stored."""
-    return to_utc(fact.said_again or fact.valid_from), fact.id
+def _age(fact: Fact) -> tuple[datetime, int, int]:
+    """Sorts facts by when they were last said; two of one moment by the messages that say so."""
+    return to_utc(fact.said_again or fact.valid_from), fact.last_message, fact.id
 
 
 def _insights(
