@@ -126,19 +126,6 @@ class Deployment:
         assert process.poll() is None, worker.text()
         return worker
 
-    def run(self, *arguments: str, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run ``nexus ARGUMENTS`` as a user would."""
-        return subprocess.run(
-            [sys.executable, "-m", "nexus_tasks.cli.main", *arguments],
-            env={**self.environment, **environment},
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-
     def close(self) -> None:
         """End what the test started."""
         for worker in self.workers:

@@ -12,6 +12,7 @@ from nexus_tasks import Nexus
 from nexus_tasks.llm.base import Usage
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import ledger
+from tests.commandline import nexus
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, facts, say, time_passes, work
 from tests.standin import StandIn
@@ -64,9 +65,9 @@ def test_what_was_spent_is_said_of_the_namespace_and_of_the_job(claude: Claude) 
         " + 0.4 * cache_read_tokens FROM model_calls"
     )
     assert usd == counted / 1_000_000 > 0
-    status = json.loads(here.run("status", "--namespace", NAMESPACE, "--json").stdout)
+    status = json.loads(nexus("status", "--namespace", NAMESPACE, "--json").stdout)
     assert (status["namespaces"][0]["spend_today_usd"], status["namespaces"][0]["model_calls_today"]) == (float(usd), 1)
-    shown = json.loads(here.run("jobs", "show", job, "--json").stdout)
+    shown = json.loads(nexus("jobs", "show", job, "--json").stdout)
     assert (Decimal(str(shown["cost_usd"])), shown["model_calls"]) == (usd, 1)
 
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import sys
 import threading
 from base64 import b64decode
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from nexus_tasks import Message, Nexus
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.celery import app
-from nexus_tasks.cli.main import main
 from nexus_tasks.tasks import buffered, maintenance, worker_buffer
+from tests import commandline
 from tests.deployment import Deployment, eventually, point_here
 
 NOWHERE = {
@@ -63,10 +60,7 @@ def turns(*texts: str) -> list[Message]:
 
 def run(*arguments: str) -> dict[str, object]:
     """The document that a command prints, run in this process."""
-    out = io.StringIO()
-    with patch.object(sys, "argv", ["nexus", *arguments, "--json"]), redirect_stdout(out), pytest.raises(SystemExit):
-        main()
-    found: dict[str, object] = json.loads(out.getvalue())
+    found: dict[str, object] = json.loads(commandline.nexus(*arguments, "--json").stdout)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -15,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,9 @@ import psutil
 import pytest
 
 from nexus_tasks import __version__, embedded
-from nexus_tasks.cli.main import main
 from nexus_tasks.cli.show import words
 from nexus_tasks.embedded import Endpoints
+from tests import commandline
 from tests.deployment import Deployment, deployment, eventually
 from tests.standin import StandIn, faults
 
@@ -54,15 +53,9 @@ class Ran:
 
 
 def nexus(*arguments: str) -> Ran:
-    """Run a command in this process, which saves the second that a new one takes to import everything."""
-    out, err = io.StringIO(), io.StringIO()
-    with patch.object(sys, "argv", ["nexus", *arguments]), redirect_stdout(out), redirect_stderr(err):
-        try:
-            main()
-        except SystemExit as ended:
-            code = ended.code
-    assert isinstance(code, int)
-    return Ran(code, out.getvalue(), err.getvalue())
+    """Run a command in this process."""
+    ran = commandline.nexus(*arguments)
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
 
 
 def read(*arguments: str) -> Any:

@@ -10,6 +10,7 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.errors import InvalidInput
+from tests.commandline import nexus
 from tests.integration.inline import NAMESPACE, observations, say, work
 from tests.standin import StandIn
 from tests.standin.faults import status
@@ -52,10 +53,11 @@ def test_the_estimate_has_to_do_when_claude_cannot_be_asked(standin: StandIn) ->
     assert "estimated" in block.notes[0]
 
 
-def test_the_command_says_who_counted(full: Any) -> None:
-    told = full.run("context", "--namespace", NAMESPACE, "--query", "tea", "--count", "anthropic", "--json")
+@pytest.mark.usefixtures("full")
+def test_the_command_says_who_counted() -> None:
+    told = nexus("context", "--namespace", NAMESPACE, "--query", "tea", "--count", "anthropic", "--json")
     assert json.loads(told.stdout)["counted_by"] == "anthropic"
-    told = full.run("context", "--namespace", NAMESPACE, "--max-tokens", "100", "--count", "anthropic")
+    told = nexus("context", "--namespace", NAMESPACE, "--max-tokens", "100", "--count", "anthropic")
     assert "counted by Claude" in told.stderr
     with pytest.raises(InvalidInput):
         Nexus().context(NAMESPACE, count="guess")  # type: ignore[arg-type]

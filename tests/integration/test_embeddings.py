@@ -18,6 +18,7 @@ from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.sweep import Sweeper
 from nexus_tasks.tasks import maintenance
 from nexus_tasks.tasks.runtime import runtime
+from tests.commandline import nexus
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, errand, facts, pending, say, time_passes, waiting, work
 
@@ -223,13 +224,14 @@ def test_a_changed_setting_alone_is_noticed_within_the_hour(here: Deployment, mo
     assert Nexus().search(NAMESPACE, "tea").missing_embeddings == 0
 
 
-def test_the_command_tells_what_it_did(here: Deployment) -> None:
+@pytest.mark.usefixtures("here")
+def test_the_command_tells_what_it_did() -> None:
     say(*TALK, observers=[])
-    told = here.run("db", "reembed", "--drop-others", "--json")
+    told = nexus("db", "reembed", "--drop-others", "--json")
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout) == {"model": "hashing-384", "embedded": 3, "refused": 0, "dropped": 0}
-    assert "0 memories embedded by hashing-384." in here.run("db", "reembed").stdout
-    missing = here.run("db", "reembed", "--namespace", "nobody", "--json")
+    assert "0 memories embedded by hashing-384." in nexus("db", "reembed").stdout
+    missing = nexus("db", "reembed", "--namespace", "nobody", "--json")
     assert (missing.returncode, json.loads(missing.stdout)["error"]["type"]) == (1, "NotFound")
 
 

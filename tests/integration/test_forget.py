@@ -16,6 +16,7 @@ from nexus_tasks import Nexus, embedded
 from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.storage.erasure.rewriting import WORDLESS
 from nexus_tasks.storage.models import Base
+from tests import commandline
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, facts, observations, pending, say, time_passes, waiting, work
 from tests.standin import Call, StandIn
@@ -316,17 +317,18 @@ def test_exactly_one_thing_is_erased_at_a_time() -> None:
     assert contents() == {"One."}
 
 
-def test_the_command_prints_the_receipt(here: Deployment) -> None:
+@pytest.mark.usefixtures("here")
+def test_the_command_prints_the_receipt() -> None:
     ids = say(*TALK)
-    told = here.run("forget", "--namespace", NAMESPACE, "--memory", str(ids[0]), "--json")
+    told = commandline.nexus("forget", "--namespace", NAMESPACE, "--memory", str(ids[0]), "--json")
     assert told.returncode == 0, told.stderr
     receipt = json.loads(told.stdout)
     assert receipt["ids"] == [ids[0]]
     assert receipt["deleted"] == {"derivations": 1, "memories": 1}
-    told = here.run("forget", "--namespace", NAMESPACE, "--session", "chat")
+    told = commandline.nexus("forget", "--namespace", NAMESPACE, "--session", "chat")
     assert "2 memories erased" in told.stdout
-    assert here.run("forget", "--namespace", NAMESPACE).returncode == 2
-    assert here.run("forget", "--namespace", NAMESPACE, "--all", "--session", "x").returncode == 2
+    assert commandline.nexus("forget", "--namespace", NAMESPACE).returncode == 2
+    assert commandline.nexus("forget", "--namespace", NAMESPACE, "--all", "--session", "x").returncode == 2
 
 
 # --- on the disk ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.tasks import buffered, ready_context
 from nexus_tasks.transcripts import events, ready
+from tests.commandline import nexus
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, pending, say, work
 from tests.transcripts.generate import Transcript
@@ -61,30 +62,31 @@ def test_the_end_of_a_session_asks_only_when_it_was_extracted_before() -> None:
     assert KIND in {claim.kind for claim in pending()}
 
 
-def test_topics_go_to_markdown_and_back(here: Deployment, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_topics_go_to_markdown_and_back(tmp_path: Path) -> None:
     say(*SAID)
     Nexus().extract(NAMESPACE, "chat")
     work()
     folder, again = tmp_path / "memory", tmp_path / "again"
-    told = here.run("export", "--markdown", str(folder), "--namespace", NAMESPACE, "--json")
+    told = nexus("export", "--markdown", str(folder), "--namespace", NAMESPACE, "--json")
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout)["topics"] == 1
     assert {path.name for path in folder.iterdir()} == {"MEMORY.md", "decisions.md", "facts.md"}
     assert "](decisions.md)" in (folder / "MEMORY.md").read_text()
     assert "thing 1 moves to shelf 1. [m" in (folder / "facts.md").read_text()
     (folder / "notes.txt").write_text("no topic")
-    told = here.run("import", "--markdown", str(folder), "--namespace", "copy", "--json")
+    told = nexus("import", "--markdown", str(folder), "--namespace", "copy", "--json")
     assert json.loads(told.stdout) == {"namespace": "copy", "folder": str(folder), "topics": 1, "changed": 1}
     assert Nexus().import_markdown("copy", folder) == {"topics": 1, "changed": 0}
     Nexus().export_markdown("copy", again)
     assert (again / "decisions.md").read_text() == (folder / "decisions.md").read_text()
     assert (again / "MEMORY.md").read_text() == (folder / "MEMORY.md").read_text()
-    assert "decisions.md  [project]" in here.run("topics", "list", "--namespace", "copy").stdout
-    shown = here.run("topics", "show", "decisions.md", "--namespace", "copy")
+    assert "decisions.md  [project]" in nexus("topics", "list", "--namespace", "copy").stdout
+    shown = nexus("topics", "show", "decisions.md", "--namespace", "copy")
     assert shown.stdout.strip() == Nexus().topic("copy", "decisions.md")["content"]
     (folder / "con.md").write_text("x")
     (folder / "decisions.md").write_text("changed")
     with pytest.raises(InvalidInput, match=r"con\.md"):
         Nexus().import_markdown("copy", folder)
     assert Nexus().topic("copy", "decisions.md")["content"] != "changed"
-    assert here.run("export", "--namespace", NAMESPACE).returncode == 2
+    assert nexus("export", "--namespace", NAMESPACE).returncode == 2

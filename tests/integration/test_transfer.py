@@ -14,6 +14,7 @@ from nexus_tasks import Nexus
 from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer.tables import LEFT_BEHIND, TABLES
+from tests.commandline import nexus
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, say, work
 
@@ -149,11 +150,12 @@ def test_a_namespace_that_remembers_something_is_left_alone(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["memory.jsonl"]
 
 
-def test_the_commands_say_what_they_moved(here: Deployment, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_the_commands_say_what_they_moved(tmp_path: Path) -> None:
     say(*TALK)
     file = str(tmp_path / "m.jsonl")
-    told = here.run("export", file, "--namespace", NAMESPACE, "--json")
+    told = nexus("export", file, "--namespace", NAMESPACE, "--json")
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout)["rows"]["memories"] == len(TALK)
-    assert f"{len(TALK)} of them memories" in here.run("import", file, "--namespace", "copy").stdout
-    assert here.run("import", file, "--namespace", "copy").returncode == 1
+    assert f"{len(TALK)} of them memories" in nexus("import", file, "--namespace", "copy").stdout
+    assert nexus("import", file, "--namespace", "copy").returncode == 1

@@ -14,6 +14,7 @@ from nexus_tasks.idempotency.run import Run, Wait
 from nexus_tasks.storage import runs
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
+from tests.commandline import nexus
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, say, time_passes, work
 from tests.integration.jobkinds import BODIES, Play, play
@@ -59,7 +60,7 @@ def test_what_the_model_says_is_the_reason(
 
 
 def test_a_pause_is_shown_and_lifted_by_resume(claude: Claude, standin: StandIn) -> None:
-    here = claude()
+    claude()
     standin.always(faults.unauthorized())
     say("I moved to Lisbon in March.")
     work("derive_memory")
@@ -67,7 +68,7 @@ def test_a_pause_is_shown_and_lifted_by_resume(claude: Claude, standin: StandIn)
     assert paused["kind"] == "derive_memory"
     assert "credentials" in paused["reason"]
     assert paused["since"]
-    ran = here.run("jobs", "resume", "derive_memory", "--json")
+    ran = nexus("jobs", "resume", "derive_memory", "--json")
     assert json.loads(ran.stdout) == {"resumed": ["derive_memory"]}, ran.stderr
     assert Nexus().status()["paused"] == []
     assert waits("derive_memory") == []
