@@ -11,6 +11,8 @@ PYTHON := $(shell for p in python3.12 python3.11 python3.13 python3; do \
 # Neither a demo nor a test ever spends money or touches a deployment, whatever is exported.
 unexport ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_PROFILE NEXUS_DATABASE_URL NEXUS_REDIS_URL
 unexport NEXUS_BROKER_URL NEXUS_MODEL NEXUS_HOME CELERY_CONFIG_MODULE CELERY_BROKER_URL CELERY_RESULT_BACKEND
+# The tests start a hundred processes: each of them would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Most tests wait for processes, so more of them than there are cores run side by side; each process has its own servers.
 TOGETHER := --numprocesses 3 --dist worksteal
@@ -19,7 +21,7 @@ TOGETHER := --numprocesses 3 --dist worksteal
 # on a machine of two cores there, and one late process must not refuse a day's work. A fault in the code fails every time.
 AGAIN := $(if $(CI),--reruns 2 --reruns-delay 2 -rR)
 
-.PHONY: help demo up down test test-all test-rabbitmq rabbitmq lint format constraints clean
+.PHONY: help demo up down test test-all test-rabbitmq rabbitmq lint style types suite format constraints clean
 
 help:
 	@echo "make demo       start everything, ingest a conversation, show what is remembered, stop"
@@ -44,17 +46,25 @@ up: $(READY)
 down: $(READY)
 	@$(BIN)/nexus down
 
-lint: $(READY)
+lint: style types
+
+style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+types: $(READY)
+	$(BIN)/mypy
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint
+# The types are checked while the first tests wait for their servers: one core is enough for either.
+test: style
+	@$(MAKE) --no-print-directory --jobs 2 types suite
+
+suite: $(READY)
 	$(BIN)/python -m pytest -m "not long" $(TOGETHER) $(AGAIN)
 
 test-all: $(READY)

@@ -12,12 +12,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import kombu.pools
 import redis
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
 
 from nexus_tasks import config
 from nexus_tasks.celery import app
@@ -148,10 +149,14 @@ def make_template(servers: Endpoints) -> None:
 
 def administer(servers: Endpoints, statement: str) -> None:
     """Run a statement outside any transaction, on the run's first database."""
-    engine = create_engine(servers.database_url, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
+    with _administration(servers.database_url).connect() as connection:
         connection.execute(text(statement))
-    engine.dispose()
+
+
+@lru_cache
+def _administration(url: str) -> Engine:
+    """One connection for the whole run: every test makes and drops a database."""
+    return create_engine(url, isolation_level="AUTOCOMMIT", pool_size=1, pool_pre_ping=True)
 
 
 @contextmanager

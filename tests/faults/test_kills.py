@@ -84,7 +84,7 @@ def test_killed_workers_leave_the_same_memory(
 ) -> None:
     expected = undisturbed(here, conversations)
     # The undisturbed run has ended: this process's settings point at no deployment any more.
-    with deployment(here.servers) as struck:
+    with deployment(here.servers, NEXUS_LEASE_SECONDS="3") as struck:
         nexus = Nexus()
         assert len(ingest(nexus, conversations)) == conversations
         for _ in range(kills):

@@ -400,6 +400,7 @@ def test_a_worker_comes_through_a_bad_minute(claude: Claude, standin: StandIn) -
     assert len(here.sql("SELECT 1 FROM model_calls")) == len(returned)
 
 
+@pytest.mark.long  # without a worker: the tests of pauses above, and in test_waits.py
 def test_a_worker_pauses_a_kind_and_goes_on_when_it_is_resumed(claude: Claude, standin: StandIn) -> None:
     here = claude(NEXUS_DERIVE_MAX_WAIT="0")
     standin.always(faults.unauthorized())

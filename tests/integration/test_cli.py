@@ -543,17 +543,18 @@ def test_doctor_on_the_embedded_stack(home: Path) -> None:
     assert all(set(check) <= {"name", "ok", "found", "remedy"} for check in document["checks"])
 
 
-def test_demo_costs_nothing_whatever_is_exported_and_repeats(home: Path) -> None:
-    hostile = {
-        "NEXUS_MODEL": "anthropic",
-        "ANTHROPIC_API_KEY": "sk-ant-never-used",
-        "NEXUS_ANTHROPIC_BASE_URL": "http://127.0.0.1:1",
-        "NEXUS_DATABASE_URL": "postgresql://production.invalid/db",
-        "CELERY_BROKER_URL": "redis://production.invalid/0",
-        "NEXUS_LEASE_SECONDS": "nonsense",
-    }
-    env = embedded_env(home, **hostile)
-    first = process("demo", env=env)
+HOSTILE = {
+    "NEXUS_MODEL": "anthropic",
+    "ANTHROPIC_API_KEY": "sk-ant-never-used",
+    "NEXUS_ANTHROPIC_BASE_URL": "http://127.0.0.1:1",
+    "NEXUS_DATABASE_URL": "postgresql://production.invalid/db",
+    "CELERY_BROKER_URL": "redis://production.invalid/0",
+    "NEXUS_LEASE_SECONDS": "nonsense",
+}
+
+
+def test_demo_costs_nothing_whatever_is_exported(home: Path) -> None:
+    first = process("demo", env=embedded_env(home, **HOSTILE))
     assert first.returncode == 0, first.stderr
     for said in (
         *("offline", "70 stored", "67 facts", "said by maya on", "Deploys happen on Tuesdays.", "earlier", "now"),
@@ -563,7 +564,13 @@ def test_demo_costs_nothing_whatever_is_exported_and_repeats(home: Path) -> None
     assert max(map(len, first.stdout.splitlines())) <= 80
     assert not processes(home)
     assert embedded.running(home / "demo") is None
-    again = process("demo", env=env)
+
+
+@pytest.mark.long  # ingesting again, without a demo: `test_ingesting_again_stores_and_queues_nothing`
+def test_demo_repeats(home: Path) -> None:
+    first = process("demo", env=embedded_env(home))
+    assert first.returncode == 0, first.stderr
+    again = process("demo", env=embedded_env(home))
     assert "0 stored, 70 were known" in again.stdout
     assert "Deploys now happen on Thursdays." in again.stdout
 

@@ -35,6 +35,7 @@ def perspective_locked(here: Deployment) -> Iterator[None]:
     engine.dispose()
 
 
+@pytest.mark.long  # that a rerun uses what was answered, kind by kind and without processes: the next test
 def test_an_answer_that_came_before_the_worker_was_killed_is_used_by_the_rerun(
     claude: Claude, standin: StandIn
 ) -> None:

@@ -231,7 +231,8 @@ def test_own_servers_are_neither_started_nor_stopped(home: Path) -> None:
     assert embedded.running(home) == servers
 
 
-@pytest.mark.parametrize("ending", ["Ctrl-C", "kill -9"])
+# Ctrl-C is what `test_ctrl_c_during_a_wait_is_130_and_leaves_no_worker` presses.
+@pytest.mark.parametrize("ending", [pytest.param("Ctrl-C", marks=pytest.mark.long), "kill -9"])
 def test_temporary_worker(home: Path, ending: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", TEMPORARY],
