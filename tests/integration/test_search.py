@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 from sqlalchemy.exc import DataError
+from typer.testing import CliRunner
 
 from nexus_tasks import Nexus
+from nexus_tasks.cli.main import app
 from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
@@ -63,6 +67,66 @@ def test_each_filter_narrows_and_all_of_them_together(claude: Any, standin: Stan
     [one] = Nexus().search(NAMESPACE, "tea", observer="coach", subject="bob", session_key="bob's", levels=["explicit"])
     assert (one.observer, one.subject, one.session_key) == ("coach", "bob", "bob's")
     assert found("tea", session_key="nowhere") == found("tea", observer="x", levels=["explicit"]) == []
+
+
+# Of each fact: its category, the day it was said, and the day on which it was superseded.
+TEAS = (("preference", 0, 2), ("event", 1, None), ("preference", 2, None), ("plan", 3, None))
+CATEGORIES = (None, ["preference"], ["event", "plan"])
+SINCE, UNTIL, AS_OF = (None, START, START + DAY), (None, START + 2 * DAY, START + 3 * DAY), (None, START + 1.5 * DAY)
+HELD = """
+SELECT m.content FROM memories m LEFT JOIN perspectives p ON p.id = m.perspective_id
+WHERE (CAST(:categories AS text[]) IS NULL OR m.category = ANY(:categories))
+  AND (CAST(:since AS timestamptz) IS NULL OR m.occurred_at >= :since)
+  AND (CAST(:until AS timestamptz) IS NULL OR m.occurred_at < :until)
+  AND (CAST(:observer AS text) IS NULL OR p.id IS NULL OR p.observer = :observer)
+  AND CASE WHEN CAST(:as_of AS timestamptz) IS NULL THEN m.valid_to IS NULL
+      ELSE m.occurred_at <= :as_of AND (m.valid_to IS NULL OR m.valid_to > :as_of) END
+"""
+
+
+@pytest.fixture
+def teas(claude: Any, standin: StandIn) -> Deployment:
+    """What was said of tea on four days, and what two observers hold of it; the first of it they hold no more."""
+    here: Deployment = claude(NEXUS_REFLECT_MIN_NEW="1000")
+    Nexus().create_namespace(NAMESPACE, observers=["assistant", "coach"])
+    standin.answer(
+        "derive",
+        lambda call: observations(
+            *(
+                {"content": f"{call.parts[-1].split()[3]} tea {n}", "category": category, "sources": [n + 1]}
+                for n, (category, _, _) in enumerate(TEAS)
+            )
+        ),
+    )
+    talk(*(f"My tea of day {day}." for _, day, _ in TEAS))
+    work("derive_memory")
+    for n, (_, _, ended) in enumerate(TEAS):
+        if ended is not None:
+            when = START + ended * DAY
+            here.sql("UPDATE memories SET valid_to = :when WHERE content LIKE '%tea ' || :n", when=when, n=str(n))
+    return here
+
+
+def test_categories_and_times_narrow_alone_and_with_all_the_others(teas: Deployment) -> None:
+    sizes = set()
+    for categories, since, until, as_of, observer in itertools.product(
+        CATEGORIES, SINCE, UNTIL, AS_OF, (None, "coach")
+    ):
+        wanted = {"categories": categories, "since": since, "until": until, "as_of": as_of, "observer": observer}
+        held = {content for (content,) in teas.sql(HELD, **wanted)}
+        assert set(found("tea", limit=50, **wanted)) == held, wanted
+        sizes.add(len(held))
+    assert len(sizes) > 5, "the filters leave different things"
+
+
+@pytest.mark.usefixtures("teas")
+def test_the_command_narrows_as_search_does() -> None:
+    given = ["--category", "event", "--category", "preference", "--since", "2026-01-01T12:00:00Z"]
+    given += ["--until", "2026-01-03", "--as-of", "2026-01-02T18:00:00Z", "--observer", "coach"]
+    told = CliRunner().invoke(app, ["search", "tea", "--namespace", NAMESPACE, "--json", *given])
+    assert told.exit_code == 0, told.output
+    [hit] = json.loads(told.stdout)["results"]
+    assert (hit["observer"], hit["content"][-1]) == ("coach", "1")
 
 
 @pytest.mark.usefixtures("here")
