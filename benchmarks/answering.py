@@ -127,7 +127,8 @@ def main() -> None:
         ]
         print(table(["category", "questions", "right", "share"], rows))
         [(remembering,)] = here.sql("SELECT coalesce(sum(cost_usd), 0) FROM model_calls")
-        print(f"\nremembering {float(remembering):.4f} USD, asking and judging {purse.spent:.4f} USD")
+        print(f"\nAsked and judged by {purse.model}.")
+        print(f"remembering {float(remembering):.4f} USD, asking and judging {purse.spent:.4f} USD")
         if options.stand_in:
             print("The stand-in answered: the shares say nothing about memory.")
 
