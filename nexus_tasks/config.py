@@ -64,7 +64,8 @@ task_default_exchange = "nexus"
 task_default_routing_key = "maintenance"
 task_create_missing_queues = False  # a misspelt queue is an error in the producer, not a message nobody reads
 
-# --- workers: the work is network I/O, so threads; prefork works too (`--pool prefork`) -------------------------------
+# --- workers: the work is network I/O, so threads. For prefork say `--pool processes`: `--pool prefork` is what Celery
+# takes for not given, and gives way to this setting. -----------------------------------------------------------------
 worker_pool = "threads"
 worker_concurrency = 16
 worker_hijack_root_logger = True

@@ -240,10 +240,10 @@ class Claims:
 
     # --- pauses -------------------------------------------------------------------------------------------------------
     def pause(self, kind: str, reason: str) -> None:
-        """Let no job of ``kind`` begin until :meth:`resume`."""
-        since = int(self.now())
+        """Let no job of ``kind`` begin until :meth:`resume`; runs that meet the same cause later change only why."""
+        key, since = f"{self.prefix}:paused:{kind}", int(self.now())
         with answering():
-            self.redis.hset(f"{self.prefix}:paused:{kind}", mapping={"reason": reason, "since": since})
+            self.redis.pipeline().hsetnx(key, "since", since).hset(key, "reason", reason).execute()
 
     def resume(self, kind: str) -> list[Wakeup]:
         """Lift the pause of ``kind``; returns the first thousand claims to wake, the sweep brings the rest."""

@@ -52,7 +52,9 @@ class DeriveMemory(Arguments):
 def derive_memory(run: Run, arguments: DeriveMemory) -> JobOutcome:
     """Derive facts from a message for one observer."""
     here = runtime()
-    assert arguments.observer is not None
+    if arguments.observer is None:  # a message sent past the task class, which asks for each observer
+        derive_memory.enqueue([derive_memory.request_for(one) for one in arguments.each()])
+        return JobOutcome(status="superseded")
     namespace = here.namespace(arguments.namespace)
     if namespace is None:
         return JobOutcome(status="gone")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
 import pytest
@@ -12,6 +14,7 @@ from nexus_tasks import Nexus
 from nexus_tasks.llm.base import Usage
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import ledger
+from nexus_tasks.tasks.runtime import runtime
 from tests.commandline import nexus
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, facts, say, time_passes, work
@@ -54,6 +57,21 @@ def test_nothing_is_lost_while_a_budget_is_spent_and_work_goes_on_when_the_day_t
         f"ann said: {t}" for t in ("I moved to Lisbon.", *said)
     )
     assert here.sql("SELECT 1 FROM budget_holds UNION ALL SELECT 1 FROM dead_letters") == []
+
+
+def test_parallel_calls_hold_no_more_than_the_budget(here: Deployment) -> None:
+    Nexus().create_namespace(NAMESPACE)
+    [(acme,)] = here.sql("SELECT id FROM namespaces")
+    together = threading.Barrier(6)
+
+    def call(_: int) -> int | None:
+        together.wait(60)
+        with runtime().database.transaction() as tx:
+            return ledger.hold(tx, acme, budget_usd=1.0, cost=Decimal("0.4"), seconds=60)[0]
+
+    with ThreadPoolExecutor(6) as pool:
+        granted = [hold for hold in pool.map(call, range(6)) if hold is not None]
+    assert len(granted) == 2
 
 
 def test_what_was_spent_is_said_of_the_namespace_and_of_the_job(claude: Claude) -> None:

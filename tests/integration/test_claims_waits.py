@@ -65,6 +65,13 @@ def test_nothing_of_a_paused_kind_begins(bench: Bench) -> None:
     assert waiting.wait_reason == "pause"
 
 
+def test_a_pause_is_as_old_as_its_first_cause(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for now, reason in ((1_000.0, "401"), (2_000.0, "403")):
+        monkeypatch.setattr(bench.claims.__class__, "now", lambda _, now=now: now)
+        bench.claims.pause("thing", reason)
+    assert bench.claims.paused() == {"thing": {"reason": "403", "since": "1000"}}
+
+
 def test_resume_wakes_all_of_the_kind_whatever_their_namespace(bench: Bench) -> None:
     bench.claims.pause("thing", "401")
     for namespace in ("acme", "other"):
