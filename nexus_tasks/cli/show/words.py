@@ -26,6 +26,7 @@ _WAITS = {
     "batch": "for an answer of the Batches API",
     "delay": "as it was asked to",
     "dream": "for what it is made of",
+    "version": "for a worker of the newer release that wrote it",
 }
 
 

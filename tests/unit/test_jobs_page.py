@@ -1,0 +1,37 @@
+"""The page on jobs names every kind with its scope and queue, and every reason that something may wait for."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from pathlib import Path
+
+import nexus_tasks.tasks
+from nexus_tasks.celery import app
+from nexus_tasks.cli.show.words import _WAITS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text(encoding="utf-8")
+CODE = Path(nexus_tasks.tasks.__file__).parents[1]
+
+
+def test_every_kind_is_on_the_page() -> None:
+    ours = {
+        (task.kind, ", ".join(field.removesuffix("_id").removesuffix("_key") for field in task.arguments.scope), queue)
+        for task in app.tasks.values()
+        if (queue := getattr(task, "job_queue", "")) and task.__module__.startswith("nexus_tasks.")
+    }
+    assert set(re.findall(r"^\| `(\w+)` \| ([\w, ]+) \| `(\w+)` \|$", PAGE, re.MULTILINE)) == ours
+
+
+def test_every_reason_to_wait_is_on_the_page_and_has_words() -> None:
+    table = PAGE.partition("## Why a job waits")[2].partition("##")[0]
+    named = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    python = "\n".join(file.read_text(encoding="utf-8") for file in CODE.rglob("*.py"))
+    lua = "\n".join(
+        file.read_text(encoding="utf-8") for file in (resources.files("nexus_tasks") / "idempotency" / "lua").iterdir()
+    )
+    given = set(re.findall(r'(?:Wait\(|Decision\(reason=)"(\w+)"', python))
+    given |= {one for pair in re.findall(r"reason, seconds = '(\w+)'|to_waiting\(key, '(\w+)'", lua) for one in pair}
+    assert {"ripeness", "batch", "version", "crash", "budget"} <= given
+    assert given <= named
+    assert named - {"ripeness"} == set(_WAITS)
