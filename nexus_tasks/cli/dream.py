@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from nexus_tasks.cli import workers
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.options import DEFAULT_TIMEOUT, Json, Timeout, Wait
-from nexus_tasks.cli.output import emit, hint
+from nexus_tasks.cli.outcome import tell
+from nexus_tasks.cli.output import emit
 from nexus_tasks.cli.show import words
 
 
@@ -34,18 +34,15 @@ def dream(
         show.plans(plans)
         return
     job = connect().dream(namespace)
-    if not wait:
-        if json:
-            emit({"job_id": job.id, "status": "pending", "reasons": ["manual"], "details": {}})
-        else:
-            print(f"Job {job.id} dreams {'for' if job.created else 'already for'} {namespace}.")
-        workers.say_when_there_is_none()
-        return
-    with workers.for_the_wait():
-        outcome = job.wait(timeout=timeout)
-    if json:
-        emit(outcome)
-    else:
-        digested = words.count(outcome.details.get("sessions", 0), "session")
-        print(f"Dream of {namespace}: {outcome.status}, {digested} digested.")
-        hint(f"See what came of it with `nexus memories list --namespace {namespace} --level derived`.")
+    tell(
+        job,
+        "manual",
+        asked=f"Job {job.id} dreams {'for' if job.created else 'already for'} {namespace}.",
+        ended=lambda outcome: (
+            f"Dream of {namespace}: {outcome.status},"
+            f" {words.count(outcome.details.get('sessions', 0), 'session')} digested."
+        ),
+        see=f"See what came of it with `nexus memories list --namespace {namespace} --level derived`.",
+        timeout=timeout if wait else None,
+        json=json,
+    )

@@ -30,14 +30,14 @@ CARRIERS = {
 }
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
 @pytest.mark.parametrize("kind", TOKENS)
-def test_a_token_is_found_by_its_shape_wherever_it_stands(kind: str, carrier: str) -> None:
+def test_a_token_is_found_by_its_shape_wherever_it_stands(kind: str) -> None:
     secret = TOKENS[kind]
-    found = scrub(CARRIERS[carrier].format(secret))
-    assert secret not in found
-    assert secret[12:] not in found
-    assert "[scrubbed: " in found
+    for name, carrier in CARRIERS.items():
+        found = scrub(carrier.format(secret))
+        assert secret not in found, name
+        assert secret[12:] not in found, name
+        assert "[scrubbed: " in found, name
 
 
 @pytest.mark.parametrize("name", IN_CONTEXT)
