@@ -15,7 +15,7 @@ SENTINEL_PORT = 26_379
 def client(url: str, *, timeout: float) -> Any:  # redis-py's annotations mix its synchronous and asynchronous answers
     """A client of the Redis at ``url``, that connects on first use and waits ``timeout`` seconds for each answer.
 
-    ``sentinel://:password@one:26379/0;sentinel://two:26379`` names Sentinels, as kombu's addresses do: user, password
+    ``sentinel://:<password>@one:26379/0;sentinel://two:26379`` names Sentinels, as kombu's addresses do: user, password
     and database are those of the servers that they watch, and stand in the first. Their master's name is a setting.
 
     Raises:

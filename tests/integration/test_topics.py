@@ -65,7 +65,8 @@ def test_the_end_of_a_session_asks_only_when_it_was_extracted_before() -> None:
 @pytest.mark.usefixtures("here")
 def test_topics_go_to_markdown_and_back(tmp_path: Path) -> None:
     say(*SAID)
-    Nexus().extract(NAMESPACE, "chat")
+    asked = json.loads(nexus("extract", "chat", "--namespace", NAMESPACE, "--json").stdout)
+    assert (asked["status"], asked["reasons"]) == ("pending", ["turn"])
     work()
     folder, again = tmp_path / "memory", tmp_path / "again"
     told = nexus("export", "--markdown", str(folder), "--namespace", NAMESPACE, "--json")
