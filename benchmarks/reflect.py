@@ -14,6 +14,7 @@ import random
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -43,6 +44,7 @@ class Counted:
 
     def __init__(self, model: LanguageModel) -> None:
         self.model, self.name, self.model_for, self.probe = model, model.name, model.model_for, model.probe
+        self.batches = None  # someone waits
         self.pairs = 0
 
     def complete(self, request: Request[AnswerT]) -> Completion[AnswerT]:
@@ -94,9 +96,7 @@ def grow(standin: StandIn, count: int, every: int) -> list[list[object]]:
     with here.database.transaction() as tx:
         known = namespaces.ensure(tx, "reflections")
     model = Counted(here.mind.model)
-    here.__dict__["mind"] = type(here.mind)(
-        database=here.database, model=model, embedder=here.embedder, settings=here.settings
-    )
+    here.__dict__["mind"] = replace(here.mind, model=model)
     texts, rows = said(count), []
     seconds, calls, tokens, pairs = 0.0, 0, 0, 0
     for first in range(0, count, AT_ONCE):

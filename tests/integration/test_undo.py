@@ -31,6 +31,18 @@ def newest(here: Deployment) -> int:
     return int(here.sql("SELECT max(id) FROM reflections")[0][0])
 
 
+def of_reflection(here: Deployment, number: int) -> list[tuple[int, int, str]]:
+    """What a reflection concluded, and the edges that it drew: memory, source, role."""
+    concluded = "SELECT id FROM memories WHERE reflection_id = :number"
+    found = here.sql(
+        f"SELECT memory_id, source_id, role FROM evidence WHERE reflection_id = :number OR memory_id IN ({concluded})"
+        " ORDER BY memory_id, source_id, role",
+        number=number,
+    )
+    assert {role for _, _, role in found} >= {"contradicts", "reinforces"}
+    return found
+
+
 def test_an_undone_reflection_leaves_everything_as_it_was(here: Deployment, standin: StandIn) -> None:
     a, b, c, d, e, f = know(*(f"I like thing {i}." for i in "uvwxyz"))
     before = dump(here, *TRACES)
@@ -112,8 +124,9 @@ def test_what_stays_is_what_the_other_reflections_would_have_made(here: Deployme
     again(here)
     judge(standin, relation("contradicts", c, a, "both"), relation("reinforces", d, c))
     run()
-    validated = read(here, c)["last_validated_at"]
+    validated, concluded = read(here, c)["last_validated_at"], of_reflection(here, newest(here))
     Nexus().undo(NAMESPACE, first)
+    assert of_reflection(here, newest(here)) == concluded
     assert read(here, a)["confidence"] == pytest.approx(0.75)
     assert (read(here, c)["times_reinforced"], read(here, c)["last_validated_at"]) == (1, validated)
     assert (read(here, b)["times_reinforced"], read(here, b)["last_validated_at"]) == (0, None)
