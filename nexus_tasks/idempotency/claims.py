@@ -243,19 +243,22 @@ class Claims:
         """Let no job of ``kind`` begin until :meth:`resume`; runs that meet the same cause later change only why."""
         key, since = f"{self.prefix}:paused:{kind}", int(self.now())
         with answering():
-            self.redis.pipeline().hsetnx(key, "since", since).hset(key, "reason", reason).execute()
+            pipe = self.redis.pipeline()
+            pipe.hsetnx(key, "since", since).hset(key, "reason", reason).sadd(f"{self.prefix}:pauses", kind).execute()
 
     def resume(self, kind: str) -> list[Wakeup]:
         """Lift the pause of ``kind``; returns the first thousand claims to wake, the sweep brings the rest."""
         with answering():
-            self.redis.delete(f"{self.prefix}:paused:{kind}")
+            pipe = self.redis.pipeline()
+            pipe.delete(f"{self.prefix}:paused:{kind}").srem(f"{self.prefix}:pauses", kind).execute()
         return self.hurry("pause", whose=kind)
 
     def paused(self) -> dict[str, dict[str, str]]:
         """The paused kinds, each with ``reason`` and ``since`` (seconds since the epoch)."""
         with answering():
-            keys = list(self.redis.scan_iter(f"{self.prefix}:paused:*", count=1_000))
-            return {key.rpartition(":")[2]: self.redis.hgetall(key) for key in keys}
+            kinds = self.redis.smembers(f"{self.prefix}:pauses")
+            found = {kind: self.redis.hgetall(f"{self.prefix}:paused:{kind}") for kind in sorted(kinds)}
+        return {kind: why for kind, why in found.items() if why}  # one may have been lifted just now
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def get(self, key: str) -> Claim | None:

@@ -69,7 +69,10 @@ def test_a_pause_is_as_old_as_its_first_cause(bench: Bench, monkeypatch: pytest.
     for now, reason in ((1_000.0, "401"), (2_000.0, "403")):
         monkeypatch.setattr(bench.claims.__class__, "now", lambda _, now=now: now)
         bench.claims.pause("thing", reason)
+    monkeypatch.setattr(bench.claims.redis, "scan_iter", None)  # of a million keys one is found without asking for all
     assert bench.claims.paused() == {"thing": {"reason": "403", "since": "1000"}}
+    bench.claims.resume("thing")
+    assert bench.claims.paused() == {}
 
 
 def test_resume_wakes_all_of_the_kind_whatever_their_namespace(bench: Bench) -> None:

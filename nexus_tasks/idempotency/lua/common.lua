@@ -16,6 +16,7 @@
 --   <prefix>:waits:<reason>:<whose>  zset    claims waiting for that reason, by enqueued_at; whose: the namespace, or
 --                                            for `pause` the kind
 --   <prefix>:paused:<kind>           hash    why and since when no job of this kind runs
+--   <prefix>:pauses                  set     kinds that are paused
 --
 -- A canvas delivery is a message with a chord, a link or the like: a request that Celery itself waits for.
 --
