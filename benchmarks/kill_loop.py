@@ -1,17 +1,17 @@
 """Jobs lost, run twice and effective twice while workers are killed with SIGKILL at random; how soon those run again.
 
     python -m benchmarks.kill_loop [--kills 100] [--pool threads|prefork] [--only noop|plain|derive|poison]
-                                   [--seed 1] [--quick] [--log FILE]
+                                   [--seconds 600] [--seed 1] [--quick] [--log FILE]
 
 Ours and plain Celery (acks_late, reject_on_worker_lost, prefetch 1, a visibility timeout of 5 s) run the same job body
 on the same Redis, one after the other; then ours derives messages, with its offline model. Last, a poison job that
 kills its worker runs among innocents.
 
-The rhythm: two workers of four slots. First it is seen how long they take to start, here and now, both at once. From
-then on one of them is killed after 0.1 to 2.5 times as long (evenly spread), with all its processes, any one, also
-while it starts up, and another is started in its place; but never before some job has begun to run since the kill
-before. Faster than workers start nothing can recover, whatever it is. Just enough is queued to keep the slots busy, so
-that what is measured is recovery and not a queue.
+The rhythm: two workers of four slots. Every 0.1 to 2.5 times (evenly spread) as long as workers take to start on this
+machine just now, one of them is killed with all its processes, any one, also while it starts up, and another is started
+in its place; but never before some job has begun to run since the kill before. Faster than workers start nothing can
+recover, whatever it is. Just enough is queued to keep the slots busy, so that what is measured is recovery and not a
+queue.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import random
+import statistics
 import sys
 import tempfile
 import time
@@ -41,7 +42,6 @@ from tests.deployment import Deployment, deployment, eventually, make_template
 SLOTS = WORKERS * CONCURRENCY
 PAUSE = 0.1, 2.5  # between two kills, in times of what workers take to start
 SESSION = 20  # messages of a session that is derived
-AT_MOST_SECONDS = 600
 _DEAD = "SELECT count(*) FROM dead_letters WHERE kind = ANY(:kinds)"
 GIVE_UP_SECONDS = 60  # without progress, what is left is lost
 
@@ -89,14 +89,14 @@ class System:
         return [job for job, _ in new]
 
 
-def torment(system: System, kills: int, dice: random.Random) -> Result:
-    """Keep the slots busy while killing, until there were enough kills; then let the rest drain."""
+def torment(system: System, kills: int, at_most: float, dice: random.Random) -> Result:
+    """Keep the slots busy while killing, until there were enough kills or ``at_most`` seconds; then let all drain."""
     client, fleet, start, jobs = system.here.redis(), system.fleet, time.time(), 0
     lost: list[tuple[str, float]] = []
     fleet.start()
     eventually(lambda: client.llen(f"{system.prefix}:ready") == WORKERS, within=120, why="the workers do not start")
-    boot = max(system.lives()[1])
-    while len(fleet.kills) < kills and time.time() - start < AT_MOST_SECONDS:
+    while len(fleet.kills) < kills and time.time() - start < at_most:
+        boot = statistics.median(system.lives()[1][-4:])
         touched, until = client.llen(f"{system.prefix}:touches"), time.time() + boot * dice.uniform(*PAUSE)
         while time.time() < until or client.llen(f"{system.prefix}:touches") == touched:
             if client.llen(system.queue) < SLOTS:
@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--pool", choices=["threads", "prefork"], default="threads")
     parser.add_argument("--only", choices=["noop", "plain", "derive", "poison"])
     parser.add_argument("--seed", type=int, default=1, help="of the rhythm: pauses and victims")
+    parser.add_argument("--seconds", type=float, default=600, help="of killing, at most, for each system")
     parser.add_argument("--quick", action="store_true", help="three kills of each")
     parser.add_argument("--log", type=Path, help="what the workers say, for a look afterwards")
     options = parser.parse_args()
@@ -157,7 +158,7 @@ def main() -> None:
                     with deployment(servers) as here:
                         here.sql("CREATE TABLE kill_effects (who text, n int, PRIMARY KEY (who, n))")
                         dice = random.Random(options.seed)
-                        result = torment(make(here, options.pool, options.log, dice), kills, dice)
+                        result = torment(make(here, options.pool, options.log, dice), kills, options.seconds, dice)
                         kill_report.show(result)
             if options.only in (None, "poison"):
                 with deployment(servers) as here:
