@@ -1,6 +1,6 @@
 """A worker process against a stand-in model: how fast, with how many calls and tokens, at what CPU and memory.
 
-    python -m benchmarks.drain [--quick] [--pool threads]
+    python -m benchmarks.drain [--quick] [--pool threads] [--runs 3]
 
 The real SDK speaks HTTP to the stand-in, in a process of its own. Sessions are ended at ingest, so no batch waits for
 company; `publish → derived` is from the first publish to the last derivation.
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import calibration, cpu_seconds, peak_mib, table
+from benchmarks.machine import calibration, cpu_seconds, peak_mib, resident_mib, table
 from nexus_tasks import Message, Nexus, embedded
 from nexus_tasks.integrations.importers import read
 from tests.deployment import Deployment, deployment, eventually, make_template
@@ -111,6 +111,19 @@ def drain(here: Deployment, url: str, talk: Talk, concurrency: int, pool: str) -
     return Figures(derived, digested, calls[0], int(calls[1]), int(calls[2]), used, peak_mib(worker.process.pid))
 
 
+def memory(here: Deployment) -> tuple[float, float]:
+    """MiB resident of a worker at concurrency 32 after 1,000 derivations and their digests, and its peak."""
+    worker = here.worker(concurrency=32)
+    nexus = Nexus()
+    nexus.create_namespace("bench", concurrency=32)
+    for session in range(250):
+        said = [Message(author="ann", content=f"I read {m + 3} pages of book {session * 4 + m}.") for m in range(4)]
+        nexus.ingest("bench", f"s{session}", said, end=True)
+    undigested = "SELECT count(*) FROM sessions WHERE digest_end_seq < last_seq"
+    eventually(lambda: here.sql(undigested)[0][0] == 0, within=300)
+    return resident_mib(worker.process.pid), peak_mib(worker.process.pid)
+
+
 def lone_message(here: Deployment, times: int) -> list[float]:
     """Seconds from stored to derived of single messages, one after the other, on an idle stack."""
     here.worker(concurrency=8)
@@ -131,6 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="only concurrency 20 and the stand-in at 200 ms")
     parser.add_argument("--pool", default="threads", choices=["threads", "prefork"])
+    parser.add_argument("--runs", type=int, default=1, help="how often each is measured")
     options = parser.parse_args()
     latencies = (0.2,) if options.quick else (0.0, 0.2)
     concurrencies = (20,) if options.quick else (1, 20, 50)
@@ -142,7 +156,7 @@ def main() -> None:
             rows = []
             for name, talk in (("800 messages, 40 sessions", synthetic()), ("LoCoMo conversation", one_conversation())):
                 for latency in latencies:
-                    for concurrency in concurrencies:
+                    for concurrency in concurrencies * options.runs:
                         with standin(latency) as url, deployment(servers, **_claude(url)) as here:
                             rows.append(
                                 [
@@ -154,12 +168,17 @@ def main() -> None:
                             )
                             print(rows[-1], file=sys.stderr)
             print(table(HEADINGS, rows))
-            with standin(0.0) as url, deployment(servers, NEXUS_DERIVE_MAX_WAIT="0", **_claude(url)) as here:
-                waits = sorted(lone_message(here, 41))
-            print(
-                f"\na lone message on an idle stack, no batching wait, model at 0 ms: p50 "
-                f"{statistics.median(waits) * 1000:.0f} ms, p95 {waits[int(len(waits) * 0.95)] * 1000:.0f} ms"
-            )
+            for _ in range(options.runs):
+                with standin(0.0) as url, deployment(servers, NEXUS_DERIVE_MAX_WAIT="0", **_claude(url)) as here:
+                    waits = sorted(lone_message(here, 41))
+                print(
+                    f"\na lone message on an idle stack, no batching wait, model at 0 ms: p50 "
+                    f"{statistics.median(waits) * 1000:.0f} ms, p95 {waits[int(len(waits) * 0.95)] * 1000:.0f} ms"
+                )
+            for _ in range(options.runs):
+                with standin(0.0) as url, deployment(servers, **_claude(url)) as here:
+                    resident, peak = memory(here)
+                print(f"a worker at concurrency 32 after 1,000 jobs: {resident:.0f} MiB resident, at most {peak:.0f}")
         finally:
             embedded.stop(Path(folder))
 

@@ -49,8 +49,17 @@ def cpu_seconds(pid: int) -> float:
 
 def peak_mib(pid: int) -> float:
     """The most memory a process has had resident, MiB."""
+    return _status_mib(pid, "VmHWM")
+
+
+def resident_mib(pid: int) -> float:
+    """The memory a process has resident now, MiB."""
+    return _status_mib(pid, "VmRSS")
+
+
+def _status_mib(pid: int, field: str) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
+    return int(next(line for line in status.splitlines() if line.startswith(field)).split()[1]) / 1024
 
 
 def table(headings: list[str], rows: list[list[object]]) -> str:
