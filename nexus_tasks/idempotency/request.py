@@ -94,11 +94,14 @@ def canonical(value: Mapping[str, Any]) -> str:
         TypeError: a float, anywhere in it: it has no single spelling.
     """
     kept = {name: item for name, item in value.items() if item is not None}
-    _refuse_floats(kept)
+    for item in kept.values():
+        _refuse_floats(item)
     return unicodedata.normalize("NFC", compact(kept))
 
 
 def _refuse_floats(value: Any) -> None:
+    if isinstance(value, str | int):
+        return
     if isinstance(value, float):
         raise TypeError(f"The scope of a job holds {value!r}; a float cannot be part of a key.")
     for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():

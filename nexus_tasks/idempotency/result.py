@@ -44,6 +44,11 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         self.parts: tuple[JobResult, ...] = ()
         self._asked_at = asked_at  # seconds since the epoch, of the Redis server
 
+    def __del__(self) -> None:
+        # Celery's cancels what waits for an answer; nothing does when it is ignored, which is the rule.
+        if not self.ignored:
+            super().__del__()
+
     def joined(self, others: Sequence[JobResult]) -> JobResult:
         """This result, standing also for ``others`` (one job per observer, say): it ends when all have ended."""
         self.parts = tuple(others)

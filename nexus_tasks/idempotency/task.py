@@ -55,16 +55,12 @@ class JobTask(Task):  # type: ignore[misc]
     abstract = True
     throws = (JobFailed,)  # expected: a dead letter was logged when it was written
     typing = False  # the arguments are checked by their model, with better messages
+    kind: str
     arguments: type[Arguments]
     job_queue: str
     while_running: WhileRunning
     immutable: bool
     gathers: bool
-
-    @property
-    def kind(self) -> str:
-        """The job kind: the task's name without the package."""
-        return str(self.name).rpartition(".")[2]
 
     # --- producers ----------------------------------------------------------------------------------------------------
     def parse(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Arguments:
@@ -186,7 +182,8 @@ class JobTask(Task):  # type: ignore[misc]
             ConfigurationError: no worker could read the kind's queue; nothing was queued.
             QueueUnavailable: Redis does not answer; nothing was queued.
         """
-        self._check_queue()
+        if not binding().templates.get(self.kind):  # whose making has met the queue
+            self._check_queue()
         return enqueue(self.app, requests, **options)
 
     def _check_queue(self) -> None:
@@ -321,6 +318,7 @@ def job(
         task: JobTask = app.task(
             base=JobTask,
             name=TASK_PREFIX + function.__name__,
+            kind=function.__name__,
             arguments=arguments,
             job_queue=queue,
             while_running=while_running,
