@@ -55,6 +55,20 @@ def test_of_one_moment_the_last_message_tells(offline: Deployment) -> None:
     assert read(offline, thursday)["superseded_by"] == tuesday
 
 
+@pytest.mark.usefixtures("offline")
+def test_what_was_decided_by_an_erased_message_is_decided_anew() -> None:
+    know(TUESDAY, THURSDAY, TUESDAY)
+    run()
+    last = Nexus().session(NAMESPACE, "chat")["said"][-1]["id"]
+    Nexus().forget(NAMESPACE, memory_id=last)
+    work("derive_memory")
+    run()
+    assert held() == {THURSDAY}
+    assert held(0) == {TUESDAY}
+    [change] = Nexus().memories(NAMESPACE, levels=["contradiction"])
+    assert change["content"] == f"Earlier: {TUESDAY} Now: {THURSDAY}"
+
+
 def test_a_mind_that_changes_after_every_reflection_is_followed(offline: Deployment) -> None:
     said = [TUESDAY, THURSDAY, TUESDAY, THURSDAY]
     for number, text in enumerate(said):

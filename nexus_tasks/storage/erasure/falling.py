@@ -37,7 +37,8 @@ def fall(tx: Transaction, targets: Mapping[int, Memory], stands: Stands) -> Fall
     """Everything that goes with ``targets``, which are locked.
 
     Digests and conclusions fall with anything they rest on. A fact falls when nothing is left that it was derived
-    from, or when its wording cannot stand on that (``stands``).
+    from, when its wording cannot stand on that (``stands``), or when it took the place of another at the word of a
+    message that goes: what is left of it may have been said before that other one.
     """
     falling = Falling(memories=dict(targets))
     frontier = set(targets)
@@ -49,7 +50,7 @@ def fall(tx: Transaction, targets: Mapping[int, Memory], stands: Stands) -> Fall
             if memory.level == "explicit":
                 left = [source for source in sources[memory.id] if source.id not in falling.memories]
                 lost = [source for source in sources[memory.id] if source.id in falling.memories]
-                if left and stands(memory, lost, left):
+                if left and stands(memory, lost, left) and _keeps_its_place(tx, memory, left):
                     falling.weakened[memory.id] = len(lost), left
                     continue
                 falling.again.update(source.id for source in left if source.level == "raw")
@@ -68,6 +69,13 @@ def _resting_on(tx: Transaction, sources: Collection[int], gone: Collection[int]
     )
     query = select(Memory).where(edge.exists(), Memory.id.not_in(gone)).order_by(Memory.id)
     return list(tx.scalars(query.with_for_update(of=Memory)))
+
+
+def _keeps_its_place(tx: Transaction, fact: Memory, left: Collection[Memory]) -> bool:
+    """Whether all that a fact took the place of ended with a message which is left, or had never held."""
+    others = tx.execute(select(Memory.valid_from, Memory.valid_to).where(Memory.superseded_by == fact.id))
+    said = {source.occurred_at for source in left}
+    return all(ended in said or ended == began for began, ended in others)
 
 
 def _sources(tx: Transaction, memory_ids: Collection[int]) -> dict[int, list[Memory]]:
