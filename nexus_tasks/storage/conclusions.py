@@ -105,6 +105,35 @@ _SUPERSEDED = text(
     ON CONFLICT (reflection_id, memory_id) DO UPDATE SET superseded = true
     """
 )
+# What rests on an ended fact: a retelling ends with the first of its two facts, a contradiction with the last of them,
+# an insight when fewer than three are left that show it.
+_RETIRE = text(
+    """
+    WITH rests AS (
+        SELECT c.id, c.valid_from, e.role,
+               count(*) FILTER (WHERE source.valid_to IS NULL) AS holding, count(*) AS sources
+        FROM evidence AS mine
+        JOIN memories AS c ON c.id = mine.memory_id AND c.valid_to IS NULL AND c.level IN ('derived', 'contradiction')
+        JOIN evidence AS e ON e.memory_id = c.id AND e.role = mine.role
+        JOIN memories AS source ON source.id = e.source_id
+        WHERE mine.source_id = :old AND mine.role IN ('reinforces', 'contradicts', 'insight_support')
+        GROUP BY c.id, c.valid_from, e.role
+    ),
+    ended AS (
+        UPDATE memories AS m SET valid_to = greatest(:at, rests.valid_from), superseded_by = :new
+        FROM rests
+        WHERE m.id = rests.id AND CASE rests.role
+            WHEN 'contradicts' THEN holding = 0
+            WHEN 'insight_support' THEN holding < 3
+            ELSE holding < sources
+        END
+        RETURNING m.id, m.namespace_id
+    )
+    INSERT INTO reflection_changes (reflection_id, memory_id, namespace_id, superseded)
+    SELECT :reflection, id, namespace_id, true FROM ended
+    ON CONFLICT (reflection_id, memory_id) DO UPDATE SET superseded = true
+    """
+)
 _SAID_AFTER = text(
     """
     SELECT min(source.occurred_at) FROM evidence AS e JOIN memories AS source ON source.id = e.source_id
@@ -136,12 +165,13 @@ def taken_over(tx: Transaction, old: Memory, new: Memory) -> datetime:
 
 
 def supersede(tx: Transaction, reflection_id: int, old: Memory, new: Memory, when: datetime) -> None:
-    """Let ``new`` take the place of ``old`` from ``when`` on: see :func:`taken_over`."""
+    """Let ``new`` take the place of ``old``, and of what rests on it, from ``when`` on (see :func:`taken_over`)."""
     tx.execute(
         update(Memory).where(Memory.id == old.id, Memory.valid_to.is_(None)).values(valid_to=when, superseded_by=new.id)
     )
     tx.execute(_SUPERSEDED, {"reflection": reflection_id, "id": old.id, "namespace": old.namespace_id})
     facts.link(tx, new.namespace_id, new.id, [old.id], "supersedes", reflection_id=reflection_id)
+    tx.execute(_RETIRE, {"reflection": reflection_id, "old": old.id, "new": new.id, "at": when})
 
 
 def judged(relations: Sequence[tuple[int, int]], insights: Sequence[Sequence[int]]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from nexus_tasks.storage import perspectives
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, errand, facts, say, work
-from tests.integration.reflecting import day, know, read, run
+from tests.integration.reflecting import day, insight, judge, know, read, relation, run
 from tests.standin import StandIn
 
 PASSING = ("job_runs", "model_calls", "perspectives", "reflections", "reflection_changes")
@@ -53,6 +53,41 @@ def test_of_one_moment_the_last_message_tells(offline: Deployment) -> None:
     run()
     assert held() == {TUESDAY}
     assert read(offline, thursday)["superseded_by"] == tuesday
+
+
+def test_what_was_concluded_ends_with_the_facts_it_rests_on(
+    claude: Callable[..., Deployment], standin: StandIn
+) -> None:
+    here = claude(NEXUS_REFLECT_MIN_NEW="1000")
+    one, two, three = know("I swim on Mondays.", "I swim early on Mondays.", "I swim with Bob on Mondays.")
+    judge(standin, relation("reinforces", two, one), insights=[insight([one, two, three])])
+    run()
+    concluded = dump(here, *PASSING, "embeddings", "postings", "search_totals")
+
+    def stand() -> set[str]:
+        return {m["content"] for m in Nexus().memories(NAMESPACE, levels=["derived", "contradiction"])}
+
+    retold, shown = "ann said: I swim early on Mondays.", "Ann is like that."
+    assert stand() == {retold, shown}
+    [*_, never] = know("I never swim.", first_day=9)
+    judge(standin, relation("contradicts", never, one, "new"))
+    run()
+    change = "Earlier: ann said: I swim on Mondays. Now: ann said: I never swim."
+    assert stand() == {change}  # of the insight's facts only two are left
+    ended = Nexus().memories(NAMESPACE, levels=["derived"], as_of=day(8))
+    assert {memory["content"] for memory in ended} == {retold, shown}
+    assert Nexus().memories(NAMESPACE, levels=["derived"], as_of=day(9)) == []
+
+    [*_, again] = know("I swim again.", first_day=10)
+    judge(standin, relation("contradicts", again, never, "new"))
+    run()
+    assert stand() == {"Earlier: ann said: I never swim. Now: ann said: I swim again."}
+    for (reflection,) in here.sql("SELECT id FROM reflections ORDER BY id DESC LIMIT 2"):
+        Nexus().undo(NAMESPACE, reflection)
+    assert stand() == {retold, shown}
+    now = dump(here, *PASSING, "embeddings", "postings", "search_totals")
+    assert set(concluded["memories"]) <= set(now["memories"])
+    assert set(concluded["evidence"]) <= set(now["evidence"])
 
 
 @pytest.mark.usefixtures("offline")
