@@ -242,6 +242,21 @@ def test_a_run_that_was_overtaken_holds_nothing_for_review(here: Deployment, sta
     assert here.sql("SELECT held IS NULL FROM perspectives") == [(True,)]
 
 
+def test_a_run_that_was_overtaken_by_one_that_is_held_does_not_carry_it_out(here: Deployment, standin: StandIn) -> None:
+    plan = too_much(here, know(*(f"I live in place {i}." for i in range(12))))
+
+    def overtaken(_: Call) -> Any:
+        if standin.counters.purposes["reflect"] == 1:
+            other, _ = reflect.reflect_perspective(runtime().mind, errand(), "assistant", "ann")
+            assert other.status == "needs_review"
+        return {"relations": plan, "insights": []}
+
+    standin.answer("reflect", overtaken)
+    outcome, _ = reflect.reflect_perspective(runtime().mind, errand(), "assistant", "ann")
+    assert outcome.status == "superseded"
+    assert here.sql("SELECT count(*) FROM memories WHERE superseded_by IS NOT NULL") == [(0,)]
+
+
 def test_more_than_a_hundred_facts_take_another_run(here: Deployment, standin: StandIn) -> None:
     ids = know(*(f"Thing number {i} is {i * 7919}." for i in range(130)))
     judge(standin)
