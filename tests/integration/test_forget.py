@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,24 @@ def test_a_fact_that_others_said_too_stays_without_the_evidence(claude: Any, sta
     assert (left["id"], left["content"]) == (fact["id"], "Ann likes tea")
     assert [edge["id"] for edge in Nexus().memory(NAMESPACE, fact["id"])["evidence"]] == [second]
     assert pending() == []
+
+
+def test_a_fact_that_stays_is_dated_placed_and_counted_by_what_it_has_left(claude: Any, standin: StandIn) -> None:
+    claude()
+    for day, session in ((1, "first"), (5, "second")):
+        said = {"content": "Tea for me.", "author": "ann", "occurred_at": datetime(2026, 1, day, tzinfo=UTC)}
+        [source] = say(said, session=session)
+        standin.answer("derive", lambda _, source=source: observations(("Ann likes tea", [source])))
+        work("derive_memory")
+    [fact] = facts()
+    first, second = (edge["id"] for edge in Nexus().memory(NAMESPACE, fact["id"])["evidence"])
+    told = ("session_key", "occurred_at", "valid_from", "times_reinforced")
+    january = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 5)]
+    assert [fact[name] for name in told] == ["first", january[0], january[0], 1]
+    Nexus().forget(NAMESPACE, memory_id=first)
+    [left] = facts()
+    assert (left["id"], *(left[name] for name in told)) == (fact["id"], "second", january[1], january[1], 0)
+    assert [edge["id"] for edge in Nexus().memory(NAMESPACE, fact["id"])["evidence"]] == [second]
 
 
 def test_a_fact_worded_by_what_is_erased_is_derived_anew_from_the_rest(claude: Any, standin: StandIn) -> None:
