@@ -531,7 +531,7 @@ class Nexus:
 
     def jobs(self, *, namespace: str | None = None, status: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
         """Jobs: queued and running ones, dead letters, then recent runs, each newest first."""
-        return operate.jobs(namespace, status, limit)
+        return operate.jobs(None if namespace is None else check_namespace(namespace), status, limit)
 
     def job(self, job_id: str) -> dict[str, Any]:
         """One job with everything that is known of it."""

@@ -39,7 +39,7 @@ def status(namespace: str | None) -> dict[str, Any]:
     """The document that ``nexus status --json`` prints."""
     here = runtime()
     with here.database.transaction() as tx:
-        known = [namespaces.get(tx, namespace)] if namespace else namespaces.every(tx)
+        known = [namespaces.get(tx, namespace)] if namespace is not None else namespaces.every(tx)
         counts = {one.name: here.claims.counts(one.name) for one in known}
         waits = _waits({name: counted.get("waiting", 0) for name, counted in counts.items()})
         found = [_namespace_status(tx, one, counts[one.name], waits[one.name]) for one in known]
@@ -100,7 +100,7 @@ def jobs(namespace: str | None, wanted: str | None, limit: int) -> list[dict[str
     """Claims, dead letters and recent runs, as ``nexus jobs list`` shows them."""
     here = runtime()
     with here.database.transaction() as tx:
-        namespace_id = namespaces.get(tx, namespace).id if namespace else None
+        namespace_id = namespaces.get(tx, namespace).id if namespace is not None else None
         letters = runs.dead_letters(tx, namespace_id, limit) if wanted in (None, "dead") else []
         finished = runs.recent(tx, namespace_id, limit, status=wanted)
     alive = [claim for claim in claims(MOST_CLAIMS) if namespace in (None, claim.namespace)]

@@ -57,6 +57,14 @@ def test_an_id_that_is_none_names_no_job(bench: Bench) -> None:
     assert bench.claims.counts("acme") == {"pending": 1}
 
 
+@pytest.mark.usefixtures("bench")
+def test_an_empty_namespace_is_not_all_of_them() -> None:
+    bury()
+    for read in (lambda: Nexus().jobs(namespace=""), lambda: Nexus().status(""), lambda: operate.jobs("", None, 10)):
+        with pytest.raises((InvalidInput, NotFound)):
+            read()
+
+
 def test_a_job_in_a_queue_of_its_own_can_be_seen_and_dropped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(play, "job_queue", "extra")
     app.amqp.queues.add(Queue("extra", routing_key="extra"))
