@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from benchmarks.kill_recovery import Kill
 
@@ -28,10 +29,18 @@ class Fleet:
     kills: list[Kill] = field(default_factory=list)
     started: dict[int, float] = field(default_factory=dict)  # by process group
 
-    def start(self) -> None:
-        """All workers."""
+    def __enter__(self) -> Self:
+        """Start all workers."""
         for _ in range(WORKERS):
             self._start_one()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Kill all."""
+        for worker in self.alive:
+            os.killpg(worker.pid, 9)
+            worker.wait()
+        self.alive.clear()
 
     def _start_one(self) -> None:
         """In a process group of its own: its children, and what it keeps for suspects, die with it."""
@@ -61,10 +70,3 @@ class Fleet:
         for worker in [w for w in self.alive if w.poll() is not None]:
             self.alive.remove(worker)
             self._start_one()
-
-    def stop(self) -> None:
-        """End all."""
-        for worker in self.alive:
-            os.killpg(worker.pid, 9)
-            worker.wait()
-        self.alive.clear()

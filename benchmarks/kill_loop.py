@@ -93,25 +93,24 @@ def torment(system: System, kills: int, at_most: float, dice: random.Random) -> 
     """Keep the slots busy while killing, until there were enough kills or ``at_most`` seconds; then let all drain."""
     client, fleet, start, jobs = system.here.redis(), system.fleet, time.time(), 0
     lost: list[tuple[str, float]] = []
-    fleet.start()
-    eventually(lambda: client.llen(f"{system.prefix}:ready") == WORKERS, within=120, why="the workers do not start")
-    while len(fleet.kills) < kills and time.time() - start < at_most:
-        boot = statistics.median(system.lives()[1][-4:])
-        touched, until = client.llen(f"{system.prefix}:touches"), time.time() + boot * dice.uniform(*PAUSE)
-        while time.time() < until or client.llen(f"{system.prefix}:touches") == touched:
-            if client.llen(system.queue) < SLOTS:
-                jobs += system.enqueue(jobs)
-            time.sleep(0.02)
+    with fleet:
+        eventually(lambda: client.llen(f"{system.prefix}:ready") == WORKERS, within=120, why="the workers do not start")
+        while len(fleet.kills) < kills and time.time() - start < at_most:
+            boot = statistics.median(system.lives()[1][-4:])
+            touched, until = client.llen(f"{system.prefix}:touches"), time.time() + boot * dice.uniform(*PAUSE)
+            while time.time() < until or client.llen(f"{system.prefix}:touches") == touched:
+                if client.llen(system.queue) < SLOTS:
+                    jobs += system.enqueue(jobs)
+                time.sleep(0.02)
+                fleet.replace_dead()
+            fleet.strike()
+            lost += [(job, fleet.kills[-1].at) for job in system.in_the_air()]
+        progress_at, seen = time.time(), -1
+        while (done := system.ended()) < jobs and time.time() - progress_at < GIVE_UP_SECONDS:
+            if done != seen:
+                progress_at, seen = time.time(), done
             fleet.replace_dead()
-        fleet.strike()
-        lost += [(job, fleet.kills[-1].at) for job in system.in_the_air()]
-    progress_at, seen = time.time(), -1
-    while (done := system.ended()) < jobs and time.time() - progress_at < GIVE_UP_SECONDS:
-        if done != seen:
-            progress_at, seen = time.time(), done
-        fleet.replace_dead()
-        time.sleep(0.2)
-    fleet.stop()
+            time.sleep(0.2)
     touches, (lives, starts) = system.touches(), system.lives()
     dead = system.here.sql(_DEAD, kinds=list(kill_jobs.WATCHED))[0][0] if system.ours else 0
     return Result(
@@ -257,16 +256,15 @@ def poison(here: Deployment, pool: str, log: Path | None) -> str:
     """A job that kills its worker every time, among 50 innocents."""
     Nexus().create_namespace("poison")  # a dead letter belongs to a namespace
     _ask([*range(25), -1, *range(25, 50)], "poison")
-    fleet, start = _fleet(here, "nexus_tasks", pool, log, random.Random(1)), time.time()
-    fleet.start()
+    start = time.time()
     letters: list[tuple[object, ...]] = []
-    while time.time() - start < 180:
-        fleet.replace_dead()
-        letters = here.sql("SELECT scope FROM dead_letters")
-        if letters and _ended(here, here.name) == 50:
-            break
-        time.sleep(0.5)
-    fleet.stop()
+    with _fleet(here, "nexus_tasks", pool, log, random.Random(1)) as fleet:
+        while time.time() - start < 180:
+            fleet.replace_dead()
+            letters = here.sql("SELECT scope FROM dead_letters")
+            if letters and _ended(here, here.name) == 50:
+                break
+            time.sleep(0.5)
     return (
         f"poison among 50 innocents: {len(letters)} dead letter ({', '.join(str(scope) for (scope,) in letters)}), "
         f"{_ended(here, here.name)} innocents done, {time.time() - start:.0f} s"

@@ -202,10 +202,10 @@ class Claims:
         return [Wakeup.parse(row) for row in self._run("sweep_due", [], limit)]
 
     def sweep_leases(
-        self, limit: int, *, attempts: int, token: str, lease: float, jitter: float
+        self, limit: int, *, attempts: int, token: str, lease: float, due_in: float
     ) -> tuple[int, list[Claim], list[Wakeup]]:
         """Claims without a heartbeat: how many went back, which have used up their attempts, whom to wake."""
-        returned, dead, wakeups = self._run("sweep_leases", [], limit, attempts, token, _ms(lease), jitter)
+        returned, dead, wakeups = self._run("sweep_leases", [], limit, attempts, token, _ms(lease), _ms(due_in))
         return returned, self._claims(dead), [Wakeup.parse(row) for row in wakeups]
 
     def sweep_lost(

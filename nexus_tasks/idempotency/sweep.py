@@ -28,9 +28,10 @@ log = logging.getLogger(__name__)
 
 # Whatever is killed, a job runs again within 20 s. Its lease has at most 10 s to go. A sweeper that is killed too, in
 # the very tick that would have seen it, keeps the others off for LOCK_SECONDS more; their next look is 2.4 s away at
-# most. It makes the job due within 2 s, and the look that finds it due comes in 2.4: 10 + 2 + 2.4 + 2 + 2.4 = 18.8 s.
-# A lost message is seen after GRACE, and sent at once: 10 + 2 + 2.4 = 14.4 s.
+# most. It makes the job due within JITTER, and looks again just then; should it be killed before, another one's look
+# comes in 2.4: 10 + 2 + 2.4 + 2 + 2.4 = 18.8 s. A lost message is seen after GRACE, and sent at once: 14.4 s.
 EVERY, GIVE_OR_TAKE = 2.0, 0.2
+JITTER = 2.0
 RECONCILE_EVERY = 10.0
 GRACE, LONGEST_GRACE = 10.0, 600.0
 AT_ONCE = 500  # claims per step of a tick
@@ -47,9 +48,11 @@ class Sweeper:
         self._answered: float | None = None  # when Redis last did, by its own clock; -inf while it does not
         self._hold_leases_until = 0.0
         self._reconciled_at = self._probed_at = float("-inf")
+        self.look_again_in = EVERY  # seconds after the last tick
 
     def tick(self) -> None:
         """One look at everything; does nothing while another worker's tick is under way."""
+        self.look_again_in = EVERY * random.uniform(1 - GIVE_OR_TAKE, 1 + GIVE_OR_TAKE)
         try:
             self._note_answer()
             if not self._has_lock():
@@ -138,10 +141,12 @@ class Sweeper:
     def _leases(self) -> None:
         if time.monotonic() < self._hold_leases_until:
             return
+        due_in = JITTER * random.random()
         returned, dead, wakeups = self.claims.sweep_leases(
-            AT_ONCE, attempts=self.bound.max_attempts, token=self.token, lease=self.bound.lease, jitter=random.random()
+            AT_ONCE, attempts=self.bound.max_attempts, token=self.token, lease=self.bound.lease, due_in=due_in
         )
         if returned:
+            self.look_again_in = min(self.look_again_in, due_in)
             log.warning("%d jobs lost their worker and go back to the queue.", returned)
         publish(self.app, wakeups)
         self._bury(dead)
@@ -220,7 +225,7 @@ class SweepStep(Beside):
                     silent_until = time.monotonic() + 60
             except Exception:
                 log.exception("The sweep failed; it goes on.")
-            if self.over(EVERY * random.uniform(1 - GIVE_OR_TAKE, 1 + GIVE_OR_TAKE)):
+            if self.over(sweeper.look_again_in if sweeper else EVERY):
                 return
 
     def _first_look(self, app: Celery) -> Sweeper:

@@ -159,7 +159,7 @@ class Bench:
 
     def sweep_leases(self, token: str = "sweep", attempts: int = ATTEMPTS) -> tuple[int, list[Claim], list[Wakeup]]:
         """The first half of a sweep, due at once."""
-        return self.claims.sweep_leases(500, attempts=attempts, token=token, lease=LEASE, jitter=0.0)
+        return self.claims.sweep_leases(500, attempts=attempts, token=token, lease=LEASE, due_in=0.0)
 
     def sweep_settle(self, queue: str = "maintenance", *, empty: bool = True) -> list[Wakeup]:
         """Canvas deliveries that are to be completed and whose message is lost."""

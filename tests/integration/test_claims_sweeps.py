@@ -92,7 +92,7 @@ def test_a_look_at_leases_is_bounded(bench: Bench) -> None:
         bench.run(bench.request(name), f"t-{name}")
     bench.jump(LEASE + 1)
     counts = [
-        bench.claims.sweep_leases(2, attempts=ATTEMPTS, token="sweep", lease=LEASE, jitter=1.0)[0] for _ in range(3)
+        bench.claims.sweep_leases(2, attempts=ATTEMPTS, token="sweep", lease=LEASE, due_in=2.0)[0] for _ in range(3)
     ]
     assert counts == [2, 1, 0]
     assert bench.sweep_due() == []  # due at a random moment within two seconds, here the last

@@ -26,8 +26,6 @@ from tests.integration.jobkinds import Play, play, play_once
 
 pytestmark = pytest.mark.usefixtures("here")
 
-JITTER = 2.0  # seconds within which a crashed job is due again, see sweep_leases.lua
-
 
 @pytest.fixture(autouse=True)
 def _started_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,8 +111,27 @@ def test_a_sweeper_that_is_killed_in_its_tick_blocks_the_others_for_a_moment_onl
         sweeper.tick()
     assert 0 < bench.client.pttl(f"{bench.claims.prefix}:{LOCK}") <= sweep.LOCK_SECONDS * 1000
     look = sweep.EVERY * (1 + sweep.GIVE_OR_TAKE)
-    assert binding().lease + sweep.LOCK_SECONDS + look + JITTER + look <= 20
+    assert binding().lease + sweep.LOCK_SECONDS + look + sweep.JITTER + look <= 20
     assert sweep.GRACE + sweep.LOCK_SECONDS + look <= 20
+
+
+def test_a_sweeper_that_returned_jobs_looks_again_when_they_are_due(
+    bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 0.8 * sweep.EVERY <= sweeper.look_again_in <= 1.2 * sweep.EVERY
+    claim = begins()
+    bench.jump(11)
+    monkeypatch.setattr("random.random", lambda: 0.1)
+    sweeper.tick()
+    returned = bench.claims.get(claim.key)
+    assert returned is not None
+    assert returned.due_at is not None
+    assert returned.due_at <= bench.claims.now() + sweeper.look_again_in
+    assert sweeper.look_again_in == pytest.approx(0.1 * sweep.JITTER)
+    bench.jump(sweeper.look_again_in)
+    sweeper.tick()
+    assert state_of(claim) == "pending"
+    assert sweeper.look_again_in >= 0.8 * sweep.EVERY
 
 
 def test_a_sweeper_that_was_overtaken_in_a_step_leaves_the_rest_to_the_other(

@@ -1,6 +1,6 @@
 -- sweep_leases: running claims whose heartbeat has stopped. ARGV: 2 how many at the most, 3 attempts before a job is
--- dead, 4 a token of the sweep's own, 5 lease (ms), 6 a random number from 0 to 1.
--- Each crash counts; its claim is due again within 2 s. One that has used up its attempts is taken over by the sweep,
+-- dead, 4 a token of the sweep's own, 5 lease (ms), 6 in how long a job is due again (ms).
+-- Each crash counts. One that has used up its attempts is taken over by the sweep,
 -- which writes the dead letter and then fails it.
 -- Returns {number of claims returned to the queue, fields of the claims that have used up their attempts, wake-ups}.
 
@@ -18,7 +18,7 @@ for _, key in ipairs(upto(prefix .. ':leases', 'running', now, ARGV[2])) do
     table.insert(dead, redis.call('HGETALL', key))
   else
     flags_from_run(key)
-    to_waiting(key, 'crash', now + math.floor(2000 * tonumber(ARGV[6])), '')
+    to_waiting(key, 'crash', now + number(ARGV[6]), '')
     returned = returned + 1
   end
   if slot then next_in_line(namespace, wakeups) end
