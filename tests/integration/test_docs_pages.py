@@ -36,7 +36,9 @@ def patient_worker(here: Deployment) -> None:
         work_as_asked()
 
 
-@pytest.mark.parametrize(("page", "blocks"), [("cognition.md", 10), ("search.md", 4), ("extraction.md", 2)])
+@pytest.mark.parametrize(
+    ("page", "blocks"), [("cognition.md", 10), ("embeddings.md", 1), ("search.md", 4), ("extraction.md", 2)]
+)
 def test_the_page_prints_what_it_says(here: Deployment, page: str, blocks: int) -> None:
     execute(page, blocks, lambda: worker(here))
 
