@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus, embedded
+from nexus_tasks.cognition import derive as deriving
 from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.storage.erasure.rewriting import WORDLESS
 from nexus_tasks.storage.models import Base
@@ -281,6 +282,20 @@ def test_a_job_in_flight_keeps_nothing_of_what_is_erased(claude: Any, standin: S
     time_passes(here)
     work("derive_memory")
     assert [fact["content"] for fact in facts()] == ["Ann likes cake"]
+    assert traces(here) == []
+
+
+def test_an_answer_that_was_paid_for_and_not_used_goes_with_what_it_quotes(
+    claude: Any, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = claude()
+    target, tea = say(f"The word is {SECRET}.", "I like tea.")
+    standin.answer("derive", lambda _: observations((f"Ann said {SECRET}", [target]), ("Ann likes tea", [tea])))
+    with monkeypatch.context() as patch:
+        patch.setattr(deriving, "_drafts", lambda *_: 1 / 0)  # dies with its answer in hand
+        work("derive_memory")
+    assert any(trace.startswith("saved_answers") for trace in traces(here))
+    Nexus().forget(NAMESPACE, memory_id=target)
     assert traces(here) == []
 
 
