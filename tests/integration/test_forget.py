@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus, embedded
+from nexus_tasks.celery import app
 from nexus_tasks.cognition import derive as deriving
 from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.idempotency.binding import binding
+from nexus_tasks.idempotency.sweep import Sweeper
 from nexus_tasks.storage.erasure.rewriting import WORDLESS
 from nexus_tasks.storage.models import Base
 from tests import commandline
@@ -73,6 +76,15 @@ def test_nothing_is_left_of_an_erased_message_and_the_rest_stands(here: Deployme
         Nexus().memory(NAMESPACE, target)
     with pytest.raises(NotFound):
         Nexus().forget(NAMESPACE, memory_id=target)
+
+
+def test_a_flushed_redis_does_not_forget_what_is_to_be_made_anew(here: Deployment) -> None:
+    _, target, _ = say(*TALK, end=True)
+    work()
+    Nexus().forget(NAMESPACE, memory_id=target)
+    here.flush()
+    Sweeper(app, binding()).reconcile()
+    assert [(one["kind"], one["status"]) for one in work()] == [("digest_session", "completed")]
 
 
 def test_every_table_is_erased_from_or_holds_no_words() -> None:
