@@ -297,6 +297,38 @@ def test_a_job_in_flight_keeps_nothing_of_what_is_erased(claude: Any, standin: S
     assert traces(here) == []
 
 
+@pytest.mark.parametrize("context", [False, True], ids=["a message asked about", "one that was context"])
+def test_a_run_with_its_answer_in_hand_commits_nothing_of_what_is_erased(
+    claude: Any, standin: StandIn, monkeypatch: pytest.MonkeyPatch, context: bool
+) -> None:
+    here = claude()
+    standin.answer("derive", lambda _: observations())
+    [target] = say(f"The word is {SECRET}.")
+    if context:
+        work("derive_memory")
+    *_, tea = say("And I like tea.")
+    told = ("Ann likes tea", [tea])
+    standin.answer(
+        "derive",
+        lambda call: observations((f"Ann said {SECRET}", [tea])) if SECRET in call.parts[0] else observations(told),
+    )
+    drafts, erased = deriving._drafts, list[Any]()
+
+    def late(*arguments: Any) -> Any:
+        if not erased:
+            erased.append(Nexus().forget(NAMESPACE, memory_id=target))
+        return drafts(*arguments)
+
+    monkeypatch.setattr(deriving, "_drafts", late)
+    work("derive_memory")
+    assert erased
+    assert facts() == []
+    assert traces(here) == []
+    time_passes(here)
+    work("derive_memory")
+    assert [fact["content"] for fact in facts()] == ["Ann likes tea"]
+
+
 def test_an_answer_that_was_paid_for_and_not_used_goes_with_what_it_quotes(
     claude: Any, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
