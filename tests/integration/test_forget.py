@@ -24,7 +24,7 @@ from nexus_tasks.storage.models import Base
 from tests import commandline
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, facts, observations, pending, say, time_passes, waiting, work
-from tests.standin import Call, StandIn
+from tests.standin import Call, StandIn, faults
 
 SECRET = "zanzibarium"  # a word that nothing else says
 TALK = (
@@ -66,6 +66,8 @@ def test_nothing_is_left_of_an_erased_message_and_the_rest_stands(here: Deployme
     assert receipt["deleted"]["memories"] == len(receipt["ids"])
     assert len(receipt["requeued"]) == 1  # the digest
     assert traces(here) == []
+    assert here.sql("SELECT held FROM perspectives WHERE held IS NOT NULL") == [], "nothing waits for a person"
+    assert Nexus().status(NAMESPACE)["namespaces"][0]["reviews"] == []
     assert {fact["content"]: fact["id"] for fact in facts()} == before
     done = work()
     assert [(one["kind"], one["status"]) for one in done] == [("digest_session", "completed")]
@@ -339,6 +341,16 @@ def test_an_answer_that_was_paid_for_and_not_used_goes_with_what_it_quotes(
         patch.setattr(deriving, "_drafts", lambda *_: 1 / 0)  # dies with its answer in hand
         work("derive_memory")
     assert any(trace.startswith("saved_answers") for trace in traces(here))
+    Nexus().forget(NAMESPACE, memory_id=target)
+    assert traces(here) == []
+
+
+def test_a_dead_letter_that_quotes_what_is_erased_goes_too(claude: Any, standin: StandIn) -> None:
+    here = claude()
+    [target] = say(f"The word is {SECRET}.")
+    standin.when(SECRET, faults.refused(f"I say nothing about {SECRET}."))
+    work("derive_memory")
+    assert here.sql("SELECT count(*) FROM dead_letters WHERE message LIKE '%' || :w || '%'", w=SECRET) == [(1,)]
     Nexus().forget(NAMESPACE, memory_id=target)
     assert traces(here) == []
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from nexus_tasks import Nexus
@@ -14,7 +15,6 @@ from nexus_tasks.cli.main import app
 from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.idempotency.result import JobResult
-from nexus_tasks.storage import namespaces, observations, sessions
 from nexus_tasks.tasks import observing
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.tasks.storage import JobStorage
@@ -250,17 +250,11 @@ def test_what_covers_an_erased_message_goes_and_the_rest_is_observed_anew() -> N
 
 
 def erase(seq: int) -> dict[str, int]:
-    """Delete a message and what covers it, as erasure does."""
+    """Forget a message; returns what of observation went with it."""
     with runtime().database.transaction() as tx:
-        session = sessions.get(tx, namespaces.get(tx, NAMESPACE).id, "chat", lock=True)
-        removed = observations.forget_covering(tx, session, seq)
-        found = observations.log(tx, session.id)
-        assert found is not None
-    with runtime().database.transaction() as tx:
-        from sqlalchemy import text
-
-        tx.execute(text("DELETE FROM memories WHERE seq = :seq AND level = 'raw'"), {"seq": seq})
-    return removed
+        [target] = tx.scalars(text("SELECT id FROM memories WHERE seq = :seq AND level = 'raw'"), {"seq": seq})
+    deleted = Nexus().forget(NAMESPACE, memory_id=target)["deleted"]
+    return {table: count for table, count in deleted.items() if table.startswith("observation")}
 
 
 @pytest.mark.usefixtures("small")

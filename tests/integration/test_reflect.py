@@ -343,6 +343,10 @@ def test_old_messages_that_are_derived_and_digested_are_archived(here: Deploymen
     [done] = work("reflect_namespace")
     assert here.sql("SELECT id FROM memories WHERE archived_at IS NOT NULL ORDER BY id") == [(1,)]
     assert (done["status"], done["archived"]) == ("completed", 1)
+    before = dump(here, "job_runs")
+    reflect_namespace.delay(namespace=NAMESPACE)
+    work("reflect_namespace")
+    assert dump(here, "job_runs") == before, "archived once"
     assert {hit.id for hit in Nexus().search(NAMESPACE, "derived digested given recent wanted")} == {2, 3, 4, 5, 6}
     assert 1 in {hit.id for hit in Nexus().search(NAMESPACE, "digested and derived", levels=["raw"])}
 

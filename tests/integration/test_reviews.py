@@ -117,6 +117,14 @@ def test_a_plan_does_not_outlive_the_facts_it_names(held: Held) -> None:
     assert here.sql("SELECT held FROM perspectives WHERE subject = 'ann'") == [(None,)]
 
 
+def test_a_plan_goes_with_a_fact_that_is_erased(held: Held) -> None:
+    """It quotes facts, in its rationales."""
+    here, ids, _ = held
+    Nexus().forget(NAMESPACE, memory_id=ids[0])
+    assert here.sql("SELECT held FROM perspectives WHERE subject = 'ann'") == [(None,)]
+    assert Nexus().status(NAMESPACE)["namespaces"][0]["reviews"] == []
+
+
 def test_facts_that_come_while_a_plan_is_held_are_reflected_on_after_it(held: Held) -> None:
     _, _, shown = held
     know("z is new.", first_day=90)

@@ -15,6 +15,7 @@ from sqlalchemy import (
     func,
     insert,
     not_,
+    null,
     or_,
     select,
     tuple_,
@@ -118,7 +119,7 @@ def _traces(tx: Transaction, namespace_id: int, falling: Falling) -> Counts:
     tx.execute(
         update(PerspectiveRow)
         .where(PerspectiveRow.id.in_(falling.perspectives()))
-        .values(held=None, dead=False)
+        .values(held=null(), dead=False)  # a plain None would become JSON's null, which is a plan
         .execution_options(synchronize_session=False)
     )
     return gone
