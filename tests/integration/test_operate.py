@@ -18,7 +18,9 @@ from nexus_tasks.cli.jobs import _whole
 from nexus_tasks.errors import ConfigurationError, InvalidInput, NotFound, Permanent, QueueUnavailable
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claims import Claims
-from nexus_tasks.idempotency.received import hold
+from nexus_tasks.idempotency.received import hold, revoked
+from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.tasks import operate
 from tests.deployment import Deployment
 from tests.integration import inline
@@ -183,3 +185,24 @@ class Received(SimpleNamespace):
     """A message that a worker holds back."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+# --- what Postgres wants ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("how", ["drop", "revoke"])
+def test_what_is_dropped_is_not_asked_for_again(here: Deployment, how: str) -> None:
+    inline.say("I moved to Lisbon.")
+    [claim] = [one for one in inline.waiting() + inline.pending() if one.kind == "derive_memory"]
+    if how == "drop":
+        Nexus().drop_job(claim.job_id)
+    else:
+        revoked(task_of(app, "derive_memory"), claim.job_id, claim.args)
+    assert here.sql("SELECT state FROM derivations") == [("dead",)]
+    assert Sweeper(app, binding()).reconcile() == 0
+
+
+def test_what_is_wanted_again_is_asked_for_past_its_marker(here: Deployment) -> None:
+    inline.say("I moved to Lisbon.", end=True)
+    inline.time_passes(here)
+    inline.work()
+    assert here.sql("UPDATE derivations SET state = 'wanted' WHERE state = 'done' RETURNING 1") == [(1,)]
+    assert Sweeper(app, binding()).reconcile() == 1
