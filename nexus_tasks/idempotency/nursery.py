@@ -62,7 +62,9 @@ def serve(line: socket.socket, idle: float | None) -> None:
         elif ready:
             run, pipes, _, _ = socket.recv_fds(line, LONGEST, 1)
             if not run:
-                return  # what still runs goes on by itself: its claim is in its own hands
+                for pid in _children:  # they die with their worker, as what runs in its threads does
+                    os.kill(pid, signal.SIGKILL)
+                return
             _fork(run, pipes[0], [line.fileno(), awake, waker])
         elif not _children:
             return
