@@ -12,6 +12,7 @@ from nexus_tasks import Nexus
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.result import JobResult
 from tests import sentinel
+from tests.commandline import nexus
 from tests.deployment import Deployment, eventually
 from tests.integration.jobkinds import ROOT, WITH_KINDS, go, heard, note, play
 
@@ -22,7 +23,7 @@ def test_jobs_survive_the_death_of_the_master(deploy: Callable[..., Deployment])
         node = f"sentinel://:{quote(sentinel.PASSWORD)}@127.0.0.1:{watched.sentinel}"
         here = deploy(NEXUS_REDIS_URL=f"{node}/1;{node}", NEXUS_REDIS_MASTER=sentinel.MASTER)
         Nexus().create_namespace("acme")
-        doctor = here.run("doctor").stdout
+        doctor = nexus("doctor").stdout
         assert "Redis 6.2" in doctor or "Redis 7" in doctor or "Redis 8" in doctor
         assert sentinel.PASSWORD not in doctor
         assert quote(sentinel.PASSWORD) not in doctor
