@@ -105,7 +105,8 @@ _UNDERIVED = text(
 
 def underived(tx: Transaction, namespace_id: int, session_key: str) -> int:
     """How many derivations of a session are wanted."""
-    return int(tx.execute(_UNDERIVED, {"namespace_id": namespace_id, "session_key": session_key}).scalar_one())
+    values = {"namespace_id": namespace_id, "session_key": as_stored(session_key)}
+    return int(tx.execute(_UNDERIVED, values).scalar_one())
 
 
 def wanted_memories(tx: Transaction, session_id: int) -> list[tuple[int, str]]:

@@ -11,6 +11,7 @@ import pytest
 
 from nexus_tasks import Nexus, digest_session
 from nexus_tasks.cognition import derive, digest
+from nexus_tasks.storage import sessions
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, errand, pending, say, time_passes, waiting, work
@@ -414,3 +415,11 @@ def test_every_digest_run_again_changes_nothing(claude: Claude, standin: StandIn
         assert ask(reason) in ("skipped", "unchanged")
         assert dump(here, "job_runs") == before
     assert len(calls(standin)) == 1
+
+
+@pytest.mark.parametrize("spelled", ["caf\u00e9", "cafe\u0301"])
+def test_a_session_is_waited_for_however_its_name_is_spelled(here: Deployment, spelled: str) -> None:
+    say("I moved to Lisbon in March.", session="caf\u00e9")
+    [(namespace_id,)] = here.sql("SELECT id FROM namespaces")
+    with runtime().database.reading() as tx:
+        assert sessions.underived(tx, namespace_id, spelled) == 1
