@@ -4,7 +4,8 @@
     python -m benchmarks.enqueue [--quick]
 
 All publish to the same Redis without a worker, in turns of some hundred calls each, so that whatever else the machine
-does falls on all of them. Then the cost of a call with 10 and with a million claims pending, and bytes per claim.
+does falls on all of them; beside them a script that does nothing, called by redis-py, which is less than any claim can
+take. Then the cost of a call with 10 and with a million claims pending, and bytes per claim.
 """
 
 from __future__ import annotations
@@ -82,9 +83,13 @@ def _peers(servers: Endpoints) -> dict[str, Call]:
         "celery-singleton": app.task(name="peers.singleton", base=Singleton)(body),
         "nexus-tasks": derive_memory,
     }
+    nothing = runtime().claims.redis.register_script("return 1")
     return {
-        name: lambda n, task=task: task.delay(namespace="bench", memory_id=n, observer="assistant")
-        for name, task in tasks.items()
+        **{
+            name: lambda n, task=task: task.delay(namespace="bench", memory_id=n, observer="assistant")
+            for name, task in tasks.items()
+        },
+        "one empty script": lambda n: nothing(args=[n]),
     }
 
 

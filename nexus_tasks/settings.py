@@ -107,7 +107,9 @@ class Settings(BaseSettings):
 
     derive_batch_tokens: int = Field(2_000, ge=1, description="message tokens one derivation call takes along")
     derive_min_tokens: int = Field(512, ge=0, description="an open session is derived at once from this many tokens on")
-    derive_max_wait: float = Field(10.0, ge=0, description="seconds a message waits for company at the most")
+    derive_max_wait: float = Field(
+        10.0, ge=0, description="longest wait for company, seconds: messages so long, reflections at most 5"
+    )
     derive_context_messages: int = Field(6, ge=0, description="earlier messages shown to the model, context only")
     reflect_min_new: int = Field(5, ge=1, description="unreflected facts that start a reflection")
     digest_min_messages: int = Field(8, ge=1, description="new messages that make a rollover digest due")

@@ -112,7 +112,7 @@ def _derive_part(
         context=whole,
         call=call if whole else None,
     )
-    follow_up.after_derivation(namespace.name, observer, due)
+    follow_up.after_derivation(namespace.name, observer, due, eager=run.eager)
     return outcome
 
 

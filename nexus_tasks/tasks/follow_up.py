@@ -18,6 +18,9 @@ from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks.runtime import runtime
 
 log = logging.getLogger(__name__)
+# A reflection waits this long for more facts, unless somebody asks for it: while an import or a long conversation is
+# derived, one reflects on what a dozen would have, and nothing reflects on what the next derivation adds to.
+GATHER_SECONDS = 5.0
 _complained_at = float("-inf")
 
 
@@ -55,11 +58,12 @@ def hurry_all(reason: str, namespace: str) -> None:
         _complain("Jobs that wait for %s were not woken, they will be when due: %s", reason, error)
 
 
-def after_derivation(namespace: str, observer: str, due: FollowUps) -> None:
-    """Ask for the reflections and the digest that a derivation made due."""
+def after_derivation(namespace: str, observer: str, due: FollowUps, *, eager: bool) -> None:
+    """Ask for the reflections and the digest that a derivation made due; ``eager`` ones wait for no company."""
     from nexus_tasks.tasks import digest_session, reflect_perspective  # both import this module
 
-    requests = [reflect_perspective.request(namespace, observer, subject) for subject in due.reflect]
+    gather = 0.0 if eager else min(GATHER_SECONDS, runtime().settings.derive_max_wait)
+    requests = [reflect_perspective.request(namespace, observer, subject, delay=gather) for subject in due.reflect]
     if due.digest:
         reason = cast(digest_session.Reason, due.digest.reason)
         digest = digest_session.request(namespace, due.digest.session_key, reason)

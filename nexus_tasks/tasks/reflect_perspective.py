@@ -42,8 +42,8 @@ def reflect_perspective(run: Run, arguments: ReflectPerspective) -> JobOutcome:
     return outcome
 
 
-def request(namespace: str, observer: str, subject: str, *, urgency: str = "live") -> Request:
-    """The request for one reflection."""
+def request(namespace: str, observer: str, subject: str, *, urgency: str = "live", delay: float = 0.0) -> Request:
+    """The request for one reflection, due in ``delay`` seconds."""
     arguments = ReflectPerspective(namespace=namespace, observer=observer, subject=subject)
-    asked = reflect_perspective.request_for(arguments)
+    asked = reflect_perspective.request_for(arguments, delay=delay)
     return replace(asked, flags=replace(asked.flags, urgency=urgency))

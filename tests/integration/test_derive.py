@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks import Nexus, derive_memory
+from nexus_tasks import Nexus, derive_memory, reflect_perspective
 from nexus_tasks.cognition import derive
+from nexus_tasks.tasks import follow_up
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
 from tests.integration.inline import (
@@ -26,6 +27,7 @@ from tests.integration.inline import (
     time_passes,
     waiting,
     work,
+    work_as_asked,
 )
 from tests.standin import Call, StandIn
 
@@ -345,6 +347,38 @@ def test_a_reflection_that_is_held_or_given_up_is_not_asked_for_by_new_facts(cla
     here.sql("UPDATE perspectives SET dead = false")
     learn(standin, {"content": "Fact 9."})
     assert [claim.kind for claim in pending()] == ["reflect_perspective"]
+
+
+def test_a_reflection_waits_for_more_facts_unless_somebody_asks_for_it(claude: Claude, standin: StandIn) -> None:
+    claude(NEXUS_REFLECT_MIN_NEW="1", NEXUS_DERIVE_MIN_TOKENS="0")
+
+    def derive_one(session: str) -> None:
+        ids = say("I like tea.", session=session)
+        standin.answer("derive", answers((f"Told in {session}.", ids)))
+        work_as_asked()
+
+    derive_one("monday")
+    [first] = waiting()
+    assert (first.kind, first.wait_reason) == ("reflect_perspective", "delay")
+    assert first.due_at is not None
+    assert 0 < first.due_at - runtime().claims.now() <= follow_up.GATHER_SECONDS
+    derive_one("tuesday")
+    assert [(claim.job_id, claim.due_at) for claim in waiting()] == [(first.job_id, first.due_at)]  # it waits no longer
+    assert standin.counters.purposes == {"derive": 2}
+    asked = reflect_perspective.delay(namespace=NAMESPACE, observer="assistant", subject="ann")
+    assert asked.job_id == first.job_id
+    work_as_asked()
+    assert asked.wait(60).details["facts"] == 2
+    assert standin.counters.purposes == {"derive": 2, "reflect": 1}
+
+
+def test_no_reflection_waits_where_nothing_waits_for_company(claude: Claude, standin: StandIn) -> None:
+    here = claude(NEXUS_REFLECT_MIN_NEW="1", NEXUS_DERIVE_MAX_WAIT="0")
+    ids = say("I like tea.")
+    standin.answer("derive", answers(("Likes tea.", ids)))
+    work_as_asked()
+    assert here.sql("SELECT kind FROM job_runs ORDER BY id") == [("derive_memory",), ("reflect_perspective",)]
+    assert waiting() == []
 
 
 # --- what the model is shown ------------------------------------------------------------------------------------------
