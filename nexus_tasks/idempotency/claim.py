@@ -55,7 +55,7 @@ class Wakeup:
 
     @classmethod
     def parse(cls, row: list[str]) -> Wakeup:
-        """From the list that ``wakeup`` or ``settlement`` in ``common.lua`` returns."""
+        """From the list that ``to_pending`` or ``settlement`` in ``common.lua`` returns."""
         key, job_id, kind, queue, args, published_at, namespace, *canvas = row
         return cls(
             key=key,
@@ -70,7 +70,7 @@ class Wakeup:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Ticket:
     """The answer to a request: its outcome, the id of the job that will do the work, and when it was asked for."""
 

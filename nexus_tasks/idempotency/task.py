@@ -29,6 +29,7 @@ from nexus_tasks.types import JobOutcome
 REFUSED = ("expires", "time_limit", "soft_time_limit", "priority", "queue", "exchange", "routing_key")
 # Claims are made this many at a time: Redis serves nobody else during a script.
 AT_ONCE = 500
+LIVE = Flags(urgency="live")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
 _JOB_ID = re.compile(r"[^\s,]{1,255}")
 
@@ -42,7 +43,7 @@ class Arguments(BaseModel):
 
     def flags(self) -> Flags:
         """What is merged when this request meets another for the same work."""
-        return Flags(urgency="live")
+        return LIVE
 
     def each(self) -> Sequence[Self]:
         """The requests this one stands for, when a default means several; usually itself."""

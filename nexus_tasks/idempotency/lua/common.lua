@@ -101,19 +101,17 @@ local function enter(key, state)
   count(key, state, 1)
 end
 
--- The message that wakes a worker for this claim; the caller of the script publishes it.
-local function wakeup(key)
-  local f = redis.call('HMGET', key, 'id', 'kind', 'queue', 'args', 'published_at', 'namespace')
-  return { key, f[1], f[2], f[3], f[4], f[5], f[6] }
-end
-
+-- Returns the message that wakes a worker for this claim; the caller of the script publishes it. Every job passes here
+-- once at least: what is read is read in one go.
 local function to_pending(key)
   leave(key)
-  enter(key, 'pending')
-  redis.call('HSET', key, 'published_at', integer(now))
-  redis.call('ZADD', prefix .. ':published:' .. field(key, 'queue'), integer(now), key)
-  redis.call('SADD', prefix .. ':queues', field(key, 'queue'))
-  return wakeup(key)
+  local f = redis.call('HMGET', key, 'id', 'kind', 'queue', 'args', 'namespace')
+  local at, queue = integer(now), f[3]
+  redis.call('HSET', key, 'state', 'pending', 'published_at', at)
+  redis.call('HINCRBY', prefix .. ':count:' .. f[5], 'pending', 1)
+  redis.call('ZADD', prefix .. ':published:' .. queue, at, key)
+  redis.call('SADD', prefix .. ':queues', queue)
+  return { key, f[1], f[2], queue, f[4], at, f[5] }
 end
 
 local function to_waiting(key, reason, due_at, detail)
@@ -150,8 +148,9 @@ local function merge(key, force, reasons, urgency)
   if urgency == 'live' or (urgency and urgency ~= '' and not field(key, 'urgency')) then
     redis.call('HSET', key, 'urgency', urgency)
   end
+  if (reasons or '') == '' then return end
   local known = field(key, 'reasons') or ''
-  for reason in string.gmatch(reasons or '', '[^,]+') do
+  for reason in string.gmatch(reasons, '[^,]+') do
     if not string.find(',' .. known .. ',', ',' .. reason .. ',', 1, true) then
       known = known == '' and reason or known .. ',' .. reason
     end
