@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -223,7 +224,7 @@ def test_a_lone_message_that_was_lost_is_sent_again(bench: Bench, sweeper: Sweep
 
 def test_a_job_of_a_queue_that_is_no_more_travels_in_todays(bench: Bench, sweeper: Sweeper) -> None:
     request = play.request_for(Play())
-    retired = type(request)(**{**vars(request), "queue": "retired"})
+    retired = replace(request, queue="retired")
     bench.claims.claim([retired])
     bench.jump(11)
     sweeper.tick()
