@@ -61,6 +61,21 @@ def test_a_duplicate_of_a_pending_job_merges_its_flags(bench: Bench) -> None:
     assert claim.job_id == first.id
 
 
+def test_a_duplicate_that_changes_nothing_writes_nothing(bench: Bench) -> None:
+    """A storm of duplicates is a storm of reads, not of writes to Redis' log."""
+    asked = bench.request(force=True, reasons=("x", "y"), urgency="live")
+    bench.claims.claim([asked])
+    before, written = bench.fields(asked), _writes(bench)
+    for same in (asked, bench.request(reasons=("y",), urgency="live"), bench.request(urgency="dream"), bench.request()):
+        assert bench.claims.claim([same])[0].outcome is Claimed.MERGED
+    assert (bench.fields(asked), _writes(bench)) == (before, written)
+
+
+def _writes(bench: Bench) -> int:
+    """How many times the server has been told to write a hash, from scripts too."""
+    return int(bench.claims.redis.info("commandstats")["cmdstat_hset"]["calls"])
+
+
 def test_the_kind_and_the_scope_make_the_key_and_the_namespace_only_by_being_in_it(bench: Bench) -> None:
     requests = [
         bench.request("a"),

@@ -142,20 +142,21 @@ local function create(key, request)
     'scope', request.scope, 'args', request.args, 'version', request.version, 'enqueued_at', integer(now))
 end
 
--- Merges a request's flags into those of the next run: force OR-ed, reasons a set, live wins over dream.
+-- Merges a request's flags into those of the next run: force OR-ed, reasons a set, live wins over dream. Most duplicates
+-- change nothing, and nothing is written then: a write goes to Redis' log too.
 local function merge(key, force, reasons, urgency)
-  if force == '1' then redis.call('HSET', key, 'force', '1') end
-  if urgency == 'live' or (urgency and urgency ~= '' and not field(key, 'urgency')) then
+  local f = redis.call('HMGET', key, 'force', 'reasons', 'urgency')
+  if force == '1' and f[1] ~= '1' then redis.call('HSET', key, 'force', '1') end
+  if urgency ~= f[3] and (urgency == 'live' or (urgency and urgency ~= '' and not f[3])) then
     redis.call('HSET', key, 'urgency', urgency)
   end
-  if (reasons or '') == '' then return end
-  local known = field(key, 'reasons') or ''
-  for reason in string.gmatch(reasons, '[^,]+') do
+  local known = f[2] or ''
+  for reason in string.gmatch(reasons or '', '[^,]+') do
     if not string.find(',' .. known .. ',', ',' .. reason .. ',', 1, true) then
       known = known == '' and reason or known .. ',' .. reason
     end
   end
-  if known ~= '' then redis.call('HSET', key, 'reasons', known) end
+  if known ~= (f[2] or '') then redis.call('HSET', key, 'reasons', known) end
 end
 
 -- The merged flags become those of the run that starts now.
