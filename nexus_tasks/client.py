@@ -108,11 +108,11 @@ class Nexus:
                 known = namespaces.ensure(tx, namespace)
                 stored = turns.store(tx, known.id, session_key, said, wanted if wanted is not None else known.observers)
                 to_observe = observing.note(tx, known, stored, observe)
-                ended = end and sessions.end(tx, sessions.get(tx, known.id, session_key))
-                flush = sessions.wanted_memories(tx, stored.session_id) if end else []
-                to_extract = extractions.again(tx, stored.session_id)
-                if end and (session := sessions.find(tx, known.id, session_key)):
-                    to_extract = extractions.want(tx, session, known_only=True) or to_extract
+                ended = end and sessions.end(tx, stored.session)
+                flush = sessions.wanted_memories(tx, stored.session.id) if end else []
+                to_extract = extractions.again(tx, stored.session.id)
+                if end:
+                    to_extract = extractions.want(tx, stored.session, known_only=True) or to_extract
         except (StorageUnavailable, EmbeddedError):
             return buffered.keep(namespace, session_key, said, wanted, observe=observe, end=end)
         enqueued = produce.derivations(namespace, stored)

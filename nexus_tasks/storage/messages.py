@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import select, text, update
+from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from nexus_tasks.storage import embeddings
@@ -24,9 +24,12 @@ NEWEST = 2**62  # a ``seq`` that no session reaches
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """What storing did. ``memory_ids`` are the new raw memories, in order; ``observers`` want facts from them."""
+    """What storing did. ``memory_ids`` are the new raw memories, in order; ``observers`` want facts from them.
 
-    session_id: int
+    The ``session`` is locked, and to be read until its transaction ends.
+    """
+
+    session: Session
     memory_ids: tuple[int, ...]
     duplicates: int
     observers: tuple[str, ...]
@@ -47,26 +50,17 @@ def store(
     """
     session = _locked_session(tx, namespace_id, session_key)
     keys = message_keys(session_key, messages)
-    known = set(
-        tx.scalars(
-            select(Memory.message_key).where(
-                Memory.namespace_id == namespace_id,
-                Memory.session_id == session.id,
-                Memory.level == "raw",
-                Memory.message_key.in_(keys),
-            )
-        )
-    )
+    known = _known(tx, session, keys) if session.last_seq else set[str]()
     new: dict[str, Message] = {}
     for key, message in zip(keys, messages, strict=True):
         if key not in known:
             new.setdefault(key, message)
     ids = _insert(tx, session, new, now or datetime.now(UTC)) if new else []
     if ids:
-        # A message to a session that was ended opens it again.
-        tx.execute(
-            update(Session).where(Session.id == session.id).values(last_seq=Session.last_seq + len(ids), ended_at=None)
-        )
+        # A message to a session that was ended opens it again. Set on the locked row, which later readers of the
+        # transaction need not read once more.
+        session.last_seq, session.ended_at = session.last_seq + len(ids), None
+        tx.flush()
         rows = [
             {"namespace_id": namespace_id, "memory_id": memory_id, "session_id": session.id, "observer": observer}
             for memory_id in ids
@@ -76,7 +70,7 @@ def store(
         if not observers:
             embeddings.leave_gap(tx, namespace_id)  # no derivation comes by to embed them
     return Stored(
-        session_id=session.id, memory_ids=tuple(ids), duplicates=len(messages) - len(ids), observers=tuple(observers)
+        session=session, memory_ids=tuple(ids), duplicates=len(messages) - len(ids), observers=tuple(observers)
     )
 
 
@@ -98,12 +92,27 @@ def message_keys(session_key: str, messages: Sequence[Message]) -> list[str]:
 
 
 def _locked_session(tx: Transaction, namespace_id: int, session_key: str) -> Session:
-    tx.execute(upsert(Session).values(namespace_id=namespace_id, session_key=session_key).on_conflict_do_nothing())
-    return tx.scalars(
-        select(Session)
-        .where(Session.namespace_id == namespace_id, Session.session_key == session_key)
-        .with_for_update()
-    ).one()
+    made = upsert(Session).values(namespace_id=namespace_id, session_key=session_key).on_conflict_do_nothing()
+    new = tx.scalar(made.returning(Session))
+    return (
+        new
+        or tx.scalars(
+            select(Session)
+            .where(Session.namespace_id == namespace_id, Session.session_key == session_key)
+            .with_for_update()
+        ).one()
+    )
+
+
+def _known(tx: Transaction, session: Session, keys: Sequence[str]) -> set[str]:
+    """Those of ``keys`` that messages of the session have already."""
+    query = select(Memory.message_key).where(
+        Memory.namespace_id == session.namespace_id,
+        Memory.session_id == session.id,
+        Memory.level == "raw",
+        Memory.message_key.in_(keys),
+    )
+    return {str(key) for key in tx.scalars(query)}
 
 
 def _insert(tx: Transaction, session: Session, new: dict[str, Message], now: datetime) -> list[int]:

@@ -10,7 +10,6 @@ from nexus_tasks.idempotency.result import JobResult
 from nexus_tasks.storage import namespaces, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.messages import Stored
-from nexus_tasks.storage.models import Session
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import follow_up, observe_session, reflect_observations
 from nexus_tasks.tasks.runtime import runtime
@@ -24,9 +23,7 @@ _in_vain: dict[tuple[str, str], float] = {}  # (namespace, session) → when, by
 
 def note(tx: Transaction, known: NamespaceSettings, stored: Stored, observe_it: bool | None) -> bool:
     """After messages were stored, in their transaction: whether there is something to observe now."""
-    session = tx.get(Session, stored.session_id)
-    assert session is not None
-    return observe.note(tx, runtime().settings, session, by_default=known.observe, observe=observe_it)
+    return observe.note(tx, runtime().settings, stored.session, by_default=known.observe, observe=observe_it)
 
 
 def ask(namespace: str, session_key: str) -> int:
