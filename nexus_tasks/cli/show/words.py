@@ -24,7 +24,7 @@ _WAITS = {
     "pause": "because its kind is paused",
     "concurrency": "because its namespace runs all it may",
     "batch": "for an answer of the Batches API",
-    "delay": "as it was asked to",
+    "delay": "for its time",
     "dream": "for what it is made of",
     "version": "for a worker of the newer release that wrote it",
 }
