@@ -80,7 +80,7 @@ class SessionFiles:
                 files.write_all(self._fd, line)
                 if self._always:
                     os.fdatasync(self._fd) if hasattr(os, "fdatasync") else os.fsync(self._fd)
-            except BaseException:
+            except BaseException:  # an interrupt too: half an entry must not stay
                 os.ftruncate(self._fd, end)
                 raise
             self._began = self._began if self._count else now

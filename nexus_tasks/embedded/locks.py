@@ -48,7 +48,7 @@ def try_lock(path: Path) -> FileLock | None:
     except BlockingIOError:
         os.close(fd)
         return None
-    except BaseException:
+    except BaseException:  # an interrupt too: an open file keeps its lock
         os.close(fd)
         raise
     return FileLock(fd)

@@ -106,7 +106,7 @@ def initialise(places: Places) -> None:
                 os.chown(new, places.account.uid, places.account.gid)
             _make_cluster(places, new, held.fd)
             new.rename(places.postgres)
-        except BaseException:
+        except BaseException:  # an interrupt too: half a cluster must not stay
             shutil.rmtree(new, ignore_errors=True)
             raise
 

@@ -93,15 +93,12 @@ def message_keys(session_key: str, messages: Sequence[Message]) -> list[str]:
 
 def _locked_session(tx: Transaction, namespace_id: int, session_key: str) -> Session:
     made = upsert(Session).values(namespace_id=namespace_id, session_key=session_key).on_conflict_do_nothing()
-    new = tx.scalar(made.returning(Session))
-    return (
-        new
-        or tx.scalars(
-            select(Session)
-            .where(Session.namespace_id == namespace_id, Session.session_key == session_key)
-            .with_for_update()
-        ).one()
-    )
+    new: Session | None = tx.scalar(made.returning(Session))
+    if new:
+        return new
+    query = select(Session).where(Session.namespace_id == namespace_id, Session.session_key == session_key)
+    # As it is under the lock: the transaction may have read it before, and others have written since.
+    return tx.scalars(query.with_for_update().execution_options(populate_existing=True)).one()
 
 
 def _known(tx: Transaction, session: Session, keys: Sequence[str]) -> set[str]:

@@ -6,6 +6,7 @@ import pytest
 
 from nexus_tasks import Message, Nexus, derive_memory, digest_session, reflect_namespace
 from nexus_tasks.errors import InvalidInput, NexusError, UnsupportedOption
+from nexus_tasks.storage import messages, namespaces, sessions
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment, eventually, point_here
 
@@ -46,6 +47,22 @@ def test_what_is_said_is_remembered(here: Deployment) -> None:
     again = nexus.ingest("acme", "chat-1", TALK, end=True)
     assert (again.stored, again.duplicates, again.enqueued) == (0, 3, 0)
     assert nexus.status("acme")["namespaces"][0]["jobs"]["dead"] == 0
+
+
+def test_a_session_that_was_read_before_it_is_locked_is_appended_to_as_it_is_by_then(here: Deployment) -> None:
+    Nexus().ingest("acme", "chat", [Message(content="One.", author="ann")])
+    with runtime().database.transaction() as tx:
+        known = namespaces.get(tx, "acme")
+        held = sessions.get(tx, known.id, "chat")
+        Nexus().ingest("acme", "chat", [Message(content="Two.", author="ann")])  # meanwhile, by somebody else
+        assert held.last_seq == 1
+        stored = messages.store(tx, known.id, "chat", [Message(content="Three.", author="ann")], ())
+        assert (len(stored.memory_ids), stored.session.last_seq) == (1, 3)
+    assert here.sql("SELECT seq, content FROM memories WHERE level = 'raw' ORDER BY seq") == [
+        (1, "One."),
+        (2, "Two."),
+        (3, "Three."),
+    ]
 
 
 def test_a_bad_call_fails_in_the_producer(here: Deployment) -> None:

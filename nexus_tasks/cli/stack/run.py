@@ -92,7 +92,7 @@ def detach(settings: Settings, plan: Plan, held: FileLock) -> int:
         said = _read(ready)
         if said != "ready":
             raise _failure(settings, said)
-    except BaseException:
+    except BaseException:  # an interrupt too: nobody else would end it
         process.terminate()
         process.wait()
         raise
