@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from nexus_tasks.storage import embeddings
+from nexus_tasks.storage import embeddings, sessions
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Derivation, Memory, Session
@@ -94,11 +94,7 @@ def message_keys(session_key: str, messages: Sequence[Message]) -> list[str]:
 def _locked_session(tx: Transaction, namespace_id: int, session_key: str) -> Session:
     made = upsert(Session).values(namespace_id=namespace_id, session_key=session_key).on_conflict_do_nothing()
     new: Session | None = tx.scalar(made.returning(Session))
-    if new:
-        return new
-    query = select(Session).where(Session.namespace_id == namespace_id, Session.session_key == session_key)
-    # As it is under the lock: the transaction may have read it before, and others have written since.
-    return tx.scalars(query.with_for_update().execution_options(populate_existing=True)).one()
+    return new or sessions.get(tx, namespace_id, session_key, lock=True)
 
 
 def _known(tx: Transaction, session: Session, keys: Sequence[str]) -> set[str]:

@@ -18,7 +18,8 @@ from nexus_tasks.types import as_stored
 def find(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = False) -> Session | None:
     """The session, or ``None``; with ``lock`` nobody else changes it until the transaction ends."""
     query = select(Session).where(Session.namespace_id == namespace_id, Session.session_key == as_stored(session_key))
-    return tx.scalar(query.with_for_update() if lock else query)
+    # As it is under the lock: the transaction may have read it before, and others have written since.
+    return tx.scalar(query.with_for_update().execution_options(populate_existing=True) if lock else query)
 
 
 def get(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = False) -> Session:
