@@ -70,15 +70,15 @@ def at_rest(here: Deployment) -> bool:
 
 def sleep(here: Deployment, namespaces: list[str]) -> None:
     """Dream, as beat has namespaces do at night, and wait until the dreams are over."""
-    from nexus_tasks.tasks import dream, follow_up, submit_batch
+    from nexus_tasks.tasks import finish_dream, follow_ups, submit_batch
 
     for namespace in namespaces:
-        dream.start(namespace)
+        finish_dream.start(namespace)
 
     def over() -> bool:
         # Batches are looked at once a minute: not in a benchmark.
         here.sql("UPDATE message_batches SET due_at = now()")
-        follow_up.ask([submit_batch.request(namespace) for namespace in namespaces])
+        follow_ups.ask([submit_batch.request(namespace) for namespace in namespaces])
         return here.sql("SELECT count(*) FROM dreams WHERE state = 'open'") == [(0,)]
 
     eventually(over, within=WITHIN)

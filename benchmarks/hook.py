@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from benchmarks.machine import table
-from nexus_tasks.transcripts import ready
+from nexus_tasks.transcripts import context_file
 
 TIMES = 20
 BASE = {"session_id": "0b9d3c5e", "transcript_path": "/nowhere/t.jsonl", "cwd": "/tmp", "permission_mode": "default"}
@@ -44,7 +44,7 @@ def main() -> None:
     nexus = str(Path(sys.executable).with_name("nexus"))
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "NEXUS_HOME": home, "NEXUS_HOOK_NAMESPACE": "shop"}
-        ready.put(home, "shop", "- ann deploys on Tuesdays [m1]\n" * 190)
+        context_file.put(home, "shop", "- ann deploys on Tuesdays [m1]\n" * 190)
         bare = milliseconds([sys.executable, "-I", "-c", "pass"], "", environment)
         rows: list[list[object]] = [["calibration: the bare interpreter (-I -c pass)", f"{bare:.0f}", ""]]
         for name, fields in EVENTS.items():

@@ -17,11 +17,11 @@ from celery import Celery
 from celery.signals import worker_ready
 from sqlalchemy import Engine, create_engine, text
 
-from nexus_tasks.idempotency import apart
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.idempotency.heartbeat import Heartbeat
-from nexus_tasks.idempotency.run import ALONE_FROM, Run
 from nexus_tasks.idempotency.task import Arguments, job
+from nexus_tasks.idempotency.worker import isolation
+from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
+from nexus_tasks.idempotency.worker.run import ALONE_FROM, Run
 from nexus_tasks.llm.offline import OfflineModel
 from nexus_tasks.types import JobOutcome
 
@@ -88,7 +88,7 @@ def note_runs() -> None:
     def noting(heart: Heartbeat, run: Run, claims: Sequence[Claim]) -> None:
         hold(heart, run, claims)
         if ours := [claim.job_id for claim in claims if claim.kind in WATCHED]:
-            waits = run.lead.crashes >= ALONE_FROM and not apart.is_alone()
+            waits = run.lead.crashes >= ALONE_FROM and not isolation.is_alone()
             note(os.environ["NEXUS_KEY_PREFIX"], ours, started=not waits)
 
     Heartbeat.hold = noting  # type: ignore[method-assign]

@@ -29,7 +29,7 @@ from nexus_tasks.llm.base import AnswerT, Completion, LanguageModel, Request
 from nexus_tasks.storage import embeddings, facts, namespaces, perspectives
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.searching import upkeep
-from nexus_tasks.tasks import errand
+from nexus_tasks.tasks import job_context
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import deployment, make_template
 from tests.standin import StandIn
@@ -104,7 +104,7 @@ def grow(standin: StandIn, count: int, every: int) -> list[list[object]]:
         if first % every == 0:
             _keep_up(here.database)
         start = time.perf_counter()
-        outcome, _ = reflect.reflect_perspective(here.mind, errand.dry(known), OBSERVER, SUBJECT)
+        outcome, _ = reflect.reflect_perspective(here.mind, job_context.dry(known), OBSERVER, SUBJECT)
         seconds += time.perf_counter() - start
         assert outcome.status == "completed", outcome
         done = first + AT_ONCE

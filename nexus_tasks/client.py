@@ -14,25 +14,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from nexus_tasks.cognition import reflect
 from nexus_tasks.cognition.context import Ask, Format, assemble, counted, rendered
-from nexus_tasks.cognition.search import search
+from nexus_tasks.cognition.retrieval import search
 from nexus_tasks.errors import EmbeddedError, InvalidInput, NotFound, StorageUnavailable, faults
-from nexus_tasks.idempotency.result import JobResult
+from nexus_tasks.idempotency.producer.result import JobResult
+from nexus_tasks.services import admin, buffer_flush, erasure, markdown, observation, transfer
 from nexus_tasks.storage import extractions, memories, namespaces, observations, sessions, topics
 from nexus_tasks.storage import messages as turns
 from nexus_tasks.storage.searching.scope import Filter
-from nexus_tasks.tasks import (
-    buffered,
-    digest_session,
-    dream,
-    extract_session,
-    forgetting,
-    markdown,
-    observing,
-    operate,
-    produce,
-    transfer,
-)
-from nexus_tasks.tasks.errand import dry
+from nexus_tasks.tasks import digest_session, enqueue, extract_session, finish_dream
+from nexus_tasks.tasks.job_context import dry
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import (
     LEVELS,
@@ -103,25 +93,25 @@ class Nexus:
         said = [self._message(position, message) for position, message in enumerate(messages)]
         wanted = None if observers is None else [check_name("observers", observer) for observer in observers]
         try:
-            buffered.store_pending()  # what was said before goes first
+            buffer_flush.store_pending()  # what was said before goes first
             with runtime().database.transaction() as tx:
                 known = namespaces.ensure(tx, namespace)
                 stored = turns.store(tx, known.id, session_key, said, wanted if wanted is not None else known.observers)
-                to_observe = observing.note(tx, known, stored, observe)
+                to_observe = observation.note(tx, known, stored, observe)
                 ended = end and sessions.end(tx, stored.session)
                 flush = sessions.wanted_memories(tx, stored.session.id) if end else []
                 to_extract = extractions.again(tx, stored.session.id)
                 if end:
                     to_extract = extractions.want(tx, stored.session, known_only=True) or to_extract
         except (StorageUnavailable, EmbeddedError):
-            return buffered.keep(namespace, session_key, said, wanted, observe=observe, end=end)
-        enqueued = produce.derivations(namespace, stored)
+            return buffer_flush.keep(namespace, session_key, said, wanted, observe=observe, end=end)
+        enqueued = enqueue.derivations(namespace, stored)
         if to_observe:
-            enqueued += observing.ask(namespace, session_key)
+            enqueued += observation.ask(namespace, session_key)
         if to_extract:
             enqueued += extract_session.ask(namespace, session_key)
         if end:
-            enqueued += produce.ended(namespace, session_key, flush, digest=ended)
+            enqueued += enqueue.ended(namespace, session_key, flush, digest=ended)
         return Receipt(
             namespaces=(namespace,),
             session_keys=(session_key,),
@@ -158,10 +148,10 @@ class Nexus:
             ended = sessions.end(tx, session)
             flush = sessions.wanted_memories(tx, session.id)
             to_extract = extractions.want(tx, session, known_only=True)
-        produce.ended(namespace, session_key, flush, digest=ended)
+        enqueue.ended(namespace, session_key, flush, digest=ended)
         if to_extract:
             extract_session.ask(namespace, session_key)
-        return produce.result(digest_session.request(namespace, session_key, "session_end")) if ended else None
+        return enqueue.result(digest_session.request(namespace, session_key, "session_end")) if ended else None
 
     def digest(self, namespace: str, session_key: str, *, rebuild: bool = False) -> JobResult:
         """Digest a session now; ``rebuild`` makes the digest again from scratch.
@@ -223,8 +213,8 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace.
         """
-        started = dream.start(check_namespace(namespace), urgency="live", reason="manual")
-        result = produce.result(dream.request(namespace, started.dream_id))
+        started = finish_dream.start(check_namespace(namespace), urgency="live", reason="manual")
+        result = enqueue.result(finish_dream.request(namespace, started.dream_id))
         result.created = started.opened
         return result
 
@@ -248,7 +238,7 @@ class Nexus:
             InvalidInput: not exactly one of the three is given.
             NotFound: there is no such namespace, memory or session.
         """
-        return forgetting.forget(
+        return erasure.forget(
             check_namespace(namespace), memory_id=memory_id, session_key=session_key, everything=everything
         )
 
@@ -317,7 +307,7 @@ class Nexus:
             raise InvalidInput("query must be a non-empty text.")
         if not 1 <= limit <= MOST_RESULTS:
             raise InvalidInput(f"limit must be 1 to {MOST_RESULTS:,}, not {limit!r}.")
-        buffered.store_pending()
+        buffer_flush.store_pending()
         here = runtime()
         with here.database.reading() as tx:
             wanted = self._filter(namespaces.get(tx, check_namespace(namespace)).id, observer, subject, levels, as_of)
@@ -363,13 +353,13 @@ class Nexus:
             raise InvalidInput(f"max_tokens must be 1 to {MOST_TOKENS:,}, not {max_tokens!r}.")
         if format not in ("text", "anthropic", "json"):
             raise InvalidInput(f"format must be text, anthropic or json, not {format!r}.")
-        buffered.store_pending()
+        buffer_flush.store_pending()
         if observe:
             if session_key is None or query or observer or subject or count != "estimate":
                 raise InvalidInput("observe reads one session whole: give session_key, and no query or perspective.")
             session_key = check_name("session_key", session_key)
             check_namespace(namespace)
-            return observing.read(namespace, session_key, max_tokens=max_tokens, form=format)
+            return observation.read(namespace, session_key, max_tokens=max_tokens, form=format)
         here = runtime()
         with here.database.reading() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
@@ -483,7 +473,7 @@ class Nexus:
         """One namespace with its settings and memories by level."""
         with runtime().database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
-            return namespaces.summary(known) | {"memories": operate.memory_counts(tx, known.id)}
+            return namespaces.summary(known) | {"memories": admin.memory_counts(tx, known.id)}
 
     def create_namespace(self, namespace: str, /, **settings: Any) -> dict[str, Any]:
         """Make a namespace (one that exists stays) and set what is given, as :meth:`set_namespace` does."""
@@ -521,33 +511,33 @@ class Nexus:
                 observe=observe,
                 unset=unset,
             )
-        produce.changed(namespace, budget=budget_usd_per_day is not None or "budget_usd_per_day" in unset)
+        enqueue.changed(namespace, budget=budget_usd_per_day is not None or "budget_usd_per_day" in unset)
         return namespaces.summary(known)
 
     # --- what goes on -------------------------------------------------------------------------------------------------
     def status(self, namespace: str | None = None) -> dict[str, Any]:
         """What is waiting, running and dead, and why it waits; for one namespace or all."""
-        return operate.status(None if namespace is None else check_namespace(namespace))
+        return admin.status(None if namespace is None else check_namespace(namespace))
 
     def jobs(self, *, namespace: str | None = None, status: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
         """Jobs: queued and running ones, dead letters, then recent runs, each newest first."""
-        return operate.jobs(None if namespace is None else check_namespace(namespace), status, limit)
+        return admin.jobs(None if namespace is None else check_namespace(namespace), status, limit)
 
     def job(self, job_id: str) -> dict[str, Any]:
         """One job with everything that is known of it."""
-        return operate.job(job_id)
+        return admin.job(job_id)
 
     def retry_job(self, job_id: str) -> JobResult:
         """Run a dead letter again, its counters at 0. Retrying twice enqueues once."""
-        return operate.retry(job_id)
+        return admin.retry(job_id)
 
     def drop_job(self, job_id: str) -> dict[str, Any]:
         """Give a dead letter up, or remove a queued job."""
-        return operate.drop(job_id)
+        return admin.drop(job_id)
 
     def resume_jobs(self, kind: str | None = None) -> list[str]:
         """Lift the pause of a job kind, or of all; returns the kinds."""
-        return operate.resume(kind)
+        return admin.resume(kind)
 
     def _filter(
         self,

@@ -36,7 +36,7 @@ timezone = "UTC"
 # --- Redis ------------------------------------------------------------------------------------------------------------
 broker_transport_options = {
     "global_keyprefix": f"{_settings.key_prefix}:celery:",
-    "queue_order_strategy": "nexus_tasks.idempotency.turns:DerivationOften",
+    "queue_order_strategy": "nexus_tasks.tasks.queue_order:DerivationOften",
     "master_name": _settings.redis_master,  # only Sentinels are asked for it
     "visibility_timeout": 3_600,  # kombu reads it here and nowhere else; recovery does not depend on it
     "unacked_restore_throttle": 1,

@@ -24,7 +24,8 @@ from nexus_tasks import config
 from nexus_tasks.celery import app
 from nexus_tasks.embedded import Endpoints
 from nexus_tasks.endpoints import endpoints
-from nexus_tasks.idempotency import binding, heartbeat, outage
+from nexus_tasks.idempotency import binding
+from nexus_tasks.idempotency.worker import circuit_breaker, heartbeat
 from nexus_tasks.settings import get_settings
 from nexus_tasks.tasks import runtime
 from tests import rabbitmq
@@ -204,7 +205,7 @@ def point_here() -> None:
     runtime._runtime.cache_clear()
     binding._bound = None
     heartbeat._heartbeat = None
-    outage._away.clear()
+    circuit_breaker._away.clear()
     if "NEXUS_REDIS_URL" not in os.environ:
         return
     prefix = get_settings().key_prefix

@@ -13,7 +13,7 @@ from nexus_tasks.buffer.quarantine import Damage
 from nexus_tasks.buffer.segment import Segment
 from nexus_tasks.buffer.session import FLUSHED, Gone
 from nexus_tasks.buffer.sessions import Sessions
-from nexus_tasks.buffer.standing import measure, pending, quarantined, standing
+from nexus_tasks.buffer.stats import measure, pending, quarantined, standing
 from nexus_tasks.errors import BufferError
 
 Fsync = Literal["always", "interval", "off"]

@@ -81,9 +81,9 @@ def list_(json: Json = False) -> None:
 def flush(json: Json = False) -> None:
     """Store everything now. Stored entries are deleted from the buffer; what cannot be stored goes to quarantine."""
     start_logging()
-    from nexus_tasks.tasks import buffered
+    from nexus_tasks.services import buffer_flush
 
-    report = buffered.store_buffer(wait=True)
+    report = buffer_flush.store_buffer(wait=True)
     if json:
         emit(asdict(report) | {"damages": [damage._asdict() for damage in report.damages]})
         return

@@ -64,8 +64,8 @@ def reembed(
     from nexus_tasks.cli.show.progress import meter
 
     connect()
-    from nexus_tasks.tasks.reembed import drop_others as drop
-    from nexus_tasks.tasks.reembed import reembed as fill
+    from nexus_tasks.services.reembedding import drop_others as drop
+    from nexus_tasks.services.reembedding import reembed as fill
 
     with meter("embedded") as progress:
         filled, refused, model = fill(namespace, progress.at)

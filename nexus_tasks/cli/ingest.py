@@ -11,10 +11,10 @@ import typer
 from nexus_tasks.cli import stack, workers
 from nexus_tasks.cli.connect import connect, start_logging
 from nexus_tasks.cli.failing import WAITED_IN_VAIN
-from nexus_tasks.cli.loading import Settled, load
 from nexus_tasks.cli.options import DEFAULT_TIMEOUT, Json, Namespace, Timeout, Wait
 from nexus_tasks.cli.output import emit, hint, warn
 from nexus_tasks.cli.show import words
+from nexus_tasks.cli.store_and_wait import Settled, load
 from nexus_tasks.types import Receipt
 
 

@@ -30,7 +30,7 @@ Sample = tuple[str, tuple[str, ...], float]
 def metrics(json: Json = False) -> None:
     """Print the state of queue and memory for Prometheus, as for node_exporter's textfile collector."""
     client = connect()
-    from nexus_tasks.tasks.operate import queue_lengths
+    from nexus_tasks.services.admin import queue_lengths
 
     samples = list(_samples(client.status(), queue_lengths()))
     if json:

@@ -9,7 +9,7 @@ from nexus_tasks.cli import workers
 from nexus_tasks.cli.output import emit, hint
 
 if TYPE_CHECKING:
-    from nexus_tasks.idempotency.result import JobResult
+    from nexus_tasks.idempotency.producer.result import JobResult
     from nexus_tasks.types import JobOutcome
 
 

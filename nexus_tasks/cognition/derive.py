@@ -10,7 +10,7 @@ from sqlalchemy.exc import NoResultFound
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.echo import is_echo, without_echo
 from nexus_tasks.cognition.embed import vectors_of
-from nexus_tasks.cognition.mind import GAVE_UP, Errand, Mind, ask
+from nexus_tasks.cognition.resources import GAVE_UP, Errand, Mind, ask
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.errors import InvalidAnswer, Permanent
 from nexus_tasks.llm.answers import DeriveMaterial, Line, Observation, Observations

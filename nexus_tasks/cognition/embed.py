@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from nexus_tasks.cognition.mind import Errand, Mind
+from nexus_tasks.cognition.resources import Errand, Mind
 from nexus_tasks.embeddings.base import Embedder, Vectors
 from nexus_tasks.errors import ConfigurationError, JobError, Permanent
 from nexus_tasks.storage import embeddings

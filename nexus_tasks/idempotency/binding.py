@@ -10,7 +10,7 @@ from typing import Protocol
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
-from nexus_tasks.idempotency.message import Template
+from nexus_tasks.idempotency.producer.wire_format import Template
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.types import JobOutcome
 

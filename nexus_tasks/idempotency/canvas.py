@@ -18,9 +18,9 @@ from kombu.utils.json import dumps
 from nexus_tasks.errors import JobFailed, NexusError
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Ticket, Wakeup
-from nexus_tasks.idempotency.publish import publish
+from nexus_tasks.idempotency.producer.publisher import publish
 from nexus_tasks.idempotency.request import Delivery, Request
-from nexus_tasks.idempotency.work import work
+from nexus_tasks.idempotency.worker.executor import work
 from nexus_tasks.types import JobOutcome, Status
 
 if TYPE_CHECKING:

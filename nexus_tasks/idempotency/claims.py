@@ -12,7 +12,7 @@ import redis
 
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Ticket, Wakeup
-from nexus_tasks.idempotency.client import client
+from nexus_tasks.idempotency.redis_client import client
 from nexus_tasks.idempotency.request import VERSION, Request, claim_key
 
 Row = list[Any]
@@ -157,7 +157,7 @@ class Claims:
     def hold(self, messages: Mapping[str, str]) -> None:
         """Messages (id and claim) that a live worker has received and not begun: they are not lost."""
         if messages:
-            self._run("hold", list(messages.values()), *messages)
+            self._run("keep_reserved", list(messages.values()), *messages)
 
     # --- canvas deliveries --------------------------------------------------------------------------------------------
     def answer(self, delivery: str, *, queue: str, published_at: str = "") -> tuple[str, str] | None:
@@ -165,12 +165,12 @@ class Claims:
 
         ``None`` while they have not, or when another message of the delivery has had the answer.
         """
-        found = self._run("answer", [], delivery, queue, published_at or 0)
+        found = self._run("delivery_outcome", [], delivery, queue, published_at or 0)
         return (found[0], found[1]) if found else None
 
     def account(self, delivery: str) -> None:
         """Celery has accounted for a canvas delivery that was answered."""
-        self._run("account", [], delivery)
+        self._run("delivery_accounted", [], delivery)
 
     # --- the sweep ----------------------------------------------------------------------------------------------------
     def lock(self, name: str, token: str, *, seconds: float) -> bool:

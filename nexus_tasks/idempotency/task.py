@@ -17,12 +17,12 @@ from nexus_tasks.errors import ConfigurationError, InvalidInput, JobFailed, Unsu
 from nexus_tasks.idempotency import canvas
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim, Claimed, Ticket, Wakeup
-from nexus_tasks.idempotency.message import HEADER, header
-from nexus_tasks.idempotency.publish import TASK_PREFIX, enqueue
+from nexus_tasks.idempotency.producer.publisher import TASK_PREFIX, enqueue
+from nexus_tasks.idempotency.producer.result import JobResult
+from nexus_tasks.idempotency.producer.wire_format import HEADER, header
 from nexus_tasks.idempotency.request import Flags, Request, WhileRunning, canonical, compact
-from nexus_tasks.idempotency.result import JobResult
-from nexus_tasks.idempotency.run import Run
-from nexus_tasks.idempotency.work import work
+from nexus_tasks.idempotency.worker.executor import work
+from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.types import JobOutcome
 
 # Celery's own means to the same ends would fight with the claims, and the sweep looks for messages in the kind's queue.

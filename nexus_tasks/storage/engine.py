@@ -15,7 +15,7 @@ from sqlalchemy.exc import DataError, DBAPIError, InvalidatePoolError, Operation
 from sqlalchemy.orm import Session as _Session
 
 from nexus_tasks.errors import InvalidInput, SchemaOutdated, StorageUnavailable, Transient
-from nexus_tasks.storage.sending import prepare_what_is_long
+from nexus_tasks.storage.long_statements import prepare_what_is_long
 
 # Postgres error classes that pass by themselves: connection trouble, rollback (deadlock, serialisation), resources,
 # operator intervention, and the system's own errors.

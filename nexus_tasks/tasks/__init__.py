@@ -7,19 +7,19 @@ from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.tasks import (
     derive_memory,
     digest_session,
-    dream,
     embed_memories,
     extract_session,
-    maintenance,
+    finish_dream,
     observe_session,
     reflect_namespace,
     reflect_observations,
     reflect_perspective,
     runtime,
     submit_batch,
+    ticks,
     warm,
 )
-from nexus_tasks.tasks.storage import JobStorage
+from nexus_tasks.tasks.outbox import JobStorage
 
 
 def _binding() -> Binding:
@@ -40,14 +40,14 @@ bind(_binding, load=warm.load)
 __all__ = [
     "derive_memory",
     "digest_session",
-    "dream",
     "embed_memories",
     "extract_session",
-    "maintenance",
+    "finish_dream",
     "observe_session",
     "reflect_namespace",
     "reflect_observations",
     "reflect_perspective",
     "submit_batch",
+    "ticks",
     "warm",
 ]

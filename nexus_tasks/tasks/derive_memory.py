@@ -11,16 +11,16 @@ from nexus_tasks.celery import app
 from nexus_tasks.cognition import derive
 from nexus_tasks.errors import InvalidAnswer, JobError, Permanent, QueueUnavailable
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.idempotency.heartbeat import heartbeat
-from nexus_tasks.idempotency.publish import publish
+from nexus_tasks.idempotency.producer.publisher import publish
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.run import Run, Wait
 from nexus_tasks.idempotency.task import Arguments, job
+from nexus_tasks.idempotency.worker.heartbeat import heartbeat
+from nexus_tasks.idempotency.worker.run import Run, Wait
 from nexus_tasks.storage import derivations
 from nexus_tasks.storage.namespaces import NamespaceSettings
-from nexus_tasks.tasks import follow_up
+from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import MemoryId, Name, NamespaceName
-from nexus_tasks.tasks.errand import errand
+from nexus_tasks.tasks.job_context import errand
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -67,7 +67,7 @@ def derive_memory(run: Run, arguments: DeriveMemory) -> JobOutcome:
     siblings = [i for i in plan.memory_ids if i != arguments.memory_id]
     run.take([request(arguments.namespace, i, arguments.observer) for i in siblings], again=plan.again)
     if plan.next_id:
-        follow_up.hurry("ripeness", [request(arguments.namespace, plan.next_id, arguments.observer)])
+        follow_ups.hurry("ripeness", [request(arguments.namespace, plan.next_id, arguments.observer)])
     return _derive(run, namespace, arguments.observer, call=None if plan.again else uuid.uuid4().hex)
 
 
@@ -112,7 +112,7 @@ def _derive_part(
         context=whole,
         call=call if whole else None,
     )
-    follow_up.after_derivation(namespace.name, observer, due, eager=run.eager)
+    follow_ups.after_derivation(namespace.name, observer, due, eager=run.eager)
     return outcome
 
 

@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 
 from nexus_tasks.cognition import digest
 from nexus_tasks.idempotency.request import Flags, Request
-from nexus_tasks.idempotency.run import Run, Wait
 from nexus_tasks.idempotency.task import Arguments, job
+from nexus_tasks.idempotency.worker.run import Run, Wait
 from nexus_tasks.storage import sessions
-from nexus_tasks.tasks import follow_up
+from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
-from nexus_tasks.tasks.errand import errand
+from nexus_tasks.tasks.job_context import errand
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -64,8 +64,8 @@ def digest_session(run: Run, arguments: DigestSession) -> JobOutcome:
         patient=run.flags.urgency == "dream",
     )
     if more:
-        follow_up.ask([_the_rest(run, arguments)])
-    follow_up.dream_goes_on(namespace)
+        follow_ups.ask([_the_rest(run, arguments)])
+    follow_ups.dream_goes_on(namespace)
     return outcome
 
 

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from nexus_tasks.cognition.extraction import extract
 from nexus_tasks.idempotency.request import Flags, Request
-from nexus_tasks.idempotency.run import Run
 from nexus_tasks.idempotency.task import Arguments, job
-from nexus_tasks.tasks import follow_up
+from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
-from nexus_tasks.tasks.errand import errand
+from nexus_tasks.tasks.job_context import errand
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -36,7 +36,7 @@ def extract_session(run: Run, arguments: ExtractSession) -> JobOutcome:
         return JobOutcome(status="gone")
     outcome, more = extract(here.mind, errand(run, namespace), arguments.session_key, namespace.observers)
     if more:
-        follow_up.ask([request(namespace.name, arguments.session_key)])
+        follow_ups.ask([request(namespace.name, arguments.session_key)])
     return outcome
 
 
@@ -47,4 +47,4 @@ def request(namespace: str, session_key: str) -> Request:
 
 def ask(namespace: str, session_key: str) -> int:
     """Ask for an extraction, after the commit; returns how many jobs that made: 0 while Redis is away."""
-    return len(follow_up.ask([request(namespace, session_key)]))
+    return len(follow_ups.ask([request(namespace, session_key)]))

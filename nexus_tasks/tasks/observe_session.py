@@ -6,11 +6,11 @@ from typing import ClassVar, Literal
 
 from nexus_tasks.cognition.observing import observe
 from nexus_tasks.idempotency.request import Flags, Request
-from nexus_tasks.idempotency.run import Run
 from nexus_tasks.idempotency.task import Arguments, job
-from nexus_tasks.tasks import follow_up
+from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
-from nexus_tasks.tasks.errand import errand
+from nexus_tasks.tasks.job_context import errand
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -39,7 +39,7 @@ def observe_session(run: Run, arguments: ObserveSession) -> JobOutcome:
         return JobOutcome(status="gone")
     outcome, more = observe.observe(here.mind, errand(run, namespace), arguments.session_key, urgent=run.flags.force)
     if more:
-        follow_up.ask([request(namespace.name, arguments.session_key)])
+        follow_ups.ask([request(namespace.name, arguments.session_key)])
     return outcome
 
 

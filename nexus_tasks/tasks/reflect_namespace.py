@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from nexus_tasks.cognition import reflect
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.run import Run
 from nexus_tasks.idempotency.task import Arguments, job
-from nexus_tasks.tasks import follow_up, reflect_perspective
+from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.tasks import follow_ups, reflect_perspective
 from nexus_tasks.tasks.arguments import NamespaceName
-from nexus_tasks.tasks.errand import errand
+from nexus_tasks.tasks.job_context import errand
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -32,8 +32,8 @@ def reflect_namespace(run: Run, arguments: ReflectNamespace) -> JobOutcome:
         return JobOutcome(status="gone")
     outcome, due = reflect.reflect_namespace(here.mind, errand(run, namespace))
     urgency = run.flags.urgency or "live"
-    follow_up.ask([reflect_perspective.request(namespace.name, *perspective, urgency=urgency) for perspective in due])
-    follow_up.dream_goes_on(namespace)
+    follow_ups.ask([reflect_perspective.request(namespace.name, *perspective, urgency=urgency) for perspective in due])
+    follow_ups.dream_goes_on(namespace)
     return outcome
 
 

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from nexus_tasks.cognition.observing import condense
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.run import Run
 from nexus_tasks.idempotency.task import Arguments, job
+from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.tasks.arguments import Name, NamespaceName
-from nexus_tasks.tasks.errand import errand
+from nexus_tasks.tasks.job_context import errand
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from nexus_tasks.cognition import reflect
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.run import Run
 from nexus_tasks.idempotency.task import Arguments, job
-from nexus_tasks.tasks import follow_up
+from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
-from nexus_tasks.tasks.errand import errand
+from nexus_tasks.tasks.job_context import errand
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -36,9 +36,9 @@ def reflect_perspective(run: Run, arguments: ReflectPerspective) -> JobOutcome:
         here.mind, errand(run, namespace), arguments.observer, arguments.subject
     )
     if more:
-        follow_up.ask([request(namespace.name, arguments.observer, arguments.subject, urgency=run.flags.urgency)])
+        follow_ups.ask([request(namespace.name, arguments.observer, arguments.subject, urgency=run.flags.urgency)])
     else:
-        follow_up.dream_goes_on(namespace)
+        follow_ups.dream_goes_on(namespace)
     return outcome
 
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from nexus_tasks.cognition.mind import Mind
+from nexus_tasks.cognition.resources import Mind
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.embeddings.choose import embedder as choose_embedder
 from nexus_tasks.endpoints import endpoints

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from nexus_tasks.cognition import batching
+from nexus_tasks.cognition import message_batches
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.run import Run, Wait
 from nexus_tasks.idempotency.task import Arguments, job
-from nexus_tasks.tasks import follow_up
+from nexus_tasks.idempotency.worker.run import Run, Wait
+from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import NamespaceName
-from nexus_tasks.tasks.errand import errand
+from nexus_tasks.tasks.job_context import errand
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -29,9 +29,9 @@ def submit_batch(run: Run, arguments: SubmitBatch) -> JobOutcome:
     namespace = here.namespace(arguments.namespace)
     if namespace is None:
         return JobOutcome(status="gone")
-    standing = batching.advance(here.mind, namespace.id, run.check)
+    standing = message_batches.advance(here.mind, namespace.id, run.check)
     if standing.back:
-        follow_up.hurry_all("batch", namespace.name)
+        follow_ups.hurry_all("batch", namespace.name)
     if standing.seconds is not None:
         raise Wait("batch", standing.seconds, standing.detail)
     with here.database.transaction() as tx:

@@ -8,8 +8,8 @@ import time
 from celery import Celery
 
 from nexus_tasks.errors import NexusError
-from nexus_tasks.idempotency.beside import Beside
-from nexus_tasks.tasks import buffered, ready_context
+from nexus_tasks.idempotency.worker.background import Beside
+from nexus_tasks.services import buffer_flush, context_cache
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class BufferStep(Beside):
                 if time.monotonic() - stored_at >= EVERY:
                     stored_at = time.monotonic()
                     store()
-                ready_context.refresh()
+                context_cache.refresh()
             except NexusError as error:
                 log.warning("The session buffer, or a context for the hook, has to wait: %s", error)
             if self.over(LOOK_EVERY):
@@ -43,9 +43,9 @@ def store() -> dict[str, int]:
         StorageUnavailable: Postgres does not answer; what was not stored stays.
         BufferError: the folder cannot be read or written.
     """
-    if not buffered.session_buffer().pending():
+    if not buffer_flush.session_buffer().pending():
         return {"stored": 0, "enqueued": 0}
-    report = buffered.store_buffer()
+    report = buffer_flush.store_buffer()
     for damage in report.damages:
         log.warning("The session buffer had a %s entry, see %s: %s", damage.kind, damage.kept_as, damage.reason)
     if report.stored:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nexus_tasks import Nexus
-from nexus_tasks.idempotency.sweep import GRACE
+from nexus_tasks.idempotency.worker.sweeper import GRACE
 from tests import rabbitmq
 from tests.broker import queued
 from tests.deployment import Deployment, eventually

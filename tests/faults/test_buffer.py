@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from nexus_tasks.buffer import SessionBuffer
-from nexus_tasks.tasks import buffered
+from nexus_tasks.services import buffer_flush
 from tests.deployment import Deployment, eventually
 
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
@@ -70,7 +70,7 @@ def run(writers: Sequence[Writer], storing: subprocess.Popen[bytes] | None = Non
     def look() -> bool:
         busy = [writer.turn() for writer in writers]
         if storing is None:
-            buffered.store_buffer()
+            buffer_flush.store_buffer()
         return not any(busy)
 
     try:
@@ -102,7 +102,7 @@ def writers(here: Deployment, count: int, wanted: int, policy: str) -> list[Writ
 def test_killed_producers_lose_nothing(here: Deployment, policy: str) -> None:
     found = writers(here, 3, 100, policy)
     run(found)
-    buffered.store_buffer()
+    buffer_flush.store_buffer()
     check(here, found)
 
 
@@ -134,7 +134,7 @@ def test_eight_killed_producers_and_killed_storers_lose_nothing(here: Deployment
         for process in (*storers, *(writer.process for writer in found if writer.process)):
             process.kill()
             process.wait()
-    buffered.store_buffer(wait=True)
+    buffer_flush.store_buffer(wait=True)
     check(here, found)
 
 

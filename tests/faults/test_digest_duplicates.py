@@ -9,9 +9,9 @@ import pytest
 
 from nexus_tasks import Message, Nexus, digest_session
 from nexus_tasks.cognition.digest import run as digesting
-from nexus_tasks.cognition.digest import tell as telling
-from nexus_tasks.idempotency import work as workers
+from nexus_tasks.cognition.digest import summarize as telling
 from nexus_tasks.idempotency.claim import Claimed
+from nexus_tasks.idempotency.worker import executor as workers
 from nexus_tasks.storage import digests, sessions
 from nexus_tasks.tasks import digest_session as kind
 from tests.deployment import Deployment

@@ -11,10 +11,10 @@ from typing import Any
 
 from nexus_tasks import Nexus, config
 from nexus_tasks.celery import app
-from nexus_tasks.cognition.mind import Errand
+from nexus_tasks.cognition.resources import Errand
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.task import task_of
-from nexus_tasks.idempotency.work import work as run_message
+from nexus_tasks.idempotency.worker.executor import work as run_message
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
 from tests.standin import Call

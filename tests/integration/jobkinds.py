@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 from nexus_tasks.celery import app
 from nexus_tasks.errors import Misconfigured, OverBudget, Permanent, Throttled, Transient
 from nexus_tasks.idempotency.request import Flags
-from nexus_tasks.idempotency.run import Run, Wait
 from nexus_tasks.idempotency.task import Arguments, job, task_of
+from nexus_tasks.idempotency.worker.run import Run, Wait
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 

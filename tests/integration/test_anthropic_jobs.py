@@ -14,8 +14,8 @@ from sqlalchemy import create_engine, text
 from nexus_tasks import Nexus, app, reflect_perspective
 from nexus_tasks.errors import JobFailed, NotFound
 from nexus_tasks.idempotency.binding import binding
-from nexus_tasks.idempotency.result import JobResult
-from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.idempotency.producer.result import JobResult
+from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment, eventually
 from tests.integration.inline import NAMESPACE, due_at_once, facts, say, time_passes, waiting, work

@@ -10,9 +10,9 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.celery import app
-from nexus_tasks.idempotency import apart
-from nexus_tasks.idempotency import work as worker
 from nexus_tasks.idempotency.binding import binding
+from nexus_tasks.idempotency.worker import executor as worker
+from nexus_tasks.idempotency.worker import isolation
 from tests.broker import holds, lose
 from tests.deployment import Deployment
 from tests.integration.claiming import Bench, waited_for
@@ -24,11 +24,11 @@ def _nursery(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     """A nursery of this test's own, in place of one that has died; it knows the tests' kinds."""
     ours, theirs = socket.socketpair()
     theirs.close()
-    monkeypatch.setattr(apart, "_nursery", apart._Nursery(ours, lambda: -9))
+    monkeypatch.setattr(isolation, "_nursery", isolation._Nursery(ours, lambda: -9))
     monkeypatch.setitem(app.conf, "include", ["tests.integration.jobkinds"])
     yield
-    if apart._nursery:
-        assert apart._nursery.end() == 0
+    if isolation._nursery:
+        assert isolation._nursery.end() == 0
 
 
 @pytest.mark.usefixtures("_nursery")
@@ -52,7 +52,7 @@ def test_a_child_of_a_prefork_pool_is_a_process_of_its_own_already(
     here: Deployment,  # noqa: ARG001
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(apart, "_alone", True)
+    monkeypatch.setattr(isolation, "_alone", True)
     request = waited_for(play.request_for(Play()))
     bench = Bench(binding().claims)
     bench.set(request, crashes=2)

@@ -10,14 +10,14 @@ import pytest
 
 from nexus_tasks import Nexus, digest_session
 from nexus_tasks.celery import app
-from nexus_tasks.cognition import batching
+from nexus_tasks.cognition import message_batches
 from nexus_tasks.errors import Transient
 from nexus_tasks.idempotency.binding import binding
-from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.llm.anthropic.batches import AnthropicBatches
 from nexus_tasks.storage import batches
 from nexus_tasks.tasks import digest_session as digests
-from nexus_tasks.tasks import follow_up
+from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, pending, say, time_passes, waiting, work_as_asked
@@ -121,7 +121,7 @@ class Killed(Exception):
         (AnthropicBatches, "ended", False),
         (AnthropicBatches, "ended", True),  # polled, nothing fetched
         (AnthropicBatches, "results", False),
-        (batching, "_take", True),  # one result of three
+        (message_batches, "_take", True),  # one result of three
         (batches, "arrive", True),  # one result, not committed
         (batches, "close", False),  # all results, the batch not closed
         (batches, "close", True),
@@ -168,8 +168,8 @@ def test_an_answer_that_is_fetched_twice_is_entered_once(
     with monkeypatch.context() as patch:
         patch.setattr(batches, "close", lambda *_: 1 / 0)  # dies with all results entered, the batch not closed
         with pytest.raises(ZeroDivisionError):
-            batching.advance(runtime().mind, namespace_id, lambda: None)
-    batching.advance(runtime().mind, namespace_id, lambda: None)
+            message_batches.advance(runtime().mind, namespace_id, lambda: None)
+    message_batches.advance(runtime().mind, namespace_id, lambda: None)
     assert spent(here) == [(True, 3)]
 
 
@@ -185,7 +185,7 @@ def test_a_run_that_was_taken_for_dead_while_it_submitted(
         mine = submitted[-1]
         if len(submitted) == 1:
             [(namespace_id,)] = here.sql("SELECT id FROM namespaces")
-            batching.advance(runtime().mind, namespace_id, lambda: None)
+            message_batches.advance(runtime().mind, namespace_id, lambda: None)
         return mine
 
     monkeypatch.setattr(AnthropicBatches, "submit", frozen)
@@ -224,7 +224,7 @@ def test_a_flushed_redis_forgets_no_batch(here: Deployment, slow: StandIn) -> No
     assert "submit_batch" in {claim.kind for claim in pending()}
     # Reconcile asks for the digests too, and nobody knows any more how urgent they are: what is in a batch is awaited.
     asked = [digests.request(NAMESPACE, key, "dream_digest") for key in SESSIONS]
-    follow_up.ask([replace(one, anew=True) for one in asked])
+    follow_ups.ask([replace(one, anew=True) for one in asked])
     run()
     assert calls(slow) == (1, 0, 0)
     slow.end_batches()
@@ -382,7 +382,7 @@ def test_erasing_leaves_no_text_and_keeps_the_bill(here: Deployment, slow: Stand
     assert here.sql("SELECT 1 FROM batch_requests WHERE params::text LIKE '%house one%'") == []
     slow.end_batches()
     here.sql("UPDATE message_batches SET due_at = now() - interval '1 s'")
-    batching.advance(runtime().mind, namespace_id, lambda: None)
+    message_batches.advance(runtime().mind, namespace_id, lambda: None)
     assert spent(here) == [(True, 3)]
     assert here.sql("SELECT count(*) FROM batch_requests WHERE result::text LIKE '%house one%'") == [(0,)]
 
@@ -390,7 +390,7 @@ def test_erasing_leaves_no_text_and_keeps_the_bill(here: Deployment, slow: Stand
 def test_what_is_erased_before_it_is_written_down_is_not_sent(
     here: Deployment, slow: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, erased = batching.look, list[Any]()
+    look, erased = message_batches.look, list[Any]()
 
     def late(*arguments: Any) -> Any:
         if not erased:
@@ -398,7 +398,7 @@ def test_what_is_erased_before_it_is_written_down_is_not_sent(
             erased.append(Nexus().forget(NAMESPACE, memory_id=target))
         return look(*arguments)
 
-    monkeypatch.setattr(batching, "look", late)
+    monkeypatch.setattr(message_batches, "look", late)
     dream("one")
     run()
     assert erased

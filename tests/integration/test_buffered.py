@@ -16,7 +16,8 @@ import pytest
 from nexus_tasks import Message, Nexus
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.celery import app
-from nexus_tasks.tasks import buffered, maintenance, worker_buffer
+from nexus_tasks.services import buffer_flush
+from nexus_tasks.tasks import ticks, worker_buffer
 from tests import commandline
 from tests.deployment import Deployment, eventually, point_here
 
@@ -41,7 +42,7 @@ def away(name: str) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _look_at_once() -> None:
-    buffered._looked_at = float("-inf")
+    buffer_flush._looked_at = float("-inf")
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_observers_the_end_and_the_time_of_buffering_are_kept(here: Deployment) 
     with away("NEXUS_DATABASE_URL"):
         nexus.ingest("acme", "chat", turns("one"), observers=["ops", "assistant"], end=True)
     after = datetime.now(UTC)
-    assert buffered.store_buffer().stored == 1
+    assert buffer_flush.store_buffer().stored == 1
     assert here.sql("SELECT observer FROM derivations ORDER BY observer") == [("assistant",), ("ops",)]
     assert here.sql("SELECT ended_at IS NOT NULL FROM sessions") == [(True,)]
     assert here.sql("SELECT reason FROM digest_requests") == [("session_end",)]
@@ -112,11 +113,11 @@ def test_entries_that_say_the_same_are_two_and_storing_again_adds_none(here: Dep
     buffer.append("acme", "chat", {"role": "assistant", "content": "bye", "id": "mine"})
     buffer.close()
     copies = {path: path.read_bytes() for path in Path(buffer.folder).rglob("*.open")}
-    assert buffered.store_buffer().stored == 4
+    assert buffer_flush.store_buffer().stored == 4
     for path, data in copies.items():  # what a power cut does to a deletion that had not reached the disk
         path.write_bytes(data)
-    buffered._buffer.cache_clear()  # and who stores it then is another process
-    report = buffered.store_buffer()
+    buffer_flush._buffer.cache_clear()  # and who stores it then is another process
+    report = buffer_flush.store_buffer()
     assert (report.stored, report.duplicates) == (0, 4)
     assert said(here) == ["ok", "ok", "fine", "bye"]
 
@@ -128,7 +129,7 @@ def test_what_can_never_be_stored_is_set_aside_and_the_rest_stored(here: Deploym
     buffer.append("acme", "chat", "fine")
     buffer.append("acme", "chat", "what", "a type of another release")
     buffer.append("not a namespace!", "chat", "lost?")
-    report = buffered.store_buffer()
+    report = buffer_flush.store_buffer()
     assert report.stored == 2
     assert [damage.kind for damage in report.damages] == ["refused"] * 4
     [lost] = [damage for damage in report.damages if damage.agent != "acme"]
@@ -142,25 +143,25 @@ def test_a_session_that_ended_and_went_on_is_open(here: Deployment, buffer: Sess
     buffer.append("acme", "chat", "one")
     buffer.append("acme", "chat", None, "end")
     buffer.append("acme", "chat", "two")
-    buffered.store_buffer()
+    buffer_flush.store_buffer()
     assert here.sql("SELECT ended_at FROM sessions") == [(None,)]
     buffer.append("acme", "chat", None, "end")
     buffer.append("acme", "never begun", None, "end")
-    buffered.store_buffer()
+    buffer_flush.store_buffer()
     assert here.sql("SELECT ended_at IS NOT NULL FROM sessions") == [(True,)]
 
 
 def test_beat_and_workers_store_their_machines_buffer(buffer: SessionBuffer) -> None:
     buffer.append("acme", "chat", "one")
-    assert maintenance.recover_buffers() == {"stored": 1, "enqueued": 1}
-    assert maintenance.recover_buffers() == {"stored": 0, "enqueued": 0}
+    assert ticks.recover_buffers() == {"stored": 1, "enqueued": 1}
+    assert ticks.recover_buffers() == {"stored": 0, "enqueued": 0}
 
 
 def test_who_finds_somebody_else_storing_leaves_it_to_them(buffer: SessionBuffer) -> None:
     buffer.append("acme", "chat", "one")
     with buffer.storing() as mine:
         assert mine
-        assert buffered.store_buffer().busy
+        assert buffer_flush.store_buffer().busy
     assert buffer.pending()
 
 

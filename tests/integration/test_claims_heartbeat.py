@@ -12,8 +12,8 @@ from nexus_tasks.embedded import Endpoints
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.binding import Binding, Storage
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.idempotency.heartbeat import Heartbeat
-from nexus_tasks.idempotency.run import Run
+from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
+from nexus_tasks.idempotency.worker.run import Run
 from tests.deployment import eventually
 from tests.integration.claiming import Bench, new_bench
 

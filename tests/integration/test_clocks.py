@@ -15,12 +15,12 @@ from nexus_tasks import Nexus, digest_session
 from nexus_tasks.cognition import derive
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claimed
-from nexus_tasks.idempotency.work import perform, run_of
+from nexus_tasks.idempotency.worker.executor import perform, run_of
 from nexus_tasks.settings import get_settings
 from nexus_tasks.storage import ledger, namespaces
-from nexus_tasks.tasks import maintenance
+from nexus_tasks.tasks import ticks
+from nexus_tasks.tasks.outbox import JobStorage
 from nexus_tasks.tasks.runtime import runtime
-from nexus_tasks.tasks.storage import JobStorage
 from tests.deployment import Deployment
 from tests.integration import inline
 from tests.integration.claiming import Bench
@@ -186,7 +186,7 @@ def test_a_budget_is_for_a_day_of_postgres(monkeypatch: pytest.MonkeyPatch, wron
 
 def test_a_slot_is_one_of_redis(bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
     clock_is(monkeypatch, wrong)
-    assert maintenance._first_in_slot("prune")
+    assert ticks._first_in_slot("prune")
     [slot] = [key.rpartition(":")[2] for key in bench.client.scan_iter(f"{bench.claims.prefix}:tick:prune:*")]
     assert abs(int(slot) - bench.claims.now() // 3_600) <= 1
 

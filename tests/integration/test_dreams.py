@@ -12,9 +12,9 @@ from nexus_tasks.celery import app
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
-from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.storage import dreams
-from nexus_tasks.tasks import dream, maintenance
+from nexus_tasks.tasks import finish_dream, ticks
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
 from tests.integration.inline import time_passes, waiting, work
@@ -70,7 +70,7 @@ def test_a_dream_digests_every_due_session_and_then_reflects(here: Deployment) -
 @pytest.mark.usefixtures("here")
 def test_a_dream_says_how_far_it_is_and_is_live_when_somebody_waits() -> None:
     nexus = said(3)
-    started = dream.start("acme")
+    started = finish_dream.start("acme")
     assert (started.opened, started.sessions) == (True, ("s0", "s1", "s2"))
     urgencies = {claim.fields["urgency"] for claim in _digests()}
     assert urgencies == {"dream"}
@@ -94,14 +94,14 @@ def time_passes_for_the_dream() -> None:
         joined = dreams.join(tx, known.id, urgency="dream")
         assert joined is not None
         dream_id, _ = joined
-    runtime().claims.hurry(dream.REASON, requests=[dream.request("acme", dream_id)])
+    runtime().claims.hurry(finish_dream.REASON, requests=[finish_dream.request("acme", dream_id)])
     work("finish_dream")
 
 
 @pytest.mark.usefixtures("here")
 def test_a_live_request_makes_an_open_dream_live() -> None:
     nexus = said(2)
-    dream.start("acme")
+    finish_dream.start("acme")
     nexus.dream("acme")
     assert {claim.fields["urgency"] for claim in _digests()} == {"live"}
     [row] = nexus.namespaces()
@@ -114,7 +114,7 @@ def test_a_live_request_makes_an_open_dream_live() -> None:
 def test_a_dream_waits_for_its_digests_and_its_reflections(here: Deployment) -> None:
     said(3)
     work()
-    dream.start("acme")
+    finish_dream.start("acme")
     assert ran(here, "reflect_namespace") == []
     work("digest_session")  # the last one wakes the dream
     work("finish_dream")
@@ -129,17 +129,17 @@ def test_a_dream_waits_for_its_digests_and_its_reflections(here: Deployment) -> 
 
 
 def test_a_long_dream_goes_in_slices_and_is_finished_once(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dream, "SLICE", 3)
+    monkeypatch.setattr(finish_dream, "SLICE", 3)
     headers: list[int] = []
-    chord = dream.chord
+    chord = finish_dream.chord
 
     def noted(header: list[Any], body: Any) -> Any:
         headers.append(len(header))
         return chord(header, body)
 
-    monkeypatch.setattr(dream, "chord", noted)
+    monkeypatch.setattr(finish_dream, "chord", noted)
     said(8)
-    dream.start("acme")
+    finish_dream.start("acme")
     assert headers == [3, 3, 2]
     for _ in range(3):
         work()
@@ -172,26 +172,26 @@ def test_a_digest_that_gave_up_does_not_hold_its_dream_open(
     said(3)
     work("derive_memory")
     standin.when("house number 1", faults.refused())
-    dream.start("acme")
+    finish_dream.start("acme")
     for _ in range(3):
         work()
         time_passes(here)
     assert ("digest_session",) in here.sql("SELECT kind FROM dead_letters WHERE resolution IS NULL")
     assert (states(here), digested(here)) == (["finished"], 2)
-    assert dream.start("acme").sessions == (), "what gave up is not asked about night after night"
+    assert finish_dream.start("acme").sessions == (), "what gave up is not asked about night after night"
     Nexus().ingest("acme", "s1", [Message(content="Something new.", author="ann")])
     work()
     time_passes(here)
     work()
-    assert dream.start("acme").sessions == ("s1",), "but when something new was said"
+    assert finish_dream.start("acme").sessions == ("s1",), "but when something new was said"
 
 
 def test_a_dream_that_gives_up_makes_room_for_the_next(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     said(1)
-    dream.start("acme")
+    finish_dream.start("acme")
     with monkeypatch.context() as patch:
         patch.setattr(dreams, "digests_to_come", lambda *_: 1 / 0)
-        patch.setattr(dream.follow_up, "dream_goes_on", lambda _: None)
+        patch.setattr(finish_dream.follow_up, "dream_goes_on", lambda _: None)
         for _ in range(6):
             work()
             time_passes(here)
@@ -208,7 +208,7 @@ def test_a_dream_that_gives_up_makes_room_for_the_next(here: Deployment, monkeyp
 
 def test_requests_for_one_digest_merge_in_a_dream_too(here: Deployment) -> None:
     said(1)
-    dream.start("acme")
+    finish_dream.start("acme")
     digest_session.delay(namespace="acme", session_key="s0", reason="manual_rebuild")
     work("digest_session")
     [(reasons, status)] = here.sql("SELECT reasons, status FROM job_runs WHERE kind = 'digest_session'")
@@ -241,5 +241,5 @@ def test_only_idle_namespaces_with_enough_new_facts_are_due(here: Deployment) ->
 def test_a_tick_is_done_once_per_slot(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     assert here
     monkeypatch.setattr(Claims, "now", lambda _: 1_800_000_030.0)  # far from the turn of a slot
-    assert [maintenance._first_in_slot("dream_due") for _ in range(3)] == [True, False, False]
+    assert [ticks._first_in_slot("dream_due") for _ in range(3)] == [True, False, False]
     assert {"dream_due", "prune"} <= set(app.conf.beat_schedule)

@@ -17,7 +17,7 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.celery import app
-from nexus_tasks.idempotency.publish import TASK_PREFIX
+from nexus_tasks.idempotency.producer.publisher import TASK_PREFIX
 from nexus_tasks.idempotency.task import JobTask
 from nexus_tasks.storage import dreams
 from nexus_tasks.tasks.runtime import runtime

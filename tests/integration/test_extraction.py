@@ -10,7 +10,7 @@ import pytest
 from nexus_tasks import Nexus
 from nexus_tasks.celery import app
 from nexus_tasks.idempotency.binding import binding
-from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, facts, pending, say, time_passes, waiting, work
 from tests.integration.test_forget import traces

@@ -18,7 +18,7 @@ from nexus_tasks.celery import app
 from nexus_tasks.cognition import derive as deriving
 from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.idempotency.binding import binding
-from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.storage.erasure.rewriting import WORDLESS
 from nexus_tasks.storage.models import Base
 from tests import commandline
@@ -379,7 +379,7 @@ def test_a_digest_in_flight_keeps_nothing_of_what_is_erased(claude: Any, standin
 
 @pytest.mark.usefixtures("here")
 def test_an_erasure_that_meets_a_deadlock_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nexus_tasks.cognition import forget as forgetting
+    from nexus_tasks.cognition import erasure as forgetting
     from nexus_tasks.errors import Transient
 
     [target] = say("One.")

@@ -14,10 +14,10 @@ from nexus_tasks import Nexus
 from nexus_tasks.cli.main import app
 from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.idempotency.result import JobResult
-from nexus_tasks.tasks import observing
+from nexus_tasks.idempotency.producer.result import JobResult
+from nexus_tasks.services import observation
+from nexus_tasks.tasks.outbox import JobStorage
 from nexus_tasks.tasks.runtime import runtime
-from nexus_tasks.tasks.storage import JobStorage
 from nexus_tasks.types import ContextBlock
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, time_passes, work
@@ -38,9 +38,9 @@ KINDS = ("observe_session", "reflect_observations")
 @pytest.fixture
 def small(deploy: Callable[..., Deployment], monkeypatch: pytest.MonkeyPatch) -> Deployment:
     """Small thresholds, the offline model, and readers that wait for nobody: no worker is there."""
-    monkeypatch.setattr(observing, "LONGEST_WAIT", 0.0)
-    monkeypatch.setattr(observing, "AFTER_WAITING_IN_VAIN", 0.0)
-    monkeypatch.setattr(observing, "_in_vain", {})
+    monkeypatch.setattr(observation, "LONGEST_WAIT", 0.0)
+    monkeypatch.setattr(observation, "AFTER_WAITING_IN_VAIN", 0.0)
+    monkeypatch.setattr(observation, "_in_vain", {})
     return deploy(**SMALL)
 
 
@@ -152,8 +152,8 @@ def test_a_read_never_fails_because_observation_did() -> None:
 def test_a_reader_beyond_the_bound_waits_for_the_worker(
     deploy: Callable[..., Deployment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observing, "LONGEST_WAIT", 120.0)  # the machine may be busy; the worker comes as it can
-    monkeypatch.setattr(observing, "_in_vain", {})  # what other tests' readers met is not this one's
+    monkeypatch.setattr(observation, "LONGEST_WAIT", 120.0)  # the machine may be busy; the worker comes as it can
+    monkeypatch.setattr(observation, "_in_vain", {})  # what other tests' readers met is not this one's
     background_off = {"NEXUS_OBSERVATION_BUFFER_TOKENS": "0"}  # nobody asks but the reader that waits
     here = deploy(**SMALL | background_off | {"NEXUS_REFLECTION_BLOCK_AFTER_TOKENS": "3000"})
     say(*map(turn, range(60)), observe=True)
@@ -171,8 +171,8 @@ def test_a_reader_without_a_worker_is_served_the_longer_context(
 ) -> None:
     """It waits once, for as long as it may; those after it do not wait in vain, too."""
     asked: list[float] = []
-    monkeypatch.setattr(observing, "LONGEST_WAIT", 3.0)
-    monkeypatch.setattr(observing, "AFTER_WAITING_IN_VAIN", 3_600.0)
+    monkeypatch.setattr(observation, "LONGEST_WAIT", 3.0)
+    monkeypatch.setattr(observation, "AFTER_WAITING_IN_VAIN", 3_600.0)
     wait = JobResult.wait
 
     def waits(job: JobResult, timeout: float) -> Any:
@@ -358,7 +358,7 @@ def test_a_worthless_answer_is_asked_for_again_and_never_stored(
 def test_a_log_that_does_not_shrink_stays_and_waits_for_more(
     claude: Callable[..., Deployment], standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observing, "LONGEST_WAIT", 0.0)
+    monkeypatch.setattr(observation, "LONGEST_WAIT", 0.0)
     here = claude(**SMALL)
     standin.answer("observe", lambda call: observed(f"Note {len(call.text)} {'word ' * 30}{hash(call.text)}")(call))
     longer = {"date": "2026-03-01", "notes": [{"time": None, "priority": "low", "content": "y" * 9_000}]}

@@ -27,8 +27,8 @@ from hypothesis.stateful import (
 )
 
 from nexus_tasks import Nexus
-from nexus_tasks.cognition.mind import Errand
 from nexus_tasks.cognition.observing import condense, observe, reading, render
+from nexus_tasks.cognition.resources import Errand
 from nexus_tasks.llm.answers import Condensed, CondenseMaterial, Day, Note, Observed, ObserveMaterial
 from nexus_tasks.llm.base import Completion, Purpose, Request, Usage
 from nexus_tasks.settings import Settings

@@ -18,10 +18,10 @@ from nexus_tasks.cli.jobs import _whole
 from nexus_tasks.errors import ConfigurationError, InvalidInput, NotFound, Permanent, QueueUnavailable
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claims import Claims
-from nexus_tasks.idempotency.received import hold, revoked
-from nexus_tasks.idempotency.sweep import Sweeper
 from nexus_tasks.idempotency.task import task_of
-from nexus_tasks.tasks import operate
+from nexus_tasks.idempotency.worker.reserved import hold, revoked
+from nexus_tasks.idempotency.worker.sweeper import Sweeper
+from nexus_tasks.services import admin
 from tests.deployment import Deployment
 from tests.integration import inline
 from tests.integration.claiming import Bench
@@ -62,7 +62,7 @@ def test_an_id_that_is_none_names_no_job(bench: Bench) -> None:
 @pytest.mark.usefixtures("bench")
 def test_an_empty_namespace_is_not_all_of_them() -> None:
     bury()
-    for read in (lambda: Nexus().jobs(namespace=""), lambda: Nexus().status(""), lambda: operate.jobs("", None, 10)):
+    for read in (lambda: Nexus().jobs(namespace=""), lambda: Nexus().status(""), lambda: admin.jobs("", None, 10)):
         with pytest.raises((InvalidInput, NotFound)):
             read()
 
@@ -106,7 +106,7 @@ def test_a_retry_that_is_cut_off_is_no_letter_without_a_job(bench: Bench, monkey
         with pytest.raises(QueueUnavailable):
             Nexus().retry_job(job_id)
     assert [job["id"] for job in Nexus().jobs(namespace="acme", status="dead")] == [job_id]
-    bench.jump(operate.RETRY_DELAY + 1)
+    bench.jump(admin.RETRY_DELAY + 1)
     assert len(bench.sweep_due()) == 1
     work()
     assert len(attempts()) == 2
@@ -122,11 +122,11 @@ def test_who_waits_behind_a_crowd_is_told_why(bench: Bench) -> None:
     for name in ("bulk", "idle"):
         Nexus().create_namespace(name)
     bench.claims.claim([bench.request("mine", delay=90_000.0, wait_reason="budget")])
-    crowd = operate.WAITS_AT_ONCE + 100
+    crowd = admin.WAITS_AT_ONCE + 100
     bench.claims.claim([bench.request(str(i), namespace="bulk", delay=60.0 + i) for i in range(crowd)])
     found = {one["namespace"]: one for one in Nexus().status()["namespaces"]}
     assert found["bulk"]["jobs"]["waiting"] == crowd
-    assert len(found["bulk"]["waits"]) == operate.MOST_WAITS
+    assert len(found["bulk"]["waits"]) == admin.MOST_WAITS
     assert [wait["reason"] for wait in found["acme"]["waits"]] == ["budget"]
     assert found["idle"]["waits"] == []
 

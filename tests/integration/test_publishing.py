@@ -13,11 +13,11 @@ from kombu.exceptions import OperationalError
 
 from nexus_tasks.celery import app
 from nexus_tasks.errors import InvalidInput, QueueUnavailable
-from nexus_tasks.idempotency import publish as publishing
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Wakeup
-from nexus_tasks.idempotency.publish import publish, template_of
-from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.idempotency.producer import publisher as publishing
+from nexus_tasks.idempotency.producer.publisher import publish, template_of
+from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from tests.broker import RABBITMQ, holds, lose, queued, take
 from tests.deployment import Deployment
 from tests.integration.claiming import Bench

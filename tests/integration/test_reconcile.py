@@ -9,9 +9,9 @@ import pytest
 from nexus_tasks import Nexus
 from nexus_tasks.celery import app
 from nexus_tasks.idempotency.binding import binding
-from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.storage import embeddings
-from nexus_tasks.tasks import dream
+from nexus_tasks.tasks import finish_dream
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, pending, say, work
@@ -38,7 +38,7 @@ def digest(_here: Deployment) -> None:
 def open_dream(_here: Deployment) -> None:
     say("I like green tea.")
     work("derive_memory")
-    dream.start(NAMESPACE)
+    finish_dream.start(NAMESPACE)
 
 
 def facts(_here: Deployment) -> None:

@@ -12,7 +12,7 @@ from nexus_tasks import Nexus, app, reflect_namespace, reflect_perspective
 from nexus_tasks.cognition import reflect
 from nexus_tasks.errors import JobFailed
 from nexus_tasks.idempotency.binding import binding
-from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, errand, facts, pending, say, work

@@ -10,7 +10,7 @@ import pytest
 from nexus_tasks import Nexus, app
 from nexus_tasks.errors import NotFound
 from nexus_tasks.idempotency.binding import binding
-from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, facts, pending, say, work
 from tests.integration.reflecting import insight, judge, know, relation, run, too_much

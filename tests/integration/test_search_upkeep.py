@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import text
 
 from nexus_tasks import Nexus
-from nexus_tasks.storage.searching import opening as opening_module
+from nexus_tasks.storage.searching import query_stats as opening_module
 from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.storage.searching.candidates import K1, B
-from nexus_tasks.storage.searching.opening import Opening, opening
+from nexus_tasks.storage.searching.query_stats import Opening, opening
 from nexus_tasks.storage.searching.scope import Filter, scope
 from nexus_tasks.storage.searching.vectors import distance, owned
 from nexus_tasks.tasks.runtime import runtime

@@ -19,8 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from nexus_tasks.errors import StorageUnavailable
 from nexus_tasks.storage import engine
 from nexus_tasks.storage.engine import Database
+from nexus_tasks.storage.long_statements import PIECE, size_of
 from nexus_tasks.storage.reals import Reals
-from nexus_tasks.storage.sending import PIECE, size_of
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment, eventually
 

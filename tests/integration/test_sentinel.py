@@ -10,7 +10,7 @@ from celery import chord
 
 from nexus_tasks import Nexus
 from nexus_tasks.errors import QueueUnavailable
-from nexus_tasks.idempotency.result import JobResult
+from nexus_tasks.idempotency.producer.result import JobResult
 from tests import sentinel
 from tests.commandline import nexus
 from tests.deployment import Deployment, eventually

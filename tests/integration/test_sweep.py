@@ -14,12 +14,12 @@ from nexus_tasks import Nexus, digest_session
 from nexus_tasks.celery import app
 from nexus_tasks.errors import Misconfigured, QueueUnavailable, Transient
 from nexus_tasks.idempotency import binding as bindings
-from nexus_tasks.idempotency import sweep
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
-from nexus_tasks.idempotency.run import new_token
-from nexus_tasks.idempotency.sweep import LOCK, Sweeper, SweepStep
+from nexus_tasks.idempotency.worker import sweeper as sweeping
+from nexus_tasks.idempotency.worker.run import new_token
+from nexus_tasks.idempotency.worker.sweeper import LOCK, Sweeper, SweepStep
 from tests.broker import holds, lose, queued
 from tests.deployment import Deployment, eventually
 from tests.integration.claiming import Bench
@@ -110,16 +110,16 @@ def test_a_sweeper_that_is_killed_in_its_tick_blocks_the_others_for_a_moment_onl
     monkeypatch.setattr(sweeper, "_leases", lambda: _raise(SystemExit()))  # as far as anyone else can see, SIGKILL
     with pytest.raises(SystemExit):
         sweeper.tick()
-    assert 0 < bench.client.pttl(f"{bench.claims.prefix}:{LOCK}") <= sweep.LOCK_SECONDS * 1000
-    look = sweep.EVERY * (1 + sweep.GIVE_OR_TAKE)
-    assert binding().lease + sweep.LOCK_SECONDS + look + sweep.JITTER + look <= 20
-    assert sweep.GRACE + sweep.LOCK_SECONDS + look <= 20
+    assert 0 < bench.client.pttl(f"{bench.claims.prefix}:{LOCK}") <= sweeping.LOCK_SECONDS * 1000
+    look = sweeping.EVERY * (1 + sweeping.GIVE_OR_TAKE)
+    assert binding().lease + sweeping.LOCK_SECONDS + look + sweeping.JITTER + look <= 20
+    assert sweeping.GRACE + sweeping.LOCK_SECONDS + look <= 20
 
 
 def test_a_sweeper_that_returned_jobs_looks_again_when_they_are_due(
     bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert 0.8 * sweep.EVERY <= sweeper.look_again_in <= 1.2 * sweep.EVERY
+    assert 0.8 * sweeping.EVERY <= sweeper.look_again_in <= 1.2 * sweeping.EVERY
     claim = begins()
     bench.jump(11)
     monkeypatch.setattr("random.random", lambda: 0.1)
@@ -128,11 +128,11 @@ def test_a_sweeper_that_returned_jobs_looks_again_when_they_are_due(
     assert returned is not None
     assert returned.due_at is not None
     assert returned.due_at <= bench.claims.now() + sweeper.look_again_in
-    assert sweeper.look_again_in == pytest.approx(0.1 * sweep.JITTER)
+    assert sweeper.look_again_in == pytest.approx(0.1 * sweeping.JITTER)
     bench.jump(sweeper.look_again_in)
     sweeper.tick()
     assert state_of(claim) == "pending"
-    assert sweeper.look_again_in >= 0.8 * sweep.EVERY
+    assert sweeper.look_again_in >= 0.8 * sweeping.EVERY
 
 
 def test_a_sweeper_that_was_overtaken_in_a_step_leaves_the_rest_to_the_other(
@@ -236,11 +236,11 @@ def test_a_job_of_a_queue_that_is_no_more_travels_in_todays(bench: Bench, sweepe
 def test_what_is_due_is_published_until_the_broker_fails(
     bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nexus_tasks.idempotency.sweep.AT_ONCE", 10)
+    monkeypatch.setattr("nexus_tasks.idempotency.worker.sweeper.AT_ONCE", 10)
     for name in map(str, range(25)):
         play.apply_async(kwargs={"name": name}, countdown=60)
     bench.jump(61)
-    monkeypatch.setattr("nexus_tasks.idempotency.sweep.publish", lambda _app, wakeups: len(list(wakeups)) - 1)
+    monkeypatch.setattr("nexus_tasks.idempotency.worker.sweeper.publish", lambda _app, wakeups: len(list(wakeups)) - 1)
     sweeper._due()
     assert bench.claims.counts("acme") == {"waiting": 15, "pending": 10}
     monkeypatch.undo()
@@ -398,7 +398,7 @@ def test_the_sweep_starts_when_what_it_needs_comes_up_late(bench: Bench, monkeyp
 
     play.apply_async(kwargs={}, countdown=60)
     bench.jump(61)
-    monkeypatch.setattr("nexus_tasks.idempotency.sweep.EVERY", 0.02)
+    monkeypatch.setattr("nexus_tasks.idempotency.worker.sweeper.EVERY", 0.02)
     monkeypatch.setattr(bindings, "_bound", None)
     monkeypatch.setattr(bindings, "_factory", late)
     step = SweepStep(None)

@@ -14,7 +14,7 @@ from nexus_tasks.celery import app
 from nexus_tasks.errors import ConfigurationError, InvalidInput, JobFailed, UnsupportedOption, WaitTimeout
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim, Claimed
-from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.types import JobOutcome
 from tests.broker import holds, queued, take
 from tests.deployment import Deployment

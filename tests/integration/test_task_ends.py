@@ -12,11 +12,11 @@ import pytest
 from nexus_tasks import Nexus
 from nexus_tasks.celery import app
 from nexus_tasks.errors import JobFailed, Permanent, QueueUnavailable, Transient
-from nexus_tasks.idempotency import work as worker
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim, Claimed, Wakeup
-from nexus_tasks.idempotency.run import Run
-from nexus_tasks.idempotency.sweep import Sweeper
+from nexus_tasks.idempotency.worker import executor as worker
+from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.types import JobOutcome
 from tests.deployment import Deployment, eventually
 from tests.integration.claiming import Bench
@@ -186,7 +186,7 @@ def test_a_run_that_finds_its_letter_only_ends(here: Deployment, bench: Bench, m
     asked = play.delay(plan=("permanent",))
     finish = binding().claims.finish
     monkeypatch.setattr(binding().claims, "finish", _away)
-    monkeypatch.setattr("nexus_tasks.idempotency.work._patiently", lambda transition: transition())
+    monkeypatch.setattr("nexus_tasks.idempotency.worker.executor._patiently", lambda transition: transition())
     work()  # the letter is committed, then the worker dies
     monkeypatch.setattr(binding().claims, "finish", finish)
     assert len(letters(here)) == 1
@@ -315,8 +315,10 @@ def test_a_job_that_gets_no_process_of_its_own_waits_for_one(bench: Bench, monke
     request = play.request_for(Play())
     bench.claims.claim([request])
     bench.set(request, crashes=2)
-    monkeypatch.setattr("nexus_tasks.idempotency.apart._nursery", None)
-    monkeypatch.setattr("nexus_tasks.idempotency.apart._start", lambda *_, **__: _raise(OSError("no memory")))
+    monkeypatch.setattr("nexus_tasks.idempotency.worker.isolation._nursery", None)
+    monkeypatch.setattr(
+        "nexus_tasks.idempotency.worker.isolation._start", lambda *_, **__: _raise(OSError("no memory"))
+    )
     worker.work(play, request, published_at="", eager=False)
     claim = claim_of()
     assert (claim.state, claim.wait_reason, claim.crashes, claim.errors) == ("waiting", "retry", 2, 0)

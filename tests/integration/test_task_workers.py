@@ -20,7 +20,7 @@ from nexus_tasks.embedded import Endpoints, redis
 from nexus_tasks.errors import JobFailed, Misconfigured
 from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.idempotency.publish import publish
+from nexus_tasks.idempotency.producer.publisher import publish
 from tests.broker import lose, queued
 from tests.deployment import Deployment, Worker, deployment, eventually
 from tests.integration.claiming import Bench

@@ -11,8 +11,8 @@ import pytest
 from nexus_tasks import Message, Nexus
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.tasks import buffered, ready_context
-from nexus_tasks.transcripts import events, ready
+from nexus_tasks.services import buffer_flush, context_cache
+from nexus_tasks.transcripts import context_file, events
 from tests.commandline import nexus
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, pending, say, work
@@ -35,20 +35,20 @@ def test_a_turn_of_the_hook_is_extracted_and_the_next_session_is_told(here: Depl
         made.prompt(text)
     made.write(path)
     event(here, "PreCompact", path)
-    buffered.store_buffer()
+    buffer_flush.store_buffer()
     assert [claim.kind for claim in pending() if claim.kind == KIND] == []  # not on every ingest
     event(here, "Stop", path)
-    buffered.store_buffer()
+    buffer_flush.store_buffer()
     assert [claim.kind for claim in pending() if claim.kind == KIND] == [KIND]
     assert here.sql("SELECT state FROM extractions") == [("wanted",)]
     work()
     assert [one["filename"] for one in Nexus().topics(NAMESPACE)] == ["decisions.md"]
-    ready_context.refresh(NAMESPACE)
-    assert "- [Decisions](decisions.md) - What was decided, and when" in ready.take(str(here.folder), NAMESPACE)
+    context_cache.refresh(NAMESPACE)
+    assert "- [Decisions](decisions.md) - What was decided, and when" in context_file.take(str(here.folder), NAMESPACE)
     made.prompt("We decided that thing 9 stays.")
     made.write(path)
     event(here, "SessionEnd", path)
-    buffered.store_buffer()
+    buffer_flush.store_buffer()
     assert [one["status"] for one in work(KIND)] == ["skipped"]
 
 

@@ -82,7 +82,7 @@ def test_what_refers_to_memories_names_those_of_the_copy(here: Deployment, expor
 def test_wanted_work_goes_on_in_the_copy(exported: Path) -> None:
     from nexus_tasks.celery import app
     from nexus_tasks.idempotency.binding import binding
-    from nexus_tasks.idempotency.sweep import Sweeper
+    from nexus_tasks.idempotency.worker.sweeper import Sweeper
 
     work()
     Nexus().import_("copy", exported)

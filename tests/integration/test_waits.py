@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus
-from nexus_tasks.idempotency.run import Run, Wait
+from nexus_tasks.idempotency.worker.run import Run, Wait
 from nexus_tasks.storage import runs
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome

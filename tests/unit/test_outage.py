@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from celery.worker import state
 
-from nexus_tasks.idempotency import outage
+from nexus_tasks.idempotency.worker import circuit_breaker
 
 
 class Clock:
@@ -30,36 +30,36 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     """Storage that never answers."""
     made = Clock()
-    monkeypatch.setattr(outage, "time", made)
-    monkeypatch.setattr(outage, "_looked_at", float("-inf"))
+    monkeypatch.setattr(circuit_breaker, "time", made)
+    monkeypatch.setattr(circuit_breaker, "_looked_at", float("-inf"))
     away = SimpleNamespace(storage=SimpleNamespace(answers=lambda: False))
-    monkeypatch.setattr(outage, "binding", lambda: away)
-    outage._away.clear()
+    monkeypatch.setattr(circuit_breaker, "binding", lambda: away)
+    circuit_breaker._away.clear()
     yield made
-    outage._away.clear()
+    circuit_breaker._away.clear()
 
 
 def test_nothing_waits_while_storage_answers(clock: Clock) -> None:
-    assert outage.outlasted()
+    assert circuit_breaker.outlasted()
     assert clock.slept == 0
 
 
 def test_a_message_is_given_up_when_the_outage_lasts(clock: Clock) -> None:
-    outage.note()
-    assert not outage.outlasted()
-    assert outage.HOLD_SECONDS <= clock.now < outage.HOLD_SECONDS + 1
+    circuit_breaker.note()
+    assert not circuit_breaker.outlasted()
+    assert circuit_breaker.HOLD_SECONDS <= clock.now < circuit_breaker.HOLD_SECONDS + 1
 
 
 def test_a_shutdown_waits_for_no_outage(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    outage.note()
+    circuit_breaker.note()
     monkeypatch.setattr(state, "should_stop", 0)  # the exit code of a warm shutdown
-    assert not outage.outlasted()
+    assert not circuit_breaker.outlasted()
     assert clock.slept == 0
 
 
 def test_work_goes_on_once_storage_answers(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    outage.note()
+    circuit_breaker.note()
     back = SimpleNamespace(storage=SimpleNamespace(answers=lambda: clock.now > 3))
-    monkeypatch.setattr(outage, "binding", lambda: back)
-    assert outage.outlasted()
+    monkeypatch.setattr(circuit_breaker, "binding", lambda: back)
+    assert circuit_breaker.outlasted()
     assert 3 < clock.now < 6

@@ -27,8 +27,8 @@ from nexus_tasks.errors import (
     Transient,
 )
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.idempotency.policy import PROBE_EVERY, Decision, backoff, decide, until_tomorrow
-from nexus_tasks.idempotency.run import Wait
+from nexus_tasks.idempotency.worker.retry_policy import PROBE_EVERY, Decision, backoff, decide, until_tomorrow
+from nexus_tasks.idempotency.worker.run import Wait
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC).timestamp()
 DAY = 86_400.0

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks.cognition.search.bm25 import MOST_POSTINGS, rarity, weighed
-from nexus_tasks.cognition.search.find import explained
-from nexus_tasks.cognition.search.fusion import NEIGHBOUR_SHARE, Ranked, decayed, rank, vector_weight
+from nexus_tasks.cognition.retrieval.fusion import NEIGHBOUR_SHARE, Ranked, decayed, rank, vector_weight
+from nexus_tasks.cognition.retrieval.search import explained
+from nexus_tasks.cognition.retrieval.word_weights import MOST_POSTINGS, rarity, weighed
 from nexus_tasks.storage.searching.candidates import Candidate
-from nexus_tasks.storage.searching.opening import Opening, Word
+from nexus_tasks.storage.searching.query_stats import Opening, Word
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 

@@ -66,7 +66,7 @@ def redis(url: str) -> Sequence[Check]:
         redis.RedisError: it does not answer.
         ValueError: the URL is not one.
     """
-    from nexus_tasks.idempotency.client import client
+    from nexus_tasks.idempotency.redis_client import client
 
     with client(url, timeout=_CONNECT_SECONDS) as asked:
         # Not CONFIG, which hosted servers refuse.

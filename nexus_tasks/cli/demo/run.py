@@ -14,9 +14,9 @@ from nexus_tasks.cli.demo import report
 from nexus_tasks.cli.demo.stage import set_up, stage
 from nexus_tasks.cli.demo.story import tell
 from nexus_tasks.cli.failing import WAITED_IN_VAIN
-from nexus_tasks.cli.loading import load
 from nexus_tasks.cli.output import warn
 from nexus_tasks.cli.show import words
+from nexus_tasks.cli.store_and_wait import load
 from nexus_tasks.integrations.importers import Conversation, read
 
 _SHIPPED = files("nexus_tasks") / "examples" / "team-chat.jsonl"

@@ -11,7 +11,7 @@ from nexus_tasks.cli.show import words
 from nexus_tasks.cli.show.table import table
 
 if TYPE_CHECKING:
-    from nexus_tasks.tasks.buffered import StoreReport
+    from nexus_tasks.services.buffer_flush import StoreReport
 
 
 def status(found: Mapping[str, Any]) -> None:

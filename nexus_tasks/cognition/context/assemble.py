@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from nexus_tasks.cognition.context.sheet import Sheet, cost
+from nexus_tasks.cognition.context.token_budget import Sheet, cost
 from nexus_tasks.cognition.echo import without_echo
-from nexus_tasks.cognition.search import ranking
+from nexus_tasks.cognition.retrieval import ranking
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.searching import lines
-from nexus_tasks.storage.searching.lines import Line
+from nexus_tasks.storage.searching import context_rows
+from nexus_tasks.storage.searching.context_rows import Line
 from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import ContextBlock, to_utc
@@ -43,9 +43,9 @@ def assemble(tx: Transaction, embedder: Embedder, ask: Ask) -> ContextBlock:
     """Assemble the block: digests, contradictions, reflections, facts, the un-derived tail; unused shares flow on."""
     wanted = Filter(namespace_id=ask.namespace_id, observer=ask.observer, subject=ask.subject)
     levels = ["contradiction", "derived", *([] if ask.query else ["explicit"])]
-    found = lines.newest(tx, wanted, [(level, MIN_CONFIDENCE[level]) for level in levels], POOL)
+    found = context_rows.newest(tx, wanted, [(level, MIN_CONFIDENCE[level]) for level in levels], POOL)
     facts = _by_query(tx, embedder, wanted, ask.query, ask.max_tokens) if ask.query else _ranked(found["explicit"])
-    digests, tail = lines.of_session(tx, wanted, ask.session_key, POOL) if ask.session_key else ({}, [])
+    digests, tail = context_rows.of_session(tx, wanted, ask.session_key, POOL) if ask.session_key else ({}, [])
     whole, sheet = ask.max_tokens, Sheet(max_tokens=ask.max_tokens)
     share = SHARE_DIGESTS * whole
     spare = sheet.section("Digest", _digest(digests, share), share, lambda line: line.content)
@@ -92,7 +92,7 @@ def _by_query(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, m
     """Facts as a search finds them, best first."""
     limit = min(POOL, max_tokens // FACT_TOKENS + 1)
     ranked, _ = ranking(tx, embedder, replace(wanted, levels=("explicit",)), query, limit)
-    found = lines.by_id(tx, wanted.namespace_id, [one.id for one in ranked], MIN_CONFIDENCE["explicit"])
+    found = context_rows.by_id(tx, wanted.namespace_id, [one.id for one in ranked], MIN_CONFIDENCE["explicit"])
     return [found[one.id] for one in ranked if one.id in found]
 
 

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from dataclasses import replace
 from typing import Literal
 
-from nexus_tasks.cognition.context.sheet import cost
+from nexus_tasks.cognition.context.token_budget import cost
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import ContextBlock, ContextSection
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from nexus_tasks.cognition.digest.tell import Told, tell
+from nexus_tasks.cognition.digest.summarize import Told, tell
 from nexus_tasks.cognition.digest.window import PURPOSE, Window, note, window
 from nexus_tasks.cognition.embed import vectors_of
-from nexus_tasks.cognition.mind import Errand, Mind
+from nexus_tasks.cognition.resources import Errand, Mind
 from nexus_tasks.errors import InvalidAnswer, Permanent
 from nexus_tasks.settings import Settings
-from nexus_tasks.storage import digests, embeddings, questions, sessions
+from nexus_tasks.storage import digests, embeddings, open_questions, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Session
 from nexus_tasks.types import JobOutcome, Status
@@ -72,7 +72,7 @@ def _store(mind: Mind, errand: Errand, covered: Window, told: Told) -> JobOutcom
         session = sessions.find(tx, errand.namespace_id, covered.session.session_key, lock=True)
         if session is None:
             return errand.commit(tx, JobOutcome(status="gone"))
-        questions.close(tx, errand.namespace_id, PURPOSE, session.id)
+        open_questions.close(tx, errand.namespace_id, PURPOSE, session.id)
         if not texts["long"]:
             sessions.satisfy(tx, session.id, covered.requests)
             return errand.commit(tx, JobOutcome(status="empty"))

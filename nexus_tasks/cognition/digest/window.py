@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.llm.answers import Line
-from nexus_tasks.storage import digests, questions
+from nexus_tasks.storage import digests, open_questions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.messages import Said
 from nexus_tasks.storage.models import Session
@@ -48,7 +48,7 @@ def window(tx: Transaction, session: Session, requests: int, *, rebuild: bool, p
     after = 0 if rebuild else session.digest_end_seq
     generation = session.digest_generation + rebuild
     previous = {} if rebuild else digests.latest(tx, session.id)
-    asked = questions.find(tx, session.namespace_id, PURPOSE, session.id) if patient else None
+    asked = open_questions.find(tx, session.namespace_id, PURPOSE, session.id) if patient else None
     if asked and (asked["after"], asked["generation"]) == (after, generation):
         end, requests, asked_lines, rests_on = (asked[name] for name in ("end", "requests", "lines", "sources"))
         there = digests.told(tx, rests_on)
@@ -81,7 +81,7 @@ def note(tx: Transaction, window: Window) -> None:
         "lines": [line.id for line in window.lines],
         "sources": list(window.sources),
     }
-    questions.note(tx, window.session.namespace_id, PURPOSE, window.session.id, question)
+    open_questions.note(tx, window.session.namespace_id, PURPOSE, window.session.id, question)
 
 
 def _new(tx: Transaction, session: Session, after: int) -> tuple[list[digests.InWindow], list[int]]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from nexus_tasks.cognition.embed import vectors_of
 from nexus_tasks.cognition.extraction import facts, topics, turn
 from nexus_tasks.cognition.extraction.batch import Batch, following
-from nexus_tasks.cognition.mind import GAVE_UP, Errand, Mind, ask
+from nexus_tasks.cognition.resources import GAVE_UP, Errand, Mind, ask
 from nexus_tasks.errors import Erased, InvalidAnswer, JobError, Permanent
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import embeddings, extractions, ledger, memories, messages, perspectives, sessions

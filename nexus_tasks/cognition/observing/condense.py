@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from nexus_tasks.cognition import prompts
-from nexus_tasks.cognition.mind import GAVE_UP, Errand, Mind, ask
 from nexus_tasks.cognition.observing.observe import one_line
-from nexus_tasks.llm import notes
+from nexus_tasks.cognition.resources import GAVE_UP, Errand, Mind, ask
+from nexus_tasks.llm import observation_log
 from nexus_tasks.llm.answers import Condensed, CondenseMaterial
 from nexus_tasks.llm.base import Request
 from nexus_tasks.settings import Settings
@@ -44,7 +44,7 @@ def condense(mind: Mind, errand: Errand, session_key: str) -> JobOutcome:
         if observations.reflection(tx, seen) or not is_due(mind.settings, seen):
             observations.settle(tx, seen.session_id, "reflecting")
             return errand.commit(tx, JobOutcome(status="skipped"))
-    covered = notes.beginning(seen.observations, mind.settings.max_tokens_condense)
+    covered = observation_log.beginning(seen.observations, mind.settings.max_tokens_condense)
     noted = _shorter(mind, errand, session_key, covered)
     with mind.database.transaction() as tx:
         if noted is None:
@@ -65,7 +65,7 @@ def _shorter(mind: Mind, errand: Errand, session_key: str, covered: str) -> Note
     whole = estimate_tokens(covered)
     for share in ASKED:
         answer = ask(mind, errand, _request(session_key, covered, math.floor(share * whole)))
-        text = prompts.inert(clean_text(notes.written(answer.condensed)))
+        text = prompts.inert(clean_text(observation_log.written(answer.condensed)))
         if text and estimate_tokens(text) < (estimate_tokens(best.observations) if best else whole):
             best = Noted(
                 observations=text,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nexus_tasks.cognition import prompts
-from nexus_tasks.cognition.mind import GAVE_UP, Errand, Mind, ask
 from nexus_tasks.cognition.observing import render
-from nexus_tasks.llm import notes
+from nexus_tasks.cognition.resources import GAVE_UP, Errand, Mind, ask
+from nexus_tasks.llm import observation_log
 from nexus_tasks.llm.answers import Line, Observed, ObserveMaterial
 from nexus_tasks.llm.base import Request
 from nexus_tasks.settings import Settings
@@ -125,7 +125,7 @@ def _next(tx: Transaction, settings: Settings, errand: Errand, session_key: str,
     ready = observations.chunks(tx, session.id)
     so_far = found.observations
     for chunk in ready:
-        so_far = notes.appended(so_far, chunk.observations)
+        so_far = observation_log.appended(so_far, chunk.observations)
     tasks = [found.current_task, *(chunk.current_task for chunk in ready)]
     return Batch(
         seen=found,
@@ -177,7 +177,7 @@ def _request(settings: Settings, session_key: str, batch: Batch) -> Request[Obse
 
 def _noted(mind: Mind, answer: Observed) -> Noted:
     return Noted(
-        observations=prompts.inert(clean_text(notes.written(answer.days))),
+        observations=prompts.inert(clean_text(observation_log.written(answer.days))),
         current_task=one_line(answer.current_task),
         suggested_response=one_line(answer.suggested_response),
         made_by=mind.model.model_for("observe"),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nexus_tasks.cognition.observing import condense, observe, render
-from nexus_tasks.llm import notes
+from nexus_tasks.llm import observation_log
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import messages, observations
 from nexus_tasks.storage.engine import Transaction
@@ -116,7 +116,7 @@ def apply(tx: Transaction, plan: Plan) -> bool:
         return _apply_reflection(tx, seen, plan.reflection)
     text, task, response = seen.observations, seen.current_task, seen.suggested_response
     for chunk in plan.chunks:
-        text = notes.appended(text, chunk.observations)
+        text = observation_log.appended(text, chunk.observations)
         task, response = chunk.current_task or task, chunk.suggested_response or response
     through = plan.chunks[-1].through_seq
     done = observations.activate(
@@ -129,7 +129,7 @@ def apply(tx: Transaction, plan: Plan) -> bool:
 
 def _apply_reflection(tx: Transaction, seen: ObservationLog, ready: ObservationReflection) -> bool:
     """Put the shorter text in place of what it covers; what was observed since stays behind it."""
-    text = notes.appended(ready.observations, notes.after(seen.observations, ready.covered_length))
+    text = observation_log.appended(ready.observations, observation_log.after(seen.observations, ready.covered_length))
     task, response = seen.current_task, seen.suggested_response
     if seen.generation == ready.base_generation:  # else the log has newer ones
         task, response = ready.current_task or task, ready.suggested_response or response

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from nexus_tasks.cognition.mind import Errand, Mind
-from nexus_tasks.cognition.search import nearest_facts
+from nexus_tasks.cognition.resources import Errand, Mind
+from nexus_tasks.cognition.retrieval import nearest_facts
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.llm.answers import Fact, ReflectMaterial
-from nexus_tasks.storage import questions, reflections
+from nexus_tasks.storage import open_questions, reflections
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow
 
@@ -40,7 +40,7 @@ def choose(mind: Mind, perspective: PerspectiveRow) -> Slice | None:
     ``None`` when there are none.
     """
     with mind.database.transaction() as tx:
-        asked = questions.find(tx, perspective.namespace_id, PURPOSE, perspective.id)
+        asked = open_questions.find(tx, perspective.namespace_id, PURPOSE, perspective.id)
         if asked and asked["after"] == perspective.reflected_through:
             said = {
                 int(i): reflections.Said(datetime.fromisoformat(when), *more)
@@ -68,7 +68,7 @@ def note(mind: Mind, errand: Errand, perspective: PerspectiveRow, chosen: Slice)
     }
     with mind.database.transaction() as tx:
         errand.still_mine()
-        questions.note(tx, errand.namespace_id, PURPOSE, perspective.id, question)
+        open_questions.note(tx, errand.namespace_id, PURPOSE, perspective.id, question)
 
 
 def valid_from(memory: Memory) -> datetime:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nexus_tasks.cognition import prompts
-from nexus_tasks.cognition.mind import Errand, Mind, ask
 from nexus_tasks.cognition.reflect.choose import Slice
+from nexus_tasks.cognition.resources import Errand, Mind, ask
 from nexus_tasks.llm.answers import Fact, Insight, Reflection, ReflectMaterial, Relation
 from nexus_tasks.llm.base import Request
 from nexus_tasks.text import shorten

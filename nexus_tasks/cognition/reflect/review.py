@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from nexus_tasks.cognition.mind import Errand, Mind
 from nexus_tasks.cognition.reflect.apply import application
 from nexus_tasks.cognition.reflect.choose import choose
 from nexus_tasks.cognition.reflect.propose import Changes, Proposal, propose
+from nexus_tasks.cognition.resources import Errand, Mind
 from nexus_tasks.llm.answers import Insight, Relation
 from nexus_tasks.storage import dreams, perspectives, reflections
 from nexus_tasks.storage.engine import Transaction

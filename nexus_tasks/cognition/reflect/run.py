@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nexus_tasks.cognition.embed import vectors_of
-from nexus_tasks.cognition.mind import GAVE_UP, Errand, Mind
 from nexus_tasks.cognition.reflect import review
 from nexus_tasks.cognition.reflect.apply import COUNTED, application, wordings
 from nexus_tasks.cognition.reflect.choose import PURPOSE, choose, note
 from nexus_tasks.cognition.reflect.propose import Proposal, propose
-from nexus_tasks.storage import embeddings, perspectives, questions, reflections
+from nexus_tasks.cognition.resources import GAVE_UP, Errand, Mind
+from nexus_tasks.storage import embeddings, open_questions, perspectives, reflections
 from nexus_tasks.storage.models import PerspectiveRow
 from nexus_tasks.types import JobOutcome, Status
 
@@ -55,7 +55,7 @@ def _apply(mind: Mind, errand: Errand, perspective: PerspectiveRow, proposal: Pr
         held = locked[perspective.subject]
         if held.reflected_through != perspective.reflected_through or held.held != perspective.held:
             return errand.commit(tx, JobOutcome(status="superseded")), False
-        questions.close(tx, errand.namespace_id, PURPOSE, held.id)
+        open_questions.close(tx, errand.namespace_id, PURPOSE, held.id)
         doing = application(tx, held, changes, made_by)
         doomed = doing.doomed()
         too_much = len(doomed) > GUARD_COUNT and len(doomed) > GUARD_SHARE * reflections.active(tx, held.id)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nexus_tasks.buffer import SessionBuffer, default_home
-from nexus_tasks.transcripts import events, ready
+from nexus_tasks.transcripts import context_file, events
 from nexus_tasks.transcripts.project import project_namespace
 
 _MOST_BYTES = 64_000_000
@@ -36,7 +36,7 @@ def _handle(event: Any, namespace: str | None) -> None:
     namespace = namespace or os.environ.get("NEXUS_HOOK_NAMESPACE") or project_namespace(folder)
     home = default_home()
     if name == "SessionStart":
-        _print_context(ready.take(home, namespace))
+        _print_context(context_file.take(home, namespace))
     payload = events.payload(event)
     if payload is None:
         return

@@ -22,11 +22,11 @@ def main() -> None:
 
         if embedded.running(settings.home) is None:
             return
-    from nexus_tasks.tasks import buffered, ready_context
+    from nexus_tasks.services import buffer_flush, context_cache
 
     try:
-        buffered.store_buffer(wait=True)
-        ready_context.refresh()
+        buffer_flush.store_buffer(wait=True)
+        context_cache.refresh()
     except NexusError as error:
         log.warning("%s", error)  # nobody reads it here; it stays in the buffer, and whoever is next says so
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from nexus_tasks.llm import notes
+from nexus_tasks.llm import observation_log
 from nexus_tasks.llm.answers import Condensed, CondenseMaterial, Day, Line, Note, Observed, ObserveMaterial
 from nexus_tasks.llm.offline.statements import is_statement, spoken, strength
 from nexus_tasks.text import estimate_tokens, fold, shorten
@@ -43,7 +43,7 @@ def _short(text: str) -> str:
 
 def condense(material: CondenseMaterial) -> Condensed:
     """The notes of the highest priority that fit, the newest first; their order and dates stay."""
-    days = notes.read(material.log)
+    days = observation_log.read(material.log)
     ranked = [
         (-PRIORITIES.index(note.priority), -number, place, note)
         for number, (place, note) in enumerate((place, note) for place, day in enumerate(days) for note in day.notes)

@@ -26,7 +26,7 @@ from sqlalchemy.orm import aliased
 from nexus_tasks.storage import batches, observations
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import topics
-from nexus_tasks.storage.erasure.falling import Falling
+from nexus_tasks.storage.erasure.cascade import Falling
 from nexus_tasks.storage.models import (
     Base,
     DeadLetter,

@@ -17,7 +17,7 @@ from sqlalchemy import TextClause, text
 
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.searching.opening import MOST_COUNTED, NARROW
+from nexus_tasks.storage.searching.query_stats import MOST_COUNTED, NARROW
 from nexus_tasks.storage.searching.scope import Scope
 from nexus_tasks.storage.searching.vectors import as_text, distance, owned
 

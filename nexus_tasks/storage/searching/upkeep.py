@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from nexus_tasks.storage.engine import Database
-from nexus_tasks.storage.searching.opening import MOST_COUNTED, MOST_UNINDEXED
+from nexus_tasks.storage.searching.query_stats import MOST_COUNTED, MOST_UNINDEXED
 from nexus_tasks.storage.searching.vectors import MOST_DIMENSIONS, hnsw
 
 BUILD_MEMORY = "512MB"  # an index of 300,000 vectors of 384 dimensions is built in memory; larger ones go to disk

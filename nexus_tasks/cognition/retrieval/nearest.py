@@ -1,0 +1,31 @@
+"""The nearest facts of a perspective, by words and vectors: the candidates that a reflection compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nexus_tasks.cognition.retrieval.search import ranking
+from nexus_tasks.embeddings.base import Embedder
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import PerspectiveRow
+from nexus_tasks.storage.searching.scope import Filter
+
+
+def nearest_facts(
+    tx: Transaction, embedder: Embedder, perspective: PerspectiveRow, facts: Mapping[int, str], count: int
+) -> dict[int, list[int]]:
+    """For each of ``facts`` (id → wording) the ids of its ``count`` nearest active facts, nearest first; never itself.
+
+    One search per fact, so the cost grows with the number of facts asked for, not with all pairs.
+    """
+    wanted = Filter(
+        namespace_id=perspective.namespace_id,
+        observer=perspective.observer,
+        subject=perspective.subject,
+        levels=("explicit",),
+    )
+    found = {}
+    for fact_id, wording in facts.items():
+        ranked, _ = ranking(tx, embedder, wanted, wording, count + 1)
+        found[fact_id] = [one.id for one in ranked if one.id != fact_id][:count]
+    return found
