@@ -64,7 +64,7 @@ def measure(every: int) -> list[list[object]]:
     """The table's rows; a turn is ``every`` messages."""
     nexus, meter = Nexus(), Metered()
     here: Any = runtime()
-    here.__dict__["mind"] = replace(here.mind, model=meter)
+    here.__dict__["resources"] = replace(here.resources, model=meter)
     parts = list(read(LOCOMO, "locomo", namespace=NAMESPACE))
     said = [message for part in parts if part.namespace == parts[0].namespace for message in part.messages]
     sent: dict[str, list[int]] = {"with": [], "without": []}

@@ -95,8 +95,8 @@ def grow(standin: StandIn, count: int, every: int) -> list[list[object]]:
     here = runtime()
     with here.database.transaction() as tx:
         known = namespaces.ensure(tx, "reflections")
-    model = Counted(here.mind.model)
-    here.__dict__["mind"] = replace(here.mind, model=model)
+    model = Counted(here.resources.model)
+    here.__dict__["resources"] = replace(here.resources, model=model)
     texts, rows = said(count), []
     seconds, calls, tokens, pairs = 0.0, 0, 0, 0
     for first in range(0, count, AT_ONCE):
@@ -104,7 +104,7 @@ def grow(standin: StandIn, count: int, every: int) -> list[list[object]]:
         if first % every == 0:
             _keep_up(here.database)
         start = time.perf_counter()
-        outcome, _ = reflect.reflect_perspective(here.mind, job_context.dry(known), OBSERVER, SUBJECT)
+        outcome, _ = reflect.reflect_perspective(here.resources, job_context.dry(known), OBSERVER, SUBJECT)
         seconds += time.perf_counter() - start
         assert outcome.status == "completed", outcome
         done = first + AT_ONCE

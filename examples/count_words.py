@@ -13,7 +13,7 @@ from nexus_tasks import Nexus
 from nexus_tasks.errors import NotFound
 from nexus_tasks.idempotency.task import Arguments, job
 from nexus_tasks.idempotency.worker.run import Run
-from nexus_tasks.tasks.job_context import errand
+from nexus_tasks.tasks.job_context import job_context
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -42,4 +42,4 @@ def count_words(run: Run, arguments: CountWords) -> JobOutcome:
     outcome = JobOutcome(status="completed" if said else "gone", details={"words": len(words)})
     with here.database.transaction() as tx:
         # Effects belong into this transaction: it writes the run row, and stops when the claim is another's by now.
-        return errand(run, namespace).commit(tx, outcome)
+        return job_context(run, namespace).commit(tx, outcome)

@@ -20,7 +20,7 @@ def _config_module() -> str:
 
 app = Celery("nexus_tasks", set_as_current=False)
 app.config_from_object(_config_module())
-app.steps["worker"].add("nexus_tasks.idempotency.worker.isolation:ApartStep")
+app.steps["worker"].add("nexus_tasks.idempotency.worker.isolation:ForkServerStep")
 app.steps["worker"].add("nexus_tasks.idempotency.celery_patches.redis_client_per_channel:ChannelStep")
 app.steps["worker"].add("nexus_tasks.idempotency.worker.sweeper:SweepStep")
 app.steps["worker"].add("nexus_tasks.tasks.worker_buffer:BufferStep")

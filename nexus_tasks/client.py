@@ -461,7 +461,7 @@ class Nexus:
         """
         with runtime().database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
-        return reflect.plans(runtime().mind, dry(known))
+        return reflect.plans(runtime().resources, dry(known))
 
     # --- namespaces ---------------------------------------------------------------------------------------------------
     def namespaces(self) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from sqlalchemy.exc import NoResultFound
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.echo import is_echo, without_echo
 from nexus_tasks.cognition.embed import vectors_of
-from nexus_tasks.cognition.resources import GAVE_UP, Errand, Mind, ask
+from nexus_tasks.cognition.resources import GAVE_UP, JobContext, Resources, ask
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.errors import InvalidAnswer, Permanent
 from nexus_tasks.llm.answers import DeriveMaterial, Line, Observation, Observations
@@ -106,8 +106,8 @@ def _unripe(wanted: Sequence[derivations.Wanted], settings: Settings) -> float:
 
 
 def derive(
-    mind: Mind,
-    errand: Errand,
+    resources: Resources,
+    job: JobContext,
     observer: str,
     memory_ids: Sequence[int],
     *,
@@ -122,26 +122,26 @@ def derive(
     Raises:
         InvalidAnswer, Permanent: the batch as a whole gave no answer; the caller may try halves.
     """
-    with mind.database.transaction() as tx:
+    with resources.database.transaction() as tx:
         if call:
             derivations.store_batch(tx, memory_ids, observer, call)
-        shown = mind.settings.derive_context_messages if context else 0
+        shown = resources.settings.derive_context_messages if context else 0
         batch = messages.batch(tx, memory_ids, observer, context=shown)
         if batch is None:
-            return errand.commit(tx, JobOutcome(status="gone")), FollowUps()
+            return job.commit(tx, JobOutcome(status="gone")), FollowUps()
     request = _request(observer, batch)
-    observations = _observations(mind, errand, request) if _anything(request.material) else []
-    drafts = _drafts(observations, request.material, batch, mind.model.model_for("derive"))
+    observations = _observations(resources, job, request) if _anything(request.material) else []
+    drafts = _drafts(observations, request.material, batch, resources.model.model_for("derive"))
     texts = [*(draft.content for draft in drafts), *(one.content for one in batch.said)]
-    vectors = vectors_of(mind.embedder, texts)
-    with mind.database.transaction() as tx:
+    vectors = vectors_of(resources.embedder, texts)
+    with resources.database.transaction() as tx:
         wanted = derivations.flip(tx, memory_ids, observer)
-        _embed(tx, mind, errand, [one for one in batch.said if one.id in wanted], vectors)
+        _embed(tx, resources, job, [one for one in batch.said if one.id in wanted], vectors)
         # From here on other batches about the same subjects wait: what does not need the perspectives comes before.
         kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]
-        held = perspectives.locked(tx, errand.namespace_id, observer, [draft.subject for draft in kept])
+        held = perspectives.locked(tx, job.namespace_id, observer, [draft.subject for draft in kept])
         stored = facts.keep(tx, held, kept)
-        _embed(tx, mind, errand, [fact for fact in stored if fact.kept is not facts.Kept.REINFORCED], vectors)
+        _embed(tx, resources, job, [fact for fact in stored if fact.kept is not facts.Kept.REINFORCED], vectors)
         new = sum(fact.kept is facts.Kept.NEW for fact in stored)
         outcome = JobOutcome(
             status="completed" if wanted else "already_derived",
@@ -149,32 +149,32 @@ def derive(
                 "facts": new,
                 "reinforced": len(stored) - new,
                 "batch": len(wanted),
-                "model": mind.model.model_for("derive"),
+                "model": resources.model.model_for("derive"),
             },
         )
-        errand.commit(tx, outcome)
+        job.commit(tx, outcome)
     # After the commit: of two batches that end together, the last one to commit sees that nothing is wanted any more.
-    with mind.database.reading() as tx:
+    with resources.database.reading() as tx:
         unreflected = perspectives.unreflected(tx, [row.id for row in held.values()])
-        digest = _due_digest(tx, mind.settings, batch.session_id)
+        digest = _due_digest(tx, resources.settings, batch.session_id)
     reflect = tuple(
         subject
         for subject, row in held.items()
-        if unreflected.get(row.id, 0) >= mind.settings.reflect_min_new and not row.dead and row.held is None
+        if unreflected.get(row.id, 0) >= resources.settings.reflect_min_new and not row.dead and row.held is None
     )
     return outcome, FollowUps(reflect=reflect, digest=digest)
 
 
 def _embed(
     tx: Transaction,
-    mind: Mind,
-    errand: Errand,
+    resources: Resources,
+    job: JobContext,
     worded: Sequence[messages.Said | facts.Stored],
     vectors: Mapping[str, Vectors],
 ) -> None:
     """Store the vectors of messages or facts."""
     wordings = {one.id: one.content for one in worded}
-    embeddings.store(tx, errand.namespace_id, mind.embedder.name, wordings, vectors)
+    embeddings.store(tx, job.namespace_id, resources.embedder.name, wordings, vectors)
 
 
 def _request(observer: str, batch: messages.Batch) -> Request[Observations]:
@@ -190,17 +190,17 @@ def _request(observer: str, batch: messages.Batch) -> Request[Observations]:
     )
 
 
-def _observations(mind: Mind, errand: Errand, request: Request[Observations]) -> Sequence[Observation]:
+def _observations(resources: Resources, job: JobContext, request: Request[Observations]) -> Sequence[Observation]:
     """The answer; a message that gives none is asked about once more on its own: what came before may be at fault."""
     assert isinstance(request.material, DeriveMaterial)
     batch = tuple(line for line in request.material.lines if not line.context_only)
     try:
-        return ask(mind, errand, request).observations
+        return ask(resources, job, request).observations
     except (InvalidAnswer, Permanent):
         if len(batch) > 1 or len(batch) == len(request.material.lines):
             raise
     material = replace(request.material, lines=batch)
-    return ask(mind, errand, replace(request, transcript=prompts.transcript(batch), material=material)).observations
+    return ask(resources, job, replace(request, transcript=prompts.transcript(batch), material=material)).observations
 
 
 def _line(said: messages.Said, *, context_only: bool = False) -> Line:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from nexus_tasks.cognition.resources import Errand, Mind
+from nexus_tasks.cognition.resources import JobContext, Resources
 from nexus_tasks.embeddings.base import Embedder, Vectors
 from nexus_tasks.errors import ConfigurationError, JobError, Permanent
 from nexus_tasks.storage import embeddings
@@ -29,25 +29,25 @@ def vectors_of(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
         return {}
 
 
-def embed_memories(mind: Mind, errand: Errand) -> JobOutcome:
+def embed_memories(resources: Resources, job: JobContext) -> JobOutcome:
     """Give every memory of a namespace its vector, page by page, the newest first.
 
     Raises:
         JobError: the embedder is away or refuses its key; what is stored by then stays.
     """
-    with mind.database.transaction() as tx:
-        since = embeddings.gap(tx, errand.namespace_id)
+    with resources.database.transaction() as tx:
+        since = embeddings.gap(tx, job.namespace_id)
 
     def still_mine(_done: int) -> None:
-        errand.still_mine()
+        job.still_mine()
 
-    filled, refused = fill(mind.database, mind.embedder, errand.namespace_id, still_mine)
-    with mind.database.transaction() as tx:
+    filled, refused = fill(resources.database, resources.embedder, job.namespace_id, still_mine)
+    with resources.database.transaction() as tx:
         if since is not None:
-            embeddings.close_gap(tx, errand.namespace_id, since)
-        details = {"embedded": filled, "refused": refused, "model": mind.embedder.name}
+            embeddings.close_gap(tx, job.namespace_id, since)
+        details = {"embedded": filled, "refused": refused, "model": resources.embedder.name}
         outcome = JobOutcome(status="completed" if filled or refused else "unchanged", details=details)
-        return errand.commit(tx, outcome)
+        return job.commit(tx, outcome)
 
 
 def fill(database: Database, embedder: Embedder, namespace_id: int, note: Callable[[int], None]) -> tuple[int, int]:

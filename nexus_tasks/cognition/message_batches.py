@@ -24,7 +24,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BatchRequest, MessageBatch
 
 if TYPE_CHECKING:  # it imports this module
-    from nexus_tasks.cognition.resources import Errand, Mind
+    from nexus_tasks.cognition.resources import JobContext, Resources
 
 PURPOSES = frozenset(("digest", "reflect"))  # what dreams ask for
 PATIENCE = 600.0  # seconds a request waits for company, then it goes live
@@ -34,7 +34,7 @@ CLOCKS = timedelta(minutes=5)  # by which ours and the provider's may differ
 
 # --- the job that asks ------------------------------------------------------------------------------------------------
 def look(
-    mind: Mind, errand: Errand, provider: Batches, request: Request[AnswerT], request_hash: str
+    resources: Resources, job: JobContext, provider: Batches, request: Request[AnswerT], request_hash: str
 ) -> Completion[AnswerT] | None:
     """The answer to ``request`` when it has come back with a batch; ``None`` when it is to be asked live.
 
@@ -43,29 +43,34 @@ def look(
         OverBudget: the namespace's budget for the day does not allow it.
         Erased: a memory that the request shows was erased meanwhile.
     """
-    with mind.database.transaction() as tx:
-        row = batches.find(tx, errand.namespace_id, request_hash)
+    with resources.database.transaction() as tx:
+        row = batches.find(tx, job.namespace_id, request_hash)
         if row is None:
-            if errand.urgency != "dream":
+            if job.urgency != "dream":
                 return None
-            if not memories.hold(tx, errand.rests_on):
+            if not memories.hold(tx, job.rests_on):
                 raise Erased
             batches.queue(
                 tx,
-                errand.namespace_id,
-                _row(mind, errand, provider, request, request_hash)
+                job.namespace_id,
+                _row(resources, job, provider, request, request_hash)
                 | {
                     "hold_id": budget.hold_for_batch(
-                        tx, mind.settings, mind.model, errand.namespace_id, errand.budget_usd, request
+                        tx,
+                        resources.settings,
+                        resources.model,
+                        job.namespace_id,
+                        job.budget_usd,
+                        request,
                     )
                 },
             )
         elif row.state == "answered":
-            return _read(tx, errand, provider, request, row)
+            return _read(tx, job, provider, request, row)
         elif row.state == "failed":
             batches.remove(tx, row)
             return None
-        elif errand.urgency == "live":
+        elif job.urgency == "live":
             if row.state == "queued":
                 batches.remove(tx, row)
             else:
@@ -73,28 +78,30 @@ def look(
             return None
         elif not row.wanted:
             batches.want(tx, row, wanted=True)
-    errand.queued()
+    job.queued()
     raise AwaitsBatch
 
 
-def _row(mind: Mind, errand: Errand, provider: Batches, request: Request[Any], request_hash: str) -> dict[str, Any]:
+def _row(
+    resources: Resources, job: JobContext, provider: Batches, request: Request[Any], request_hash: str
+) -> dict[str, Any]:
     return {
         "request_hash": request_hash,
-        "job_id": errand.job_id,
+        "job_id": job.job_id,
         "purpose": request.purpose,
-        "model": mind.model.model_for(request.purpose),
+        "model": resources.model.model_for(request.purpose),
         "params": provider.params(request),
         "sources": sorted(request.material.rests_on),
     }
 
 
 def _read(
-    tx: Transaction, errand: Errand, provider: Batches, request: Request[AnswerT], row: BatchRequest
+    tx: Transaction, job: JobContext, provider: Batches, request: Request[AnswerT], row: BatchRequest
 ) -> Completion[AnswerT]:
     """A kept answer, moved to where those of live calls are until their job commits."""
     completion = provider.read(row.result or {}, request, row.model)
-    if completion.answer is not None and memories.hold(tx, errand.rests_on):  # else the job's commit refuses it
-        ledger.save_answer(tx, errand.namespace_id, row.request_hash, completion.answer.model_dump(mode="json"))
+    if completion.answer is not None and memories.hold(tx, job.rests_on):  # else the job's commit refuses it
+        ledger.save_answer(tx, job.namespace_id, row.request_hash, completion.answer.model_dump(mode="json"))
     elif completion.fault and row.call_id is not None:
         ledger.found_worthless(tx, row.call_id, completion.fault)
     batches.remove(tx, row)
@@ -111,15 +118,15 @@ class Standing:
     detail: str = ""
 
 
-def advance(mind: Mind, namespace_id: int, still_mine: Callable[[], None]) -> Standing:
+def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], None]) -> Standing:
     """Take a namespace's batches as far as they go now.
 
     Raises:
         JobError: the provider does not answer; nothing is lost, the next run goes on from there.
     """
-    provider = mind.model.batches
+    provider = resources.model.batches
     back = False
-    with mind.database.transaction() as tx:
+    with resources.database.transaction() as tx:
         under_way, now = batches.under_way(tx, namespace_id), batches.clock(tx)
         if provider is None:  # the deployment has changed to a model without batches
             for batch in under_way:
@@ -128,52 +135,54 @@ def advance(mind: Mind, namespace_id: int, still_mine: Callable[[], None]) -> St
             return Standing(back=back, seconds=None)
     for batch in under_way:
         still_mine()
-        back |= _advance(mind, provider, batch, now)
-    with mind.database.transaction() as tx:
+        back |= _advance(resources, provider, batch, now)
+    with resources.database.transaction() as tx:
         queued, oldest = batches.queued(tx, namespace_id)
-        drawn = batches.draw(tx, namespace_id) if queued >= mind.settings.batch_threshold else None
+        drawn = batches.draw(tx, namespace_id) if queued >= resources.settings.batch_threshold else None
         if drawn is None and oldest and batches.clock(tx) - oldest >= timedelta(seconds=PATIENCE):
             back |= batches.give_up_queued(tx, namespace_id) > 0
     if drawn is not None:
         still_mine()
-        _submit(mind, provider, drawn)
-    return _standing(mind, namespace_id, back)
+        _submit(resources, provider, drawn)
+    return _standing(resources, namespace_id, back)
 
 
-def _standing(mind: Mind, namespace_id: int, back: bool) -> Standing:
-    with mind.database.transaction() as tx:
+def _standing(resources: Resources, namespace_id: int, back: bool) -> Standing:
+    with resources.database.transaction() as tx:
         under_way, now = batches.under_way(tx, namespace_id), batches.clock(tx)
         queued, oldest = batches.queued(tx, namespace_id)
     looks = [max((batch.due_at - now).total_seconds(), 1.0) for batch in under_way]
     if oldest:
         looks.append(max(PATIENCE - (now - oldest).total_seconds(), 1.0))
-    detail = f"{len(under_way)} batches under way, {queued} of {mind.settings.batch_threshold} requests for the next"
+    detail = (
+        f"{len(under_way)} batches under way, {queued} of {resources.settings.batch_threshold} requests for the next"
+    )
     return Standing(back=back, seconds=min(looks) if looks else None, detail=detail)
 
 
-def _advance(mind: Mind, provider: Batches, batch: MessageBatch, now: datetime) -> bool:
+def _advance(resources: Resources, provider: Batches, batch: MessageBatch, now: datetime) -> bool:
     """Submit a batch, or collect its results when it has ended; ``True`` when jobs can go on."""
     if batch.api_id is None:
-        _submit(mind, provider, batch, again=True)
+        _submit(resources, provider, batch, again=True)
         return False
     if batch.due_at > now:
         return False
     try:
         ended = provider.ended(batch.api_id)
     except Permanent:  # the provider knows it no more
-        with mind.database.transaction() as tx:
+        with resources.database.transaction() as tx:
             batches.close(tx, batch.id)
         return True
     if not ended:
-        with mind.database.transaction() as tx:
+        with resources.database.transaction() as tx:
             batches.look_later(tx, batch.id, POLL)
         return False
-    return _collect(mind, provider, batch)
+    return _collect(resources, provider, batch)
 
 
-def _submit(mind: Mind, provider: Batches, batch: MessageBatch, *, again: bool = False) -> None:
+def _submit(resources: Resources, provider: Batches, batch: MessageBatch, *, again: bool = False) -> None:
     """Submit a batch and note its id; ``again`` looks first whether that was done, and only the note is missing."""
-    with mind.database.transaction() as tx:
+    with resources.database.transaction() as tx:
         items = {f"{batch.token}-{row.id}": row.params for row in batches.members(tx, batch.id)}
         known = batches.known_ids(tx) | set(batch.rejected)
         if not items:
@@ -182,13 +191,13 @@ def _submit(mind: Mind, provider: Batches, batch: MessageBatch, *, again: bool =
     found = provider.since(batch.created_at - CLOCKS, len(items)) if again else []
     lost = [api_id for api_id in found if api_id not in known]
     api_id = lost[-1] if lost else provider.submit(items)
-    with mind.database.transaction() as tx:
+    with resources.database.transaction() as tx:
         called = batches.is_called(tx, batch.id, api_id, look_in=POLL)
     if called != api_id and not lost:  # another run has submitted it as well: this one was taken for dead, or that one
         provider.cancel(api_id)
 
 
-def _collect(mind: Mind, provider: Batches, batch: MessageBatch) -> bool:
+def _collect(resources: Resources, provider: Batches, batch: MessageBatch) -> bool:
     assert batch.api_id is not None
     ours = 0
     seconds = (datetime.now(UTC) - batch.created_at).total_seconds()
@@ -197,8 +206,8 @@ def _collect(mind: Mind, provider: Batches, batch: MessageBatch) -> bool:
         if token != batch.token or not number.isdigit():
             continue
         ours += 1
-        _take(mind, int(number), result, seconds)
-    with mind.database.transaction() as tx:
+        _take(resources, int(number), result, seconds)
+    with resources.database.transaction() as tx:
         if not ours:  # another deployment's, taken for the one whose submission was cut off
             batches.is_not(tx, batch)
             return False
@@ -206,12 +215,12 @@ def _collect(mind: Mind, provider: Batches, batch: MessageBatch) -> bool:
     return True
 
 
-def _take(mind: Mind, request_id: int, result: BatchResult, seconds: float) -> None:
+def _take(resources: Resources, request_id: int, result: BatchResult, seconds: float) -> None:
     """Enter one answer, ``seconds`` after its batch was put together, into the ledger and keep it for its job.
 
     All in one transaction; a second time changes nothing.
     """
-    with mind.database.transaction() as tx:
+    with resources.database.transaction() as tx:
         row = batches.submitted(tx, request_id)
         if row is None:
             return
@@ -223,7 +232,7 @@ def _take(mind: Mind, request_id: int, result: BatchResult, seconds: float) -> N
             purpose=row.purpose,
             model=row.model,
             usage=result.usage,
-            price=mind.settings.price_of(row.model),
+            price=resources.settings.price_of(row.model),
             seconds=seconds,
             batched=True,
         )

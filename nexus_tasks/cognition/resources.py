@@ -23,7 +23,7 @@ GAVE_UP = JobOutcome(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mind:
+class Resources:
     """The means of every job: all they know of the outside."""
 
     database: Database
@@ -33,7 +33,7 @@ class Mind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Errand:
+class JobContext:
     """One run of a job, as cognition sees it.
 
     ``urgency`` is ``live`` when someone waits, ``dream`` when tonight will do, and empty when nobody has said: then
@@ -70,7 +70,7 @@ class Errand:
         return outcome
 
 
-def ask(mind: Mind, errand: Errand, request: Request[AnswerT]) -> AnswerT:
+def ask(resources: Resources, job: JobContext, request: Request[AnswerT]) -> AnswerT:
     """The model's validated answer to ``request``; one that was paid for before the run was cut off is used again.
 
     Every call that returns is entered into the ledger, and a valid answer saved, before anything else happens.
@@ -83,43 +83,54 @@ def ask(mind: Mind, errand: Errand, request: Request[AnswerT]) -> AnswerT:
         AwaitsBatch: the answer comes through a message batch.
         JobError: whatever :meth:`LanguageModel.complete` raises.
     """
-    model = mind.model.model_for(request.purpose)
+    model = resources.model.model_for(request.purpose)
     request_hash = request.hash(model)
-    errand.asked.append(request_hash)
-    errand.rests_on.update(request.material.rests_on)
-    with mind.database.reading() as tx:
-        saved = ledger.saved_answer(tx, errand.namespace_id, request_hash)
+    job.asked.append(request_hash)
+    job.rests_on.update(request.material.rests_on)
+    with resources.database.reading() as tx:
+        saved = ledger.saved_answer(tx, job.namespace_id, request_hash)
     if saved is not None:
         try:
             return request.answer.model_validate(saved)
         except ValidationError as error:  # saved by another version of the schema, which is part of the hash: a bug
             raise InvalidAnswer("A saved answer does not fit its schema.") from error
-    if mind.model.batches is not None and request.purpose in message_batches.PURPOSES:
-        back = message_batches.look(mind, errand, mind.model.batches, request, request_hash)
+    if resources.model.batches is not None and request.purpose in message_batches.PURPOSES:
+        back = message_batches.look(resources, job, resources.model.batches, request, request_hash)
         if back is not None:
             return _worth_something(back)
-    with budget.within(mind.database, mind.settings, mind.model, errand.namespace_id, errand.budget_usd, request):
-        completion = mind.model.complete(request)
-        _enter(mind, errand, request, request_hash, completion)
+    with budget.within(
+        resources.database,
+        resources.settings,
+        resources.model,
+        job.namespace_id,
+        job.budget_usd,
+        request,
+    ):
+        completion = resources.model.complete(request)
+        _enter(resources, job, request, request_hash, completion)
     return _worth_something(completion)
 
 
 def _enter(
-    mind: Mind, errand: Errand, request: Request[AnswerT], request_hash: str, completion: Completion[AnswerT]
+    resources: Resources,
+    job: JobContext,
+    request: Request[AnswerT],
+    request_hash: str,
+    completion: Completion[AnswerT],
 ) -> None:
     call = ledger.Call(
-        job_id=errand.job_id,
+        job_id=job.job_id,
         purpose=request.purpose,
         model=completion.model,
         usage=completion.usage,
-        price=mind.settings.price_of(mind.model.model_for(request.purpose)),
+        price=resources.settings.price_of(resources.model.model_for(request.purpose)),
         seconds=completion.seconds,
         fault=completion.fault,
     )
     answer = completion.answer.model_dump(mode="json") if completion.answer is not None else None
-    with mind.database.transaction() as tx:
+    with resources.database.transaction() as tx:
         there = ledger.enter(
-            tx, errand.namespace_id, call, request_hash=request_hash, answer=answer, rests_on=errand.rests_on
+            tx, job.namespace_id, call, request_hash=request_hash, answer=answer, rests_on=job.rests_on
         )
     if not there:
         raise Erased

@@ -20,7 +20,7 @@ from nexus_tasks.storage import derivations
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import MemoryId, Name, NamespaceName
-from nexus_tasks.tasks.job_context import errand
+from nexus_tasks.tasks.job_context import job_context
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -61,7 +61,7 @@ def derive_memory(run: Run, arguments: DeriveMemory) -> JobOutcome:
     with here.database.transaction() as tx:
         plan = derive.plan(tx, here.settings, namespace.id, arguments.memory_id, arguments.observer, alone=run.isolated)
         if plan.outcome:
-            return errand(run, namespace).commit(tx, plan.outcome)
+            return job_context(run, namespace).commit(tx, plan.outcome)
     if plan.wait and not run.eager:
         raise Wait("ripeness", plan.wait, f"{plan.wanted_tokens} of {here.settings.derive_min_tokens} tokens")
     siblings = [i for i in plan.memory_ids if i != arguments.memory_id]
@@ -105,8 +105,8 @@ def _derive_part(
     run: Run, namespace: NamespaceSettings, observer: str, claims: Sequence[Claim], *, whole: bool, call: str | None
 ) -> JobOutcome:
     outcome, due = derive.derive(
-        runtime().mind,
-        errand(run, namespace, claims),
+        runtime().resources,
+        job_context(run, namespace, claims),
         observer,
         [_memory_id(claim) for claim in claims],
         context=whole,

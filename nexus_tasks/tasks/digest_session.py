@@ -12,7 +12,7 @@ from nexus_tasks.idempotency.worker.run import Run, Wait
 from nexus_tasks.storage import sessions
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
-from nexus_tasks.tasks.job_context import errand
+from nexus_tasks.tasks.job_context import job_context
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -56,8 +56,8 @@ def digest_session(run: Run, arguments: DigestSession) -> JobOutcome:
         if waiting:
             raise Wait("derivation", LOOK_AGAIN, f"{waiting} messages to derive")
     outcome, more = digest.digest(
-        here.mind,
-        errand(run, namespace),
+        here.resources,
+        job_context(run, namespace),
         arguments.session_key,
         force=run.flags.force,
         rebuild="manual_rebuild" in reasons,

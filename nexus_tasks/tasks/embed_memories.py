@@ -9,7 +9,7 @@ from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.task import Arguments, job
 from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.tasks.arguments import NamespaceName
-from nexus_tasks.tasks.job_context import errand
+from nexus_tasks.tasks.job_context import job_context
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -28,7 +28,7 @@ def embed_memories(run: Run, arguments: EmbedMemories) -> JobOutcome:
     namespace = here.namespace(arguments.namespace)
     if namespace is None:
         return JobOutcome(status="gone")
-    return embed.embed_memories(here.mind, errand(run, namespace))
+    return embed.embed_memories(here.resources, job_context(run, namespace))
 
 
 def request(namespace: str) -> Request:

@@ -20,7 +20,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import digest_session, follow_ups, reflect_namespace, reflect_perspective
 from nexus_tasks.tasks.arguments import MemoryId, NamespaceName
 from nexus_tasks.tasks.digest_session import Urgency
-from nexus_tasks.tasks.job_context import errand
+from nexus_tasks.tasks.job_context import job_context
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -53,9 +53,9 @@ def finish_dream(run: Run, arguments: FinishDream) -> JobOutcome:
     with here.database.transaction() as tx:
         dream = dreams.get(tx, namespace.id, arguments.dream_id, lock=True)
         if dream is None:
-            return errand(run, namespace).commit(tx, JobOutcome(status="gone"))
+            return job_context(run, namespace).commit(tx, JobOutcome(status="gone"))
         if dream.state == "finished":
-            return errand(run, namespace).commit(tx, JobOutcome(status="unchanged"))
+            return job_context(run, namespace).commit(tx, JobOutcome(status="unchanged"))
         if to_come := dreams.digests_to_come(tx, dream):
             raise Wait(REASON, LOOK_AGAIN, f"digests to come: {to_come} of {len(dream.sessions)}")
         if not dreams.has_reflected(tx, dream):
@@ -66,7 +66,7 @@ def finish_dream(run: Run, arguments: FinishDream) -> JobOutcome:
             raise Wait(REASON, LOOK_AGAIN, f"reflections to come: {len(perspectives)}")
         dreams.finish(tx, dream.id)
         details = {"dream": dream.id, "sessions": len(dream.sessions)}
-        return errand(run, namespace).commit(tx, JobOutcome(status="completed", details=details))
+        return job_context(run, namespace).commit(tx, JobOutcome(status="completed", details=details))
 
 
 def _insist(requests: Sequence[Request]) -> None:

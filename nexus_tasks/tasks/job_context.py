@@ -1,4 +1,4 @@
-"""From a run (claims) to an errand (cognition), and the run rows between them."""
+"""From a run (claims) to a job context (cognition), and the run rows between them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from nexus_tasks.cognition.resources import Errand
+from nexus_tasks.cognition.resources import JobContext
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.storage import runs
@@ -17,14 +17,14 @@ from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
 
-def errand(run: Run, namespace: NamespaceSettings, claims: Sequence[Claim] | None = None) -> Errand:
-    """The errand of a run's claims, or of some of them: each gets its run row in the effects' transaction."""
+def job_context(run: Run, namespace: NamespaceSettings, claims: Sequence[Claim] | None = None) -> JobContext:
+    """The context of a run's claims, or of some of them: each gets its run row in the effects' transaction."""
     chosen = list(claims or run.claims)
 
     def record(tx: Transaction, outcome: JobOutcome) -> None:
         runs.record(tx, namespace.id, [header(claim) for claim in chosen], outcome)
 
-    return Errand(
+    return JobContext(
         namespace_id=namespace.id,
         namespace=namespace.name,
         job_id=chosen[0].job_id,
@@ -42,9 +42,9 @@ def _submit(namespace: str) -> None:
     follow_ups.ask([submit_batch.request(namespace)])
 
 
-def dry(namespace: NamespaceSettings) -> Errand:
-    """The errand of a dry run: it may ask the model, and commits nothing."""
-    return Errand(
+def dry(namespace: NamespaceSettings) -> JobContext:
+    """The context of a dry run: it may ask the model, and commits nothing."""
+    return JobContext(
         namespace_id=namespace.id,
         namespace=namespace.name,
         job_id=f"dry-run-{uuid.uuid4()}",

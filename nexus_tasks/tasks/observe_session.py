@@ -10,7 +10,7 @@ from nexus_tasks.idempotency.task import Arguments, job
 from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
-from nexus_tasks.tasks.job_context import errand
+from nexus_tasks.tasks.job_context import job_context
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -37,7 +37,9 @@ def observe_session(run: Run, arguments: ObserveSession) -> JobOutcome:
     namespace = here.namespace(arguments.namespace)
     if namespace is None:
         return JobOutcome(status="gone")
-    outcome, more = observe.observe(here.mind, errand(run, namespace), arguments.session_key, urgent=run.flags.force)
+    outcome, more = observe.observe(
+        here.resources, job_context(run, namespace), arguments.session_key, urgent=run.flags.force
+    )
     if more:
         follow_ups.ask([request(namespace.name, arguments.session_key)])
     return outcome

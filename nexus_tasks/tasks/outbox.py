@@ -152,7 +152,7 @@ class JobStorage:
         if kind == "embed_memories":
             self.here.embedder.embed(["probe"])
         else:
-            self.here.mind.model.probe()
+            self.here.resources.model.probe()
 
 
 def _freed_digest(tx: Transaction, claim: Claim) -> Request | None:

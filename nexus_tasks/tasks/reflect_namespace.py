@@ -11,7 +11,7 @@ from nexus_tasks.idempotency.task import Arguments, job
 from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.tasks import follow_ups, reflect_perspective
 from nexus_tasks.tasks.arguments import NamespaceName
-from nexus_tasks.tasks.job_context import errand
+from nexus_tasks.tasks.job_context import job_context
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -30,7 +30,7 @@ def reflect_namespace(run: Run, arguments: ReflectNamespace) -> JobOutcome:
     namespace = here.namespace(arguments.namespace)
     if namespace is None:
         return JobOutcome(status="gone")
-    outcome, due = reflect.reflect_namespace(here.mind, errand(run, namespace))
+    outcome, due = reflect.reflect_namespace(here.resources, job_context(run, namespace))
     urgency = run.flags.urgency or "live"
     follow_ups.ask([reflect_perspective.request(namespace.name, *perspective, urgency=urgency) for perspective in due])
     follow_ups.dream_goes_on(namespace)

@@ -9,7 +9,7 @@ from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.task import Arguments, job
 from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.tasks.arguments import Name, NamespaceName
-from nexus_tasks.tasks.job_context import errand
+from nexus_tasks.tasks.job_context import job_context
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -29,7 +29,7 @@ def reflect_observations(run: Run, arguments: ReflectObservations) -> JobOutcome
     namespace = here.namespace(arguments.namespace)
     if namespace is None:
         return JobOutcome(status="gone")
-    return condense.condense(here.mind, errand(run, namespace), arguments.session_key)
+    return condense.condense(here.resources, job_context(run, namespace), arguments.session_key)
 
 
 def request(namespace: str, session_key: str) -> Request:

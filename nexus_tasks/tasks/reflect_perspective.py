@@ -11,7 +11,7 @@ from nexus_tasks.idempotency.task import Arguments, job
 from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
-from nexus_tasks.tasks.job_context import errand
+from nexus_tasks.tasks.job_context import job_context
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -33,7 +33,7 @@ def reflect_perspective(run: Run, arguments: ReflectPerspective) -> JobOutcome:
     if namespace is None:
         return JobOutcome(status="gone")
     outcome, more = reflect.reflect_perspective(
-        here.mind, errand(run, namespace), arguments.observer, arguments.subject
+        here.resources, job_context(run, namespace), arguments.observer, arguments.subject
     )
     if more:
         follow_ups.ask([request(namespace.name, arguments.observer, arguments.subject, urgency=run.flags.urgency)])

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from nexus_tasks.cognition.resources import Mind
+from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.embeddings.choose import embedder as choose_embedder
 from nexus_tasks.endpoints import endpoints
@@ -25,7 +25,7 @@ _REMEMBERED_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Runtime:
-    """One process's means. ``mind`` is made when first needed: a producer needs no model."""
+    """One process's means. ``resources`` is made when first needed: a producer needs no model."""
 
     settings: Settings
     database: Database
@@ -33,7 +33,7 @@ class Runtime:
 
     @cached_property
     def embedder(self) -> Embedder:
-        """What turns texts into vectors: all that readers need of the mind.
+        """What turns texts into vectors: all that readers need of the resources.
 
         Raises:
             ConfigurationError: there is no embedder of that name.
@@ -46,13 +46,13 @@ class Runtime:
         return AnthropicModel(self.settings)
 
     @cached_property
-    def mind(self) -> Mind:
+    def resources(self) -> Resources:
         """What jobs think with.
 
         Raises:
             ConfigurationError: no model can speak (see NEXUS_MODEL), or there is no such embedder.
         """
-        return Mind(
+        return Resources(
             database=self.database,
             model=language_model(self.settings),
             embedder=self.embedder,

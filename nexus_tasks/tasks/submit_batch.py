@@ -10,7 +10,7 @@ from nexus_tasks.idempotency.task import Arguments, job
 from nexus_tasks.idempotency.worker.run import Run, Wait
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import NamespaceName
-from nexus_tasks.tasks.job_context import errand
+from nexus_tasks.tasks.job_context import job_context
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
@@ -29,13 +29,13 @@ def submit_batch(run: Run, arguments: SubmitBatch) -> JobOutcome:
     namespace = here.namespace(arguments.namespace)
     if namespace is None:
         return JobOutcome(status="gone")
-    standing = message_batches.advance(here.mind, namespace.id, run.check)
+    standing = message_batches.advance(here.resources, namespace.id, run.check)
     if standing.back:
         follow_ups.hurry_all("batch", namespace.name)
     if standing.seconds is not None:
         raise Wait("batch", standing.seconds, standing.detail)
     with here.database.transaction() as tx:
-        return errand(run, namespace).commit(tx, JobOutcome(status="completed"))
+        return job_context(run, namespace).commit(tx, JobOutcome(status="completed"))
 
 
 def request(namespace: str) -> Request:

@@ -37,7 +37,7 @@ def load() -> None:
     Raises:
         ConfigurationError: no model can speak.
     """
-    if runtime().mind.model.name == "anthropic":
+    if runtime().resources.model.name == "anthropic":
         _load_sdk()
 
 

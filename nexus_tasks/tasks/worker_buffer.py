@@ -8,7 +8,7 @@ import time
 from celery import Celery
 
 from nexus_tasks.errors import NexusError
-from nexus_tasks.idempotency.worker.background import Beside
+from nexus_tasks.idempotency.worker.background import BackgroundStep
 from nexus_tasks.services import buffer_flush, context_cache
 
 log = logging.getLogger(__name__)
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 EVERY, LOOK_EVERY = 300.0, 30.0  # seconds between storing the buffer, and between looks at what is new
 
 
-class BufferStep(Beside):
+class BufferStep(BackgroundStep):
     """Looks in every worker: Postgres may be slow, and the worker must not wait for it."""
 
     called = "nexus-buffer"

@@ -11,7 +11,7 @@ from typing import Any
 
 from nexus_tasks import Nexus, config
 from nexus_tasks.celery import app
-from nexus_tasks.cognition.resources import Errand
+from nexus_tasks.cognition.resources import JobContext
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.idempotency.worker.executor import work as run_message
@@ -132,11 +132,11 @@ _TOTALS = (
 )
 
 
-def errand(namespace: str = NAMESPACE) -> Errand:
-    """An errand without a claim: for runs that overlap, which claims prevent."""
+def job_context(namespace: str = NAMESPACE) -> JobContext:
+    """A job context without a claim: for runs that overlap, which claims prevent."""
     known = runtime().namespace(namespace)
     assert known is not None
-    return Errand(
+    return JobContext(
         namespace_id=known.id,
         namespace=known.name,
         job_id=str(uuid.uuid4()),

@@ -96,7 +96,7 @@ def test_no_transaction_is_open_while_a_model_or_an_embedder_works(
     """Both may be slow and far away: meanwhile no lock is held, and no connection of the pool."""
     here = claude(NEXUS_REFLECT_MIN_NEW="5")
     engine = create_engine(here.database_url, isolation_level="AUTOCOMMIT")
-    embedder = runtime().mind.embedder
+    embedder = runtime().resources.embedder
     seen: list[int] = []
 
     def look() -> None:
@@ -121,7 +121,7 @@ def test_no_transaction_is_open_while_a_model_or_an_embedder_works(
         ]
         return {"relations": relations, "insights": [{"content": "So.", "support": ids[2:], "rationale": "because"}]}
 
-    monkeypatch.setitem(runtime().__dict__, "mind", replace(runtime().mind, embedder=Watched()))
+    monkeypatch.setitem(runtime().__dict__, "resources", replace(runtime().resources, embedder=Watched()))
     standin.answer("reflect", judged)
     say(*SAID, end=True)
     done = {one["kind"]: one for one in work()}

@@ -168,8 +168,8 @@ def test_an_answer_that_is_fetched_twice_is_entered_once(
     with monkeypatch.context() as patch:
         patch.setattr(batches, "close", lambda *_: 1 / 0)  # dies with all results entered, the batch not closed
         with pytest.raises(ZeroDivisionError):
-            message_batches.advance(runtime().mind, namespace_id, lambda: None)
-    message_batches.advance(runtime().mind, namespace_id, lambda: None)
+            message_batches.advance(runtime().resources, namespace_id, lambda: None)
+    message_batches.advance(runtime().resources, namespace_id, lambda: None)
     assert spent(here) == [(True, 3)]
 
 
@@ -185,7 +185,7 @@ def test_a_run_that_was_taken_for_dead_while_it_submitted(
         mine = submitted[-1]
         if len(submitted) == 1:
             [(namespace_id,)] = here.sql("SELECT id FROM namespaces")
-            message_batches.advance(runtime().mind, namespace_id, lambda: None)
+            message_batches.advance(runtime().resources, namespace_id, lambda: None)
         return mine
 
     monkeypatch.setattr(AnthropicBatches, "submit", frozen)
@@ -252,7 +252,7 @@ def test_a_batch_that_the_provider_has_cancelled_or_lost_goes_live(here: Deploym
         here.sql("UPDATE message_batches SET api_id = 'msgbatch_unknown'")
     else:
         [(api_id,)] = here.sql("SELECT api_id FROM message_batches")
-        provider = runtime().mind.model.batches
+        provider = runtime().resources.model.batches
         assert provider is not None
         provider.cancel(api_id)
     later(here)
@@ -265,7 +265,7 @@ def test_somebody_else_s_batch_is_not_taken_for_ours(
     here: Deployment, slow: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dream(*SESSIONS)
-    provider = runtime().mind.model.batches
+    provider = runtime().resources.model.batches
     assert provider is not None
     params = {"model": "claude-haiku-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}]}
     submit, cut = AnthropicBatches.submit, []
@@ -382,7 +382,7 @@ def test_erasing_leaves_no_text_and_keeps_the_bill(here: Deployment, slow: Stand
     assert here.sql("SELECT 1 FROM batch_requests WHERE params::text LIKE '%house one%'") == []
     slow.end_batches()
     here.sql("UPDATE message_batches SET due_at = now() - interval '1 s'")
-    message_batches.advance(runtime().mind, namespace_id, lambda: None)
+    message_batches.advance(runtime().resources, namespace_id, lambda: None)
     assert spent(here) == [(True, 3)]
     assert here.sql("SELECT count(*) FROM batch_requests WHERE result::text LIKE '%house one%'") == [(0,)]
 

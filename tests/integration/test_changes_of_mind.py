@@ -13,7 +13,7 @@ from nexus_tasks.cognition.reflect.choose import choose, note
 from nexus_tasks.storage import perspectives
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
-from tests.integration.inline import NAMESPACE, dump, errand, facts, say, work
+from tests.integration.inline import NAMESPACE, dump, facts, job_context, say, work
 from tests.integration.reflecting import day, insight, judge, know, read, relation, run
 from tests.standin import StandIn
 
@@ -138,9 +138,9 @@ def _asked() -> Any:
     """The material of the question about ann that is asked next, noted as a run notes it."""
     here = runtime()
     with here.database.transaction() as tx:
-        ann = perspectives.find(tx, errand().namespace_id, "assistant", "ann")
+        ann = perspectives.find(tx, job_context().namespace_id, "assistant", "ann")
     assert ann is not None
-    chosen = choose(here.mind, ann)
+    chosen = choose(here.resources, ann)
     assert chosen is not None
-    note(here.mind, errand(), ann, chosen)
+    note(here.resources, job_context(), ann, chosen)
     return chosen.material

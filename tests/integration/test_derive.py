@@ -19,8 +19,8 @@ from tests.integration.inline import (
     NAMESPACE,
     answers,
     dump,
-    errand,
     facts,
+    job_context,
     observations,
     pending,
     say,
@@ -229,7 +229,7 @@ def test_the_earliest_wording_is_kept_whatever_was_derived_first(
     [(tokens,)] = here.sql("SELECT tokens FROM memories WHERE id = :i", i=fact["id"])
     assert tokens == -(-len(fact["content"]) // 4)
     [(stored,)] = here.sql("SELECT vector::text FROM embeddings WHERE memory_id = :i", i=fact["id"])
-    [wanted] = runtime().mind.embedder.embed([fact["content"]])
+    [wanted] = runtime().resources.embedder.embed([fact["content"]])
     assert [float(x) for x in stored.strip("[]").split(",")] == pytest.approx(wanted.tolist(), abs=1e-6)
 
 
@@ -321,16 +321,16 @@ def test_a_run_that_was_overtaken_stores_no_fact_twice(claude: Claude, standin: 
 
     def overtaken(_: Call) -> Any:
         if standin.counters.calls == 1:
-            other, _ = derive.derive(runtime().mind, errand(), "assistant", ids[:1])
+            other, _ = derive.derive(runtime().resources, job_context(), "assistant", ids[:1])
             assert (other.status, other.details["facts"]) == ("completed", 1)
             return observations(("First, told late.", ids[:1]), ("Second.", ids[1:]), ("Both, told late.", ids))
         return observations(("First.", ids[:1]))
 
     standin.answer("derive", overtaken)
-    outcome, _ = derive.derive(runtime().mind, errand(), "assistant", ids)
+    outcome, _ = derive.derive(runtime().resources, job_context(), "assistant", ids)
     assert (outcome.status, outcome.details["facts"], outcome.details["batch"]) == ("completed", 1, 1)
     assert contents() == ["First.", "Second."]
-    late, _ = derive.derive(runtime().mind, errand(), "assistant", ids)
+    late, _ = derive.derive(runtime().resources, job_context(), "assistant", ids)
     assert (late.status, late.details["facts"]) == ("already_derived", 0)
     assert contents() == ["First.", "Second."]
 

@@ -14,7 +14,7 @@ from nexus_tasks.cognition import derive, digest
 from nexus_tasks.storage import sessions
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
-from tests.integration.inline import NAMESPACE, dump, errand, pending, say, time_passes, waiting, work
+from tests.integration.inline import NAMESPACE, dump, job_context, pending, say, time_passes, waiting, work
 from tests.standin import Call, StandIn, faults
 from tests.standin.answers import TOLD
 
@@ -112,11 +112,11 @@ def test_of_two_batches_that_end_together_one_asks_for_the_digest(
 
     def overtaken(*args: Any) -> Any:
         monkeypatch.setattr(derive.perspectives, "locked", locked)
-        due.append(derive.derive(runtime().mind, errand(), "assistant", ids[4:])[1].digest)
+        due.append(derive.derive(runtime().resources, job_context(), "assistant", ids[4:])[1].digest)
         return locked(*args)
 
     monkeypatch.setattr(derive.perspectives, "locked", overtaken)
-    due.append(derive.derive(runtime().mind, errand(), "assistant", ids[:4])[1].digest)
+    due.append(derive.derive(runtime().resources, job_context(), "assistant", ids[:4])[1].digest)
     assert [digest and digest.reason for digest in due] == [None, "rollover"]
 
 
@@ -358,13 +358,13 @@ def test_an_older_digest_never_lands_after_a_newer_one(claude: Claude, standin: 
         if len(calls(standin)) == 1:
             if not rebuild:
                 say("The second one.")
-            newer, more = digest.digest(runtime().mind, errand(), "chat", force=True, rebuild=rebuild)
+            newer, more = digest.digest(runtime().resources, job_context(), "chat", force=True, rebuild=rebuild)
             assert (newer.status, more) == ("completed", False)
             return {"short": "Old.", "long": "Old."}
         return {"short": "New.", "long": "New."}
 
     standin.answer("digest", overtaken)
-    older, _ = digest.digest(runtime().mind, errand(), "chat", force=True, rebuild=False)
+    older, _ = digest.digest(runtime().resources, job_context(), "chat", force=True, rebuild=False)
     assert older.status == "unchanged"
     assert [row[1] for row in standing(here)] == ["New.", "New."]
     assert here.sql("SELECT count(*) FROM session_digests") == [(2,)]

@@ -20,7 +20,7 @@ from nexus_tasks.tasks import ticks
 from nexus_tasks.tasks.runtime import runtime
 from tests.commandline import nexus
 from tests.deployment import Deployment
-from tests.integration.inline import NAMESPACE, dump, errand, facts, pending, say, time_passes, waiting, work
+from tests.integration.inline import NAMESPACE, dump, facts, job_context, pending, say, time_passes, waiting, work
 
 TALK = ("I moved to Lisbon in March.", "I drink green tea every morning.", "My sister Eva lives in Porto.")
 
@@ -44,7 +44,7 @@ class Flaky:
 def use(monkeypatch: pytest.MonkeyPatch, embedder: Any) -> Any:
     """Let this process's jobs and reads use ``embedder``."""
     here = runtime()
-    monkeypatch.setitem(here.__dict__, "mind", replace(here.mind, embedder=embedder))
+    monkeypatch.setitem(here.__dict__, "resources", replace(here.resources, embedder=embedder))
     monkeypatch.setitem(here.__dict__, "embedder", embedder)
     return embedder
 
@@ -147,7 +147,7 @@ def test_a_memory_that_is_erased_meanwhile_gets_none(here: Deployment, monkeypat
     def erase(_done: int) -> None:
         here.sql("DELETE FROM memories WHERE id = :i", i=first)
 
-    filled, refused = embed.fill(runtime().database, flaky, errand().namespace_id, erase)
+    filled, refused = embed.fill(runtime().database, flaky, job_context().namespace_id, erase)
     assert (filled, refused) == (2, 0)
 
 

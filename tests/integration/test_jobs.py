@@ -120,7 +120,7 @@ def test_readers_need_no_model(here: Deployment, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("NEXUS_MODEL", "auto")  # servers of one's own and no key: nothing can be derived here
     point_here()
     with pytest.raises(NexusError, match="credentials"):
-        assert runtime().mind
+        assert runtime().resources
     assert nexus.search("acme", "Lisbon")[0].external_id == "a1"
     assert nexus.context("acme", session_key="chat-1").text
     assert here.sql("SELECT count(*) FROM memories") == [(3,)]

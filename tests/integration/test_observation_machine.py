@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 
 from nexus_tasks import Nexus
 from nexus_tasks.cognition.observing import condense, observe, reading, render
-from nexus_tasks.cognition.resources import Errand
+from nexus_tasks.cognition.resources import JobContext
 from nexus_tasks.llm.answers import Condensed, CondenseMaterial, Day, Note, Observed, ObserveMaterial
 from nexus_tasks.llm.base import Completion, Purpose, Request, Usage
 from nexus_tasks.settings import Settings
@@ -36,7 +36,7 @@ from nexus_tasks.storage import namespaces, observations, sessions
 from nexus_tasks.storage.models import ObservationLog
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
-from tests.integration.inline import NAMESPACE, errand
+from tests.integration.inline import NAMESPACE, job_context
 from tests.integration.suspended import Crash, Suspended
 
 SMALL = {
@@ -148,7 +148,7 @@ class Observing(RuleBasedStateMachine):
         self.runs: list[Suspended] = []
         self.due = False  # whether a reader has something to take into the log
         self.model = Counting()
-        self.mind = replace(runtime().mind, model=self.model)
+        self.resources = replace(runtime().resources, model=self.model)
         self.say(12, 4)
         self.observe()
         self.look()
@@ -173,13 +173,13 @@ class Observing(RuleBasedStateMachine):
     def run_observation(self, urgent: bool) -> None:
         self.observe(urgent=urgent)
 
-    def observe(self, *, urgent: bool = False, errand_: Errand | None = None) -> None:
-        observe.observe(self.mind, errand_ or errand(), self.key, urgent=urgent)
+    def observe(self, *, urgent: bool = False, errand_: JobContext | None = None) -> None:
+        observe.observe(self.resources, errand_ or job_context(), self.key, urgent=urgent)
 
     @rule(stubborn=st.booleans())
     def run_reflection(self, stubborn: bool) -> None:
         self.model.stubborn = stubborn
-        condense.condense(self.mind, errand(), self.key)
+        condense.condense(self.resources, job_context(), self.key)
         self.model.stubborn = False
 
     @rule(kept=KEPT)
@@ -192,12 +192,12 @@ class Observing(RuleBasedStateMachine):
         """It stands where its model thinks, until another rule lets it go on or kills it."""
 
         def do(run: Suspended) -> None:
-            mind = replace(runtime().mind, model=Counting(thinks=run.asks, stubborn=stubborn))
-            mine = replace(errand(), still_mine=run.alive)
+            resources = replace(runtime().resources, model=Counting(thinks=run.asks, stubborn=stubborn))
+            mine = replace(job_context(), still_mine=run.alive)
             if kind == "observe":
-                observe.observe(mind, mine, self.key, urgent=urgent)
+                observe.observe(resources, mine, self.key, urgent=urgent)
             else:
-                condense.condense(mind, mine, self.key)
+                condense.condense(resources, mine, self.key)
 
         run = Suspended(do)
         self.runs += [] if run.ended else [run]
@@ -233,11 +233,11 @@ class Observing(RuleBasedStateMachine):
             self.observe()
             self.say(4, 4)
         others = {"ingest": lambda: self.say(5, 4), "read": self.look, "observe": self.observe}
-        self.model.meanwhile = others.get(which, lambda: condense.condense(self.mind, errand(), self.key))
+        self.model.meanwhile = others.get(which, lambda: condense.condense(self.resources, job_context(), self.key))
         if kind == "observe":
             self.observe()
         else:
-            condense.condense(self.mind, errand(), self.key)
+            condense.condense(self.resources, job_context(), self.key)
         self.model.meanwhile = None
 
     @rule(kind=st.sampled_from(["observe", "reflect"]))
@@ -247,17 +247,17 @@ class Observing(RuleBasedStateMachine):
         def die() -> None:
             raise Crash
 
-        doomed = replace(errand(), still_mine=die)
+        doomed = replace(job_context(), still_mine=die)
         before = self.model.calls
         with suppress(Crash):
             if kind == "observe":
-                observe.observe(self.mind, doomed, self.key, urgent=False)
+                observe.observe(self.resources, doomed, self.key, urgent=False)
             else:
-                condense.condense(self.mind, doomed, self.key)
+                condense.condense(self.resources, doomed, self.key)
             pytest.fail("it committed")
         paid = self.model.calls - before
         if kind == "observe" and paid:
-            observe.observe(self.mind, errand(), self.key, urgent=False)
+            observe.observe(self.resources, job_context(), self.key, urgent=False)
             asked = self.model.calls - before
             self.happened["paid and crashed"] += 1
             with runtime().database.transaction() as tx:

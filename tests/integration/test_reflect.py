@@ -15,7 +15,7 @@ from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
-from tests.integration.inline import NAMESPACE, dump, errand, facts, pending, say, work
+from tests.integration.inline import NAMESPACE, dump, facts, job_context, pending, say, work
 from tests.integration.reflecting import again, day, insight, judge, know, made, read, relation, run, too_much
 from tests.standin import Call, StandIn
 
@@ -213,14 +213,14 @@ def test_a_run_that_was_overtaken_changes_nothing(here: Deployment, standin: Sta
 
     def overtaken(_: Call) -> Any:
         if standin.counters.purposes["reflect"] == 1:
-            other, _ = reflect.reflect_perspective(runtime().mind, errand(), "assistant", "ann")
+            other, _ = reflect.reflect_perspective(runtime().resources, job_context(), "assistant", "ann")
             assert other.status == "completed"
             after.update(dump(here))
             return {"relations": [relation("contradicts", c, b, "new")], "insights": [insight([a, b, c])]}
         return {"relations": [relation("contradicts", b, a, "new")], "insights": []}
 
     standin.answer("reflect", overtaken)
-    outcome, more = reflect.reflect_perspective(runtime().mind, errand(), "assistant", "ann")
+    outcome, more = reflect.reflect_perspective(runtime().resources, job_context(), "assistant", "ann")
     assert (outcome.status, more) == ("superseded", False)
     assert {name: rows for name, rows in dump(here).items() if name in TOUCHED} == {
         name: rows for name, rows in after.items() if name in TOUCHED
@@ -233,11 +233,11 @@ def test_a_run_that_was_overtaken_holds_nothing_for_review(here: Deployment, sta
     def overtaken(_: Call) -> Any:
         if standin.counters.purposes["reflect"] > 1:
             return {"relations": [], "insights": []}
-        reflect.reflect_perspective(runtime().mind, errand(), "assistant", "ann")
+        reflect.reflect_perspective(runtime().resources, job_context(), "assistant", "ann")
         return {"relations": too_much(here, ids), "insights": []}
 
     standin.answer("reflect", overtaken)
-    outcome, _ = reflect.reflect_perspective(runtime().mind, errand(), "assistant", "ann")
+    outcome, _ = reflect.reflect_perspective(runtime().resources, job_context(), "assistant", "ann")
     assert outcome.status == "superseded"
     assert here.sql("SELECT held IS NULL FROM perspectives") == [(True,)]
 
@@ -247,12 +247,12 @@ def test_a_run_that_was_overtaken_by_one_that_is_held_does_not_carry_it_out(here
 
     def overtaken(_: Call) -> Any:
         if standin.counters.purposes["reflect"] == 1:
-            other, _ = reflect.reflect_perspective(runtime().mind, errand(), "assistant", "ann")
+            other, _ = reflect.reflect_perspective(runtime().resources, job_context(), "assistant", "ann")
             assert other.status == "needs_review"
         return {"relations": plan, "insights": []}
 
     standin.answer("reflect", overtaken)
-    outcome, _ = reflect.reflect_perspective(runtime().mind, errand(), "assistant", "ann")
+    outcome, _ = reflect.reflect_perspective(runtime().resources, job_context(), "assistant", "ann")
     assert outcome.status == "superseded"
     assert here.sql("SELECT count(*) FROM memories WHERE superseded_by IS NOT NULL") == [(0,)]
 

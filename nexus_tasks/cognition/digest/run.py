@@ -5,7 +5,7 @@ from __future__ import annotations
 from nexus_tasks.cognition.digest.summarize import Told, tell
 from nexus_tasks.cognition.digest.window import PURPOSE, Window, note, window
 from nexus_tasks.cognition.embed import vectors_of
-from nexus_tasks.cognition.resources import Errand, Mind
+from nexus_tasks.cognition.resources import JobContext, Resources
 from nexus_tasks.errors import InvalidAnswer, Permanent
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import digests, embeddings, open_questions, sessions
@@ -15,39 +15,45 @@ from nexus_tasks.types import JobOutcome, Status
 
 
 def digest(
-    mind: Mind, errand: Errand, session_key: str, *, force: bool, rebuild: bool, patient: bool = False
+    resources: Resources,
+    job: JobContext,
+    session_key: str,
+    *,
+    force: bool,
+    rebuild: bool,
+    patient: bool = False,
 ) -> tuple[JobOutcome, bool]:
     """Digest what is new in a session. ``force`` digests below the threshold too; ``rebuild`` starts from scratch;
     ``patient``: nobody waits for it (see :func:`window`).
 
     The second value says whether more has come since an earlier run had asked about what is digested now.
     """
-    with mind.database.transaction() as tx:
-        session = sessions.find(tx, errand.namespace_id, session_key)
+    with resources.database.transaction() as tx:
+        session = sessions.find(tx, job.namespace_id, session_key)
         if session is None:
-            return errand.commit(tx, JobOutcome(status="gone")), False
+            return job.commit(tx, JobOutcome(status="gone")), False
         # What was asked for stands in Postgres too: Redis may have lost the flags with which it was asked.
         asked = sessions.requests(tx, session.id)
         force = force or any(reason != "rollover" for reason in asked.reasons)
         rebuild = rebuild or "manual_rebuild" in asked.reasons
-        status = _nothing_to_do(tx, mind.settings, session, force=force, rebuild=rebuild)
+        status = _nothing_to_do(tx, resources.settings, session, force=force, rebuild=rebuild)
         if status:
             sessions.satisfy(tx, session.id, asked.through)
-            return errand.commit(tx, JobOutcome(status=status)), False
+            return job.commit(tx, JobOutcome(status=status)), False
         covered = window(tx, session, asked.through, rebuild=rebuild, patient=patient)
         if patient and covered.lines and not covered.asked:
-            errand.still_mine()
+            job.still_mine()
             note(tx, covered)
-    errand.rests_on.update(covered.sources)
+    job.rests_on.update(covered.sources)
     previous = Told(short=covered.previous.get("short", ""), long=covered.previous.get("long", ""))
     try:
-        told = tell(mind, errand, session_key, covered.lines, previous)
+        told = tell(resources, job, session_key, covered.lines, previous)
     except (InvalidAnswer, Permanent):
         covered = covered.without_given_up()
         if not covered.given_up or not covered.lines:
             raise
-        told = tell(mind, errand, session_key, covered.lines, previous)
-    return _store(mind, errand, covered, told), covered.asked and covered.session.last_seq > covered.end
+        told = tell(resources, job, session_key, covered.lines, previous)
+    return _store(resources, job, covered, told), covered.asked and covered.session.last_seq > covered.end
 
 
 def _nothing_to_do(
@@ -65,17 +71,17 @@ def _nothing_to_do(
     return None if new >= settings.digest_min_messages or tokens >= settings.digest_short_tokens else "skipped"
 
 
-def _store(mind: Mind, errand: Errand, covered: Window, told: Told) -> JobOutcome:
+def _store(resources: Resources, job: JobContext, covered: Window, told: Told) -> JobOutcome:
     texts = {"short": told.short, "long": told.long}
-    vectors = vectors_of(mind.embedder, list(texts.values()))
-    with mind.database.transaction() as tx:
-        session = sessions.find(tx, errand.namespace_id, covered.session.session_key, lock=True)
+    vectors = vectors_of(resources.embedder, list(texts.values()))
+    with resources.database.transaction() as tx:
+        session = sessions.find(tx, job.namespace_id, covered.session.session_key, lock=True)
         if session is None:
-            return errand.commit(tx, JobOutcome(status="gone"))
-        open_questions.close(tx, errand.namespace_id, PURPOSE, session.id)
+            return job.commit(tx, JobOutcome(status="gone"))
+        open_questions.close(tx, job.namespace_id, PURPOSE, session.id)
         if not texts["long"]:
             sessions.satisfy(tx, session.id, covered.requests)
-            return errand.commit(tx, JobOutcome(status="empty"))
+            return job.commit(tx, JobOutcome(status="empty"))
         ids = digests.store(
             tx,
             session,
@@ -84,11 +90,11 @@ def _store(mind: Mind, errand: Errand, covered: Window, told: Told) -> JobOutcom
                 end_seq=covered.end,
                 generation=covered.generation,
                 sources=covered.sources,
-                made_by=mind.model.model_for("digest"),
+                made_by=resources.model.model_for("digest"),
             ),
         )
         wordings = {memory_id: texts[kind] for kind, memory_id in zip(digests.KINDS, ids, strict=False)}
-        embeddings.store(tx, errand.namespace_id, mind.embedder.name, wordings, vectors)
+        embeddings.store(tx, job.namespace_id, resources.embedder.name, wordings, vectors)
         sessions.satisfy(tx, session.id, covered.requests)
         details = {"digests": ids, "end_seq": covered.end, "generation": covered.generation}
-        return errand.commit(tx, JobOutcome(status="completed" if ids else "unchanged", details=details))
+        return job.commit(tx, JobOutcome(status="completed" if ids else "unchanged", details=details))

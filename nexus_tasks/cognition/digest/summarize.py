@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nexus_tasks.cognition import prompts
-from nexus_tasks.cognition.resources import Errand, Mind, ask
+from nexus_tasks.cognition.resources import JobContext, Resources, ask
 from nexus_tasks.llm.answers import Digest, DigestMaterial, Line
 from nexus_tasks.llm.base import Request
 from nexus_tasks.text import estimate_tokens, shorten
@@ -24,20 +24,20 @@ class Told:
     long: str
 
 
-def tell(mind: Mind, errand: Errand, session_key: str, lines: Sequence[Line], previous: Told) -> Told:
+def tell(resources: Resources, job: JobContext, session_key: str, lines: Sequence[Line], previous: Told) -> Told:
     """The digest of ``lines`` on top of the ``previous`` one.
 
     A model that tells nothing takes nothing away: the digest stays as it was.
     """
-    settings = mind.settings
+    settings = resources.settings
     chunks = _chunks(lines, settings.digest_chunk_tokens)
     most = min(settings.digest_long_tokens, settings.digest_chunk_tokens // PARTS - LINE_TOKENS)
     while len(chunks) > 1:
-        parts = [_part(chunk, _ask(mind, errand, session_key, chunk, "", most)) for chunk in chunks]
+        parts = [_part(chunk, _ask(resources, job, session_key, chunk, "", most)) for chunk in chunks]
         chunks = _chunks([part for part in parts if part.content], settings.digest_chunk_tokens)
     told = previous
     if chunks:
-        told = _ask(mind, errand, session_key, chunks[0], previous.long, settings.digest_long_tokens)
+        told = _ask(resources, job, session_key, chunks[0], previous.long, settings.digest_long_tokens)
     short = told.short or told.long or previous.short
     return Told(
         short=shorten(short, 4 * settings.digest_short_tokens),
@@ -51,9 +51,11 @@ def _part(chunk: Sequence[Line], told: Told) -> Line:
     return Line(id=chunk[-1].id, author="digest", role="digest", content=content, occurred_at=chunk[-1].occurred_at)
 
 
-def _ask(mind: Mind, errand: Errand, session_key: str, lines: tuple[Line, ...], previous: str, most: int) -> Told:
+def _ask(
+    resources: Resources, job: JobContext, session_key: str, lines: tuple[Line, ...], previous: str, most: int
+) -> Told:
     """Ask for one digest; neither length is more than ``most`` tokens."""
-    told = ask(mind, errand, _request(mind.settings.digest_short_tokens, session_key, previous, lines, most))
+    told = ask(resources, job, _request(resources.settings.digest_short_tokens, session_key, previous, lines, most))
     short, long = (shorten(clean_text(text).strip(), 4 * most) for text in (told.short, told.long))
     return Told(short=short, long=long)
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from nexus_tasks.cognition.embed import vectors_of
 from nexus_tasks.cognition.extraction import facts, topics, turn
 from nexus_tasks.cognition.extraction.batch import Batch, following
-from nexus_tasks.cognition.resources import GAVE_UP, Errand, Mind, ask
+from nexus_tasks.cognition.resources import GAVE_UP, JobContext, Resources, ask
 from nexus_tasks.errors import Erased, InvalidAnswer, JobError, Permanent
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import embeddings, extractions, ledger, memories, messages, perspectives, sessions
@@ -23,7 +23,9 @@ RECENT = 200  # messages in which an unanswered tool call is looked for
 Tally = Counter[str]
 
 
-def extract(mind: Mind, errand: Errand, session_key: str, observers: Sequence[str]) -> tuple[JobOutcome, bool]:
+def extract(
+    resources: Resources, job: JobContext, session_key: str, observers: Sequence[str]
+) -> tuple[JobOutcome, bool]:
     """Extract from a session; returns the outcome, and whether there is more than one run does.
 
     An extractor whose answer fails leaves its cursor, and does not keep the other from its work.
@@ -34,18 +36,18 @@ def extract(mind: Mind, errand: Errand, session_key: str, observers: Sequence[st
     """
     done, failed = Tally(), dict[extractions.Extractor, JobError]()
     while True:
-        with mind.database.transaction() as tx:
-            batch = _next(tx, mind.settings, errand, session_key, failed)
+        with resources.database.transaction() as tx:
+            batch = _next(tx, resources.settings, job, session_key, failed)
             if failed and not isinstance(batch, Batch):
                 break
             if isinstance(batch, JobOutcome):
                 status = "completed" if done["batches"] and batch.status == "skipped" else batch.status
-                return errand.commit(tx, JobOutcome(status=status, details={**_counts(done), **batch.details})), False
+                return job.commit(tx, JobOutcome(status=status, details={**_counts(done), **batch.details})), False
             if done["batches"] >= MOST_BATCHES:
-                return errand.commit(tx, JobOutcome(status="completed", details=_counts(done))), True
+                return job.commit(tx, JobOutcome(status="completed", details=_counts(done))), True
         try:
             work = _topics if batch.extractor == "topics" else _facts
-            done += work(mind, errand, session_key, batch, observers)
+            done += work(resources, job, session_key, batch, observers)
             done["batches"] += 1
         except (InvalidAnswer, Permanent) as error:
             failed[batch.extractor] = error
@@ -57,10 +59,14 @@ def _counts(done: Tally) -> dict[str, int]:
 
 
 def _next(
-    tx: Transaction, settings: Settings, errand: Errand, session_key: str, without: Collection[extractions.Extractor]
+    tx: Transaction,
+    settings: Settings,
+    job: JobContext,
+    session_key: str,
+    without: Collection[extractions.Extractor],
 ) -> Batch | JobOutcome:
     # Locked: between this look and the note that nothing is to do nobody stores a message.
-    session = sessions.find(tx, errand.namespace_id, session_key, lock=True)
+    session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     if session is None:
         return JobOutcome(status="gone")
     row = extractions.find(tx, session.id, lock=True)
@@ -84,49 +90,49 @@ def _next(
     return JobOutcome(status="skipped", details=reach)
 
 
-def _topics(mind: Mind, errand: Errand, session_key: str, batch: Batch, _observers: Sequence[str]) -> Tally:
+def _topics(resources: Resources, job: JobContext, session_key: str, batch: Batch, _observers: Sequence[str]) -> Tally:
     drafts, rejected = list[stored_topics.Draft](), 0
     if batch.lines:
-        with mind.database.transaction() as tx:
-            shown = mind.settings.extract_shown_tokens
-            request, seen = topics.ask_about(tx, errand.namespace_id, session_key, batch, shown)
-        answer = ask(mind, errand, request)
-        drafts, rejected = topics.drafts(answer, batch, seen, mind.model.model_for("topics"))
-    with mind.database.transaction() as tx:
-        if not _move(tx, errand, batch, rejected):
+        with resources.database.transaction() as tx:
+            shown = resources.settings.extract_shown_tokens
+            request, seen = topics.ask_about(tx, job.namespace_id, session_key, batch, shown)
+        answer = ask(resources, job, request)
+        drafts, rejected = topics.drafts(answer, batch, seen, resources.model.model_for("topics"))
+    with resources.database.transaction() as tx:
+        if not _move(tx, job, batch, rejected):
             return Tally()
-        changed = stored_topics.keep(tx, errand.namespace_id, drafts)
+        changed = stored_topics.keep(tx, job.namespace_id, drafts)
     return Tally(topics=changed, rejected=rejected)
 
 
-def _facts(mind: Mind, errand: Errand, session_key: str, batch: Batch, observers: Sequence[str]) -> Tally:
+def _facts(resources: Resources, job: JobContext, session_key: str, batch: Batch, observers: Sequence[str]) -> Tally:
     drafts, rejected = list[stored_facts.Draft](), 0
-    with mind.database.transaction() as tx:
+    with resources.database.transaction() as tx:
         user = facts.user_of(tx, batch.session_id)
     if user and batch.lines:
-        answer = ask(mind, errand, facts.ask_about(session_key, batch, user))
-        drafts, rejected = facts.drafts(answer, batch, user, mind.model.model_for("facts"))
-    vectors = vectors_of(mind.embedder, facts.contents(drafts))
+        answer = ask(resources, job, facts.ask_about(session_key, batch, user))
+        drafts, rejected = facts.drafts(answer, batch, user, resources.model.model_for("facts"))
+    vectors = vectors_of(resources.embedder, facts.contents(drafts))
     new = 0
-    with mind.database.transaction() as tx:
-        if not _move(tx, errand, batch, rejected):
+    with resources.database.transaction() as tx:
+        if not _move(tx, job, batch, rejected):
             return Tally()
         for observer in sorted(set(observers)):
-            held = perspectives.locked(tx, errand.namespace_id, observer, [draft.subject for draft in drafts])
+            held = perspectives.locked(tx, job.namespace_id, observer, [draft.subject for draft in drafts])
             kept = stored_facts.keep(tx, held, drafts)
             worded = {one.id: one.content for one in kept if one.kept is not stored_facts.Kept.REINFORCED}
-            embeddings.store(tx, errand.namespace_id, mind.embedder.name, worded, vectors)
+            embeddings.store(tx, job.namespace_id, resources.embedder.name, worded, vectors)
             new += sum(one.kept is stored_facts.Kept.NEW for one in kept)
     return Tally(facts=new, rejected=rejected)
 
 
-def _move(tx: Transaction, errand: Errand, batch: Batch, rejected: int) -> bool:
+def _move(tx: Transaction, job: JobContext, batch: Batch, rejected: int) -> bool:
     """Move the cursor past what was parsed, in the transaction that stores it; ``False``: somebody else has."""
-    errand.still_mine()
-    if not memories.hold(tx, errand.rests_on):
+    job.still_mine()
+    if not memories.hold(tx, job.rests_on):
         raise Erased
-    if errand.asked:
-        ledger.use_up(tx, errand.namespace_id, errand.asked)
-        errand.asked.clear()
-    errand.rests_on.clear()
+    if job.asked:
+        ledger.use_up(tx, job.namespace_id, job.asked)
+        job.asked.clear()
+    job.rests_on.clear()
     return extractions.advance(tx, batch.seen, batch.extractor, batch.through, rejected)

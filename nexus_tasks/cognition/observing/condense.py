@@ -6,7 +6,7 @@ import math
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.observing.observe import one_line
-from nexus_tasks.cognition.resources import GAVE_UP, Errand, Mind, ask
+from nexus_tasks.cognition.resources import GAVE_UP, JobContext, Resources, ask
 from nexus_tasks.llm import observation_log
 from nexus_tasks.llm.answers import Condensed, CondenseMaterial
 from nexus_tasks.llm.base import Request
@@ -28,25 +28,25 @@ def is_due(settings: Settings, found: ObservationLog) -> bool:
     return estimate_tokens(found.observations) >= max(least, found.reflect_from_tokens, 1)
 
 
-def condense(mind: Mind, errand: Errand, session_key: str) -> JobOutcome:
+def condense(resources: Resources, job: JobContext, session_key: str) -> JobOutcome:
     """Write the log of a session shorter. The result is taken into the log by a later read.
 
     Raises:
         InvalidAnswer: an answer is malformed or repeats itself.
     """
-    with mind.database.transaction() as tx:
-        session = sessions.find(tx, errand.namespace_id, session_key)
+    with resources.database.transaction() as tx:
+        session = sessions.find(tx, job.namespace_id, session_key)
         seen = observations.log(tx, session.id, lock=True) if session else None
         if seen is None:
-            return errand.commit(tx, JobOutcome(status="gone"))
+            return job.commit(tx, JobOutcome(status="gone"))
         if seen.reflecting == "dead":
-            return errand.commit(tx, GAVE_UP)
-        if observations.reflection(tx, seen) or not is_due(mind.settings, seen):
+            return job.commit(tx, GAVE_UP)
+        if observations.reflection(tx, seen) or not is_due(resources.settings, seen):
             observations.settle(tx, seen.session_id, "reflecting")
-            return errand.commit(tx, JobOutcome(status="skipped"))
-    covered = observation_log.beginning(seen.observations, mind.settings.max_tokens_condense)
-    noted = _shorter(mind, errand, session_key, covered)
-    with mind.database.transaction() as tx:
+            return job.commit(tx, JobOutcome(status="skipped"))
+    covered = observation_log.beginning(seen.observations, resources.settings.max_tokens_condense)
+    noted = _shorter(resources, job, session_key, covered)
+    with resources.database.transaction() as tx:
         if noted is None:
             observations.reflect_later(tx, seen.session_id, math.ceil(PATIENCE * estimate_tokens(seen.observations)))
             outcome = JobOutcome(status="unchanged", details={"log_tokens": estimate_tokens(seen.observations)})
@@ -56,22 +56,22 @@ def condense(mind: Mind, errand: Errand, session_key: str) -> JobOutcome:
         else:
             outcome = JobOutcome(status="superseded")
         observations.settle(tx, seen.session_id, "reflecting")
-        return errand.commit(tx, outcome)
+        return job.commit(tx, outcome)
 
 
-def _shorter(mind: Mind, errand: Errand, session_key: str, covered: str) -> Noted | None:
+def _shorter(resources: Resources, job: JobContext, session_key: str, covered: str) -> Noted | None:
     """The first answer that is short enough, else the shortest that is shorter at all; ``None`` when none is."""
     best: Noted | None = None
     whole = estimate_tokens(covered)
     for share in ASKED:
-        answer = ask(mind, errand, _request(session_key, covered, math.floor(share * whole)))
+        answer = ask(resources, job, _request(session_key, covered, math.floor(share * whole)))
         text = prompts.inert(clean_text(observation_log.written(answer.condensed)))
         if text and estimate_tokens(text) < (estimate_tokens(best.observations) if best else whole):
             best = Noted(
                 observations=text,
                 current_task=one_line(answer.current_task),
                 suggested_response=one_line(answer.suggested_response),
-                made_by=mind.model.model_for("condense"),
+                made_by=resources.model.model_for("condense"),
             )
         if best and estimate_tokens(best.observations) <= TARGET * whole:
             break

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.observing import render
-from nexus_tasks.cognition.resources import GAVE_UP, Errand, Mind, ask
+from nexus_tasks.cognition.resources import GAVE_UP, JobContext, Resources, ask
 from nexus_tasks.llm import observation_log
 from nexus_tasks.llm.answers import Line, Observed, ObserveMaterial
 from nexus_tasks.llm.base import Request
@@ -83,7 +83,7 @@ def batch_of(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> 
     return tuple(pending[:taken])
 
 
-def observe(mind: Mind, errand: Errand, session_key: str, *, urgent: bool) -> tuple[JobOutcome, bool]:
+def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: bool) -> tuple[JobOutcome, bool]:
     """Observe whole batches of a session, each committed on its own; and whether there are more than one run makes.
 
     Raises:
@@ -91,27 +91,29 @@ def observe(mind: Mind, errand: Errand, session_key: str, *, urgent: bool) -> tu
     """
     made = 0
     while True:
-        with mind.database.transaction() as tx:
-            batch = _next(tx, mind.settings, errand, session_key, urgent=urgent)
+        with resources.database.transaction() as tx:
+            batch = _next(tx, resources.settings, job, session_key, urgent=urgent)
             if isinstance(batch, JobOutcome):
                 status = "completed" if made and batch.status == "skipped" else batch.status
                 outcome = JobOutcome(status=status, details={"chunks": made, **batch.details})
-                return errand.commit(tx, outcome), False
+                return job.commit(tx, outcome), False
             if made >= MOST_BATCHES:
                 outcome = JobOutcome(status="completed", details={"chunks": made})
-                return errand.commit(tx, outcome), True
-        noted = _noted(mind, ask(mind, errand, _request(mind.settings, session_key, batch)))
-        with mind.database.transaction() as tx:
-            errand.still_mine()
+                return job.commit(tx, outcome), True
+        noted = _noted(resources, ask(resources, job, _request(resources.settings, session_key, batch)))
+        with resources.database.transaction() as tx:
+            job.still_mine()
             through = max(message.seq or 0 for message in batch.said)
             made += observations.buffer(tx, batch.seen, batch.from_seq, through, noted)
-            ledger.use_up(tx, errand.namespace_id, errand.asked)
-        errand.asked.clear()
+            ledger.use_up(tx, job.namespace_id, job.asked)
+        job.asked.clear()
 
 
-def _next(tx: Transaction, settings: Settings, errand: Errand, session_key: str, *, urgent: bool) -> Batch | JobOutcome:
+def _next(
+    tx: Transaction, settings: Settings, job: JobContext, session_key: str, *, urgent: bool
+) -> Batch | JobOutcome:
     # Locked: between this look and the note that nothing is to do nobody stores a message, and no reader moves chunks.
-    session = sessions.find(tx, errand.namespace_id, session_key, lock=True)
+    session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     found = observations.log(tx, session.id, lock=True) if session else None
     if session is None or found is None:
         return JobOutcome(status="gone")
@@ -175,12 +177,12 @@ def _request(settings: Settings, session_key: str, batch: Batch) -> Request[Obse
     )
 
 
-def _noted(mind: Mind, answer: Observed) -> Noted:
+def _noted(resources: Resources, answer: Observed) -> Noted:
     return Noted(
         observations=prompts.inert(clean_text(observation_log.written(answer.days))),
         current_task=one_line(answer.current_task),
         suggested_response=one_line(answer.suggested_response),
-        made_by=mind.model.model_for("observe"),
+        made_by=resources.model.model_for("observe"),
     )
 
 

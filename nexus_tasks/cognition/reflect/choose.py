@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nexus_tasks.cognition.resources import Errand, Mind
+from nexus_tasks.cognition.resources import JobContext, Resources
 from nexus_tasks.cognition.retrieval import nearest_facts
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.llm.answers import Fact, ReflectMaterial
@@ -34,12 +34,12 @@ class Slice:
     said: Mapping[int, reflections.Said]
 
 
-def choose(mind: Mind, perspective: PerspectiveRow) -> Slice | None:
+def choose(resources: Resources, perspective: PerspectiveRow) -> Slice | None:
     """What the next reflection is about: what an earlier run has asked about, else up to a hundred new facts.
 
     ``None`` when there are none.
     """
-    with mind.database.transaction() as tx:
+    with resources.database.transaction() as tx:
         asked = open_questions.find(tx, perspective.namespace_id, PURPOSE, perspective.id)
         if asked and asked["after"] == perspective.reflected_through:
             said = {
@@ -51,11 +51,11 @@ def choose(mind: Mind, perspective: PerspectiveRow) -> Slice | None:
         new = reflections.unreflected_facts(tx, perspective, FACTS_PER_RUN)
     if not new:
         return None
-    material, said = candidates(mind, perspective, new)
+    material, said = candidates(resources, perspective, new)
     return Slice(facts=len(new), through=new[-1].id, material=material, said=said)
 
 
-def note(mind: Mind, errand: Errand, perspective: PerspectiveRow, chosen: Slice) -> None:
+def note(resources: Resources, job: JobContext, perspective: PerspectiveRow, chosen: Slice) -> None:
     """Note what is about to be asked about, so that a rerun asks the same whatever has come meanwhile."""
     if chosen.material is None:
         return
@@ -66,9 +66,9 @@ def note(mind: Mind, errand: Errand, perspective: PerspectiveRow, chosen: Slice)
         "clusters": [[new, list(olds)] for new, olds in chosen.material.clusters],
         "said": {i: (said.when.isoformat(), said.message_id, said.times) for i, said in chosen.said.items()},
     }
-    with mind.database.transaction() as tx:
-        errand.still_mine()
-        open_questions.note(tx, errand.namespace_id, PURPOSE, perspective.id, question)
+    with resources.database.transaction() as tx:
+        job.still_mine()
+        open_questions.note(tx, job.namespace_id, PURPOSE, perspective.id, question)
 
 
 def valid_from(memory: Memory) -> datetime:
@@ -88,7 +88,7 @@ class _Embedded:
 
 
 def candidates(
-    mind: Mind, perspective: PerspectiveRow, new: Sequence[Memory]
+    resources: Resources, perspective: PerspectiveRow, new: Sequence[Memory]
 ) -> tuple[ReflectMaterial | None, dict[int, reflections.Said]]:
     """Each new fact with the eight nearest others by words and vectors: work grows with the new facts, not with pairs.
 
@@ -96,8 +96,10 @@ def candidates(
     """
     standing = {memory.id: memory.content for memory in new if memory.valid_to is None}
     texts = list(dict.fromkeys(standing.values()))
-    known = _Embedded(mind.embedder.name, dict(zip(texts, mind.embedder.embed(texts), strict=True)) if texts else {})
-    with mind.database.transaction() as tx:
+    known = _Embedded(
+        resources.embedder.name, dict(zip(texts, resources.embedder.embed(texts), strict=True)) if texts else {}
+    )
+    with resources.database.transaction() as tx:
         near = nearest_facts(tx, known, perspective, standing, NEAREST)
         clusters = [(new_id, sorted(olds)) for new_id, olds in sorted(near.items())]
         said = reflections.last_said(tx, sorted({i for new_id, olds in clusters for i in (new_id, *olds)}))

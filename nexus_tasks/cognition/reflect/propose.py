@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.reflect.choose import Slice
-from nexus_tasks.cognition.resources import Errand, Mind, ask
+from nexus_tasks.cognition.resources import JobContext, Resources, ask
 from nexus_tasks.llm.answers import Fact, Insight, Reflection, ReflectMaterial, Relation
 from nexus_tasks.llm.base import Request
 from nexus_tasks.text import shorten
@@ -44,11 +44,11 @@ class Proposal:
         return cls(facts=0, through=through, changes=Changes())
 
 
-def propose(mind: Mind, errand: Errand, chosen: Slice) -> Proposal:
+def propose(resources: Resources, job: JobContext, chosen: Slice) -> Proposal:
     """Ask how the new facts relate to those near them; where nothing is near, there is nothing to ask."""
     changes = Changes()
     if chosen.material:
-        changes = _checked(ask(mind, errand, _request(chosen.material)), chosen.material)
+        changes = _checked(ask(resources, job, _request(chosen.material)), chosen.material)
     return Proposal(facts=chosen.facts, through=chosen.through, changes=changes)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from nexus_tasks.cognition.reflect.apply import application
 from nexus_tasks.cognition.reflect.choose import choose
 from nexus_tasks.cognition.reflect.propose import Changes, Proposal, propose
-from nexus_tasks.cognition.resources import Errand, Mind
+from nexus_tasks.cognition.resources import JobContext, Resources
 from nexus_tasks.llm.answers import Insight, Relation
 from nexus_tasks.storage import dreams, perspectives, reflections
 from nexus_tasks.storage.engine import Transaction
@@ -84,19 +84,19 @@ def without_erased(changes: Changes, said: Mapping[int, str]) -> Changes:
     )
 
 
-def plans(mind: Mind, errand: Errand) -> dict[str, Any]:
+def plans(resources: Resources, job: JobContext) -> dict[str, Any]:
     """What a dream of the namespace would do now: the sessions it would digest, and the plan of each reflection.
 
     The model is asked as the dream would ask it; its answers are kept, and the dream uses them. Only the next hundred
     new facts of a perspective are planned. Nothing else changes.
     """
-    with mind.database.transaction() as tx:
-        sessions = [due.session_key for due in dreams.due_sessions(tx, errand.namespace_id)]
-        due = [(observer, subject) for _, _, observer, subject in _ripe(tx, errand.namespace_id)]
+    with resources.database.transaction() as tx:
+        sessions = [due.session_key for due in dreams.due_sessions(tx, job.namespace_id)]
+        due = [(observer, subject) for _, _, observer, subject in _ripe(tx, job.namespace_id)]
     return {
-        "namespace": errand.namespace,
+        "namespace": job.namespace,
         "sessions": sessions,
-        "reflections": [_planned(mind, errand, observer, subject) for observer, subject in due],
+        "reflections": [_planned(resources, job, observer, subject) for observer, subject in due],
     }
 
 
@@ -104,19 +104,19 @@ def _ripe(tx: Transaction, namespace_id: int) -> list[tuple[int, str, str, str]]
     return perspectives.ripe(tx, at_least=1, namespace_id=namespace_id, held=True)
 
 
-def _planned(mind: Mind, errand: Errand, observer: str, subject: str) -> dict[str, Any]:
-    with mind.database.transaction() as tx:
-        perspective = perspectives.find(tx, errand.namespace_id, observer, subject)
+def _planned(resources: Resources, job: JobContext, observer: str, subject: str) -> dict[str, Any]:
+    with resources.database.transaction() as tx:
+        perspective = perspectives.find(tx, job.namespace_id, observer, subject)
         assert perspective is not None
         held = perspective.held
     if held:
         proposed = proposal(held)
     else:
-        chosen = choose(mind, perspective)
-        proposed = propose(mind, errand, chosen) if chosen else Proposal.nothing(perspective.reflected_through)
-    with mind.database.transaction() as tx:
+        chosen = choose(resources, perspective)
+        proposed = propose(resources, job, chosen) if chosen else Proposal.nothing(perspective.reflected_through)
+    with resources.database.transaction() as tx:
         said = {i: memory.content for i, memory in reflections.by_id(tx, proposed.changes.facts()).items()}
-        doing = application(tx, perspective, proposed.changes, mind.model.model_for("reflect"))
+        doing = application(tx, perspective, proposed.changes, resources.model.model_for("reflect"))
         doomed = doing.doomed()
     return {
         "observer": observer,

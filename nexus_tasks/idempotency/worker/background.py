@@ -9,7 +9,7 @@ from celery import Celery, bootsteps
 PATIENCE = 3.0  # seconds that a worker's end waits for what the thread is about
 
 
-class Beside(bootsteps.StartStopStep):  # type: ignore[misc]
+class BackgroundStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """A step of the worker whose :meth:`work` runs in a thread: on its event loop, what blocks stalls consumption."""
 
     requires = ("celery.worker.components:Pool",)  # threads start after the pool has forked

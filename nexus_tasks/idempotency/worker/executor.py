@@ -19,7 +19,7 @@ from nexus_tasks.idempotency.producer.publisher import publish
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.worker import circuit_breaker
 from nexus_tasks.idempotency.worker.heartbeat import heartbeat
-from nexus_tasks.idempotency.worker.isolation import is_alone, perform_apart
+from nexus_tasks.idempotency.worker.isolation import is_alone, perform_isolated
 from nexus_tasks.idempotency.worker.retry_policy import Decision, decide, retry_later
 from nexus_tasks.idempotency.worker.run import ALONE_FROM, Run, Superseded, new_token
 from nexus_tasks.types import JobOutcome, Status, clean_text
@@ -55,7 +55,7 @@ def work(task: JobTask, request: Request, *, published_at: str, eager: bool) -> 
     with alive(run):
         if claim.crashes >= ALONE_FROM and not eager and not is_alone():
             try:
-                return perform_apart(task, run)
+                return perform_isolated(task, run)
             except OSError as error:  # no memory for a process, say: not this job's fault
                 return _failed(task, run, Transient(f"No process could be started: {error}."))
         return perform(task, run)

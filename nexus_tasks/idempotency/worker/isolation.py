@@ -82,7 +82,7 @@ def is_alone() -> bool:
     return _alone
 
 
-def perform_apart(task: JobTask, run: Run) -> JobOutcome:
+def perform_isolated(task: JobTask, run: Run) -> JobOutcome:
     """Perform the run in a process of its own, under the token that it has, and wait for it.
 
     Raises:
@@ -124,7 +124,7 @@ def _start(modules: list[str]) -> _Nursery:
         return _Nursery(ours, subprocess.Popen(command, stdin=theirs.fileno()).wait)
 
 
-class ApartStep(bootsteps.Step):  # type: ignore[misc]
+class ForkServerStep(bootsteps.Step):  # type: ignore[misc]
     """Forks the nursery from a worker that has loaded everything, and has no thread or connection yet: that is cheap.
 
     Only for a pool of threads: others are processes already, or change what a child would inherit. And only while there

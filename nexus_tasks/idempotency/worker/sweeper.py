@@ -19,7 +19,7 @@ from nexus_tasks.idempotency.celery_patches.closed_channel import outlive_lost_c
 from nexus_tasks.idempotency.claim import Claim, Claimed
 from nexus_tasks.idempotency.producer.publisher import TASK_PREFIX, enqueue, publish
 from nexus_tasks.idempotency.worker import circuit_breaker
-from nexus_tasks.idempotency.worker.background import Beside
+from nexus_tasks.idempotency.worker.background import BackgroundStep
 from nexus_tasks.idempotency.worker.reserved import hold, listen
 from nexus_tasks.idempotency.worker.retry_policy import PROBE_EVERY
 from nexus_tasks.idempotency.worker.run import new_token
@@ -199,7 +199,7 @@ class Sweeper:
             publish(self.app, self.claims.finish([claim], ["dead"]))
 
 
-class SweepStep(Beside):
+class SweepStep(BackgroundStep):
     """Runs the sweep in every worker."""
 
     called = "nexus-sweep"
