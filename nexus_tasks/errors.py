@@ -7,6 +7,7 @@ wait, ``Misconfigured`` pauses the kind, ``Permanent`` is a dead letter at once,
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 
@@ -121,6 +122,17 @@ class WaitTimeout(NexusError, TimeoutError):
 class JobError(NexusError):
     """A job could not be done."""
 
+    wait_reason: ClassVar[str] = ""  # set: the job waits for this reason, and the attempt is not counted
+
+    @property
+    def wait_detail(self) -> str:
+        """What ``nexus status`` shows beside the reason."""
+        return type(self).__name__
+
+    def wait_seconds(self, now: float) -> float:  # noqa: ARG002 - `now` is seconds since the epoch
+        """How long the job waits before it tries again."""
+        return 0.0
+
 
 class Transient(JobError):
     """Something outside failed in a way that passes: network, timeout, an overloaded server."""
@@ -146,26 +158,48 @@ class Throttled(Transient):
     """A server asked to be called later."""
 
     default_remedy = "Nothing to do: the job waits as long as the server asked."
+    wait_reason = "throttle"
 
     def __init__(self, message: str | None = None, *, retry_after: float = 5.0, remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
-        self.retry_after = retry_after
+        self.retry_after = retry_after  # seconds
+
+    def wait_seconds(self, now: float) -> float:  # noqa: ARG002
+        """As long as the server asked."""
+        return self.retry_after
 
 
 class OverBudget(JobError):
     """The namespace has spent its budget for the day."""
 
     default_remedy = "Raise it with `nexus namespaces set NS --budget USD`, or wait for the next day (UTC)."
+    wait_reason = "budget"
 
     def __init__(self, message: str | None = None, *, detail: str = "", remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
-        self.detail = detail  # why, in figures; `nexus status` shows it
+        self.detail = detail  # the figures that explain it
+
+    @property
+    def wait_detail(self) -> str:
+        """The figures, where they are known."""
+        return self.detail or type(self).__name__
+
+    def wait_seconds(self, now: float) -> float:
+        """Seconds until the UTC day turns, and 2 more for clocks that disagree."""
+        today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        return (today + timedelta(days=1)).timestamp() - now + 2
 
 
 class AwaitsBatch(JobError):
     """The answer comes through a message batch, at half the price."""
 
     default_remedy = "Nothing to do: the job goes on when it is in; a request of urgency `live` goes ahead of it."
+    wait_reason = "batch"
+    wait_detail = ""
+
+    def wait_seconds(self, now: float) -> float:  # noqa: ARG002
+        """Ten minutes, in case the wake-up that follows the answer is lost."""
+        return 600.0
 
 
 class Misconfigured(JobError):

@@ -105,9 +105,9 @@ def remember(
         print("Postgres is away: it is in the session buffer, and stored by the next command or worker.")
         return
     print("Remembered." if receipt.stored else "That was remembered already.")
-    from nexus_tasks.settings import get_settings
+    from nexus_tasks.settings import load_settings
 
-    settings = get_settings()
+    settings = load_settings()
     # Only a look at a lock: asking the workers would take longer than storing did.
     if settings.embedded and stack.supervisor_pid(settings.home) is None:
         hint("Facts are derived while a worker runs: `nexus up`.")

@@ -29,7 +29,7 @@ def mcp(
 ) -> None:
     """Serve memory to an agent: remember, recall, context, digest_session, forget and memory_status as tools."""
     start_logging()
-    from nexus_tasks.settings import get_settings
+    from nexus_tasks.settings import load_settings
     from nexus_tasks.types import check_namespace
 
     if namespace is not None:
@@ -47,7 +47,7 @@ def mcp(
         server(namespace).run("stdio")
         return
     host, port = over_http.address(http)
-    token = get_settings().mcp_token
+    token = load_settings().mcp_token
     secret = token.get_secret_value() if token else ""
     over_http.serve(
         server(namespace),

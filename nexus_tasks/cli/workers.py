@@ -26,9 +26,9 @@ def alive() -> bool:
     """
     from kombu.exceptions import OperationalError
 
-    from nexus_tasks.settings import get_settings
+    from nexus_tasks.settings import load_settings
 
-    settings = get_settings()
+    settings = load_settings()
     if settings.embedded and stack.supervisor_pid(settings.home) is not None:
         return True
     try:
@@ -40,7 +40,7 @@ def alive() -> bool:
 
 def say_when_there_is_none() -> None:
     """Tell a person that nothing is going to happen by itself."""
-    from nexus_tasks.settings import get_settings
+    from nexus_tasks.settings import load_settings
 
     try:
         found = alive()
@@ -48,7 +48,7 @@ def say_when_there_is_none() -> None:
         warn(f"{error.message} What was stored is queued by a worker once it does.")
         return
     if not found:
-        hint(_EMBEDDED) if get_settings().embedded else warn(_OWN)
+        hint(_EMBEDDED) if load_settings().embedded else warn(_OWN)
 
 
 @contextmanager
@@ -58,9 +58,9 @@ def for_the_wait() -> Iterator[None]:
     Raises:
         EmbeddedError: it does not start.
     """
-    from nexus_tasks.settings import get_settings
+    from nexus_tasks.settings import load_settings
 
-    settings = get_settings()
+    settings = load_settings()
     if alive():
         yield
     elif settings.embedded:

@@ -17,7 +17,7 @@ from nexus_tasks.cli.stack.supervisor import READY_SECONDS, Supervisor
 from nexus_tasks.cli.stack.workers import beat_arguments, worker_arguments
 from nexus_tasks.embedded.locks import FileLock
 from nexus_tasks.errors import EmbeddedError
-from nexus_tasks.settings import Settings, get_settings
+from nexus_tasks.settings import Settings, load_settings
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def main() -> None:
     held, ready = FileLock(int(sys.argv[1])), int(sys.argv[2])
     held.write(f"{os.getpid()}\n")
     try:
-        supervise(get_settings(), Plan(*json.loads(sys.argv[3])), lambda: _tell(ready, "ready"), logs=True)
+        supervise(load_settings(), Plan(*json.loads(sys.argv[3])), lambda: _tell(ready, "ready"), logs=True)
     except EmbeddedError as error:
         _tell(ready, json.dumps(error.as_dict()))
         raise SystemExit(1) from error
