@@ -27,7 +27,7 @@ from nexus_tasks import Nexus, embedded
 from nexus_tasks.integrations.importers import read
 from nexus_tasks.settings import Settings
 from nexus_tasks.text import estimate_tokens
-from tests.deployment import deployment, eventually, make_template
+from tests.sandbox import eventually, make_template, sandbox
 
 CATEGORIES = {1: "several hops", 2: "time", 3: "open domain", 4: "single hop", 5: "adversarial"}
 LONGEST_ANSWER = 200  # tokens
@@ -106,9 +106,7 @@ def main() -> None:
         stack.callback(embedded.stop, Path(folder))
         make_template(servers)
         share = usd / 2 / options.conversations
-        here = stack.enter_context(
-            deployment(servers, NEXUS_BUDGET_USD_PER_DAY=str(share), **{**credentials, **settings})
-        )
+        here = stack.enter_context(sandbox(servers, NEXUS_BUDGET_USD_PER_DAY=str(share), **{**credentials, **settings}))
         here.worker(concurrency=8)
         asked = questions(options.conversations, options.questions)
         wanted, nexus = 0, Nexus()

@@ -22,7 +22,7 @@ from benchmarks.drain import LOCOMO, _claude, standin
 from benchmarks.machine import calibration, table
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.integrations.importers import Conversation, read
-from tests.deployment import Deployment, deployment, eventually, make_template
+from tests.sandbox import Deployment, eventually, make_template, sandbox
 
 COLUMNS = "count(*), sum(input_tokens + cache_write_tokens + cache_read_tokens), sum(cache_read_tokens)"
 HEADINGS = ["mode", "purpose", "calls", "input tokens", "of them cached", "output tokens", "USD"]
@@ -110,7 +110,7 @@ def main() -> None:
             print(calibration(servers))
             printed: list[list[object]] = []
             for mode, settings in (("live", {}), ("dream", DREAMING)):
-                with standin(0.0) as url, deployment(servers, **settings, **_claude(url)) as here:
+                with standin(0.0) as url, sandbox(servers, **settings, **_claude(url)) as here:
                     here.worker(concurrency=16)
                     messages = remember(here, options.conversations, dreaming=mode == "dream")
                     printed += rows(here, mode, messages)

@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.machine import calibration, cpu_seconds, peak_mib, resident_mib, table
 from nexus_tasks import Message, Nexus, embedded
 from nexus_tasks.integrations.importers import read
-from tests.deployment import Deployment, deployment, eventually, make_template
+from tests.sandbox import Deployment, eventually, make_template, sandbox
 
 LOCOMO = Path(__file__).parents[2] / "shared" / "data" / "locomo" / "dev.json"
 Talk = Sequence[tuple[str, Sequence[Message]]]
@@ -157,7 +157,7 @@ def main() -> None:
             for name, talk in (("800 messages, 40 sessions", synthetic()), ("LoCoMo conversation", one_conversation())):
                 for latency in latencies:
                     for concurrency in concurrencies * options.runs:
-                        with standin(latency) as url, deployment(servers, **_claude(url)) as here:
+                        with standin(latency) as url, sandbox(servers, **_claude(url)) as here:
                             rows.append(
                                 [
                                     name,
@@ -169,14 +169,14 @@ def main() -> None:
                             print(rows[-1], file=sys.stderr)
             print(table(HEADINGS, rows))
             for _ in range(options.runs):
-                with standin(0.0) as url, deployment(servers, NEXUS_DERIVE_MAX_WAIT="0", **_claude(url)) as here:
+                with standin(0.0) as url, sandbox(servers, NEXUS_DERIVE_MAX_WAIT="0", **_claude(url)) as here:
                     waits = sorted(lone_message(here, 41))
                 print(
                     f"\na lone message on an idle stack, no batching wait, model at 0 ms: p50 "
                     f"{statistics.median(waits) * 1000:.0f} ms, p95 {waits[int(len(waits) * 0.95)] * 1000:.0f} ms"
                 )
             for _ in range(options.runs):
-                with standin(0.0) as url, deployment(servers, **_claude(url)) as here:
+                with standin(0.0) as url, sandbox(servers, **_claude(url)) as here:
                     resident, peak = memory(here)
                 print(f"a worker at concurrency 32 after 1,000 jobs: {resident:.0f} MiB resident, at most {peak:.0f}")
         finally:

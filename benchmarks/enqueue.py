@@ -27,11 +27,11 @@ from celery_singleton import Singleton
 
 from benchmarks.machine import calibration, table
 from nexus_tasks import derive_memory, embedded
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.embedded import Endpoints
 from nexus_tasks.embedded.urls import celery_url, client_url
 from nexus_tasks.tasks.derive_memory import DeriveMemory
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment, deployment, make_template
+from tests.sandbox import Deployment, make_template, sandbox
 
 TURN = 200  # calls in a row
 Call = Callable[[int], object]
@@ -49,11 +49,11 @@ def main() -> None:
         try:
             make_template(servers)
             print(calibration(servers))
-            with deployment(servers) as here:
+            with sandbox(servers) as here:
                 print(table(["system", "new", "duplicate"], _one_by_one(servers, turns=5 if quick else 50)))
-            with deployment(servers) as here:
+            with sandbox(servers) as here:
                 print(_in_bulk(servers, calls=2_000 if quick else 10_000, runs=3))
-            with deployment(servers) as here:
+            with sandbox(servers) as here:
                 print(_with_many_pending(here, 100_000 if quick else 1_000_000))
         finally:
             embedded.stop(Path(folder))
@@ -83,7 +83,7 @@ def _peers(servers: Endpoints) -> dict[str, Call]:
         "celery-singleton": app.task(name="peers.singleton", base=Singleton)(body),
         "nexus-tasks": derive_memory,
     }
-    nothing = runtime().claims.redis.register_script("return 1")
+    nothing = default_deployment().claims.redis.register_script("return 1")
     return {
         **{
             name: lambda n, task=task: task.delay(namespace="bench", memory_id=n, observer="assistant")
@@ -143,7 +143,7 @@ def _in_bulk(servers: Endpoints, *, calls: int, runs: int) -> str:
 
 def _with_many_pending(here: Deployment, many: int) -> str:
     """Cost of a call with 10 and with ``many`` claims pending, and what a claim takes in Redis."""
-    claims, client = runtime().claims, here.redis()
+    claims, client = default_deployment().claims, here.redis()
     numbers = itertools.count(1)
     model = derive_memory.request_for(DeriveMemory(namespace="bench", memory_id=10**9, observer="assistant"))
 

@@ -18,10 +18,10 @@ from celery.signals import worker_ready
 from sqlalchemy import Engine, create_engine, text
 
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.idempotency.task import Arguments, job
 from nexus_tasks.idempotency.worker import isolation
 from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
 from nexus_tasks.idempotency.worker.run import ALONE_FROM, Run
+from nexus_tasks.jobs import Arguments, job
 from nexus_tasks.llm.offline import OfflineModel
 from nexus_tasks.types import JobOutcome
 

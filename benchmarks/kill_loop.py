@@ -37,8 +37,7 @@ from benchmarks.kill_report import Result
 from benchmarks.machine import calibration
 from nexus_tasks import Message, Nexus, embedded
 from nexus_tasks.embedded.urls import celery_url
-from nexus_tasks.idempotency.binding import binding
-from tests.deployment import Deployment, deployment, eventually, make_template
+from tests.sandbox import Deployment, engine, eventually, make_template, sandbox
 
 SLOTS = WORKERS * CONCURRENCY
 PAUSE = 0.1, 2.5  # between two kills, in times of what workers take to start
@@ -84,7 +83,7 @@ class System:
         """Jobs whose message is in no queue and that nobody has begun, each message once: called right after a kill."""
         if not self.ours:
             return []
-        pending = {(claim.job_id, claim.fields["published_at"]) for claim in binding().claims.pending("derive")}
+        pending = {(claim.job_id, claim.fields["published_at"]) for claim in engine.claims.pending("derive")}
         queued = {json.loads(text)["headers"]["id"] for text in self.here.redis().lrange(self.queue, 0, -1)}
         new = {one for one in pending if one[0] not in queued} - self._seen
         self._seen |= new
@@ -156,13 +155,13 @@ def main() -> None:
             print(f"{WORKERS} workers × {CONCURRENCY}, pool {options.pool}, seed {options.seed}", flush=True)
             for make in (noop, plain, derive):
                 if options.only in (None, make.__name__):
-                    with deployment(servers, **UNCAPPED) as here:
+                    with sandbox(servers, **UNCAPPED) as here:
                         here.sql("CREATE TABLE kill_effects (who text, n int, PRIMARY KEY (who, n))")
                         dice = random.Random(options.seed)
                         result = torment(make(here, options.pool, options.log, dice), kills, options.seconds, dice)
                         kill_report.show(result)
             if options.only in (None, "poison"):
-                with deployment(servers, **UNCAPPED) as here:
+                with sandbox(servers, **UNCAPPED) as here:
                     here.sql("CREATE TABLE kill_effects (who text, n int, PRIMARY KEY (who, n))")
                     print(poison(here, options.pool, options.log))
         finally:

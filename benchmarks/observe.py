@@ -19,14 +19,14 @@ from typing import Any
 from benchmarks.machine import table
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.cognition.observing import block
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.integrations.importers import read
 from nexus_tasks.llm.base import AnswerT, Completion, Request
 from nexus_tasks.llm.offline import OfflineModel
 from nexus_tasks.settings import Settings
-from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.text import estimate_tokens
-from tests.deployment import deployment, make_template
 from tests.integration.inline import work
+from tests.sandbox import make_template, sandbox
 
 LOCOMO = Path(__file__).parents[2] / "shared" / "data" / "locomo" / "dev.json"
 NAMESPACE = "bench"
@@ -63,7 +63,7 @@ def common(left: str, right: str) -> int:
 def measure(every: int) -> list[list[object]]:
     """The table's rows; a turn is ``every`` messages."""
     nexus, meter = Nexus(), Metered()
-    here: Any = runtime()
+    here: Any = default_deployment()
     here.__dict__["resources"] = replace(here.resources, model=meter)
     parts = list(read(LOCOMO, "locomo", namespace=NAMESPACE))
     said = [message for part in parts if part.namespace == parts[0].namespace for message in part.messages]
@@ -104,7 +104,7 @@ def main() -> None:
         servers = embedded.ensure(Path(home))
         try:
             make_template(servers)
-            with deployment(servers, **thresholds(chosen.scale)):
+            with sandbox(servers, **thresholds(chosen.scale)):
                 rows = measure(chosen.every)
             print(table(["agent", "tokens sent", "longest", "unchanged"], rows))
         finally:

@@ -24,14 +24,14 @@ from benchmarks.machine import calibration, table
 from nexus_tasks import embedded
 from nexus_tasks.cognition import reflect
 from nexus_tasks.cognition.embed import vectors_of
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.llm.answers import ReflectMaterial
 from nexus_tasks.llm.base import AnswerT, Completion, LanguageModel, Request
 from nexus_tasks.storage import embeddings, facts, namespaces, perspectives
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.tasks import job_context
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import deployment, make_template
+from tests.sandbox import make_template, sandbox
 from tests.standin import StandIn
 
 AT_ONCE = 100
@@ -67,7 +67,7 @@ def said(count: int) -> list[str]:
 
 def store(namespace_id: int, texts: list[str], first: int) -> None:
     """Store facts as a derivation does, without the messages."""
-    here = runtime()
+    here = default_deployment()
     vectors = vectors_of(here.embedder, texts)
     with here.database.transaction() as tx:
         held = perspectives.locked(tx, namespace_id, OBSERVER, [SUBJECT])
@@ -92,7 +92,7 @@ def store(namespace_id: int, texts: list[str], first: int) -> None:
 
 def grow(standin: StandIn, count: int, every: int) -> list[list[object]]:
     """Reflect on ``count`` facts; one row for each ``every`` of them."""
-    here = runtime()
+    here = default_deployment()
     with here.database.transaction() as tx:
         known = namespaces.ensure(tx, "reflections")
     model = Counted(here.resources.model)
@@ -149,7 +149,7 @@ def main() -> None:
         try:
             make_template(servers)
             print(calibration(servers))
-            with deployment(servers, **standin.environment()):
+            with sandbox(servers, **standin.environment()):
                 print(table(HEADINGS, grow(standin, wanted.facts, wanted.every)))
         finally:
             embedded.stop(Path(folder))

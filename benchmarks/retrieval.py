@@ -26,13 +26,13 @@ from benchmarks import minilm
 from benchmarks.machine import table
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.cognition.embed import fill
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.integrations.importers import read
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.searching import upkeep
-from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.text import content_words
 from nexus_tasks.types import Message
-from tests.deployment import deployment, make_template
+from tests.sandbox import make_template, sandbox
 
 LOCOMO = Path(__file__).parents[2] / "shared" / "data" / "locomo" / "dev.json"
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}
@@ -113,7 +113,7 @@ def stored(path: Path, limit: int | None) -> Iterator[tuple[str, list[Message]]]
 
 def embed(namespace: str) -> None:
     """Give every memory of a namespace that has none its vector, as jobs would."""
-    here = runtime()
+    here = default_deployment()
     with here.database.transaction() as tx:
         known = namespaces.get(tx, namespace)
     fill(here.database, here.embedder, known.id, lambda _done: None)
@@ -129,7 +129,7 @@ def measured(path: Path, limit: int | None) -> list[list[object]]:
     started = time.perf_counter()
     talks = dict(stored(path, limit))
     print(f"stored and embedded {sum(map(len, talks.values())):,} turns in {time.perf_counter() - started:.0f} s")
-    upkeep.run(runtime().database)
+    upkeep.run(default_deployment().database)
     asked = [question for question in questions(path) if question.namespace in talks]
     peers = {
         "plain BM25": {ns: Bm25(turns, plain, k1=1.5, b=0.75, floor=0.25) for ns, turns in talks.items()},
@@ -137,7 +137,7 @@ def measured(path: Path, limit: int | None) -> list[list[object]]:
     }
     ways: dict[str, Callable[[Question], Sequence[str | None]]] = {
         **{name: (lambda q, of=of: of[q.namespace].best(q.text, max(DEPTHS))) for name, of in peers.items()},
-        f"nexus search ({runtime().embedder.name})": lambda q: [
+        f"nexus search ({default_deployment().embedder.name})": lambda q: [
             hit.external_id for hit in Nexus().search(q.namespace, q.text, levels=["raw"], limit=max(DEPTHS))
         ],
     }
@@ -164,7 +164,7 @@ def main() -> None:
         servers = embedded.ensure(Path(folder))
         try:
             make_template(servers)
-            with deployment(servers, **settings(options.embedder)):
+            with sandbox(servers, **settings(options.embedder)):
                 rows = measured(options.data, options.limit)
         finally:
             embedded.stop(Path(folder))

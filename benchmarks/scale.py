@@ -24,11 +24,11 @@ from benchmarks.crowd import fill
 from benchmarks.machine import calibration, table
 from benchmarks.retrieval import LOCOMO, settings
 from nexus_tasks import Nexus, embedded
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.embedded import Endpoints
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.searching import upkeep
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import deployment, make_template
+from tests.sandbox import make_template, sandbox
 
 NAMESPACE = "crowd"
 PARTS = {
@@ -72,8 +72,8 @@ def ways(asked: Sequence[str], people: Sequence[str], sessions: Sequence[str]) -
 
 def measured(servers: Endpoints, size: int, count: int, embedder: str) -> tuple[list[list[object]], list[object]]:
     """The times and the sizes on disk of one namespace of ``size`` memories."""
-    with deployment(servers, **settings(embedder)):
-        here = runtime()
+    with sandbox(servers, **settings(embedder)):
+        here = default_deployment()
         with here.database.transaction() as tx:
             known = namespaces.ensure(tx, NAMESPACE)
         start = time.perf_counter()

@@ -1,8 +1,8 @@
 """Everything to write a job kind of your own with: see ``docs/job-kinds.md``.
 
-    @job(arguments=CountWords, queue="maintenance")
-    @in_namespace
-    def count_words(work: NamespaceRun, arguments: CountWords) -> JobOutcome: ...
+@job(arguments=CountWords, queue="maintenance")
+@in_namespace
+def count_words(work: NamespaceRun, arguments: CountWords) -> JobOutcome: ...
 """
 
 from nexus_tasks.errors import (
@@ -30,8 +30,8 @@ __all__ = [
     "JobResult",
     "Misconfigured",
     "NamespaceRun",
-    "OverBudget",
     "Outbox",
+    "OverBudget",
     "Permanent",
     "Request",
     "Run",

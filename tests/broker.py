@@ -9,8 +9,7 @@ from typing import Any
 
 from kombu import Queue
 
-from nexus_tasks.celery import app
-from tests.deployment import eventually
+from tests.sandbox import app, eventually
 
 NODE = "TEST_RABBITMQ"  # the management address of a node, when the tests run with RabbitMQ
 RABBITMQ = NODE in os.environ

@@ -14,9 +14,8 @@ from hypothesis import settings
 
 from nexus_tasks import embedded
 from nexus_tasks.embedded import Endpoints
-from nexus_tasks.settings import get_settings
 from tests import rabbitmq
-from tests.deployment import Deployment, deployment, make_template
+from tests.sandbox import Sandbox, make_template, sandbox
 
 # What lands must not depend on luck: there the same examples are tried every time, elsewhere new ones.
 settings.register_profile("ci", derandomize=True)
@@ -36,7 +35,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hide the user's own home; start the node once: the processes that share the tests inherit its address."""
     config.stash[NOWHERE] = Path(tempfile.mkdtemp(prefix="nexus-nowhere-"))
     os.environ["XDG_DATA_HOME"] = str(config.stash[NOWHERE])
-    get_settings.cache_clear()
     if not config.getoption("--rabbitmq") or hasattr(config, "workerinput"):
         return
     if why := rabbitmq.missing():
@@ -89,13 +87,13 @@ def servers() -> Iterator[Endpoints]:
 
 
 @pytest.fixture
-def deploy(servers: Endpoints) -> Iterator[Callable[..., Deployment]]:
+def deploy(servers: Endpoints) -> Iterator[Callable[..., Sandbox]]:
     """Make a deployment with settings of the test's choice: ``deploy(NEXUS_DERIVE_MAX_WAIT="0")``."""
     with ExitStack() as stack:
-        yield lambda **settings: stack.enter_context(deployment(servers, **settings))
+        yield lambda **settings: stack.enter_context(sandbox(servers, **settings))
 
 
 @pytest.fixture
-def here(deploy: Callable[..., Deployment]) -> Deployment:
+def here(deploy: Callable[..., Sandbox]) -> Sandbox:
     """A deployment with default settings and the offline model."""
     return deploy()

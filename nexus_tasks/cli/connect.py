@@ -18,7 +18,9 @@ def start_logging() -> None:
     """
     from nexus_tasks.settings import load_settings
 
-    logging.basicConfig(stream=sys.stderr, level=load_settings().log_level, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        stream=sys.stderr, level=load_settings().log_level, format="%(levelname)s %(name)s: %(message)s"
+    )
 
 
 def connect() -> Nexus:

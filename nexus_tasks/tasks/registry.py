@@ -18,7 +18,7 @@ from nexus_tasks.idempotency.engine import engine_of
 from nexus_tasks.idempotency.kind import OURS, Arguments, JobKind, Outbox, declare
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.request import Request, WhileRunning
-from nexus_tasks.idempotency.task import JobTask, on_every_app, task_of
+from nexus_tasks.idempotency.task import JobTask, on_every_app
 from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.types import JobOutcome
 
@@ -44,7 +44,8 @@ class Job(Generic[P]):
 
     def on(self, deployment: Deployment) -> JobTask:
         """The kind's Celery task in a deployment's application."""
-        return task_of(deployment.engine, self.kind.name)
+        task: JobTask = deployment.app.tasks[self.kind.task_name]
+        return task
 
     @property
     def task(self) -> JobTask:
@@ -99,7 +100,7 @@ class Job(Generic[P]):
         return self.kind.request_for(arguments, **options)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") or not hasattr(JobTask, name):
             raise AttributeError(name)
         return getattr(self.task, name)
 

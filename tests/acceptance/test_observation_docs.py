@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployment import Deployment
 from tests.integration.inline import work
+from tests.sandbox import Sandbox
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -27,7 +27,7 @@ def test_the_examples_work_as_written(page: str, shown: str, capfd: pytest.Captu
     assert shown in capfd.readouterr().out
 
 
-def test_the_commands_are_commands(here: Deployment) -> None:
+def test_the_commands_are_commands(here: Sandbox) -> None:
     """Each `nexus …` line of the pages is one that the program takes."""
     from typer.testing import CliRunner
 

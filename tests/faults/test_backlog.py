@@ -17,8 +17,8 @@ from nexus_tasks import Nexus
 from nexus_tasks.idempotency.worker.sweeper import GRACE
 from tests import rabbitmq
 from tests.broker import queued
-from tests.deployment import Deployment, eventually
 from tests.integration.jobkinds import ROOT, WITH_KINDS, play_once
+from tests.sandbox import Sandbox, eventually
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]
 
@@ -28,7 +28,7 @@ QUEUE = play_once.job_queue
 
 
 @pytest.fixture(params=["redis", "rabbitmq"])
-def backlog(request: pytest.FixtureRequest, deploy: Callable[..., Deployment]) -> Iterator[tuple[Deployment, int]]:
+def backlog(request: pytest.FixtureRequest, deploy: Callable[..., Sandbox]) -> Iterator[tuple[Sandbox, int]]:
     """A deployment and how many jobs it gets: fewer with RabbitMQ, which takes them one by one."""
     if request.param == "redis":
         yield deploy(), JOBS
@@ -39,7 +39,7 @@ def backlog(request: pytest.FixtureRequest, deploy: Callable[..., Deployment]) -
         yield deploy(NEXUS_BROKER_URL=rabbitmq.make_vhost(address, "backlog")), JOBS // 4
 
 
-def ended(here: Deployment) -> int:
+def ended(here: Sandbox) -> int:
     """How many jobs have run."""
     return sum(1 for _ in here.redis().scan_iter(f"{here.name}:test:*", count=10_000))
 
@@ -51,7 +51,7 @@ def left() -> dict[str, int]:
     return jobs
 
 
-def test_a_held_backlog_is_not_multiplied_and_status_is_true(backlog: tuple[Deployment, int]) -> None:
+def test_a_held_backlog_is_not_multiplied_and_status_is_true(backlog: tuple[Sandbox, int]) -> None:
     here, jobs = backlog
     assert HOLD > GRACE, "a younger backlog tempts no sweep"
     Nexus().create_namespace("acme")

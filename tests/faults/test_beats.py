@@ -10,7 +10,7 @@ from datetime import datetime
 
 import pytest
 
-from tests.deployment import Deployment, eventually
+from tests.sandbox import Sandbox, eventually
 
 EVERY = 1.0
 CONFIG = f"""
@@ -22,7 +22,7 @@ ENDED = re.compile(r"\[(\S+ \S+?),\d+: .*Task nexus_tasks\.prune\[.*succeeded in
 
 
 @pytest.mark.long
-def test_two_beats_do_a_tick_once(here: Deployment) -> None:
+def test_two_beats_do_a_tick_once(here: Sandbox) -> None:
     (here.folder / "quick_beats.py").write_text(CONFIG)
     environment = {**here.environment, "CELERY_CONFIG_MODULE": "quick_beats", "PYTHONPATH": str(here.folder)}
     worker = here.worker(CELERY_CONFIG_MODULE="quick_beats", PYTHONPATH=str(here.folder))

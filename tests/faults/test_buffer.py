@@ -17,7 +17,7 @@ import pytest
 
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.services import buffer_flush
-from tests.deployment import Deployment, eventually
+from tests.sandbox import Sandbox, eventually
 
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
 STORE = "from nexus_tasks.tasks import buffered\nwhile True: buffered.store_buffer(wait=True)"
@@ -27,7 +27,7 @@ STORE = "from nexus_tasks.tasks import buffered\nwhile True: buffered.store_buff
 class Writer:
     """A producer that is started again after each kill, until it has reported so many appends."""
 
-    here: Deployment
+    here: Sandbox
     number: int
     policy: str
     wanted: int
@@ -82,7 +82,7 @@ def run(writers: Sequence[Writer], storing: subprocess.Popen[bytes] | None = Non
                 writer.process.wait()
 
 
-def check(here: Deployment, writers: Sequence[Writer]) -> None:
+def check(here: Sandbox, writers: Sequence[Writer]) -> None:
     """Every append that returned is stored once; of those that were killed before they returned, each at most once."""
     stored = Counter(content for (content,) in here.sql("SELECT content FROM memories WHERE level = 'raw'"))
     returned = [line for writer in writers for line in writer.returned()]
@@ -94,12 +94,12 @@ def check(here: Deployment, writers: Sequence[Writer]) -> None:
     assert not SessionBuffer(here.folder / "buffer").pending()
 
 
-def writers(here: Deployment, count: int, wanted: int, policy: str) -> list[Writer]:
+def writers(here: Sandbox, count: int, wanted: int, policy: str) -> list[Writer]:
     return [Writer(here, number, policy, wanted, random.Random(number)) for number in range(count)]
 
 
 @pytest.mark.parametrize("policy", ["always", "interval"])
-def test_killed_producers_lose_nothing(here: Deployment, policy: str) -> None:
+def test_killed_producers_lose_nothing(here: Sandbox, policy: str) -> None:
     found = writers(here, 3, 100, policy)
     run(found)
     buffer_flush.store_buffer()
@@ -108,7 +108,7 @@ def test_killed_producers_lose_nothing(here: Deployment, policy: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("policy", ["always", "interval"])
-def test_eight_killed_producers_and_killed_storers_lose_nothing(here: Deployment, policy: str) -> None:
+def test_eight_killed_producers_and_killed_storers_lose_nothing(here: Sandbox, policy: str) -> None:
     found, luck = writers(here, 8, 2_000, policy), random.Random(8)
     storers: list[subprocess.Popen[bytes]] = []
 
@@ -181,7 +181,7 @@ def test_a_power_cut_loses_only_what_was_not_synced(tmp_path: Path, how: str, se
     assert len(everything) == len(set(everything)) == len(kept) + 1
 
 
-def test_a_writer_that_is_interrupted_leaves_whole_lines(here: Deployment) -> None:
+def test_a_writer_that_is_interrupted_leaves_whole_lines(here: Sandbox) -> None:
     """Ctrl-C in the middle of an append."""
     log = here.folder / "log"
     with log.open("wb") as output:

@@ -14,8 +14,8 @@ from nexus_tasks.idempotency.claim import Claimed
 from nexus_tasks.idempotency.worker import executor as workers
 from nexus_tasks.storage import digests, sessions
 from nexus_tasks.tasks import digest_session as kind
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, say, time_passes, waiting, work
+from tests.sandbox import Sandbox
 
 # Each moment of a run, as a function that it calls just then, and whether the duplicate comes before or after it.
 MOMENTS = {
@@ -61,7 +61,7 @@ LOCKED = "the digest is stored, not committed"  # nobody can say anything in the
     ],
 )
 def test_a_duplicate_at_any_moment_leads_to_one_later_digest(
-    here: Deployment, monkeypatch: pytest.MonkeyPatch, moment: str, fails: bool
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch, moment: str, fails: bool
 ) -> None:
     say("I moved to Lisbon in March.", "I drink green tea.")
     work("derive_memory")

@@ -15,10 +15,8 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus
-from nexus_tasks.celery import app
-from nexus_tasks.idempotency.binding import binding
-from tests.deployment import Deployment, eventually
 from tests.integration.jobkinds import ROOT, WITH_KINDS, Play, attempts, play
+from tests.sandbox import Sandbox, app, engine, eventually
 
 LONG = 90.0  # seconds: a deadline for a machine that is busy with other things
 
@@ -40,7 +38,7 @@ class Client(http.client.HTTPConnection):
 
 
 @pytest.fixture
-def here(deploy: Callable[..., Deployment]) -> Deployment:
+def here(deploy: Callable[..., Sandbox]) -> Sandbox:
     """With a worker of two processes: only these can be terminated."""
     made = deploy(NEXUS_LEASE_SECONDS="3")
     Nexus().create_namespace("acme")
@@ -52,7 +50,7 @@ def here(deploy: Callable[..., Deployment]) -> Deployment:
 
 
 @pytest.fixture
-def ask(here: Deployment) -> Iterator[Ask]:
+def ask(here: Sandbox) -> Iterator[Ask]:
     """POST to Flower; the status and what came back."""
     path = here.folder / "flower"
     process = subprocess.Popen(
@@ -85,7 +83,7 @@ def ask(here: Deployment) -> Iterator[Ask]:
 
 
 def is_over() -> bool:
-    return binding().claims.counts("acme") == {}
+    return engine.claims.counts("acme") == {}
 
 
 def apply(ask: Ask, **kwargs: Any) -> str:
@@ -97,7 +95,7 @@ def apply(ask: Ask, **kwargs: Any) -> str:
 def ended(name: str) -> tuple[str, str] | None:
     """Id and status of the last run of a name, once nothing is queued."""
     eventually(is_over, within=LONG)
-    return binding().claims.marker(binding().claims.key(play.request_for(Play(name=name))))
+    return engine.claims.marker(engine.claims.key(play.request_for(Play(name=name))))
 
 
 @pytest.mark.long

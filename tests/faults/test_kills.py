@@ -10,7 +10,7 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.integrations.importers import read
-from tests.deployment import Deployment, deployment, eventually
+from tests.sandbox import Sandbox, eventually, sandbox
 
 LOCOMO = Path(__file__).parents[3] / "shared" / "data" / "locomo" / "dev.json"
 
@@ -35,7 +35,7 @@ def quiet(nexus: Nexus) -> bool:
     )
 
 
-def contents(here: Deployment) -> dict[str, list[tuple[object, ...]]]:
+def contents(here: Sandbox) -> dict[str, list[tuple[object, ...]]]:
     """What was said, and what each perspective holds; ids and times left out."""
     return {
         "raw": here.sql(
@@ -51,12 +51,12 @@ def contents(here: Deployment) -> dict[str, list[tuple[object, ...]]]:
     }
 
 
-def derived(here: Deployment) -> int:
+def derived(here: Sandbox) -> int:
     """How many derivations are done."""
     return int(here.sql("SELECT count(*) FROM derivations WHERE state = 'done'")[0][0])
 
 
-def check(here: Deployment, turns: int, sessions: int) -> None:
+def check(here: Sandbox, turns: int, sessions: int) -> None:
     """Every turn derived once, every session digested, nothing dead."""
     assert here.sql("SELECT count(*) FROM memories WHERE level = 'raw'") == [(turns,)]
     assert here.sql("SELECT state, count(*) FROM derivations GROUP BY 1") == [("done", turns)]
@@ -65,9 +65,9 @@ def check(here: Deployment, turns: int, sessions: int) -> None:
     assert here.sql("SELECT count(*) FROM job_runs WHERE kind = 'derive_memory' AND status = 'completed'") == [(turns,)]
 
 
-def undisturbed(here: Deployment, conversations: int) -> dict[str, list[tuple[object, ...]]]:
+def undisturbed(here: Sandbox, conversations: int) -> dict[str, list[tuple[object, ...]]]:
     """The contents that a run without faults ends with."""
-    with deployment(here.servers) as calm:
+    with sandbox(here.servers) as calm:
         nexus = Nexus()
         ingest(nexus, conversations)
         calm.worker(concurrency=16)
@@ -80,11 +80,11 @@ def undisturbed(here: Deployment, conversations: int) -> dict[str, list[tuple[ob
     [(1, 419, 19, 2), pytest.param(5, 2_960, 136, 3, marks=pytest.mark.long)],
 )
 def test_killed_workers_leave_the_same_memory(
-    here: Deployment, conversations: int, turns: int, sessions: int, kills: int
+    here: Sandbox, conversations: int, turns: int, sessions: int, kills: int
 ) -> None:
     expected = undisturbed(here, conversations)
     # The undisturbed run has ended: this process's settings point at no deployment any more.
-    with deployment(here.servers, NEXUS_LEASE_SECONDS="3") as struck:
+    with sandbox(here.servers, NEXUS_LEASE_SECONDS="3") as struck:
         nexus = Nexus()
         assert len(ingest(nexus, conversations)) == conversations
         for _ in range(kills):

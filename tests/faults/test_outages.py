@@ -18,8 +18,8 @@ from nexus_tasks import Nexus, embedded
 from nexus_tasks.errors import NexusError
 from nexus_tasks.integrations.importers import read
 from nexus_tasks.integrations.importers.conversation import Conversation
-from tests.deployment import Deployment, administer, deployment, eventually, make_template
 from tests.faults.test_kills import LOCOMO, check, derived, ingest, quiet
+from tests.sandbox import Sandbox, administer, eventually, make_template, sandbox
 
 TURNS, SESSIONS = 419, 19
 AWAY_SECONDS = 30.0
@@ -47,7 +47,7 @@ def server(home: Path, name: str) -> int:
     return int(found.stdout.split()[0])
 
 
-def test_a_flushed_redis_loses_nothing(here: Deployment) -> None:
+def test_a_flushed_redis_loses_nothing(here: Sandbox) -> None:
     nexus = Nexus()
     here.worker(concurrency=8)
     ingest(nexus, 1)
@@ -59,21 +59,21 @@ def test_a_flushed_redis_loses_nothing(here: Deployment) -> None:
     check(here, TURNS, SESSIONS)
 
 
-def empty_redis(here: Deployment, _home: Path) -> None:
+def empty_redis(here: Sandbox, _home: Path) -> None:
     here.redis().flushall()
 
 
-def kill_redis(_here: Deployment, home: Path) -> None:
+def kill_redis(_here: Sandbox, home: Path) -> None:
     os.kill(server(home, "redis-server"), signal.SIGKILL)
     embedded.ensure(home)  # what a process manager does
 
 
-def kill_postgres(_here: Deployment, home: Path) -> None:
+def kill_postgres(_here: Sandbox, home: Path) -> None:
     os.kill(server(home, "postgres -D"), signal.SIGKILL)
     embedded.ensure(home)
 
 
-def kill_workers(here: Deployment, _home: Path) -> None:
+def kill_workers(here: Sandbox, _home: Path) -> None:
     [alive] = [worker for worker in here.workers if worker.process.poll() is None]
     os.killpg(alive.process.pid, signal.SIGKILL)  # the pool's processes too
     alive.process.wait()
@@ -83,9 +83,9 @@ def kill_workers(here: Deployment, _home: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)  # a minute on an idle machine; the deadlines below are for a busy one
 @pytest.mark.parametrize("fault", [empty_redis, kill_redis, kill_postgres, kill_workers])
-def test_all_of_locomo_survives(own_home: Path, fault: Callable[[Deployment, Path], None]) -> None:
+def test_all_of_locomo_survives(own_home: Path, fault: Callable[[Sandbox, Path], None]) -> None:
     """Struck in the middle of ingesting the file, and again in the middle of deriving what is left."""
-    with deployment(embedded.ensure(own_home)) as here:
+    with sandbox(embedded.ensure(own_home)) as here:
         nexus = Nexus()
         pool = {"pool": "processes", "concurrency": 2} if fault is kill_workers else {"concurrency": 16}
         here.worker(**pool)  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ def test_all_of_locomo_survives(own_home: Path, fault: Callable[[Deployment, Pat
         check(here, 2_960, 136)
 
 
-def all_derived(here: Deployment) -> bool:
+def all_derived(here: Sandbox) -> bool:
     """Whether every turn is; a connection that was in use until just now may have to learn that its server is gone."""
     with suppress(NexusError):
         return derived(here) == 2_960
@@ -123,7 +123,7 @@ def test_an_outage_of_postgres_costs_few_log_lines(own_home: Path) -> None:
 
     A worker that is to stop meanwhile does, and the other one goes on with everything when Postgres is back.
     """
-    with deployment(embedded.ensure(own_home)) as here:
+    with sandbox(embedded.ensure(own_home)) as here:
         nexus = Nexus()
         ingest(nexus, 5)
         stays, stops = here.worker(concurrency=8), here.worker(concurrency=8)
@@ -145,7 +145,7 @@ def test_an_outage_of_postgres_costs_few_log_lines(own_home: Path) -> None:
         check(here, 2_960, 136)
 
 
-def test_a_zombie_commits_nothing(deploy: Callable[..., Deployment]) -> None:
+def test_a_zombie_commits_nothing(deploy: Callable[..., Sandbox]) -> None:
     """SIGSTOP past the lease, then SIGCONT: another worker has done the work meanwhile."""
     here = deploy(NEXUS_LEASE_SECONDS="3")
     nexus = Nexus()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.deployment import Deployment
+from tests.sandbox import Sandbox
 from tests.standin import StandIn
 
 
@@ -18,6 +18,6 @@ def standin() -> Iterator[StandIn]:
 
 
 @pytest.fixture
-def claude(deploy: Callable[..., Deployment], standin: StandIn) -> Callable[..., Deployment]:
+def claude(deploy: Callable[..., Sandbox], standin: StandIn) -> Callable[..., Sandbox]:
     """Make a deployment that asks the stand-in: ``claude(NEXUS_DERIVE_BATCH_TOKENS="6000")``."""
     return lambda **settings: deploy(**standin.environment(), **settings)

@@ -10,13 +10,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from nexus_tasks import Nexus, config
-from nexus_tasks.celery import app
 from nexus_tasks.cognition.resources import JobContext
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.task import task_of
-from nexus_tasks.idempotency.worker.executor import work as run_message
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment
+from nexus_tasks.idempotency.worker.executor import execute
+from tests.sandbox import Sandbox, engine
 from tests.standin import Call
 
 MOST_JOBS = 500
@@ -31,7 +30,7 @@ def work(*kinds: str) -> list[dict[str, Any]]:
     results = []
     while claim := next((claim for claim in pending() if not kinds or claim.kind in kinds), None):
         assert len(results) < MOST_JOBS, f"no end: {claim}"
-        ran = task_of(app, claim.kind).apply(kwargs=dict(claim.args), task_id=claim.job_id, throw=True)
+        ran = task_of(engine, claim.kind).apply(kwargs=dict(claim.args), task_id=claim.job_id, throw=True)
         results.append({"kind": claim.kind, **ran.result})
     return results
 
@@ -41,24 +40,24 @@ def work_as_asked(*, without: Collection[str] = ()) -> None:
     company waits for it. Kinds in ``without`` are left alone.
     """
     while claims := [claim for claim in pending() if claim.kind not in without]:
-        task = task_of(app, claims[0].kind)
-        request = task.request_for(task.load(claims[0].args), job_id=claims[0].job_id)
-        run_message(task, request, published_at="", eager=False)
+        task = task_of(engine, claims[0].kind)
+        request = task.kind.request_for(task.kind.load(claims[0].args), job_id=claims[0].job_id)
+        execute(engine, task.kind, request, published_at="", eager=False)
 
 
 def pending() -> list[Claim]:
     """Claims that a worker would begin now, oldest first."""
-    claims = runtime().claims
+    claims = default_deployment().claims
     found = [claim for queue in config.QUEUES for claim in claims.pending(queue)]
     return sorted(found, key=lambda claim: claim.enqueued_at)
 
 
 def waiting() -> list[Claim]:
     """Claims that wait, soonest due first."""
-    return runtime().claims.waiting()
+    return default_deployment().claims.waiting()
 
 
-def due_at_once(here: Deployment) -> int:
+def due_at_once(here: Sandbox) -> int:
     """Make everything that waits due, as if its time had come; returns how many claims that were.
 
     The time is written back in the index that the sweep reads (``due``), only for claims that are in it: a worker may
@@ -71,7 +70,7 @@ def due_at_once(here: Deployment) -> int:
     return len(waits)
 
 
-def time_passes(here: Deployment, *, failing: float | None = None) -> int:
+def time_passes(here: Sandbox, *, failing: float | None = None) -> int:
     """Let all waits end: :func:`due_at_once`, then what the sweep does. With ``failing``, the claims have been failing
     for so many seconds. For tests without a worker.
     """
@@ -80,7 +79,7 @@ def time_passes(here: Deployment, *, failing: float | None = None) -> int:
         for claim in waiting():
             here.redis().hset(claim.key, "failing_since", int((seconds - failing) * 1000))
     due = due_at_once(here)
-    return len(runtime().claims.sweep_due(due)) if due else 0
+    return len(default_deployment().claims.sweep_due(due)) if due else 0
 
 
 def say(*said: str | Mapping[str, Any], session: str = "chat", namespace: str = NAMESPACE, **options: Any) -> list[int]:
@@ -112,7 +111,7 @@ def answers(*made: Mapping[str, Any] | tuple[str, Sequence[int]]) -> Callable[[C
     return lambda _call: observations(*made)
 
 
-def dump(here: Deployment, *without: str) -> dict[str, list[str]]:
+def dump(here: Sandbox, *without: str) -> dict[str, list[str]]:
     """Every row of every table as text, to compare; tables named in ``without`` are left out.
 
     Of what writers only append to, and upkeep sums up, the sums.
@@ -134,7 +133,7 @@ _TOTALS = (
 
 def job_context(namespace: str = NAMESPACE) -> JobContext:
     """A job context without a claim: for runs that overlap, which claims prevent."""
-    known = runtime().namespace(namespace)
+    known = default_deployment().namespace(namespace)
     assert known is not None
     return JobContext(
         namespace_id=known.id,

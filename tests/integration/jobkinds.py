@@ -15,13 +15,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nexus_tasks.celery import app
+from celery import Celery
+
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import Misconfigured, OverBudget, Permanent, Throttled, Transient
 from nexus_tasks.idempotency.request import Flags
-from nexus_tasks.idempotency.task import Arguments, job, task_of
+from nexus_tasks.idempotency.task import on_every_app, task_of
 from nexus_tasks.idempotency.worker.run import Run, Wait
-from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.jobs import Arguments, job
 from nexus_tasks.types import JobOutcome
+from tests.sandbox import Current, app, engine
 
 WITH_KINDS = ("--include", "tests.integration.jobkinds")
 ROOT = {"PYTHONPATH": str(Path(__file__).parents[2])}
@@ -75,48 +78,62 @@ def perform(run: Run, arguments: Play) -> Any:
     return JobOutcome(status="completed")
 
 
-@job(arguments=Play, queue="maintenance")
+@job(arguments=Play, queue="maintenance", name="nexus_tasks.play")
 def play(run: Run, arguments: Play) -> JobOutcome:
     """Asked for again while it runs, it runs again."""
     return perform(run, arguments)  # type: ignore[no-any-return]
 
 
-@job(arguments=Play, queue="reflect", while_running="drop", immutable=True)
+@job(arguments=Play, queue="reflect", while_running="drop", immutable=True, name="nexus_tasks.play_once")
 def play_once(run: Run, arguments: Play) -> JobOutcome:
     """Its input cannot change."""
     return perform(run, arguments)  # type: ignore[no-any-return]
 
 
-@job(arguments=Play, queue="derive", while_running="drop", immutable=True, gathers=True)
+@job(
+    arguments=Play,
+    queue="derive",
+    while_running="drop",
+    immutable=True,
+    gathers="ripeness",
+    name="nexus_tasks.play_together",
+)
 def play_together(run: Run, arguments: Play) -> JobOutcome:
     """Takes the siblings that its plan names along."""
     run.take([play_together.request_for(Play(namespace=arguments.namespace, name=name)) for name in arguments.plan])
     return perform(run, arguments)  # type: ignore[no-any-return]
 
 
-@job(arguments=Play, queue="nowhere")
+@job(arguments=Play, queue="nowhere", name="nexus_tasks.play_nowhere")
 def play_nowhere(run: Run, arguments: Play) -> JobOutcome:
     """Its queue does not exist."""
     return perform(run, arguments)  # type: ignore[no-any-return]
 
 
-@app.task(name="tests.note")
-def note(*given: Any, name: str) -> str:
+def _note(*given: Any, name: str) -> str:
     """No job: a plain Celery task that notes that it was called, and with what. For links and bodies."""
-    claims = runtime().claims
+    claims = default_deployment().claims
     claims.redis.rpush(f"{claims.prefix}:test:heard:{name}", json.dumps(given, default=str))
     return name
 
 
+def _add_note(celery: Celery) -> None:
+    celery.task(name="tests.note", shared=False)(_note)
+
+
+on_every_app(_add_note)
+note: Any = Current(lambda: app.tasks["tests.note"])
+
+
 def heard(name: str) -> list[list[Any]]:
     """What each call of :func:`note` was given."""
-    claims = runtime().claims
+    claims = default_deployment().claims
     return [json.loads(row) for row in claims.redis.lrange(f"{claims.prefix}:test:heard:{name}", 0, -1)]
 
 
 def attempts(name: str = "a") -> list[tuple[int, str]]:
     """Process and merged reasons of every attempt so far."""
-    claims = runtime().claims
+    claims = default_deployment().claims
     rows = claims.redis.lrange(f"{claims.prefix}:test:{name}", 0, -1)
     return [(int(row.partition(" ")[0]), row.partition(" ")[2]) for row in rows]
 
@@ -127,15 +144,15 @@ def go(name: str = "a") -> None:
 
 
 def _go(name: str) -> Path:
-    return runtime().settings.home / f"go-{name}"
+    return default_deployment().settings.home / f"go-{name}"
 
 
 def work() -> list[dict[str, Any]]:
     """Run what is pending now in this process, as a worker's thread would; returns the results."""
-    claims = runtime().claims
+    claims = default_deployment().claims
     pending = [claim for queue in claims.queues() for claim in claims.pending(queue)]
     results = []
     for claim in pending:
-        ran = task_of(app, claim.kind).apply(kwargs=dict(claim.args), task_id=claim.job_id, throw=True)
+        ran = task_of(engine, claim.kind).apply(kwargs=dict(claim.args), task_id=claim.job_id, throw=True)
         results.append(ran.result)
     return results

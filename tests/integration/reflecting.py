@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nexus_tasks import reflect_perspective
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, facts, say, work
+from tests.sandbox import Sandbox
 from tests.standin import StandIn
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -51,13 +51,13 @@ def run(status: str = "completed") -> dict[str, Any]:
     return {name: value for name, value in outcome.details.items() if name != "reflection"}
 
 
-def read(here: Deployment, memory_id: int) -> dict[str, Any]:
+def read(here: Sandbox, memory_id: int) -> dict[str, Any]:
     """One memory as it is now."""
     [row] = here.sql("SELECT to_jsonb(m) - 'tsv' FROM memories m WHERE id = :i", i=memory_id)
     return dict(row[0])
 
 
-def made(here: Deployment, level: str) -> list[tuple[Any, ...]]:
+def made(here: Sandbox, level: str) -> list[tuple[Any, ...]]:
     """What reflections have concluded: content, confidence, sorted sources."""
     return here.sql(
         "SELECT m.content, m.confidence, array_agg(e.source_id ORDER BY e.source_id) FROM memories m"
@@ -66,12 +66,12 @@ def made(here: Deployment, level: str) -> list[tuple[Any, ...]]:
     )
 
 
-def again(here: Deployment) -> None:
+def again(here: Sandbox) -> None:
     """Let everything be reflected on once more."""
     here.sql("UPDATE perspectives SET reflected_through = 0")
 
 
-def too_much(here: Deployment, ids: Sequence[int], count: int = 6) -> list[dict[str, Any]]:
+def too_much(here: Sandbox, ids: Sequence[int], count: int = 6) -> list[dict[str, Any]]:
     """Relations that supersede ``count`` facts, each with a fact it is shown beside."""
     pairs = []
     for i in ids[:count]:

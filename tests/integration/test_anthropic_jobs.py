@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from nexus_tasks import Nexus, app, reflect_perspective
+from nexus_tasks import Nexus, reflect_perspective
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import JobFailed, NotFound
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment, eventually
 from tests.integration.inline import NAMESPACE, due_at_once, facts, say, time_passes, waiting, work
+from tests.sandbox import Sandbox, engine, eventually
 from tests.standin import Call, Fault, StandIn, faults
 
-Claude = Callable[..., Deployment]
+Claude = Callable[..., Sandbox]
 SAID = (
     "I moved to Lisbon.",
     "I drink green tea.",
@@ -43,19 +42,19 @@ def ask_for(kind: str) -> JobResult | None:
     return reflect_perspective.delay(namespace=NAMESPACE, observer="assistant", subject="ann")
 
 
-def calls(here: Deployment, kind: str) -> list[tuple[str, int]]:
+def calls(here: Sandbox, kind: str) -> list[tuple[str, int]]:
     """The ledger's calls of a job kind, in order: each one's fault, and whether it says what was used."""
     purpose = kind.partition("_")[0]
     rows = here.sql("SELECT fault, output_tokens FROM model_calls WHERE purpose = :p ORDER BY id", p=purpose)
     return [(fault, output > 0) for fault, output in rows]
 
 
-def letters(here: Deployment) -> list[tuple[Any, ...]]:
+def letters(here: Sandbox) -> list[tuple[Any, ...]]:
     """Open dead letters: kind, type of the error, its count of errors."""
     return here.sql("SELECT kind, error_type, errors FROM dead_letters WHERE resolution IS NULL ORDER BY id")
 
 
-def effects(here: Deployment) -> list[tuple[Any, ...]]:
+def effects(here: Sandbox) -> list[tuple[Any, ...]]:
     """What jobs have made, and what is wanted still."""
     return [
         *here.sql(
@@ -96,7 +95,7 @@ def test_no_transaction_is_open_while_a_model_or_an_embedder_works(
     """Both may be slow and far away: meanwhile no lock is held, and no connection of the pool."""
     here = claude(NEXUS_REFLECT_MIN_NEW="5")
     engine = create_engine(here.database_url, isolation_level="AUTOCOMMIT")
-    embedder = runtime().resources.embedder
+    embedder = default_deployment().resources.embedder
     seen: list[int] = []
 
     def look() -> None:
@@ -121,7 +120,9 @@ def test_no_transaction_is_open_while_a_model_or_an_embedder_works(
         ]
         return {"relations": relations, "insights": [{"content": "So.", "support": ids[2:], "rationale": "because"}]}
 
-    monkeypatch.setitem(runtime().__dict__, "resources", replace(runtime().resources, embedder=Watched()))
+    monkeypatch.setitem(
+        default_deployment().__dict__, "resources", replace(default_deployment().resources, embedder=Watched())
+    )
     standin.answer("reflect", judged)
     say(*SAID, end=True)
     done = {one["kind"]: one for one in work()}
@@ -248,7 +249,7 @@ def test_an_invalid_answer_is_counted_and_a_dead_letter_after_max_attempts(
     assert len(facts()) == (0 if kind == "derive_memory" else 5)
     assert here.sql("SELECT * FROM saved_answers") == []  # an invalid answer is never used again
 
-    assert Sweeper(app, binding()).reconcile() == 0  # it stays dead
+    assert Sweeper(engine).reconcile() == 0  # it stays dead
     standin.heal()
     [(job_id,)] = here.sql("SELECT job_id FROM dead_letters")
     again = Nexus().retry_job(job_id)
@@ -355,7 +356,7 @@ def test_the_probe_lifts_a_pause_once_its_cause_is_gone(claude: Claude, standin:
     say(*SAID)
     standin.models.remove("claude-haiku-5-5")
     work()
-    sweeper = Sweeper(app, binding())
+    sweeper = Sweeper(engine)
     sweeper.probe()
     assert [pause["kind"] for pause in Nexus().status()["paused"]] == ["derive_memory"]
     standin.models.add("claude-haiku-5-5")

@@ -9,18 +9,16 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus, digest_session
-from nexus_tasks.celery import app
 from nexus_tasks.cognition import message_batches
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import Transient
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.llm.anthropic.batches import AnthropicBatches
 from nexus_tasks.storage import batches
 from nexus_tasks.tasks import digest_session as digests
 from nexus_tasks.tasks import follow_ups
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, pending, say, time_passes, waiting, work_as_asked
+from tests.sandbox import Sandbox, engine
 from tests.standin import StandIn, faults
 
 SESSIONS = ("one", "two", "three")
@@ -34,7 +32,7 @@ def slow(standin: StandIn) -> StandIn:
 
 
 @pytest.fixture
-def here(claude: Callable[..., Deployment], slow: StandIn) -> Iterator[Deployment]:  # noqa: ARG001 - set before it
+def here(claude: Callable[..., Sandbox], slow: StandIn) -> Iterator[Sandbox]:  # noqa: ARG001 - set before it
     made = claude(NEXUS_BATCH_THRESHOLD=str(len(SESSIONS)), NEXUS_BUDGET_USD_PER_DAY="1")
     yield made
     under_way = "SELECT hold_id FROM batch_requests WHERE hold_id IS NOT NULL"
@@ -54,14 +52,14 @@ def run() -> None:
     work_as_asked(without=["derive_memory"])
 
 
-def later(here: Deployment) -> None:
+def later(here: Sandbox) -> None:
     """Let every wait end, and run what that wakes."""
     here.sql("UPDATE message_batches SET due_at = now() - interval '1 s'")
     time_passes(here)
     run()
 
 
-def digested(here: Deployment) -> int:
+def digested(here: Sandbox) -> int:
     return int(here.sql("SELECT count(*) FROM sessions WHERE digest_end_seq = last_seq")[0][0])
 
 
@@ -72,7 +70,7 @@ def calls(standin: StandIn) -> tuple[int, int, int]:
     return standin.counters.batches, answered, standin.counters.purposes["digest"]
 
 
-def spent(here: Deployment) -> list[tuple[bool, int]]:
+def spent(here: Sandbox) -> list[tuple[bool, int]]:
     return here.sql("SELECT batched, count(*) FROM model_calls WHERE purpose = 'digest' GROUP BY 1 ORDER BY 1")
 
 
@@ -80,7 +78,7 @@ def reasons() -> dict[str, str]:
     return {claim.kind: claim.wait_reason for claim in waiting() if claim.kind != "derive_memory"}
 
 
-def test_a_dream_s_digests_go_as_one_batch_at_half_the_price(here: Deployment, slow: StandIn) -> None:
+def test_a_dream_s_digests_go_as_one_batch_at_half_the_price(here: Sandbox, slow: StandIn) -> None:
     dream(*SESSIONS[:2])
     run()
     assert reasons() == {"digest_session": "batch", "submit_batch": "batch"}
@@ -129,7 +127,7 @@ class Killed(Exception):
     ],
 )
 def test_a_kill_at_any_step_neither_loses_nor_repeats_the_batch(
-    here: Deployment, slow: StandIn, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, after: bool
+    here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch, owner: Any, step: str, after: bool
 ) -> None:
     original, kills = getattr(owner, step), []
 
@@ -158,7 +156,7 @@ def test_a_kill_at_any_step_neither_loses_nor_repeats_the_batch(
 
 
 def test_an_answer_that_is_fetched_twice_is_entered_once(
-    here: Deployment, slow: StandIn, monkeypatch: pytest.MonkeyPatch
+    here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dream(*SESSIONS)
     run()
@@ -168,14 +166,14 @@ def test_an_answer_that_is_fetched_twice_is_entered_once(
     with monkeypatch.context() as patch:
         patch.setattr(batches, "close", lambda *_: 1 / 0)  # dies with all results entered, the batch not closed
         with pytest.raises(ZeroDivisionError):
-            message_batches.advance(runtime().resources, namespace_id, lambda: None)
-    message_batches.advance(runtime().resources, namespace_id, lambda: None)
+            message_batches.advance(default_deployment().resources, namespace_id, lambda: None)
+    message_batches.advance(default_deployment().resources, namespace_id, lambda: None)
     assert spent(here) == [(True, 3)]
 
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_run_that_was_taken_for_dead_while_it_submitted(
-    here: Deployment, slow: StandIn, monkeypatch: pytest.MonkeyPatch, listed: bool
+    here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch, listed: bool
 ) -> None:
     """The one in its place finds the batch; where the provider does not list it yet, it submits, and the other goes."""
     submit, submitted = AnthropicBatches.submit, list[str]()
@@ -185,7 +183,7 @@ def test_a_run_that_was_taken_for_dead_while_it_submitted(
         mine = submitted[-1]
         if len(submitted) == 1:
             [(namespace_id,)] = here.sql("SELECT id FROM namespaces")
-            message_batches.advance(runtime().resources, namespace_id, lambda: None)
+            message_batches.advance(default_deployment().resources, namespace_id, lambda: None)
         return mine
 
     monkeypatch.setattr(AnthropicBatches, "submit", frozen)
@@ -201,7 +199,7 @@ def test_a_run_that_was_taken_for_dead_while_it_submitted(
 
 
 def test_another_namespace_s_batch_is_not_taken_for_the_one_that_was_cut_off(
-    here: Deployment, slow: StandIn, monkeypatch: pytest.MonkeyPatch
+    here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dream(*SESSIONS)
     run()
@@ -216,11 +214,11 @@ def test_another_namespace_s_batch_is_not_taken_for_the_one_that_was_cut_off(
     assert (digested(here), spent(here)) == (6, [(True, 6)])
 
 
-def test_a_flushed_redis_forgets_no_batch(here: Deployment, slow: StandIn) -> None:
+def test_a_flushed_redis_forgets_no_batch(here: Sandbox, slow: StandIn) -> None:
     dream(*SESSIONS)
     run()
     here.flush()
-    Sweeper(app, binding()).reconcile()
+    Sweeper(engine).reconcile()
     assert "submit_batch" in {claim.kind for claim in pending()}
     # Reconcile asks for the digests too, and nobody knows any more how urgent they are: what is in a batch is awaited.
     asked = [digests.request(NAMESPACE, key, "dream_digest") for key in SESSIONS]
@@ -233,7 +231,7 @@ def test_a_flushed_redis_forgets_no_batch(here: Deployment, slow: StandIn) -> No
 
 
 @pytest.mark.parametrize("fault", [faults.expired(), faults.overloaded()], ids=["expired", "errored"])
-def test_an_item_without_an_answer_goes_live(here: Deployment, slow: StandIn, fault: faults.Fault) -> None:
+def test_an_item_without_an_answer_goes_live(here: Sandbox, slow: StandIn, fault: faults.Fault) -> None:
     slow.when(lambda call: bool(call.batch) and "house one" in call.text, fault)
     dream(*SESSIONS)
     run()
@@ -245,14 +243,14 @@ def test_an_item_without_an_answer_goes_live(here: Deployment, slow: StandIn, fa
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_batch_that_the_provider_has_cancelled_or_lost_goes_live(here: Deployment, slow: StandIn, lost: bool) -> None:
+def test_a_batch_that_the_provider_has_cancelled_or_lost_goes_live(here: Sandbox, slow: StandIn, lost: bool) -> None:
     dream(*SESSIONS)
     run()
     if lost:
         here.sql("UPDATE message_batches SET api_id = 'msgbatch_unknown'")
     else:
         [(api_id,)] = here.sql("SELECT api_id FROM message_batches")
-        provider = runtime().resources.model.batches
+        provider = default_deployment().resources.model.batches
         assert provider is not None
         provider.cancel(api_id)
     later(here)
@@ -262,10 +260,10 @@ def test_a_batch_that_the_provider_has_cancelled_or_lost_goes_live(here: Deploym
 
 
 def test_somebody_else_s_batch_is_not_taken_for_ours(
-    here: Deployment, slow: StandIn, monkeypatch: pytest.MonkeyPatch
+    here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dream(*SESSIONS)
-    provider = runtime().resources.model.batches
+    provider = default_deployment().resources.model.batches
     assert provider is not None
     params = {"model": "claude-haiku-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}]}
     submit, cut = AnthropicBatches.submit, []
@@ -289,7 +287,7 @@ def test_somebody_else_s_batch_is_not_taken_for_ours(
     assert spent(here) == [(True, 3)]
 
 
-def test_a_live_request_goes_ahead_of_the_batch(here: Deployment, slow: StandIn) -> None:
+def test_a_live_request_goes_ahead_of_the_batch(here: Sandbox, slow: StandIn) -> None:
     dream(*SESSIONS)
     run()
     Nexus().digest(NAMESPACE, "one")
@@ -309,7 +307,7 @@ def test_a_live_request_goes_ahead_of_the_batch(here: Deployment, slow: StandIn)
     assert here.sql("SELECT 1 FROM batch_requests") == []
 
 
-def test_an_answer_that_nobody_wanted_is_used_when_it_is_wanted_again(here: Deployment, slow: StandIn) -> None:
+def test_an_answer_that_nobody_wanted_is_used_when_it_is_wanted_again(here: Sandbox, slow: StandIn) -> None:
     dream(*SESSIONS)
     run()
     slow.when(lambda call: not call.batch, faults.overloaded())
@@ -325,7 +323,7 @@ def test_an_answer_that_nobody_wanted_is_used_when_it_is_wanted_again(here: Depl
 
 
 def test_a_session_that_grows_while_its_digest_is_in_a_batch_is_not_asked_about_twice(
-    here: Deployment, slow: StandIn
+    here: Sandbox, slow: StandIn
 ) -> None:
     dream(*SESSIONS)
     run()
@@ -341,7 +339,7 @@ def test_a_session_that_grows_while_its_digest_is_in_a_batch_is_not_asked_about_
     assert here.sql("SELECT 1 FROM saved_answers UNION ALL SELECT 1 FROM open_questions") == []
 
 
-def test_too_few_go_live_after_ten_minutes(here: Deployment, slow: StandIn) -> None:
+def test_too_few_go_live_after_ten_minutes(here: Sandbox, slow: StandIn) -> None:
     dream("one", "two")
     run()
     later(here)
@@ -353,7 +351,7 @@ def test_too_few_go_live_after_ten_minutes(here: Deployment, slow: StandIn) -> N
     assert reasons() == {}
 
 
-def test_a_batch_keeps_to_the_budget(claude: Callable[..., Deployment], slow: StandIn) -> None:
+def test_a_batch_keeps_to_the_budget(claude: Callable[..., Sandbox], slow: StandIn) -> None:
     here = claude(NEXUS_BATCH_THRESHOLD="1", NEXUS_BUDGET_USD_PER_DAY="0.003", NEXUS_MAX_TOKENS_DIGEST="8000")
     dream(*SESSIONS)  # each may cost 0.002 USD: one fits under the budget
     run()
@@ -373,22 +371,22 @@ def test_a_batch_keeps_to_the_budget(claude: Callable[..., Deployment], slow: St
     assert here.sql("SELECT count(*) FROM budget_holds") == [(0,)]
 
 
-def test_erasing_leaves_no_text_and_keeps_the_bill(here: Deployment, slow: StandIn) -> None:
+def test_erasing_leaves_no_text_and_keeps_the_bill(here: Sandbox, slow: StandIn) -> None:
     dream(*SESSIONS)
     run()
     [(namespace_id, memory_id)] = here.sql("SELECT namespace_id, id FROM memories WHERE content LIKE '%house one%'")
-    with runtime().database.transaction() as tx:
+    with default_deployment().database.transaction() as tx:
         assert batches.erase(tx, namespace_id, [memory_id]) == 1
     assert here.sql("SELECT 1 FROM batch_requests WHERE params::text LIKE '%house one%'") == []
     slow.end_batches()
     here.sql("UPDATE message_batches SET due_at = now() - interval '1 s'")
-    message_batches.advance(runtime().resources, namespace_id, lambda: None)
+    message_batches.advance(default_deployment().resources, namespace_id, lambda: None)
     assert spent(here) == [(True, 3)]
     assert here.sql("SELECT count(*) FROM batch_requests WHERE result::text LIKE '%house one%'") == [(0,)]
 
 
 def test_what_is_erased_before_it_is_written_down_is_not_sent(
-    here: Deployment, slow: StandIn, monkeypatch: pytest.MonkeyPatch
+    here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look, erased = message_batches.look, list[Any]()
 

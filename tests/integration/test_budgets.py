@@ -11,16 +11,16 @@ from decimal import Decimal
 import pytest
 
 from nexus_tasks import Nexus
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.llm.base import Usage
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import ledger
-from nexus_tasks.tasks.runtime import runtime
 from tests.commandline import nexus
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, facts, say, time_passes, work
+from tests.sandbox import Sandbox
 from tests.standin import StandIn
 
-Claude = Callable[..., Deployment]
+Claude = Callable[..., Sandbox]
 PRICES = '{"claude-haiku-5-5": [4.0, 20.0, 5.0, 0.4]}'
 
 
@@ -59,14 +59,14 @@ def test_nothing_is_lost_while_a_budget_is_spent_and_work_goes_on_when_the_day_t
     assert here.sql("SELECT 1 FROM budget_holds UNION ALL SELECT 1 FROM dead_letters") == []
 
 
-def test_parallel_calls_hold_no_more_than_the_budget(here: Deployment) -> None:
+def test_parallel_calls_hold_no_more_than_the_budget(here: Sandbox) -> None:
     Nexus().create_namespace(NAMESPACE)
     [(acme,)] = here.sql("SELECT id FROM namespaces")
     together = threading.Barrier(6)
 
     def call(_: int) -> int | None:
         together.wait(60)
-        with runtime().database.transaction() as tx:
+        with default_deployment().database.transaction() as tx:
             return ledger.hold(tx, acme, budget_usd=1.0, cost=Decimal("0.4"), seconds=60)[0]
 
     with ThreadPoolExecutor(6) as pool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from base64 import b64decode
 from collections.abc import Iterator
@@ -15,11 +14,10 @@ import pytest
 
 from nexus_tasks import Message, Nexus
 from nexus_tasks.buffer import SessionBuffer
-from nexus_tasks.celery import app
 from nexus_tasks.services import buffer_flush
 from nexus_tasks.tasks import ticks, worker_buffer
 from tests import commandline
-from tests.deployment import Deployment, eventually, point_here
+from tests.sandbox import Sandbox, app, eventually
 
 NOWHERE = {
     "NEXUS_DATABASE_URL": "postgresql+psycopg://nexus@/nexus?host=/nowhere",
@@ -30,28 +28,21 @@ NOWHERE = {
 @contextmanager
 def away(name: str) -> Iterator[None]:
     """Meanwhile the server of this setting does not answer."""
-    before = os.environ[name]
-    os.environ[name] = NOWHERE[name]
-    point_here()
-    try:
-        yield
-    finally:
-        os.environ[name] = before
-        point_here()
-
-
-@pytest.fixture(autouse=True)
-def _look_at_once() -> None:
-    buffer_flush._looked_at = float("-inf")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(name, NOWHERE[name])
+        elsewhere = Deployment()
+        with use(elsewhere):
+            yield
+        elsewhere.close()
 
 
 @pytest.fixture
-def buffer(here: Deployment) -> SessionBuffer:
+def buffer(here: Sandbox) -> SessionBuffer:
     """The deployment's session buffer, as another process sees it."""
     return SessionBuffer(here.folder / "buffer")
 
 
-def said(here: Deployment) -> list[str]:
+def said(here: Sandbox) -> list[str]:
     return [content for (content,) in here.sql("SELECT content FROM memories WHERE level = 'raw' ORDER BY id")]
 
 
@@ -65,7 +56,7 @@ def run(*arguments: str) -> dict[str, object]:
     return found
 
 
-def test_with_postgres_away_ingest_buffers_and_the_next_call_stores(here: Deployment, buffer: SessionBuffer) -> None:
+def test_with_postgres_away_ingest_buffers_and_the_next_call_stores(here: Sandbox, buffer: SessionBuffer) -> None:
     nexus = Nexus()
     with away("NEXUS_DATABASE_URL"):
         receipt = nexus.ingest("acme", "chat", turns("one", "ok", "ok"))
@@ -78,7 +69,7 @@ def test_with_postgres_away_ingest_buffers_and_the_next_call_stores(here: Deploy
     assert here.sql("SELECT count(*) FROM derivations WHERE state = 'wanted'") == [(5,)]
 
 
-def test_the_same_call_again_is_a_repeat_whether_it_was_buffered_or_not(here: Deployment) -> None:
+def test_the_same_call_again_is_a_repeat_whether_it_was_buffered_or_not(here: Sandbox) -> None:
     nexus = Nexus()
     call = [
         *turns("one", "ok", "ok"),
@@ -93,7 +84,7 @@ def test_the_same_call_again_is_a_repeat_whether_it_was_buffered_or_not(here: De
     assert here.sql("SELECT count(*) FROM memories WHERE level = 'raw'") == [(10,)]
 
 
-def test_observers_the_end_and_the_time_of_buffering_are_kept(here: Deployment) -> None:
+def test_observers_the_end_and_the_time_of_buffering_are_kept(here: Sandbox) -> None:
     nexus = Nexus()
     before = datetime.now(UTC)
     with away("NEXUS_DATABASE_URL"):
@@ -107,7 +98,7 @@ def test_observers_the_end_and_the_time_of_buffering_are_kept(here: Deployment) 
     assert before <= occurred_at <= after
 
 
-def test_entries_that_say_the_same_are_two_and_storing_again_adds_none(here: Deployment, buffer: SessionBuffer) -> None:
+def test_entries_that_say_the_same_are_two_and_storing_again_adds_none(here: Sandbox, buffer: SessionBuffer) -> None:
     for text in ("ok", "ok", "fine"):
         buffer.append("acme", "chat", text)
     buffer.append("acme", "chat", {"role": "assistant", "content": "bye", "id": "mine"})
@@ -122,7 +113,7 @@ def test_entries_that_say_the_same_are_two_and_storing_again_adds_none(here: Dep
     assert said(here) == ["ok", "ok", "fine", "bye"]
 
 
-def test_what_can_never_be_stored_is_set_aside_and_the_rest_stored(here: Deployment, buffer: SessionBuffer) -> None:
+def test_what_can_never_be_stored_is_set_aside_and_the_rest_stored(here: Sandbox, buffer: SessionBuffer) -> None:
     buffer.append("acme", "chat", "good")
     buffer.append("acme", "chat", {"content": "bad", "role": "nobody"})
     buffer.append("acme", "chat", {"content": ""})
@@ -139,7 +130,7 @@ def test_what_can_never_be_stored_is_set_aside_and_the_rest_stored(here: Deploym
     assert run("buffer", "status")["quarantined"] == 4
 
 
-def test_a_session_that_ended_and_went_on_is_open(here: Deployment, buffer: SessionBuffer) -> None:
+def test_a_session_that_ended_and_went_on_is_open(here: Sandbox, buffer: SessionBuffer) -> None:
     buffer.append("acme", "chat", "one")
     buffer.append("acme", "chat", None, "end")
     buffer.append("acme", "chat", "two")
@@ -166,21 +157,21 @@ def test_who_finds_somebody_else_storing_leaves_it_to_them(buffer: SessionBuffer
 
 
 def test_a_buffer_that_cannot_be_read_keeps_nobody_from_storing(
-    here: Deployment, caplog: pytest.LogCaptureFixture
+    here: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     (here.folder / "buffer").write_text("something in the way")
     assert Nexus().ingest("acme", "chat", turns("one")).stored == 1
     assert "not stored yet" in caplog.text
 
 
-def test_with_redis_away_ingest_stores_and_enqueues_nothing(here: Deployment) -> None:
+def test_with_redis_away_ingest_stores_and_enqueues_nothing(here: Sandbox) -> None:
     with away("NEXUS_REDIS_URL"):
         receipt = Nexus().ingest("acme", "chat", turns("one"))
     assert (receipt.stored, receipt.enqueued, receipt.buffered) == (1, 0, 0)
     assert here.sql("SELECT state FROM derivations") == [("wanted",)]  # what reconcile looks for
 
 
-def test_the_commands(here: Deployment, buffer: SessionBuffer) -> None:
+def test_the_commands(here: Sandbox, buffer: SessionBuffer) -> None:
     assert run("buffer", "status")["entries"] == 0
     for n in range(12):
         buffer.append("acme", "chat", f"turn {n}")

@@ -11,10 +11,9 @@ from celery import _state, chain, chord, group
 from celery.contrib.testing.worker import start_worker
 from celery.signals import setup_logging
 
-from nexus_tasks.celery import app
 from nexus_tasks.errors import JobFailed
-from tests.deployment import Deployment
 from tests.integration.jobkinds import attempts, heard, note, play, play_once
+from tests.sandbox import Sandbox, app
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -62,7 +61,7 @@ def as_before() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("as_before")
-def test_jobs_run_in_the_worker_of_celerys_pytest_plugin(here: Deployment) -> None:
+def test_jobs_run_in_the_worker_of_celerys_pytest_plugin(here: Sandbox) -> None:
     name = f"{here.name}{uuid.uuid4().hex}"
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=60.0):  # what `celery_worker` does
         assert play.delay(name=name).wait(60).status == "completed"

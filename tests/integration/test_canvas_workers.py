@@ -12,26 +12,24 @@ from celery import chain, chord, group
 from celery.canvas import Signature
 
 from nexus_tasks import Nexus
-from nexus_tasks.celery import app
 from nexus_tasks.embedded import Endpoints
-from nexus_tasks.idempotency.binding import binding
-from tests.deployment import Deployment, Worker, deployment, eventually
 from tests.integration.inline import due_at_once
 from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, go, heard, note, play, play_once
+from tests.sandbox import Sandbox, Worker, app, engine, eventually, sandbox
 
 LONG = 90.0  # seconds: a deadline for a machine that is busy with other things
 
 
 @pytest.fixture(scope="module")
-def here(servers: Endpoints) -> Iterator[Deployment]:
+def here(servers: Endpoints) -> Iterator[Sandbox]:
     """One worker for all canvases: what they wait for are their own jobs."""
-    with deployment(servers, NEXUS_LEASE_SECONDS="3") as made:
+    with sandbox(servers, NEXUS_LEASE_SECONDS="3") as made:
         Nexus().create_namespace("acme")
         started(made)
         yield made
 
 
-def started(here: Deployment, **options: Any) -> Worker:
+def started(here: Sandbox, **options: Any) -> Worker:
     worker = here.worker(*WITH_KINDS, **options, **ROOT)
     name = uuid.uuid4().hex
     play.delay(name=name)
@@ -40,7 +38,7 @@ def started(here: Deployment, **options: Any) -> Worker:
 
 
 @pytest.fixture
-def tag(here: Deployment) -> str:  # noqa: ARG001
+def tag(here: Sandbox) -> str:  # noqa: ARG001
     """A prefix for the names of one test's jobs."""
     return uuid.uuid4().hex[:8]
 
@@ -55,7 +53,7 @@ def ran(tag: str, name: str = "a") -> int:
 
 def canvas_is_over() -> bool:
     """Whether no claim is left, and no delivery waits."""
-    claims = binding().claims
+    claims = engine.claims
     keys = claims.redis.scan_iter(f"{claims.prefix}:delivery:*", count=1_000)
     return claims.counts("acme") == {} and not list(keys)
 
@@ -95,7 +93,7 @@ def test_a_chord_waits_for_work_that_runs_already(tag: str) -> None:
     assert (ran(tag, "x"), ran(tag, "y")) == (2, 1)  # what was asked for during a run runs once more
 
 
-def test_a_chord_waits_for_members_that_wait(tag: str, here: Deployment) -> None:
+def test_a_chord_waits_for_members_that_wait(tag: str, here: Sandbox) -> None:
     chord([job(tag, "x", plan=("wait", "ok")), job(tag, "y", plan=("bug", "ok"))], note.s(name=tag)).apply_async()
     eventually(lambda: ran(tag, "x") and ran(tag, "y"), within=LONG)
     eventually(lambda: due_at_once(here) or heard(tag), within=LONG)
@@ -150,7 +148,7 @@ def test_results_that_are_wanted_are_stored_for_every_duplicate(tag: str) -> Non
     assert asked.successful()
 
 
-def test_the_documented_canvas_does_what_the_page_says(here: Deployment) -> None:
+def test_the_documented_canvas_does_what_the_page_says(here: Sandbox) -> None:
     page = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
     code = page.partition("## Canvas")[2].partition("```python\n")[2].partition("```")[0]
     exec(code, {})
@@ -180,7 +178,7 @@ def test_link_error_fires_for_those_who_were_merged_into_what_died(tag: str) -> 
     later = play.apply_async(kwargs={"name": f"{tag}x"}, **options)
     over(f"{tag}ill")
     assert heard(f"{tag}ok") == []
-    assert binding().storage.outcome(later.job_id, "play", later.scope, 0.0).status == "dead"
+    assert engine.storage.outcome(later.job_id, "play", later.scope, 0.0).status == "dead"
 
 
 # --- revoke, rate limits, inspect and control -------------------------------------------------------------------------

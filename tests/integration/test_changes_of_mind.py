@@ -10,11 +10,11 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.cognition.reflect.choose import choose, note
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.storage import perspectives
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, facts, job_context, say, work
 from tests.integration.reflecting import day, insight, judge, know, read, relation, run
+from tests.sandbox import Sandbox
 from tests.standin import StandIn
 
 PASSING = ("job_runs", "model_calls", "perspectives", "reflections", "reflection_changes")
@@ -22,7 +22,7 @@ TUESDAY, THURSDAY = "Deploys happen on Tuesdays.", "Deploys happen on Thursdays.
 
 
 @pytest.fixture
-def offline(deploy: Callable[..., Deployment]) -> Deployment:
+def offline(deploy: Callable[..., Sandbox]) -> Sandbox:
     """A deployment where nothing is reflected on unless a test asks for it."""
     return deploy(NEXUS_REFLECT_MIN_NEW="1000")
 
@@ -32,7 +32,7 @@ def held(number: int | None = None) -> set[str]:
     return {fact["content"] for fact in facts(subject="ann", as_of=None if number is None else day(number))}
 
 
-def test_what_was_said_last_holds_though_the_same_was_said_before(offline: Deployment) -> None:
+def test_what_was_said_last_holds_though_the_same_was_said_before(offline: Sandbox) -> None:
     tuesday, thursday = know(TUESDAY, THURSDAY, TUESDAY)
     before = dump(offline, *PASSING)
     run()
@@ -46,7 +46,7 @@ def test_what_was_said_last_holds_though_the_same_was_said_before(offline: Deplo
     assert dump(offline, *PASSING) == before
 
 
-def test_of_one_moment_the_last_message_tells(offline: Deployment) -> None:
+def test_of_one_moment_the_last_message_tells(offline: Sandbox) -> None:
     say(TUESDAY, THURSDAY, TUESDAY)  # without times: all of them were said as they were stored
     work("derive_memory")
     tuesday, thursday = (fact["id"] for fact in facts())
@@ -55,9 +55,7 @@ def test_of_one_moment_the_last_message_tells(offline: Deployment) -> None:
     assert read(offline, thursday)["superseded_by"] == tuesday
 
 
-def test_what_was_concluded_ends_with_the_facts_it_rests_on(
-    claude: Callable[..., Deployment], standin: StandIn
-) -> None:
+def test_what_was_concluded_ends_with_the_facts_it_rests_on(claude: Callable[..., Sandbox], standin: StandIn) -> None:
     here = claude(NEXUS_REFLECT_MIN_NEW="1000")
     one, two, three = know("I swim on Mondays.", "I swim early on Mondays.", "I swim with Bob on Mondays.")
     judge(standin, relation("reinforces", two, one), insights=[insight([one, two, three])])
@@ -104,7 +102,7 @@ def test_what_was_decided_by_an_erased_message_is_decided_anew() -> None:
     assert change["content"] == f"Earlier: {TUESDAY} Now: {THURSDAY}"
 
 
-def test_a_mind_that_changes_after_every_reflection_is_followed(offline: Deployment) -> None:
+def test_a_mind_that_changes_after_every_reflection_is_followed(offline: Sandbox) -> None:
     said = [TUESDAY, THURSDAY, TUESDAY, THURSDAY]
     for number, text in enumerate(said):
         know(text, first_day=number)
@@ -115,7 +113,7 @@ def test_a_mind_that_changes_after_every_reflection_is_followed(offline: Deploym
     assert all(one["valid_to"] == next_one["valid_from"] for one, next_one in pairwise(rows))
 
 
-def test_the_model_hears_when_a_fact_was_last_said(claude: Callable[..., Deployment], standin: StandIn) -> None:
+def test_the_model_hears_when_a_fact_was_last_said(claude: Callable[..., Sandbox], standin: StandIn) -> None:
     claude(NEXUS_REFLECT_MIN_NEW="1000")
     know(TUESDAY, THURSDAY, TUESDAY)
     standin.answer("reflect", lambda _: {"relations": [], "insights": []})
@@ -136,7 +134,7 @@ def test_a_question_that_was_asked_is_asked_the_same_though_more_was_said() -> N
 
 def _asked() -> Any:
     """The material of the question about ann that is asked next, noted as a run notes it."""
-    here = runtime()
+    here = default_deployment()
     with here.database.transaction() as tx:
         ann = perspectives.find(tx, job_context().namespace_id, "assistant", "ann")
     assert ann is not None

@@ -37,7 +37,7 @@ def parked(bench: Bench, request: Request) -> dict[str, str]:
 
 
 def answer(bench: Bench, name: str) -> tuple[str, str] | None:
-    return bench.claims.answer(name, queue="maintenance")
+    return bench.claims.delivery_outcome(name, queue="maintenance")
 
 
 def nothing_left(bench: Bench) -> bool:
@@ -205,7 +205,7 @@ def test_one_message_of_a_delivery_gets_the_answer(bench: Bench) -> None:
     assert bench.claims.finish([run], ["completed"], delivery="first") == []  # its own run brings the answer itself
     assert answer(bench, "first") == ("completed", "first")
     assert answer(bench, "first") is None  # the copy that arrives meanwhile
-    bench.claims.account("first")
+    bench.claims.delivery_accounted("first")
     assert answer(bench, "first") is None
     assert nothing_left(bench)
 
@@ -214,7 +214,7 @@ def test_a_message_that_arrives_again_after_all_is_done_runs_nothing(bench: Benc
     first = park(bench, bench.request(id="first"))
     bench.claims.finish([bench.run(first, claim=False)], ["completed"], delivery="first")
     answer(bench, "first")
-    bench.claims.account("first")
+    bench.claims.delivery_accounted("first")
     assert bench.begin(first)[0] is Begun.STALE  # the marker is there
     bench.claims.claim([tagged(replace(first, delivery=None))])
     assert bench.begin(first)[0] is Begun.STALE  # somebody has asked for the same work since
@@ -225,7 +225,7 @@ def test_a_message_that_comes_late_does_not_run_again_what_was_gone(bench: Bench
     bench.claims.finish([bench.run(first, claim=False)], ["gone"])  # this marker stops no new request
     assert bench.begin(first)[0] is Begun.STALE  # another message completes it just now
     answer(bench, "first")
-    bench.claims.account("first")
+    bench.claims.delivery_accounted("first")
     assert bench.begin(first)[0] is Begun.STALE
 
 
@@ -242,7 +242,7 @@ def test_an_id_that_is_used_again_starts_over(bench: Bench) -> None:
     bench.claims.finish([bench.run(first, claim=False)], ["completed"])
     assert answer(bench, "first") == ("completed", "first")
     park(bench, first)  # a chain that was continued twice
-    bench.claims.account("first")  # of the first time
+    bench.claims.delivery_accounted("first")  # of the first time
     assert parked(bench, first) == {"first": "first"}
     park(bench, first)
     assert sent(bench.claims.finish([bench.run(first, "t2", claim=False)], ["empty"])) == {"first": ("empty", "first")}
@@ -263,7 +263,7 @@ def settles_in_the_end(bench: Bench, request: Request, name: str) -> bool:
         for wakeup in bench.sweep_settle():
             assert wakeup.job_id == name
             if answer(bench, name):
-                bench.claims.account(name)
+                bench.claims.delivery_accounted(name)
                 return nothing_left(bench)
     return False
 
@@ -278,7 +278,7 @@ def test_whoever_is_killed_before_this_step_costs_a_delay_only(bench: Bench, ste
             wakeups = bench.claims.finish([run], ["completed"], delivery="first")
             assert sent(wakeups) == {"second": ("completed", "first")}
             answer(bench, "first")
-            bench.claims.account("first")
+            bench.claims.delivery_accounted("first")
             if step == "account":
                 assert answer(bench, "second") == ("completed", "first")
             assert settles_in_the_end(bench, asked, "second")
@@ -309,7 +309,7 @@ def test_a_later_message_shows_that_a_settled_one_is_lost(bench: Bench) -> None:
     bench.claims.finish([bench.run(first, claim=False)], ["completed"])
     bench.jump(GRACE + 1)
     later = int(bench.claims.now() * 1000)
-    bench.claims.answer("another", queue="maintenance", published_at=str(later))
+    bench.claims.delivery_outcome("another", queue="maintenance", published_at=str(later))
     assert len(bench.sweep_settle(empty=False)) == 1
 
 
@@ -337,7 +337,7 @@ def test_what_a_worker_holds_back_is_not_lost(bench: Bench) -> None:
     bench.claims.finish([bench.run(first, claim=False)], ["completed"])
     for _ in range(10):
         bench.jump(GRACE - 1)
-        bench.claims.hold({"held": bench.key(asked), "first": bench.key(first)})
+        bench.claims.keep_reserved({"held": bench.key(asked), "first": bench.key(first)})
         assert bench.sweep_lost() == ([], [])
         assert bench.sweep_settle() == []
     bench.audit()

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
 
 import pytest
 
 from nexus_tasks.embedded import Endpoints
 from nexus_tasks.errors import QueueUnavailable
-from nexus_tasks.idempotency.binding import Binding, Storage
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
 from nexus_tasks.idempotency.worker.run import Run
-from tests.deployment import eventually
 from tests.integration.claiming import Bench, new_bench
+from tests.sandbox import eventually
 
 QUICK = 0.3  # a lease, seconds
 Hearts = Callable[..., Heartbeat]
@@ -33,24 +31,24 @@ def hearts(bench: Bench) -> Iterator[Hearts]:
     started: list[Heartbeat] = []
 
     def start(lease: float = QUICK) -> Heartbeat:
-        bound = Binding(
-            claims=bench.claims,
-            heartbeat_claims=bench.claims,
-            storage=cast(Storage, None),
-            lease=lease,
-            max_attempts=5,
-            retry_for=60.0,
-        )
-        started.append(Heartbeat(bound))
+        started.append(Heartbeat(bench.claims, lease))
         return started[-1]
 
     yield start
     for heart in started:
-        heart.let_go([claim for claim, _ in heart._held.values()])
+        heart.stop()
 
 
-def run_of(bench: Bench, *claims: Claim) -> Run:
-    return Run(store=bench.claims, lease=QUICK, claims=list(claims), requests=[], settle=lambda *_: None)
+def run_of(bench: Bench, heart: Heartbeat, *claims: Claim) -> Run:
+    return Run(
+        deployment=None,
+        store=bench.claims,
+        heartbeat=heart,
+        lease=QUICK,
+        claims=list(claims),
+        requests=[],
+        settle=lambda *_: None,
+    )
 
 
 def lease_of(bench: Bench, claim: Claim) -> float:
@@ -59,14 +57,15 @@ def lease_of(bench: Bench, claim: Claim) -> float:
 
 def test_what_it_holds_lives_until_it_lets_go(bench: Bench, hearts: Hearts) -> None:
     claim = bench.run(bench.request())
-    heart, run = hearts(), run_of(bench, claim)
+    heart = hearts()
+    run = run_of(bench, heart, claim)
     before = lease_of(bench, claim)
-    heart.hold(run, [claim])
+    run.hold([claim])
     eventually(lambda: lease_of(bench, claim) not in (0, before), within=60)
     heart.let_go([claim])
     last = lease_of(bench, claim)
     other = bench.run(bench.request("b"), "t2")
-    heart.hold(run_of(bench, other), [other])
+    run_of(bench, heart, other).hold([other])
     before = lease_of(bench, other)
     eventually(lambda: lease_of(bench, other) != before, within=60)
     assert lease_of(bench, claim) == last
@@ -75,9 +74,10 @@ def test_what_it_holds_lives_until_it_lets_go(bench: Bench, hearts: Hearts) -> N
 
 def test_a_lost_claim_stops_its_run_and_no_other(bench: Bench, hearts: Hearts) -> None:
     mine, other = bench.run(bench.request("a"), "t1"), bench.run(bench.request("b"), "t2")
-    heart, run, innocent = hearts(), run_of(bench, mine), run_of(bench, other)
-    heart.hold(run, [mine])
-    heart.hold(innocent, [other])
+    heart = hearts()
+    run, innocent = run_of(bench, heart, mine), run_of(bench, heart, other)
+    run.hold([mine])
+    innocent.hold([other])
     bench.claims.drop(mine.key)
     assert run.lost.wait(60)
     assert not innocent.lost.is_set()
@@ -95,7 +95,7 @@ def test_no_error_ends_it(bench: Bench, hearts: Hearts, monkeypatch: pytest.Monk
     monkeypatch.setattr(bench.claims, "renew", failing)
     claim = bench.run(bench.request())
     before = lease_of(bench, claim)
-    hearts().hold(run_of(bench, claim), [claim])
+    run_of(bench, hearts(), claim).hold([claim])
     eventually(lambda: lease_of(bench, claim) != before, within=60)
     assert failures == []
 
@@ -103,8 +103,9 @@ def test_no_error_ends_it(bench: Bench, hearts: Hearts, monkeypatch: pytest.Monk
 def test_a_part_that_ends_during_a_renewal_does_not_stop_the_rest(bench: Bench, hearts: Hearts) -> None:
     lead = bench.run(bench.request("a"))
     [sibling] = bench.claims.take(lead, [bench.request("b")], lease=10.0) or []
-    heart, run = hearts(60.0), run_of(bench, lead, sibling)
-    heart.hold(run, [lead, sibling])
+    heart = hearts(60.0)
+    run = run_of(bench, heart, lead, sibling)
+    run.hold([lead, sibling])
     run.claims = [lead]  # as `part_done` does, before it ends the sibling's run
     bench.claims.finish([sibling], ["completed"])
     heart._renew()
@@ -116,12 +117,12 @@ def test_many_runs_come_and_go_while_it_renews(bench: Bench, hearts: Hearts) -> 
 
     def come_and_go(i: int) -> bool:
         claim = bench.run(bench.request(f"n{i}"), f"t{i}", cap=99)
-        run = run_of(bench, claim)
-        heart.hold(run, [claim])
+        run = run_of(bench, heart, claim)
+        run.hold([claim])
         for j in range(10):
             taken = bench.claims.take(claim, [bench.request(f"n{i}-{j}")], lease=10.0) or []
             run.claims = [*run.claims, *taken]
-            heart.hold(run, taken)
+            run.hold(taken)
         stopped = run.lost.is_set()
         heart.let_go(run.claims)
         bench.claims.finish(run.claims, ["completed"] * len(run.claims))

@@ -422,11 +422,11 @@ class ClaimsMachine(RuleBasedStateMachine):
         """One of the messages of a delivery arrives, and another at the same time; or its worker dies."""
         name = sorted(self.model.settled)[pick % len(self.model.settled)]
         queue = self.bench.client.hget(f"{self.claims.prefix}:delivery:{name}", "queue")
-        found = self.claims.answer(name, queue=queue)
+        found = self.claims.delivery_outcome(name, queue=queue)
         assert found in (None, self.model.settled[name])  # None: a worker had it, and died
-        assert self.claims.answer(name, queue=queue) is None
+        assert self.claims.delivery_outcome(name, queue=queue) is None
         if found and not dies:
-            self.claims.account(name)
+            self.claims.delivery_accounted(name)
             del self.model.settled[name]
 
     @precondition(lambda self: self.model.settled)

@@ -27,7 +27,7 @@ from nexus_tasks import __version__, embedded
 from nexus_tasks.cli.show import words
 from nexus_tasks.embedded import Endpoints
 from tests import commandline
-from tests.deployment import Deployment, deployment, eventually
+from tests.sandbox import Sandbox, eventually, sandbox
 from tests.standin import StandIn, faults
 
 CHAT = [
@@ -89,8 +89,8 @@ def jsonl(folder: Path, rows: list[tuple[str, ...]] = CHAT) -> str:
 
 # --- a deployment with a worker, its conversation derived -------------------------------------------------------------
 @pytest.fixture(scope="module", autouse=True)
-def acme(servers: Endpoints) -> Iterator[Deployment]:
-    with deployment(servers) as made:
+def acme(servers: Endpoints) -> Iterator[Sandbox]:
+    with sandbox(servers) as made:
         made.worker()
         ran = nexus("ingest", jsonl(made.folder), "--namespace", "acme", "--wait", "--json")
         assert ran.code == 0, ran.err
@@ -108,7 +108,7 @@ def acme(servers: Endpoints) -> Iterator[Deployment]:
         yield made
 
 
-def test_ingesting_again_stores_and_queues_nothing(acme: Deployment) -> None:
+def test_ingesting_again_stores_and_queues_nothing(acme: Sandbox) -> None:
     again = nexus("ingest", jsonl(acme.folder), "--namespace", "acme")
     assert again.code == 0
     assert "Stored 0 messages" in again.out
@@ -117,7 +117,7 @@ def test_ingesting_again_stores_and_queues_nothing(acme: Deployment) -> None:
     assert (receipt["stored"], receipt["duplicates"], receipt["enqueued"], receipt["derived"]) == (0, 5, 0, 0)
 
 
-def test_malformed_input_stores_nothing(acme: Deployment) -> None:
+def test_malformed_input_stores_nothing(acme: Sandbox) -> None:
     path = acme.folder / "bad.jsonl"
     path.write_text('{"content": "fine"}\n{"content": 7}\n')
     ran = nexus("ingest", str(path), "--namespace", "spoiled", "--json")
@@ -321,7 +321,7 @@ def test_help_and_version_need_no_servers() -> None:
     assert said.stdout == "\n"
 
 
-def test_doctor_sends_a_canary(acme: Deployment) -> None:
+def test_doctor_sends_a_canary(acme: Sandbox) -> None:
     ran = nexus("doctor", "--canary")
     assert ran.code == 0, ran.out
     assert re.search(r"ok +canary +reflect_namespace of nexus-doctor: \w+ after [\d,]+ ms", ran.out)
@@ -329,7 +329,7 @@ def test_doctor_sends_a_canary(acme: Deployment) -> None:
     assert "Everything is in order." in ran.out
 
 
-def test_db(servers: Endpoints, acme: Deployment) -> None:
+def test_db(servers: Endpoints, acme: Sandbox) -> None:
     assert read("db", "check")["ok"] is True
     assert "up to date" in nexus("db", "upgrade").out
     empty = process("db", "check", "--json", env=acme.environment | {"NEXUS_DATABASE_URL": servers.database_url})
@@ -342,7 +342,7 @@ def test_db(servers: Endpoints, acme: Deployment) -> None:
 def test_jobs_that_give_up_make_the_wait_3(servers: Endpoints) -> None:
     rows = [("mon", "user", "ann", "I live in Rome.", "2026-09-14T08:30:00Z", "1")]
     rows += [("tue", "user", "bob", "I like POISON in my tea.", "2026-09-14T08:30:00Z", "2")]
-    with StandIn() as claude, deployment(servers, **claude.environment(), NEXUS_DERIVE_MAX_WAIT="0") as made:
+    with StandIn() as claude, sandbox(servers, **claude.environment(), NEXUS_DERIVE_MAX_WAIT="0") as made:
         claude.when("POISON", faults.refused())
         made.worker()
         options = ("--namespace", "risky", "--keep-open", "--wait")
@@ -364,7 +364,7 @@ def test_jobs_that_give_up_make_the_wait_3(servers: Endpoints) -> None:
 
 
 def test_without_a_worker_one_is_told_and_the_time_runs_out(servers: Endpoints) -> None:
-    with deployment(servers) as made:
+    with sandbox(servers) as made:
         ran = nexus("ingest", jsonl(made.folder), "--namespace", "lonely", "--wait", "--timeout", "0.2", "--json")
         assert (ran.code, ran.document["stored"], ran.document["derived"]) == (3, 5, 0)
         assert "celery -A nexus_tasks worker" in ran.err
@@ -377,7 +377,7 @@ def test_without_a_worker_one_is_told_and_the_time_runs_out(servers: Endpoints) 
         assert "celery -A nexus_tasks worker" in wrong["workers"]
 
 
-def test_servers_that_are_away(acme: Deployment) -> None:
+def test_servers_that_are_away(acme: Sandbox) -> None:
     env = acme.environment | {
         "NEXUS_DATABASE_URL": "postgresql://me:s3cret@127.0.0.1:1/x?sslpassword=s3cret",
         "NEXUS_REDIS_URL": "redis://:s3cret@127.0.0.1:1/0",
@@ -395,7 +395,7 @@ def test_servers_that_are_away(acme: Deployment) -> None:
     assert document["database_url"].startswith("postgresql+psycopg://me:***@127.0.0.1:1/x")
 
 
-def test_a_setting_that_does_not_parse(acme: Deployment) -> None:
+def test_a_setting_that_does_not_parse(acme: Sandbox) -> None:
     env = acme.environment | {"NEXUS_LEASE_SECONDS": "long"}
     ran = process("status", env=env)
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -418,7 +418,7 @@ def test_the_unexpected_is_one_line_and_its_traceback_is_there_to_be_asked_for(
     assert "Traceback" in caplog.text
 
 
-def test_a_reader_that_hangs_up_is_no_error_to_talk_about(acme: Deployment) -> None:
+def test_a_reader_that_hangs_up_is_no_error_to_talk_about(acme: Sandbox) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -449,7 +449,7 @@ def terminal(*arguments: str, env: Mapping[str, str], columns: int = 80) -> str:
     return shown.decode().replace("\r\n", "\n")
 
 
-def test_a_terminal_gets_lines_that_fit(acme: Deployment) -> None:
+def test_a_terminal_gets_lines_that_fit(acme: Sandbox) -> None:
     env = {name: value for name, value in acme.environment.items() if name != "NO_COLOR"}
     coloured = terminal("memories", "list", "--namespace", "acme", env=env)
     assert re.search(r"\x1b\[[0-9;]*36m", coloured)

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from nexus_tasks import reflect_namespace
 from nexus_tasks.cli.main import app
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, say, work
+from tests.sandbox import Sandbox
 
 
 @pytest.fixture
-def changed(here: Deployment) -> Deployment:
+def changed(here: Sandbox) -> Sandbox:
     """A namespace where ann has moved, which nobody has reflected on."""
     for month, text in ((1, "I live in Porto."), (2, "I live in Lisbon.")):
         said = {"content": text, "author": "ann", "occurred_at": datetime(2026, month, 1, tzinfo=UTC)}

@@ -9,22 +9,21 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from nexus_tasks.tasks.outbox import JobStorage
 from sqlalchemy import text
 
 from nexus_tasks import Nexus, digest_session
 from nexus_tasks.cognition import derive
-from nexus_tasks.idempotency.binding import binding
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.claim import Claimed
 from nexus_tasks.idempotency.worker.executor import perform, run_of
-from nexus_tasks.settings import get_settings
+from nexus_tasks.settings import load_settings
 from nexus_tasks.storage import ledger, namespaces
 from nexus_tasks.tasks import ticks
-from nexus_tasks.tasks.outbox import JobStorage
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment
 from tests.integration import inline
 from tests.integration.claiming import Bench
 from tests.integration.jobkinds import Play, attempts, play, work
+from tests.sandbox import Sandbox, engine
 
 DAY = 86_400.0
 
@@ -35,9 +34,9 @@ pytestmark = [
 
 
 @pytest.fixture
-def bench(here: Deployment) -> Bench:  # noqa: ARG001
+def bench(here: Sandbox) -> Bench:  # noqa: ARG001
     Nexus().create_namespace("acme")
-    return Bench(binding().claims)
+    return Bench(engine.claims)
 
 
 def clock_is(patch: pytest.MonkeyPatch, wrong: float) -> None:
@@ -79,7 +78,7 @@ def test_producers_whose_clocks_disagree_mean_the_same_moments(bench: Bench, wro
 
 
 def test_a_worker_whose_clock_is_wrong_gives_nothing_up_too_early(
-    here: Deployment, bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float
+    here: Sandbox, bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float
 ) -> None:
     play.delay(plan=("transient", "transient", "ok"))
     work()
@@ -94,7 +93,7 @@ def test_a_worker_whose_clock_is_wrong_gives_nothing_up_too_early(
 
 
 def test_whoever_waits_hears_of_runs_that_began_after_he_asked(
-    here: Deployment, bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float
+    here: Sandbox, bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float
 ) -> None:
     def ask() -> Any:
         return digest_session.delay(namespace="acme", session_key="s", reason="manual_digest")
@@ -114,15 +113,15 @@ def test_whoever_waits_hears_of_runs_that_began_after_he_asked(
 
 
 def test_a_message_waits_for_company_as_long_as_it_says(
-    here: Deployment, monkeypatch: pytest.MonkeyPatch, wrong: float
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch, wrong: float
 ) -> None:
     [memory] = inline.say("I moved to Lisbon.")
     clock_is(monkeypatch, wrong)
 
     def wait() -> float:
-        with runtime().database.transaction() as tx:
+        with default_deployment().database.transaction() as tx:
             acme = namespaces.get(tx, "acme")
-            return derive.plan(tx, get_settings(), acme.id, memory, "assistant").wait
+            return derive.plan(tx, load_settings(), acme.id, memory, "assistant").wait
 
     here.sql("UPDATE memories SET created_at = now() - interval '4 s'")
     assert 0 < wait() <= 6
@@ -131,7 +130,7 @@ def test_a_message_waits_for_company_as_long_as_it_says(
 
 
 def test_a_digest_waits_for_derivations_five_minutes(
-    here: Deployment, bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float
+    here: Sandbox, bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float
 ) -> None:
     inline.say("I moved to Lisbon.", session="s")
     asked = digest_session.request_for(digest_session.arguments(namespace="acme", session_key="s"))
@@ -152,13 +151,13 @@ def test_a_digest_waits_for_derivations_five_minutes(
 
 
 def test_reconcile_leaves_a_digest_to_its_derivations_for_a_while(
-    here: Deployment, monkeypatch: pytest.MonkeyPatch, wrong: float
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch, wrong: float
 ) -> None:
     inline.say("I moved to Lisbon.", session="s", end=True)
     clock_is(monkeypatch, wrong)
 
     def wanted() -> list[str]:
-        return [one.kind for one in JobStorage(runtime()).wanted(10)]
+        return [one.kind for one in JobStorage(default_deployment()).wanted(10)]
 
     assert "digest_session" not in wanted()
     here.sql("UPDATE digest_requests SET created_at = now() - interval '6 minutes'")
@@ -168,7 +167,7 @@ def test_reconcile_leaves_a_digest_to_its_derivations_for_a_while(
 @pytest.mark.usefixtures("bench")
 def test_a_budget_is_for_a_day_of_postgres(monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
     clock_is(monkeypatch, wrong)
-    with runtime().database.transaction() as tx:
+    with default_deployment().database.transaction() as tx:
         acme = namespaces.get(tx, "acme").id
         call = text(
             "INSERT INTO model_calls (namespace_id, job_id, purpose, model, input_tokens, output_tokens,"

@@ -13,13 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nexus_tasks import Nexus
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import conclusions, digests, facts, namespaces, perspectives, sessions
-from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import ContextBlock
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, say, work
+from tests.sandbox import Sandbox
 from tests.standin import StandIn
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -28,10 +28,10 @@ SECTIONS = ["digest", "contradictions", "reflections", "facts", "not yet derived
 
 
 @pytest.fixture
-def full(here: Deployment) -> Deployment:
+def full(here: Sandbox) -> Sandbox:
     """A namespace with more of everything than fits into a small context."""
     say(*(f"Turn {i}. {ODD * (i % 4)}" for i in range(30)))
-    with runtime().database.transaction() as tx:
+    with default_deployment().database.transaction() as tx:
         known = namespaces.get(tx, NAMESPACE)
         session = sessions.get(tx, known.id, "chat", lock=True)
         ann = perspectives.locked(tx, known.id, "assistant", ["ann"])
@@ -151,7 +151,7 @@ def test_no_section_takes_more_than_its_share(most: int) -> None:
 @pytest.mark.parametrize("options", [{}, {"query": "fact number"}, {"format": "json"}, {"format": "anthropic"}])
 def test_the_same_call_gives_the_same_bytes(options: dict[str, Any]) -> None:
     first = context(max_tokens=700, **options)
-    runtime().database.dispose()  # a new connection, a new plan
+    default_deployment().database.dispose()  # a new connection, a new plan
     assert context(max_tokens=700, **options) == first
 
 
@@ -159,7 +159,7 @@ def test_times_are_utc_whatever_zone_the_database_speaks(claude: Any, standin: S
     here = claude()
     [said] = say({"content": "I like tea.", "author": "ann", "occurred_at": datetime(2026, 1, 1, 20, tzinfo=UTC)})
     here.sql(f"ALTER DATABASE {here.name} SET timezone TO 'Asia/Tokyo'")
-    runtime().database.dispose()
+    default_deployment().database.dispose()
     assert "2026-01-01 20:00 ann: I like tea." in context().text
     work("derive_memory")
     assert "2026-01-01 ann: ann said: I like tea." in context().text
@@ -213,7 +213,7 @@ def test_the_end_of_the_conversation_goes_in_before_its_beginning() -> None:
     assert numbers == sorted(numbers)
 
 
-def test_facts_that_are_unsure_or_superseded_stay_out(full: Deployment) -> None:
+def test_facts_that_are_unsure_or_superseded_stay_out(full: Sandbox) -> None:
     full.sql("UPDATE memories SET confidence = 0.69 WHERE content LIKE 'Fact number 5.%' OR content LIKE 'Insight 3.%'")
     full.sql("UPDATE memories SET confidence = 0.64 WHERE content LIKE 'Contradiction%'")
     full.sql("UPDATE memories SET confidence = 0.65 WHERE content LIKE 'Contradiction 7.%'")
@@ -224,7 +224,7 @@ def test_facts_that_are_unsure_or_superseded_stay_out(full: Deployment) -> None:
         assert re.findall(r"Contradiction \d+\.", text) == ["Contradiction 7."]
 
 
-def test_what_several_observers_hold_alike_is_said_once(here: Deployment) -> None:
+def test_what_several_observers_hold_alike_is_said_once(here: Sandbox) -> None:
     say("I live in Lisbon.", observers=["assistant", *(f"observer {i}" for i in range(9))])
     work("derive_memory")
     assert len(facts_of(here)) == 10
@@ -233,12 +233,12 @@ def test_what_several_observers_hold_alike_is_said_once(here: Deployment) -> Non
         assert fact in facts_of(here)
 
 
-def facts_of(here: Deployment) -> list[int]:
+def facts_of(here: Sandbox) -> list[int]:
     """The ids of all facts."""
     return [i for (i,) in here.sql("SELECT id FROM memories WHERE level = 'explicit' ORDER BY id")]
 
 
-def test_the_tail_is_what_the_observer_has_not_derived(here: Deployment) -> None:
+def test_the_tail_is_what_the_observer_has_not_derived(here: Sandbox) -> None:
     say("I live in Lisbon.", observers=["assistant", "coach"])
     say("I like tea.", observers=["coach"])
     assert len(cited(context().text)) == len(cited(context(observer="coach").text)) == 2
@@ -247,7 +247,7 @@ def test_the_tail_is_what_the_observer_has_not_derived(here: Deployment) -> None
     assert context(observer="coach").text == ""
 
 
-def test_recent_sure_and_confirmed_facts_come_first_and_a_query_chooses(here: Deployment) -> None:
+def test_recent_sure_and_confirmed_facts_come_first_and_a_query_chooses(here: Sandbox) -> None:
     say("Hello.", observers=[])
     made = [
         ("Old.", 0.9, 24 * 30),
@@ -256,7 +256,7 @@ def test_recent_sure_and_confirmed_facts_come_first_and_a_query_chooses(here: De
         ("Recent, but less sure.", 0.75, 0.5),
         ("Recent.", 0.9, 0),
     ]
-    with runtime().database.transaction() as tx:
+    with default_deployment().database.transaction() as tx:
         known = namespaces.get(tx, NAMESPACE)
         ann = perspectives.locked(tx, known.id, "assistant", ["ann"])
         drafts = [

@@ -12,9 +12,8 @@ import pytest
 
 from nexus_tasks import Nexus, derive_memory, reflect_perspective
 from nexus_tasks.cognition import derive
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.tasks import follow_ups
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment
 from tests.integration.inline import (
     NAMESPACE,
     answers,
@@ -29,9 +28,10 @@ from tests.integration.inline import (
     work,
     work_as_asked,
 )
+from tests.sandbox import Sandbox
 from tests.standin import Call, StandIn
 
-Claude = Callable[..., Deployment]
+Claude = Callable[..., Sandbox]
 
 
 def contents(**wanted: Any) -> list[str]:
@@ -229,7 +229,7 @@ def test_the_earliest_wording_is_kept_whatever_was_derived_first(
     [(tokens,)] = here.sql("SELECT tokens FROM memories WHERE id = :i", i=fact["id"])
     assert tokens == -(-len(fact["content"]) // 4)
     [(stored,)] = here.sql("SELECT vector::text FROM embeddings WHERE memory_id = :i", i=fact["id"])
-    [wanted] = runtime().resources.embedder.embed([fact["content"]])
+    [wanted] = default_deployment().resources.embedder.embed([fact["content"]])
     assert [float(x) for x in stored.strip("[]").split(",")] == pytest.approx(wanted.tolist(), abs=1e-6)
 
 
@@ -321,16 +321,16 @@ def test_a_run_that_was_overtaken_stores_no_fact_twice(claude: Claude, standin: 
 
     def overtaken(_: Call) -> Any:
         if standin.counters.calls == 1:
-            other, _ = derive.derive(runtime().resources, job_context(), "assistant", ids[:1])
+            other, _ = derive.derive(default_deployment().resources, job_context(), "assistant", ids[:1])
             assert (other.status, other.details["facts"]) == ("completed", 1)
             return observations(("First, told late.", ids[:1]), ("Second.", ids[1:]), ("Both, told late.", ids))
         return observations(("First.", ids[:1]))
 
     standin.answer("derive", overtaken)
-    outcome, _ = derive.derive(runtime().resources, job_context(), "assistant", ids)
+    outcome, _ = derive.derive(default_deployment().resources, job_context(), "assistant", ids)
     assert (outcome.status, outcome.details["facts"], outcome.details["batch"]) == ("completed", 1, 1)
     assert contents() == ["First.", "Second."]
-    late, _ = derive.derive(runtime().resources, job_context(), "assistant", ids)
+    late, _ = derive.derive(default_deployment().resources, job_context(), "assistant", ids)
     assert (late.status, late.details["facts"]) == ("already_derived", 0)
     assert contents() == ["First.", "Second."]
 
@@ -361,7 +361,7 @@ def test_a_reflection_waits_for_more_facts_unless_somebody_asks_for_it(claude: C
     [first] = waiting()
     assert (first.kind, first.wait_reason) == ("reflect_perspective", "delay")
     assert first.due_at is not None
-    assert 0 < first.due_at - runtime().claims.now() <= follow_ups.GATHER_SECONDS
+    assert 0 < first.due_at - default_deployment().claims.now() <= follow_ups.GATHER_SECONDS
     derive_one("tuesday")
     assert [(claim.job_id, claim.due_at) for claim in waiting()] == [(first.job_id, first.due_at)]  # it waits no longer
     assert standin.counters.purposes == {"derive": 2}

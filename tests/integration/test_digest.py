@@ -11,14 +11,14 @@ import pytest
 
 from nexus_tasks import Nexus, digest_session
 from nexus_tasks.cognition import derive, digest
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.storage import sessions
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, job_context, pending, say, time_passes, waiting, work
+from tests.sandbox import Sandbox
 from tests.standin import Call, StandIn, faults
 from tests.standin.answers import TOLD
 
-Claude = Callable[..., Deployment]
+Claude = Callable[..., Sandbox]
 
 
 def ask(reason: str = "rollover", session: str = "chat") -> str:
@@ -38,7 +38,7 @@ def shown(call: Call) -> list[str]:
     return [line["text"] for line in TOLD.finditer(call.parts[0].partition("<transcript>\n")[2])]
 
 
-def standing(here: Deployment) -> list[tuple[Any, ...]]:
+def standing(here: Sandbox) -> list[tuple[Any, ...]]:
     """The digests that hold now: kind, text, end, generation."""
     return here.sql(
         "SELECT d.kind, m.content, d.end_seq, d.generation FROM session_digests d JOIN memories m ON m.id = d.memory_id"
@@ -112,11 +112,11 @@ def test_of_two_batches_that_end_together_one_asks_for_the_digest(
 
     def overtaken(*args: Any) -> Any:
         monkeypatch.setattr(derive.perspectives, "locked", locked)
-        due.append(derive.derive(runtime().resources, job_context(), "assistant", ids[4:])[1].digest)
+        due.append(derive.derive(default_deployment().resources, job_context(), "assistant", ids[4:])[1].digest)
         return locked(*args)
 
     monkeypatch.setattr(derive.perspectives, "locked", overtaken)
-    due.append(derive.derive(runtime().resources, job_context(), "assistant", ids[:4])[1].digest)
+    due.append(derive.derive(default_deployment().resources, job_context(), "assistant", ids[:4])[1].digest)
     assert [digest and digest.reason for digest in due] == [None, "rollover"]
 
 
@@ -358,13 +358,15 @@ def test_an_older_digest_never_lands_after_a_newer_one(claude: Claude, standin: 
         if len(calls(standin)) == 1:
             if not rebuild:
                 say("The second one.")
-            newer, more = digest.digest(runtime().resources, job_context(), "chat", force=True, rebuild=rebuild)
+            newer, more = digest.digest(
+                default_deployment().resources, job_context(), "chat", force=True, rebuild=rebuild
+            )
             assert (newer.status, more) == ("completed", False)
             return {"short": "Old.", "long": "Old."}
         return {"short": "New.", "long": "New."}
 
     standin.answer("digest", overtaken)
-    older, _ = digest.digest(runtime().resources, job_context(), "chat", force=True, rebuild=False)
+    older, _ = digest.digest(default_deployment().resources, job_context(), "chat", force=True, rebuild=False)
     assert older.status == "unchanged"
     assert [row[1] for row in standing(here)] == ["New.", "New."]
     assert here.sql("SELECT count(*) FROM session_digests") == [(2,)]
@@ -418,8 +420,8 @@ def test_every_digest_run_again_changes_nothing(claude: Claude, standin: StandIn
 
 
 @pytest.mark.parametrize("spelled", ["caf\u00e9", "cafe\u0301"])
-def test_a_session_is_waited_for_however_its_name_is_spelled(here: Deployment, spelled: str) -> None:
+def test_a_session_is_waited_for_however_its_name_is_spelled(here: Sandbox, spelled: str) -> None:
     say("I moved to Lisbon in March.", session="caf\u00e9")
     [(namespace_id,)] = here.sql("SELECT id FROM namespaces")
-    with runtime().database.reading() as tx:
+    with default_deployment().database.reading() as tx:
         assert sessions.underived(tx, namespace_id, spelled) == 1

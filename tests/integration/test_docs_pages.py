@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.deployment import Deployment
 from tests.integration.inline import time_passes, waiting, work, work_as_asked
+from tests.sandbox import Sandbox
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def worker(here: Deployment) -> None:
+def worker(here: Sandbox) -> None:
     """Do everything that was asked for, as a worker that has all the time in the world."""
     work()
     for _ in range(5):
@@ -27,7 +27,7 @@ def worker(here: Deployment) -> None:
             work()
 
 
-def patient_worker(here: Deployment) -> None:
+def patient_worker(here: Sandbox) -> None:
     """The same, but as live or patient as it was asked for: what a dream asks for goes through a batch."""
     work_as_asked()
     for _ in range(5):
@@ -39,11 +39,11 @@ def patient_worker(here: Deployment) -> None:
 @pytest.mark.parametrize(
     ("page", "blocks"), [("cognition.md", 10), ("embeddings.md", 1), ("search.md", 4), ("extraction.md", 2)]
 )
-def test_the_page_prints_what_it_says(here: Deployment, page: str, blocks: int) -> None:
+def test_the_page_prints_what_it_says(here: Sandbox, page: str, blocks: int) -> None:
     execute(page, blocks, lambda: worker(here))
 
 
-def test_the_page_on_cost_prints_what_it_says(claude: Callable[..., Deployment]) -> None:
+def test_the_page_on_cost_prints_what_it_says(claude: Callable[..., Sandbox]) -> None:
     here = claude(NEXUS_BATCH_THRESHOLD="1")
     execute("cost.md", 3, lambda: patient_worker(here))
 

@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Message, Nexus, digest_session
-from nexus_tasks.celery import app
-from nexus_tasks.idempotency.binding import binding
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.storage import dreams
 from nexus_tasks.tasks import finish_dream, ticks
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment
 from tests.integration.inline import time_passes, waiting, work
+from tests.sandbox import Sandbox, app, engine
 from tests.standin import StandIn, faults
 
 
@@ -29,16 +27,16 @@ def said(sessions: int) -> Nexus:
     return nexus
 
 
-def digested(here: Deployment) -> int:
+def digested(here: Sandbox) -> int:
     return int(here.sql("SELECT count(*) FROM sessions WHERE digest_end_seq = last_seq")[0][0])
 
 
-def states(here: Deployment) -> list[str]:
+def states(here: Sandbox) -> list[str]:
     return [state for (state,) in here.sql("SELECT state FROM dreams ORDER BY id")]
 
 
 def due() -> list[str]:
-    with runtime().database.transaction() as tx:
+    with default_deployment().database.transaction() as tx:
         return dreams.due(tx)
 
 
@@ -47,11 +45,11 @@ def dreaming() -> Claim:
     return claim
 
 
-def ran(here: Deployment, kind: str) -> list[str]:
+def ran(here: Sandbox, kind: str) -> list[str]:
     return [status for (status,) in here.sql("SELECT status FROM job_runs WHERE kind = :k ORDER BY id", k=kind)]
 
 
-def test_a_dream_digests_every_due_session_and_then_reflects(here: Deployment) -> None:
+def test_a_dream_digests_every_due_session_and_then_reflects(here: Sandbox) -> None:
     nexus = said(5)
     job = nexus.dream("acme")
     assert job.created
@@ -83,18 +81,18 @@ def test_a_dream_says_how_far_it_is_and_is_live_when_somebody_waits() -> None:
 
 
 def _digests() -> list[Claim]:
-    return [claim for claim in runtime().claims.pending("digest") if claim.kind == "digest_session"]
+    return [claim for claim in default_deployment().claims.pending("digest") if claim.kind == "digest_session"]
 
 
 def time_passes_for_the_dream() -> None:
     """The dream looks at once, as when its time to look again has come."""
-    with runtime().database.transaction() as tx:
-        known = runtime().namespace("acme")
+    with default_deployment().database.transaction() as tx:
+        known = default_deployment().namespace("acme")
         assert known is not None
         joined = dreams.join(tx, known.id, urgency="dream")
         assert joined is not None
         dream_id, _ = joined
-    runtime().claims.hurry(finish_dream.REASON, requests=[finish_dream.request("acme", dream_id)])
+    default_deployment().claims.hurry(finish_dream.REASON, requests=[finish_dream.request("acme", dream_id)])
     work("finish_dream")
 
 
@@ -105,13 +103,13 @@ def test_a_live_request_makes_an_open_dream_live() -> None:
     nexus.dream("acme")
     assert {claim.fields["urgency"] for claim in _digests()} == {"live"}
     [row] = nexus.namespaces()
-    with runtime().database.transaction() as tx:
-        opened = dreams.get(tx, runtime().namespace("acme").id, 1)  # type: ignore[union-attr]
+    with default_deployment().database.transaction() as tx:
+        opened = dreams.get(tx, default_deployment().namespace("acme").id, 1)  # type: ignore[union-attr]
         assert opened is not None
         assert (row["namespace"], opened.urgency) == ("acme", "live")
 
 
-def test_a_dream_waits_for_its_digests_and_its_reflections(here: Deployment) -> None:
+def test_a_dream_waits_for_its_digests_and_its_reflections(here: Sandbox) -> None:
     said(3)
     work()
     finish_dream.start("acme")
@@ -128,7 +126,7 @@ def test_a_dream_waits_for_its_digests_and_its_reflections(here: Deployment) -> 
     assert here.sql("SELECT count(*) FROM perspectives WHERE reflected_through = 0") == [(0,)]
 
 
-def test_a_long_dream_goes_in_slices_and_is_finished_once(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_dream_goes_in_slices_and_is_finished_once(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finish_dream, "SLICE", 3)
     headers: list[int] = []
     chord = finish_dream.chord
@@ -149,15 +147,15 @@ def test_a_long_dream_goes_in_slices_and_is_finished_once(here: Deployment, monk
     assert ran(here, "finish_dream").count("completed") == 1
 
 
-def test_a_dream_whose_chord_is_lost_is_finished_by_reconcile(here: Deployment) -> None:
+def test_a_dream_whose_chord_is_lost_is_finished_by_reconcile(here: Sandbox) -> None:
     said(3)
-    with runtime().database.transaction() as tx:  # the process died right after it had opened the dream
-        known = runtime().namespace("acme")
+    with default_deployment().database.transaction() as tx:  # the process died right after it had opened the dream
+        known = default_deployment().namespace("acme")
         assert known is not None
         dreams.start(tx, known.id, dreams.due_sessions(tx, known.id), urgency="dream")
     here.flush()
     for _ in range(4):
-        Sweeper(app, binding()).reconcile()
+        Sweeper(engine).reconcile()
         work()
         time_passes(here)
         work()
@@ -165,9 +163,7 @@ def test_a_dream_whose_chord_is_lost_is_finished_by_reconcile(here: Deployment) 
     assert ran(here, "reflect_namespace")
 
 
-def test_a_digest_that_gave_up_does_not_hold_its_dream_open(
-    claude: Callable[..., Deployment], standin: StandIn
-) -> None:
+def test_a_digest_that_gave_up_does_not_hold_its_dream_open(claude: Callable[..., Sandbox], standin: StandIn) -> None:
     here = claude()
     said(3)
     work("derive_memory")
@@ -186,7 +182,7 @@ def test_a_digest_that_gave_up_does_not_hold_its_dream_open(
     assert finish_dream.start("acme").sessions == ("s1",), "but when something new was said"
 
 
-def test_a_dream_that_gives_up_makes_room_for_the_next(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dream_that_gives_up_makes_room_for_the_next(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     said(1)
     finish_dream.start("acme")
     with monkeypatch.context() as patch:
@@ -206,7 +202,7 @@ def test_a_dream_that_gives_up_makes_room_for_the_next(here: Deployment, monkeyp
     assert ran(here, "finish_dream") == ["completed"]
 
 
-def test_requests_for_one_digest_merge_in_a_dream_too(here: Deployment) -> None:
+def test_requests_for_one_digest_merge_in_a_dream_too(here: Sandbox) -> None:
     said(1)
     finish_dream.start("acme")
     digest_session.delay(namespace="acme", session_key="s0", reason="manual_rebuild")
@@ -216,7 +212,7 @@ def test_requests_for_one_digest_merge_in_a_dream_too(here: Deployment) -> None:
     assert here.sql("SELECT DISTINCT generation FROM session_digests") == [(1,)]
 
 
-def test_only_idle_namespaces_with_enough_new_facts_are_due(here: Deployment) -> None:
+def test_only_idle_namespaces_with_enough_new_facts_are_due(here: Sandbox) -> None:
     nexus = said(1)
     namespace = "(SELECT id FROM namespaces WHERE name = 'acme')"
     assert due() == []
@@ -238,7 +234,7 @@ def test_only_idle_namespaces_with_enough_new_facts_are_due(here: Deployment) ->
     assert nexus.status("acme")["namespaces"][0]["memories"]["explicit"] == 19
 
 
-def test_a_tick_is_done_once_per_slot(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tick_is_done_once_per_slot(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     assert here
     monkeypatch.setattr(Claims, "now", lambda _: 1_800_000_030.0)  # far from the turn of a slot
     assert [ticks._first_in_slot("dream_due") for _ in range(3)] == [True, False, False]

@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 
 from nexus_tasks import Nexus
-from nexus_tasks.celery import app
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.embeddings.hashing import HashingEmbedder
 from nexus_tasks.errors import Permanent, Transient
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.tasks import ticks
-from nexus_tasks.tasks.runtime import runtime
 from tests.commandline import nexus
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, facts, job_context, pending, say, time_passes, waiting, work
+from tests.sandbox import Sandbox, engine
 
 TALK = ("I moved to Lisbon in March.", "I drink green tea every morning.", "My sister Eva lives in Porto.")
 
@@ -43,23 +41,23 @@ class Flaky:
 
 def use(monkeypatch: pytest.MonkeyPatch, embedder: Any) -> Any:
     """Let this process's jobs and reads use ``embedder``."""
-    here = runtime()
+    here = default_deployment()
     monkeypatch.setitem(here.__dict__, "resources", replace(here.resources, embedder=embedder))
     monkeypatch.setitem(here.__dict__, "embedder", embedder)
     return embedder
 
 
 def reconcile() -> int:
-    return Sweeper(app, binding()).reconcile()
+    return Sweeper(engine).reconcile()
 
 
-def lacking(here: Deployment, model: str) -> int:
+def lacking(here: Sandbox, model: str) -> int:
     query = "SELECT count(*) FROM memories WHERE id NOT IN (SELECT memory_id FROM embeddings WHERE model = :m)"
     return int(here.sql(query, m=model)[0][0])
 
 
 def test_facts_are_kept_while_the_embedder_is_away_and_their_vectors_follow(
-    here: Deployment, monkeypatch: pytest.MonkeyPatch
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flaky = use(monkeypatch, Flaky())
     flaky.error = Transient("away")
@@ -84,7 +82,7 @@ def test_facts_are_kept_while_the_embedder_is_away_and_their_vectors_follow(
     assert here.sql("SELECT * FROM embedding_gaps") == []
 
 
-def test_searches_go_by_words_while_the_embedder_is_away(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_go_by_words_while_the_embedder_is_away(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     say(*TALK, end=True)
     work()
     flaky = use(monkeypatch, Flaky())
@@ -96,7 +94,7 @@ def test_searches_go_by_words_while_the_embedder_is_away(here: Deployment, monke
     assert "tea" in Nexus().context(NAMESPACE, query="green tea").text
 
 
-def test_messages_that_nobody_derives_get_vectors_too(here: Deployment) -> None:
+def test_messages_that_nobody_derives_get_vectors_too(here: Sandbox) -> None:
     say(*TALK, observers=[])
     assert work("derive_memory") == []
     assert reconcile() == 1
@@ -105,7 +103,7 @@ def test_messages_that_nobody_derives_get_vectors_too(here: Deployment) -> None:
 
 
 def test_a_text_that_the_embedder_refuses_does_not_keep_the_others_from_their_vectors(
-    here: Deployment, monkeypatch: pytest.MonkeyPatch
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flaky = use(monkeypatch, Flaky())
     flaky.poison = "Lisbon"
@@ -117,7 +115,7 @@ def test_a_text_that_the_embedder_refuses_does_not_keep_the_others_from_their_ve
     assert lacking(here, "flaky") == 1
 
 
-def test_a_gap_that_is_left_while_one_is_filled_stays(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_that_is_left_while_one_is_filled_stays(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     flaky = use(monkeypatch, Flaky())
     say(TALK[0], observers=[])
     reconcile()
@@ -138,7 +136,7 @@ def test_a_gap_that_is_left_while_one_is_filled_stays(here: Deployment, monkeypa
     assert here.sql("SELECT * FROM embedding_gaps") == []
 
 
-def test_a_memory_that_is_erased_meanwhile_gets_none(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_that_is_erased_meanwhile_gets_none(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     from nexus_tasks.cognition import embed
 
     flaky = use(monkeypatch, Flaky())
@@ -147,18 +145,18 @@ def test_a_memory_that_is_erased_meanwhile_gets_none(here: Deployment, monkeypat
     def erase(_done: int) -> None:
         here.sql("DELETE FROM memories WHERE id = :i", i=first)
 
-    filled, refused = embed.fill(runtime().database, flaky, job_context().namespace_id, erase)
+    filled, refused = embed.fill(default_deployment().database, flaky, job_context().namespace_id, erase)
     assert (filled, refused) == (2, 0)
 
 
 def test_an_embedder_that_keeps_failing_ends_in_one_dead_letter_that_can_be_retried(
-    here: Deployment, monkeypatch: pytest.MonkeyPatch
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flaky = use(monkeypatch, Flaky())
     flaky.error = ZeroDivisionError()  # type: ignore[assignment] # a bug, not an outage
     say(*TALK, observers=[])
     reconcile()
-    for _ in range(runtime().settings.max_attempts):
+    for _ in range(default_deployment().settings.max_attempts):
         work("embed_memories")
         time_passes(here)
     [letter] = Nexus().jobs(status="dead")
@@ -170,7 +168,7 @@ def test_an_embedder_that_keeps_failing_ends_in_one_dead_letter_that_can_be_retr
     assert [done["embedded"] for done in work("embed_memories")] == [3]
 
 
-def test_embedding_twice_changes_no_row(here: Deployment) -> None:
+def test_embedding_twice_changes_no_row(here: Sandbox) -> None:
     say(*TALK, observers=[])
     reconcile()
     work("embed_memories")
@@ -185,7 +183,7 @@ def test_embedding_twice_changes_no_row(here: Deployment) -> None:
 
 # --- a change of model ------------------------------------------------------------------------------------------------
 def test_a_new_model_is_embedded_beside_the_old_one_and_then_takes_its_place(
-    here: Deployment, monkeypatch: pytest.MonkeyPatch
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from nexus_tasks.services import reembedding
 
@@ -211,7 +209,7 @@ def test_a_new_model_is_embedded_beside_the_old_one_and_then_takes_its_place(
     assert here.sql("SELECT DISTINCT model FROM embeddings") == [("new",)]
 
 
-def test_a_changed_setting_alone_is_noticed_within_the_hour(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_setting_alone_is_noticed_within_the_hour(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     say(*TALK, end=True)
     work()
     assert ticks.find_embedding_gaps() == []

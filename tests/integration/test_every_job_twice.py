@@ -16,18 +16,17 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from nexus_tasks import Nexus
-from nexus_tasks.celery import app
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.producer.publisher import TASK_PREFIX
 from nexus_tasks.idempotency.task import JobTask
 from nexus_tasks.storage import dreams
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, say
+from tests.sandbox import Sandbox, app
 
 Job = tuple[JobTask, dict[str, Any]]
 
 # What the arguments of jobs may be, by their names, in the world that `world` makes.
-KNOWN: Mapping[str, Callable[[Deployment], Sequence[Any]]] = {
+KNOWN: Mapping[str, Callable[[Sandbox], Sequence[Any]]] = {
     "namespace": lambda _: [NAMESPACE],
     "session_key": lambda here: _column(here, "SELECT session_key FROM sessions ORDER BY id"),
     "memory_id": lambda here: _column(here, "SELECT id FROM memories WHERE level = 'raw' ORDER BY id"),
@@ -49,7 +48,7 @@ SAID = (
 )
 
 
-def _column(here: Deployment, query: str) -> list[Any]:
+def _column(here: Sandbox, query: str) -> list[Any]:
     return [value for (value,) in here.sql(query)]
 
 
@@ -67,7 +66,7 @@ def kinds() -> list[JobTask]:
     )
 
 
-def jobs(here: Deployment) -> Iterator[Job]:
+def jobs(here: Sandbox) -> Iterator[Job]:
     """Every job that there is to run: each kind with all the arguments that its fields may have."""
     for task in kinds():
         fields = task.arguments.model_fields
@@ -78,7 +77,7 @@ def jobs(here: Deployment) -> Iterator[Job]:
             yield task, dict(zip(values, chosen, strict=True))
 
 
-def _values(here: Deployment, name: str, annotation: Any) -> Sequence[Any]:
+def _values(here: Sandbox, name: str, annotation: Any) -> Sequence[Any]:
     """What an argument may be: by its type when that lists it, else by its name."""
     if get_origin(annotation) is Literal:
         return [value for value in get_args(annotation) if value not in NEVER_THE_SAME]
@@ -96,13 +95,13 @@ def world() -> None:
             for day, (author, text) in enumerate(half, start=1)
         )
         say(*said, session=session)
-    known = runtime().namespace(NAMESPACE)
+    known = default_deployment().namespace(NAMESPACE)
     assert known is not None
-    with runtime().database.transaction() as tx:
+    with default_deployment().database.transaction() as tx:
         dreams.start(tx, known.id, dreams.due_sessions(tx, known.id), urgency="dream")
 
 
-def run(here: Deployment, job: Job, job_id: str) -> str:
+def run(here: Sandbox, job: Job, job_id: str) -> str:
     """Run a job whose claim, and every other one, Redis has forgotten: only Postgres keeps it from being done twice."""
     task, arguments = job
     here.flush()
@@ -110,7 +109,7 @@ def run(here: Deployment, job: Job, job_id: str) -> str:
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
-def test_every_job_run_twice_changes_no_row(here: Deployment, seed: int) -> None:
+def test_every_job_run_twice_changes_no_row(here: Sandbox, seed: int) -> None:
     world()
     luck = random.Random(seed)
     todo = list(jobs(here))
@@ -135,7 +134,7 @@ def test_every_job_run_twice_changes_no_row(here: Deployment, seed: int) -> None
     assert dump(here, "job_runs") == before
 
 
-def settle(here: Deployment, todo: Sequence[Job]) -> set[tuple[str, str]]:
+def settle(here: Sandbox, todo: Sequence[Job]) -> set[tuple[str, str]]:
     """Run everything in its order until nothing is left to do: reflections of facts that came after them, say.
 
     Returns how the jobs ended, by kind.
@@ -149,7 +148,7 @@ def settle(here: Deployment, todo: Sequence[Job]) -> set[tuple[str, str]]:
     pytest.fail("Four rounds of every job, and the last one still changed rows.")
 
 
-def test_facts_were_related_in_that_world(here: Deployment) -> None:
+def test_facts_were_related_in_that_world(here: Sandbox) -> None:
     """The test above would prove little in a world where nothing happens."""
     world()
     for job in sorted(jobs(here), key=lambda job: job[0].name):

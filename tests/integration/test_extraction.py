@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus
-from nexus_tasks.celery import app
-from nexus_tasks.idempotency.binding import binding
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, facts, pending, say, time_passes, waiting, work
 from tests.integration.test_forget import traces
+from tests.sandbox import Sandbox, engine
 from tests.standin import Call, StandIn
 
 KIND = "extract_session"
@@ -54,18 +53,18 @@ def asked(standin: StandIn, purpose: str) -> list[Call]:
     return [call for call in standin.counters.requests if call.purpose == purpose]
 
 
-def cursors(here: Deployment) -> tuple[int, int, str]:
+def cursors(here: Sandbox) -> tuple[int, int, str]:
     [row] = here.sql("SELECT topics_through_seq, facts_through_seq, state FROM extractions")
     return row  # type: ignore[no-any-return]
 
 
 @pytest.fixture
-def ours(claude: Callable[..., Deployment]) -> Deployment:
+def ours(claude: Callable[..., Sandbox]) -> Sandbox:
     return claude()
 
 
 # --- gates and cursors ------------------------------------------------------------------------------------------------
-def test_the_gates_open_at_four_messages_and_at_twenty(ours: Deployment, standin: StandIn) -> None:
+def test_the_gates_open_at_four_messages_and_at_twenty(ours: Sandbox, standin: StandIn) -> None:
     say(*turns(3))
     assert [one["status"] for one in extract()] == ["skipped"]
     assert (standin.counters.calls, cursors(ours)) == (0, (0, 0, "idle"))
@@ -81,7 +80,7 @@ def test_the_gates_open_at_four_messages_and_at_twenty(ours: Deployment, standin
     assert [len(asked(standin, purpose)) for purpose in ("topics", "facts")] == [2, 1]
 
 
-def test_after_the_first_time_facts_wait_for_three_calls_or_twenty_messages(ours: Deployment) -> None:
+def test_after_the_first_time_facts_wait_for_three_calls_or_twenty_messages(ours: Sandbox) -> None:
     say(*turns(20))
     extract()
     say(*turns(19, 21))
@@ -98,7 +97,7 @@ def test_after_the_first_time_facts_wait_for_three_calls_or_twenty_messages(ours
     assert cursors(ours)[1] == 46
 
 
-def test_each_message_is_shown_once_to_each_extractor(ours: Deployment, standin: StandIn) -> None:
+def test_each_message_is_shown_once_to_each_extractor(ours: Sandbox, standin: StandIn) -> None:
     for start in range(1, 60, 10):
         say(*turns(10, start))
         extract()
@@ -108,7 +107,7 @@ def test_each_message_is_shown_once_to_each_extractor(ours: Deployment, standin:
     assert cursors(ours)[0] == 60
 
 
-def test_a_long_session_is_read_in_batches(claude: Callable[..., Deployment], standin: StandIn) -> None:
+def test_a_long_session_is_read_in_batches(claude: Callable[..., Sandbox], standin: StandIn) -> None:
     here = claude(NEXUS_EXTRACT_BATCH_TOKENS="100")
     say(*turns(50))
     extract()
@@ -121,7 +120,7 @@ def test_a_long_session_is_read_in_batches(claude: Callable[..., Deployment], st
 
 
 def test_a_conversation_compacted_between_two_extractions_neither_stalls_nor_repeats(
-    ours: Deployment, standin: StandIn
+    ours: Sandbox, standin: StandIn
 ) -> None:
     """The agent's own list becomes shorter, and begins anew; what is stored keeps its numbers."""
     ids = say(*turns(30))
@@ -139,7 +138,7 @@ def test_a_conversation_compacted_between_two_extractions_neither_stalls_nor_rep
 
 
 @pytest.mark.parametrize("bad", ["invalid", "no JSON"])
-def test_a_failed_answer_leaves_the_cursor_of_its_extractor_only(ours: Deployment, standin: StandIn, bad: str) -> None:
+def test_a_failed_answer_leaves_the_cursor_of_its_extractor_only(ours: Sandbox, standin: StandIn, bad: str) -> None:
     say(*turns(20))
     if bad == "invalid":
         standin.answer("topics", lambda _: {"topics": [{"filename": "x.md"}]})
@@ -156,7 +155,7 @@ def test_a_failed_answer_leaves_the_cursor_of_its_extractor_only(ours: Deploymen
     assert len(asked(standin, "facts")) == 1
 
 
-def test_one_that_keeps_failing_is_a_dead_letter_and_a_retry_goes_on(ours: Deployment, standin: StandIn) -> None:
+def test_one_that_keeps_failing_is_a_dead_letter_and_a_retry_goes_on(ours: Sandbox, standin: StandIn) -> None:
     say(*turns(4))
     standin.answer("topics", lambda _: {"topics": [{"filename": "x.md"}]})
     extract()
@@ -171,17 +170,17 @@ def test_one_that_keeps_failing_is_a_dead_letter_and_a_retry_goes_on(ours: Deplo
     assert cursors(ours) == (4, 0, "idle")
 
 
-def test_what_is_wanted_survives_a_flush_of_redis(ours: Deployment) -> None:
+def test_what_is_wanted_survives_a_flush_of_redis(ours: Sandbox) -> None:
     say(*turns(4))
     Nexus().extract(NAMESPACE, "chat")
     ours.flush()
     assert pending() == []
-    Sweeper(app, binding()).reconcile()
+    Sweeper(engine).reconcile()
     assert [one["status"] for one in work(KIND)] == ["completed"]
     assert cursors(ours) == (4, 0, "idle")
 
 
-def test_a_request_during_a_run_becomes_one_rerun(ours: Deployment, standin: StandIn) -> None:
+def test_a_request_during_a_run_becomes_one_rerun(ours: Sandbox, standin: StandIn) -> None:
     say(*turns(4))
 
     def meanwhile(_: Call) -> Any:
@@ -198,7 +197,7 @@ def test_a_request_during_a_run_becomes_one_rerun(ours: Deployment, standin: Sta
 
 
 # --- what is left out -------------------------------------------------------------------------------------------------
-def test_while_a_tool_has_not_answered_nothing_is_read_and_the_next_message_asks_again(ours: Deployment) -> None:
+def test_while_a_tool_has_not_answered_nothing_is_read_and_the_next_message_asks_again(ours: Sandbox) -> None:
     say(*turns(4), tool("a", command="make test"))
     [done] = extract()
     assert (done["status"], done["why"]) == ("skipped", "a tool has not answered yet")
@@ -220,7 +219,7 @@ def test_while_a_tool_has_not_answered_nothing_is_read_and_the_next_message_asks
     ids=["write", "edit", "remember", "command"],
 )
 def test_memory_that_the_agent_wrote_skips_only_its_own_messages(
-    ours: Deployment, standin: StandIn, call: dict[str, Any]
+    ours: Sandbox, standin: StandIn, call: dict[str, Any]
 ) -> None:
     said = {**call, "content": "Noting the shelves."}
     say(*turns(2), said, {**result("w"), "content": "Shelves noted."}, *turns(2, 3))
@@ -232,7 +231,7 @@ def test_memory_that_the_agent_wrote_skips_only_its_own_messages(
     assert cursors(ours)[0] == 6
 
 
-def test_edits_elsewhere_are_no_memory(ours: Deployment, standin: StandIn) -> None:
+def test_edits_elsewhere_are_no_memory(ours: Sandbox, standin: StandIn) -> None:
     say(*turns(2), tool("e", "Edit", file_path="src/memory/cache.py"), result("e"))
     extract()
     assert "Uses Edit." in asked(standin, "topics")[0].text
@@ -240,7 +239,7 @@ def test_edits_elsewhere_are_no_memory(ours: Deployment, standin: StandIn) -> No
 
 
 # --- what is stored ---------------------------------------------------------------------------------------------------
-def test_facts_are_memories_of_every_observer_about_the_user(ours: Deployment, standin: StandIn) -> None:
+def test_facts_are_memories_of_every_observer_about_the_user(ours: Sandbox, standin: StandIn) -> None:
     Nexus().create_namespace(NAMESPACE, observers=["assistant", "coach"])
     ids = say(*turns(20), {"role": "assistant", "content": "Noted."})
     answered = [
@@ -301,9 +300,7 @@ def test_topics_are_updated_not_duplicated(standin: StandIn) -> None:
     assert len(found["sources"]) == 8
 
 
-def test_to_a_topic_that_was_not_shown_whole_lines_are_added(
-    claude: Callable[..., Deployment], standin: StandIn
-) -> None:
+def test_to_a_topic_that_was_not_shown_whole_lines_are_added(claude: Callable[..., Sandbox], standin: StandIn) -> None:
     claude(NEXUS_EXTRACT_SHOWN_TOKENS="0")
     answers = [[topic("- one\n- two\n- three\n- four")], [topic("- two\n- five")]]
     standin.answer("topics", lambda _: {"topics": answers[len(asked(standin, "topics")) - 1]})
@@ -317,19 +314,18 @@ def test_to_a_topic_that_was_not_shown_whole_lines_are_added(
     assert Nexus().topic(NAMESPACE, "things.md")["content"] == "- one\n- two\n- three\n- four\n- five"
 
 
-def test_what_another_session_has_added_meanwhile_is_not_overwritten(ours: Deployment, standin: StandIn) -> None:
+def test_what_another_session_has_added_meanwhile_is_not_overwritten(ours: Sandbox, standin: StandIn) -> None:
     from nexus_tasks.storage import topics
-    from nexus_tasks.tasks.runtime import runtime
 
     standin.answer("topics", lambda _: {"topics": [topic("- one\n- two")]})
     say(*turns(4))
     extract()
 
     def answered(_: Call) -> Any:
-        space = runtime().namespace(NAMESPACE)
+        space = default_deployment().namespace(NAMESPACE)
         assert space is not None
         made = {"filename": "things.md", "name": "Things", "description": "Where.", "type": "project", "made_by": "x"}
-        with runtime().database.transaction() as tx:
+        with default_deployment().database.transaction() as tx:
             topics.keep(tx, space.id, [topics.Draft(content="- of another", **made)])
         return {"topics": [topic("- one\n- three")]}
 
@@ -340,7 +336,7 @@ def test_what_another_session_has_added_meanwhile_is_not_overwritten(ours: Deplo
     assert cursors(ours)[0] == 8
 
 
-def test_hostile_filenames_are_rejected_and_counted(ours: Deployment, standin: StandIn) -> None:
+def test_hostile_filenames_are_rejected_and_counted(ours: Sandbox, standin: StandIn) -> None:
     names = [
         "../../etc/passwd",
         "a/b.md",
@@ -367,7 +363,7 @@ def test_hostile_filenames_are_rejected_and_counted(ours: Deployment, standin: S
 SECRET = "zanzibarium"
 
 
-def test_nothing_of_an_erased_message_is_left_in_topics(ours: Deployment, standin: StandIn) -> None:
+def test_nothing_of_an_erased_message_is_left_in_topics(ours: Sandbox, standin: StandIn) -> None:
     """A topic that rests on it goes and is written anew; one that was written since with a word of it goes too."""
     target, *_ = say({"content": f"The code is {SECRET}.", "author": "ann"}, *turns(3))
     standin.answer("topics", lambda _: {"topics": [topic(f"- {SECRET}", f"{SECRET}.md")]})
@@ -385,14 +381,14 @@ def test_nothing_of_an_erased_message_is_left_in_topics(ours: Deployment, standi
     standin.answer("topics", lambda _: {"topics": []})
     say(*turns(1, 20))
     standin.counters.requests.clear()
-    Sweeper(app, binding()).reconcile()
+    Sweeper(engine).reconcile()
     work(KIND)
     told = "\n".join(call.text for call in asked(standin, "topics"))
     assert [n for n in (1, 2, 3, 10, 11, 12, 13, 20) if f"Thing {n} is" not in told] == []
     assert traces(ours) == []
 
 
-def test_an_erasure_during_a_run_leaves_nothing_of_it(ours: Deployment, standin: StandIn) -> None:
+def test_an_erasure_during_a_run_leaves_nothing_of_it(ours: Sandbox, standin: StandIn) -> None:
     target, *_ = say({"content": f"The code is {SECRET}.", "author": "ann"}, *turns(5))
     erased: list[Any] = []
 
@@ -412,7 +408,7 @@ def test_an_erasure_during_a_run_leaves_nothing_of_it(ours: Deployment, standin:
 
 
 @pytest.mark.parametrize("what", [{"session_key": "chat"}, {"everything": True}], ids=["session", "namespace"])
-def test_a_session_is_erased_with_its_topics(ours: Deployment, standin: StandIn, what: dict[str, Any]) -> None:
+def test_a_session_is_erased_with_its_topics(ours: Sandbox, standin: StandIn, what: dict[str, Any]) -> None:
     say({"content": f"The code is {SECRET}.", "author": "ann"}, *turns(3))
     standin.answer("topics", lambda _: {"topics": [topic(f"- {SECRET}")]})
     extract()

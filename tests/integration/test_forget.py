@@ -14,16 +14,14 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus, embedded
-from nexus_tasks.celery import app
 from nexus_tasks.cognition import derive as deriving
 from nexus_tasks.errors import InvalidInput, NotFound
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.storage.erasure.rewriting import WORDLESS
 from nexus_tasks.storage.models import Base
 from tests import commandline
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, facts, observations, pending, say, time_passes, waiting, work
+from tests.sandbox import Sandbox, engine
 from tests.standin import Call, StandIn, faults
 
 SECRET = "zanzibarium"  # a word that nothing else says
@@ -38,7 +36,7 @@ def contents() -> set[str]:
     return {one["content"] for one in Nexus().memories(NAMESPACE, limit=1_000)}
 
 
-def traces(here: Deployment, word: str = SECRET) -> list[str]:
+def traces(here: Sandbox, word: str = SECRET) -> list[str]:
     """Where ``word`` is still found: rows of any table, statistics, keys and values of Redis."""
     found = [f"{table}: {row}" for table, rows in dump(here).items() for row in rows if word in row.casefold()]
     statistics = "SELECT tablename || '.' || attname FROM pg_stats WHERE schemaname = 'public' AND "
@@ -54,7 +52,7 @@ def traces(here: Deployment, word: str = SECRET) -> list[str]:
     return found
 
 
-def test_nothing_is_left_of_an_erased_message_and_the_rest_stands(here: Deployment) -> None:
+def test_nothing_is_left_of_an_erased_message_and_the_rest_stands(here: Sandbox) -> None:
     _, target, _ = say(*TALK, end=True)
     work()
     here.sql("ANALYZE")
@@ -80,12 +78,12 @@ def test_nothing_is_left_of_an_erased_message_and_the_rest_stands(here: Deployme
         Nexus().forget(NAMESPACE, memory_id=target)
 
 
-def test_a_flushed_redis_does_not_forget_what_is_to_be_made_anew(here: Deployment) -> None:
+def test_a_flushed_redis_does_not_forget_what_is_to_be_made_anew(here: Sandbox) -> None:
     _, target, _ = say(*TALK, end=True)
     work()
     Nexus().forget(NAMESPACE, memory_id=target)
     here.flush()
-    Sweeper(app, binding()).reconcile()
+    Sweeper(engine).reconcile()
     assert [(one["kind"], one["status"]) for one in work()] == [("digest_session", "completed")]
 
 
@@ -116,7 +114,7 @@ def test_every_table_is_erased_from_or_holds_no_words() -> None:
     assert tables == erased | WORDLESS
 
 
-def test_a_session_is_erased_with_its_name(here: Deployment) -> None:
+def test_a_session_is_erased_with_its_name(here: Sandbox) -> None:
     say(*TALK, session=f"chat-{SECRET}", end=True)
     say("I moved to Lisbon in March.", session="other", end=True)
     work()
@@ -242,7 +240,7 @@ def test_what_an_erased_memory_had_superseded_holds_again(claude: Any, standin: 
     assert {one["level"] for one in Nexus().memories(NAMESPACE)} == {"raw", "explicit"}
 
 
-def test_digests_fall_through_earlier_digests(here: Deployment) -> None:
+def test_digests_fall_through_earlier_digests(here: Sandbox) -> None:
     _, target, _ = say(*TALK, end=True)
     work()
     say("I moved to Lisbon in March.", end=True)

@@ -18,8 +18,8 @@ from nexus_tasks.buffer import SessionBuffer, files
 from nexus_tasks.integrations.claude_code import hook, store
 from nexus_tasks.services import buffer_flush, context_cache, hook_events
 from nexus_tasks.transcripts.project import project_namespace
-from tests.deployment import Deployment, eventually
 from tests.integration.inline import dump, work
+from tests.sandbox import Sandbox, eventually
 from tests.standin import StandIn
 from tests.transcripts import planted
 from tests.transcripts.generate import Transcript, day_at_work
@@ -54,13 +54,13 @@ def call(capsys: pytest.CaptureFixture[str], name: str, transcript: Path | None 
     return capsys.readouterr().out
 
 
-def said(here: Deployment, role: str | None = None) -> list[str]:
+def said(here: Sandbox, role: str | None = None) -> list[str]:
     rows = here.sql("SELECT content, role FROM memories WHERE level = 'raw' ORDER BY seq")
     return [content.split("\n")[0] for content, whose in rows if role in (None, whose)]
 
 
 def test_a_session_is_stored_once_however_often_it_is_told(
-    here: Deployment, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    here: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     made, path = day_at_work(datetime.now(UTC)), tmp_path / "t.jsonl"
     first = made.lines[:]
@@ -90,7 +90,7 @@ def test_a_session_is_stored_once_however_often_it_is_told(
 
 
 def test_an_event_that_the_transcript_lacks_waits_for_it_and_then_stands_in(
-    here: Deployment, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Sandbox, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, path = Transcript(began=datetime.now(UTC)), tmp_path / "t.jsonl"
     path.touch()
@@ -108,7 +108,7 @@ def test_an_event_that_the_transcript_lacks_waits_for_it_and_then_stands_in(
     assert said(here) == ["now", "never written down", "Bash: a b"]
 
 
-def test_without_its_transcript_the_events_are_stored(here: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_its_transcript_the_events_are_stored(here: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
     call(capsys, "UserPromptSubmit", prompt="We deploy on Tuesdays.")
     call(capsys, "PostToolUse", tool_name="Edit", tool_input={"file_path": "cart.py"}, tool_response={"x": 1})
     call(capsys, "Stop")
@@ -117,9 +117,7 @@ def test_without_its_transcript_the_events_are_stored(here: Deployment, capsys: 
     assert here.sql("SELECT tool_calls->0->'input' FROM memories WHERE role = 'tool'") == [({"file_path": "cart.py"},)]
 
 
-def test_a_session_begins_with_what_is_known_of_the_project(
-    here: Deployment, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_session_begins_with_what_is_known_of_the_project(here: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(capsys, "SessionStart", source="startup") == ""  # nothing is known yet, and nothing kept of it
     assert context_cache.refresh() == 0
     Nexus().ingest(NS, "earlier", [Message(author="ann", content="We deploy on Tuesdays.")], end=True)
@@ -227,7 +225,7 @@ def test_as_a_process_without_any_server(tmp_path: Path) -> None:
     assert agent.startswith("my-shop-")
 
 
-def test_a_stop_leaves_a_process_that_stores(here: Deployment, tmp_path: Path) -> None:
+def test_a_stop_leaves_a_process_that_stores(here: Sandbox, tmp_path: Path) -> None:
     made = Transcript()
     made.prompt("We deploy on Tuesdays.")
     path = made.write(tmp_path / "t.jsonl")
@@ -249,17 +247,11 @@ def test_a_stop_leaves_a_process_that_stores(here: Deployment, tmp_path: Path) -
 
 
 def test_what_the_hook_leaves_running_starts_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nexus_tasks.settings import get_settings
-
     monkeypatch.setattr(store, "_LAST_LINES", 0.0)
     for name in ("NEXUS_DATABASE_URL", "NEXUS_REDIS_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NEXUS_HOME", str(tmp_path))
-    get_settings.cache_clear()
-    try:
-        SessionBuffer(tmp_path / "buffer").append(NS, "s", "kept")
-        store.main()
-        assert {path.name for path in tmp_path.iterdir()} == {"buffer"}
-        assert SessionBuffer(tmp_path / "buffer").has(NS, "s")
-    finally:
-        get_settings.cache_clear()
+    SessionBuffer(tmp_path / "buffer").append(NS, "s", "kept")
+    store.main()
+    assert {path.name for path in tmp_path.iterdir()} == {"buffer"}
+    assert SessionBuffer(tmp_path / "buffer").has(NS, "s")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from nexus_tasks import Message, Nexus, derive_memory, digest_session, reflect_namespace
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput, NexusError, UnsupportedOption
 from nexus_tasks.storage import messages, namespaces, sessions
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment, eventually, point_here
+from tests.sandbox import Sandbox, eventually
 
 TALK = [
     Message(content="I moved to Lisbon in March.", author="ann", id="a1"),
@@ -24,7 +24,7 @@ def quiet(nexus: Nexus) -> bool:
     return found["underived"] == 0 and jobs["waiting"] + jobs["pending"] + jobs["running"] == 0
 
 
-def test_what_is_said_is_remembered(here: Deployment) -> None:
+def test_what_is_said_is_remembered(here: Sandbox) -> None:
     here.worker()
     nexus = Nexus()
     receipt = nexus.ingest("acme", "chat-1", TALK, end=True)
@@ -49,9 +49,9 @@ def test_what_is_said_is_remembered(here: Deployment) -> None:
     assert nexus.status("acme")["namespaces"][0]["jobs"]["dead"] == 0
 
 
-def test_a_session_that_was_read_before_it_is_locked_is_appended_to_as_it_is_by_then(here: Deployment) -> None:
+def test_a_session_that_was_read_before_it_is_locked_is_appended_to_as_it_is_by_then(here: Sandbox) -> None:
     Nexus().ingest("acme", "chat", [Message(content="One.", author="ann")])
-    with runtime().database.transaction() as tx:
+    with default_deployment().database.transaction() as tx:
         known = namespaces.get(tx, "acme")
         held = sessions.get(tx, known.id, "chat")
         Nexus().ingest("acme", "chat", [Message(content="Two.", author="ann")])  # meanwhile, by somebody else
@@ -65,7 +65,7 @@ def test_a_session_that_was_read_before_it_is_locked_is_appended_to_as_it_is_by_
     ]
 
 
-def test_a_bad_call_fails_in_the_producer(here: Deployment) -> None:
+def test_a_bad_call_fails_in_the_producer(here: Sandbox) -> None:
     for call, field in [
         (lambda: derive_memory.delay(namespace="acme", memory_id="many"), "memory_id"),
         (lambda: derive_memory.delay(namespace="acme"), "memory_id"),
@@ -81,7 +81,7 @@ def test_a_bad_call_fails_in_the_producer(here: Deployment) -> None:
     assert here.redis().keys(f"{here.name}:job:*") == []
 
 
-def test_a_duplicate_joins_the_waiting_job(here: Deployment) -> None:
+def test_a_duplicate_joins_the_waiting_job(here: Sandbox) -> None:
     first = digest_session.delay(namespace="acme", session_key="s")
     second = digest_session.delay(namespace="acme", session_key="s", reason="manual_digest")
     assert (first.created, second.created) == (True, False)
@@ -92,7 +92,7 @@ def test_a_duplicate_joins_the_waiting_job(here: Deployment) -> None:
     assert set(claim["reasons"].split(",")) == {"rollover", "manual_digest"}
 
 
-def test_waiting_for_a_job(here: Deployment) -> None:
+def test_waiting_for_a_job(here: Sandbox) -> None:
     nexus = Nexus()
     nexus.ingest("acme", "chat-1", TALK)
     job = nexus.digest("acme", "chat-1")
@@ -114,13 +114,14 @@ def test_errors_carry_a_remedy() -> None:
     assert set(caught.value.as_dict()) == {"type", "message", "remedy"}
 
 
-def test_readers_need_no_model(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_need_no_model(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     nexus = Nexus()
     nexus.ingest("acme", "chat-1", TALK)
     monkeypatch.setenv("NEXUS_MODEL", "auto")  # servers of one's own and no key: nothing can be derived here
-    point_here()
-    with pytest.raises(NexusError, match="credentials"):
-        assert runtime().resources
-    assert nexus.search("acme", "Lisbon")[0].external_id == "a1"
-    assert nexus.context("acme", session_key="chat-1").text
+    with here.another() as keyless, pytest.raises(NexusError, match="credentials"):
+        assert keyless.resources
+    with here.another() as keyless:
+        nexus = Nexus(keyless)
+        assert nexus.search("acme", "Lisbon")[0].external_id == "a1"
+        assert nexus.context("acme", session_key="chat-1").text
     assert here.sql("SELECT count(*) FROM memories") == [(3,)]

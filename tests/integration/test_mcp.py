@@ -29,8 +29,8 @@ from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.errors import ConfigurationError, InvalidInput
 from nexus_tasks.integrations.mcp import http
 from nexus_tasks.integrations.mcp.server import digest_uri, server
-from tests.deployment import Deployment, eventually
 from tests.integration.inline import NAMESPACE, facts, say, work
+from tests.sandbox import Sandbox, eventually
 
 T = TypeVar("T")
 TOKEN = "a-long-random-token"
@@ -52,7 +52,7 @@ def call(tool: str, *, of: str | None = NAMESPACE, **arguments: Any) -> Any:
     return using(Client(server(of)), lambda client: client.call_tool(tool, arguments))
 
 
-def test_remember_and_recall_with_citations(here: Deployment) -> None:
+def test_remember_and_recall_with_citations(here: Sandbox) -> None:
     done = call("remember", text="Deploys happen on Tuesdays.", author="ops")
     assert done.structured_content == {"namespace": NAMESPACE, "session_key": "notes", "stored": 1, "buffered": 0}
     work("derive_memory")
@@ -170,7 +170,7 @@ def test_a_bound_server_never_crosses_and_an_unbound_one_wants_a_name() -> None:
     assert call("recall", of=None, query="tea", namespace=NAMESPACE).structured_content["results"]
 
 
-def test_forgetting_comes_with_a_receipt(here: Deployment) -> None:
+def test_forgetting_comes_with_a_receipt(here: Sandbox) -> None:
     first, _ = say("I live in Porto.", "I drink tea.")
     say("I have a cat.", session="pets")
     work("derive_memory")
@@ -194,7 +194,7 @@ def test_forgetting_comes_with_a_receipt(here: Deployment) -> None:
         assert why in refused.content[0].text
 
 
-def test_everything_is_forgotten_only_when_it_is_meant(here: Deployment) -> None:
+def test_everything_is_forgotten_only_when_it_is_meant(here: Sandbox) -> None:
     say("I live in Porto.")
     say("I live in Lagos.", namespace="others")
     for of, arguments, why in (
@@ -241,7 +241,7 @@ def test_errors_say_what_to_do() -> None:
         assert call(tool, **arguments).is_error
 
 
-def test_over_standard_input_and_output(here: Deployment) -> None:
+def test_over_standard_input_and_output(here: Sandbox) -> None:
     command = [sys.executable, "-m", "nexus_tasks.cli.main", "mcp", "--namespace", NAMESPACE]
     started = StdioServerParameters(command=command[0], args=command[1:], env=here.environment, cwd=here.folder)
 
@@ -317,7 +317,7 @@ def test_over_http_behind_a_token() -> None:
 
 
 @pytest.mark.long
-def test_over_http_as_a_process_of_its_own(here: Deployment) -> None:
+def test_over_http_as_a_process_of_its_own(here: Sandbox) -> None:
     """As an operator starts it: the command, a port that is free, and the SDK's client."""
     command = [sys.executable, "-m", "nexus_tasks.cli.main", "mcp", "--http", "0", "--namespace", NAMESPACE]
     log = here.folder / "mcp.log"
@@ -356,7 +356,7 @@ def test_an_address_that_is_taken_is_said() -> None:
             http.serve(server(NAMESPACE), TOKEN, http.LOOPBACK, port)
 
 
-def test_no_token_no_http(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_token_no_http(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="NEXUS_MCP_TOKEN"):
         http.application(server(None), "", http.LOOPBACK, 0)
     assert "NEXUS_MCP_TOKEN" not in here.environment

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, inspect
 
 from nexus_tasks.embedded import Endpoints
 from nexus_tasks.storage import schema
-from tests.deployment import administer
+from tests.sandbox import administer
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.cognition.observing import block
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.integrations.importers import read
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, work
+from tests.sandbox import Sandbox
 
 LOCOMO = Path(__file__).parents[3] / "shared" / "data" / "locomo" / "dev.json"
 SMALL = {
@@ -28,9 +28,9 @@ SMALL = {
 
 @pytest.mark.long
 @pytest.mark.skipif(not LOCOMO.exists(), reason=f"needs LoCoMo's development half at {LOCOMO}")
-def test_the_context_stays_small_and_its_beginning_stays_the_same(deploy: Callable[..., Deployment]) -> None:
+def test_the_context_stays_small_and_its_beginning_stays_the_same(deploy: Callable[..., Sandbox]) -> None:
     here = deploy(**SMALL)
-    nexus, most = Nexus(), block.bound(runtime().settings)
+    nexus, most = Nexus(), block.bound(default_deployment().settings)
     parts = list(read(LOCOMO, "locomo", namespace=NAMESPACE))
     said = [message for part in parts if part.namespace == parts[0].namespace for message in part.messages]
     before, generation, generations = "", 0, 0

@@ -29,15 +29,15 @@ from hypothesis.stateful import (
 from nexus_tasks import Nexus
 from nexus_tasks.cognition.observing import condense, observe, reading, render
 from nexus_tasks.cognition.resources import JobContext
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.llm.answers import Condensed, CondenseMaterial, Day, Note, Observed, ObserveMaterial
 from nexus_tasks.llm.base import Completion, Purpose, Request, Usage
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import namespaces, observations, sessions
 from nexus_tasks.storage.models import ObservationLog
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, job_context
 from tests.integration.suspended import Crash, Suspended
+from tests.sandbox import Sandbox
 
 SMALL = {
     "NEXUS_OBSERVATION_MESSAGE_TOKENS": "90",
@@ -93,7 +93,7 @@ class Counting:
 
 def keeping(tokens: int) -> Settings:
     """The settings of a reader that keeps so many tokens word for word."""
-    return runtime().settings.model_copy(update={"observation_buffer_tokens": tokens})
+    return default_deployment().settings.model_copy(update={"observation_buffer_tokens": tokens})
 
 
 def _day(contents: list[str]) -> Day:
@@ -133,7 +133,7 @@ class Observing(RuleBasedStateMachine):
     Runs that are asking their model and readers that have looked and not acted yet are pending: rules draw from them.
     """
 
-    here: ClassVar[Deployment]
+    here: ClassVar[Sandbox]
     number: ClassVar[int] = 0
     happened: ClassVar[Counter[str]] = Counter()
 
@@ -148,7 +148,7 @@ class Observing(RuleBasedStateMachine):
         self.runs: list[Suspended] = []
         self.due = False  # whether a reader has something to take into the log
         self.model = Counting()
-        self.resources = replace(runtime().resources, model=self.model)
+        self.resources = replace(default_deployment().resources, model=self.model)
         self.say(12, 4)
         self.observe()
         self.look()
@@ -192,7 +192,7 @@ class Observing(RuleBasedStateMachine):
         """It stands where its model thinks, until another rule lets it go on or kills it."""
 
         def do(run: Suspended) -> None:
-            resources = replace(runtime().resources, model=Counting(thinks=run.asks, stubborn=stubborn))
+            resources = replace(default_deployment().resources, model=Counting(thinks=run.asks, stubborn=stubborn))
             mine = replace(job_context(), still_mine=run.alive)
             if kind == "observe":
                 observe.observe(resources, mine, self.key, urgent=urgent)
@@ -260,7 +260,7 @@ class Observing(RuleBasedStateMachine):
             observe.observe(self.resources, job_context(), self.key, urgent=False)
             asked = self.model.calls - before
             self.happened["paid and crashed"] += 1
-            with runtime().database.transaction() as tx:
+            with default_deployment().database.transaction() as tx:
                 chunks = observations.chunks(tx, self.log(tx).session_id)
             # Fewer when a run that was killed before has left its answer.
             assert asked <= sum(chunk.from_seq > self.reach for chunk in chunks)
@@ -268,7 +268,7 @@ class Observing(RuleBasedStateMachine):
     @precondition(lambda self: self.due)
     @rule(kept=KEPT)
     def look_and_act_later(self, kept: int = 30) -> None:
-        with runtime().database.transaction() as tx:
+        with default_deployment().database.transaction() as tx:
             found = self.log(tx)
             tail = reading.messages.window(tx, found.session_id, found.observed_through_seq, reading.messages.NEWEST)
             plan = reading.planned(tx, keeping(kept), found, tail)
@@ -279,7 +279,7 @@ class Observing(RuleBasedStateMachine):
     @rule(which=st.integers(0, 9))
     def act_on_what_was_seen(self, which: int = 0) -> None:
         seen = self.stale.pop(which % len(self.stale))
-        with runtime().database.transaction() as tx:
+        with default_deployment().database.transaction() as tx:
             before = self.log(tx).generation
             done = reading.apply(tx, seen.plan)
         assert done == (before == seen.plan.seen.generation)
@@ -303,7 +303,7 @@ class Observing(RuleBasedStateMachine):
         return found
 
     def look(self, kept: int = 30) -> reading.View:
-        with runtime().database.transaction() as tx:
+        with default_deployment().database.transaction() as tx:
             known = namespaces.get(tx, NAMESPACE)
             session = sessions.get(tx, known.id, self.key)
             view = reading.look(tx, keeping(kept), session, by_default=False)
@@ -323,13 +323,13 @@ class Observing(RuleBasedStateMachine):
     @invariant()
     def everything_reaches_a_reader_once(self) -> None:
         """Without acting: whoever read now would get each message once, and the cursors are where they were or on."""
-        with runtime().database.transaction() as tx:
+        with default_deployment().database.transaction() as tx:
             found = self.log(tx)
             tail = reading.messages.window(tx, found.session_id, found.observed_through_seq, reading.messages.NEWEST)
             ready = observations.chunks(tx, found.session_id)
             reach = observations.reach(tx, found)
             condensed = observations.reflection(tx, found)
-            self.due = reading.planned(tx, runtime().settings, found, tail) is not None
+            self.due = reading.planned(tx, default_deployment().settings, found, tail) is not None
         view = reading.View(
             session_key=self.key,
             observed=True,
@@ -361,7 +361,7 @@ class Observing(RuleBasedStateMachine):
             assert covered(condensed.observations) == covered(found.observations[: condensed.covered_length])
 
 
-def test_a_walk_through_every_interleaving(deploy: Callable[..., Deployment]) -> None:
+def test_a_walk_through_every_interleaving(deploy: Callable[..., Sandbox]) -> None:
     """What the machine below finds by chance, once on purpose: every way in which two of them meet."""
     Observing.here = deploy(**SMALL)
     walk = Observing()
@@ -387,7 +387,7 @@ def test_a_walk_through_every_interleaving(deploy: Callable[..., Deployment]) ->
     assert all(Observing.happened[way] for way in ways), Observing.happened
 
 
-def drive(deploy: Callable[..., Deployment], *, examples: int, steps: int) -> None:
+def drive(deploy: Callable[..., Sandbox], *, examples: int, steps: int) -> None:
     """Run the machine."""
     Observing.here = deploy(**SMALL)
     options = settings(
@@ -396,21 +396,21 @@ def drive(deploy: Callable[..., Deployment], *, examples: int, steps: int) -> No
     run_state_machine_as_test(Observing, settings=options)
 
 
-def test_every_message_reaches_the_reader_exactly_once(deploy: Callable[..., Deployment]) -> None:
+def test_every_message_reaches_the_reader_exactly_once(deploy: Callable[..., Sandbox]) -> None:
     drive(deploy, examples=6, steps=15)
 
 
-def test_chunks_that_are_not_taken_over_stay(deploy: Callable[..., Deployment]) -> None:
+def test_chunks_that_are_not_taken_over_stay(deploy: Callable[..., Sandbox]) -> None:
     """A reader that keeps more word for word takes only the first ones; the others are the next reader's."""
     Observing.here = deploy(**SMALL)
     walk = Observing()
     walk.begin()
     walk.say(30, 4)
     walk.observe()
-    with runtime().database.transaction() as tx:
+    with default_deployment().database.transaction() as tx:
         before = [chunk.through_seq for chunk in observations.chunks(tx, walk.log(tx).session_id)]
     view = walk.look(kept=200)
-    with runtime().database.transaction() as tx:
+    with default_deployment().database.transaction() as tx:
         after = [chunk.through_seq for chunk in observations.chunks(tx, walk.log(tx).session_id)]
     assert view.generation == walk.generation > 0
     assert len(after) >= 3
@@ -420,5 +420,5 @@ def test_chunks_that_are_not_taken_over_stay(deploy: Callable[..., Deployment]) 
 
 @pytest.mark.long
 @pytest.mark.timeout(1_200)  # a busy machine gives it a tenth of its time
-def test_every_message_reaches_the_reader_exactly_once_for_long(deploy: Callable[..., Deployment]) -> None:
+def test_every_message_reaches_the_reader_exactly_once_for_long(deploy: Callable[..., Sandbox]) -> None:
     drive(deploy, examples=30, steps=30)

@@ -13,25 +13,23 @@ from kombu import Queue
 from sqlalchemy.orm.session import SessionTransaction
 
 from nexus_tasks import Nexus, digest_session
-from nexus_tasks.celery import app
 from nexus_tasks.cli.jobs import _whole
 from nexus_tasks.errors import ConfigurationError, InvalidInput, NotFound, Permanent, QueueUnavailable
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.idempotency.worker.reserved import hold, revoked
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.services import admin
-from tests.deployment import Deployment
 from tests.integration import inline
 from tests.integration.claiming import Bench
 from tests.integration.jobkinds import BODIES, Play, attempts, play, play_once, work
+from tests.sandbox import Sandbox, app, engine
 
 
 @pytest.fixture
-def bench(here: Deployment) -> Iterator[Bench]:  # noqa: ARG001
+def bench(here: Sandbox) -> Iterator[Bench]:  # noqa: ARG001
     Nexus().create_namespace("acme")
-    yield Bench(binding().claims)
+    yield Bench(engine.claims)
     BODIES.clear()
 
 
@@ -151,7 +149,7 @@ def test_an_argument_that_no_table_could_hold_is_refused(bench: Bench) -> None:
     assert bench.claims.counts("acme") == {"pending": 1}
 
 
-def test_a_name_is_one_however_its_accents_are_composed(here: Deployment) -> None:
+def test_a_name_is_one_however_its_accents_are_composed(here: Sandbox) -> None:
     composed, apart = (unicodedata.normalize(form, "Café") for form in ("NFC", "NFD"))
     assert composed != apart
     for name in (composed, apart):
@@ -189,20 +187,20 @@ class Received(SimpleNamespace):
 
 # --- what Postgres wants ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("how", ["drop", "revoke"])
-def test_what_is_dropped_is_not_asked_for_again(here: Deployment, how: str) -> None:
+def test_what_is_dropped_is_not_asked_for_again(here: Sandbox, how: str) -> None:
     inline.say("I moved to Lisbon.")
     [claim] = [one for one in inline.waiting() + inline.pending() if one.kind == "derive_memory"]
     if how == "drop":
         Nexus().drop_job(claim.job_id)
     else:
-        revoked(task_of(app, "derive_memory"), claim.job_id, claim.args)
+        revoked(task_of(engine, "derive_memory"), claim.job_id, claim.args)
     assert here.sql("SELECT state FROM derivations") == [("dead",)]
-    assert Sweeper(app, binding()).reconcile() == 0
+    assert Sweeper(engine).reconcile() == 0
 
 
-def test_what_is_wanted_again_is_asked_for_past_its_marker(here: Deployment) -> None:
+def test_what_is_wanted_again_is_asked_for_past_its_marker(here: Sandbox) -> None:
     inline.say("I moved to Lisbon.", end=True)
     inline.time_passes(here)
     inline.work()
     assert here.sql("UPDATE derivations SET state = 'wanted' WHERE state = 'done' RETURNING 1") == [(1,)]
-    assert Sweeper(app, binding()).reconcile() == 1
+    assert Sweeper(engine).reconcile() == 1

@@ -8,18 +8,16 @@ import pytest
 from kombu import Producer
 
 from nexus_tasks import Nexus
-from nexus_tasks.celery import app
-from nexus_tasks.idempotency.binding import binding
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment, eventually
+from nexus_tasks.deployment import default_deployment
 from tests.integration import inline
 from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, heard, note, play
+from tests.sandbox import Sandbox, app, engine, eventually
 
 pytestmark = pytest.mark.long
 
 
 @pytest.mark.parametrize("pool", ["threads", "processes"])
-def test_they_leave_consistent_claims(here: Deployment, pool: str) -> None:
+def test_they_leave_consistent_claims(here: Sandbox, pool: str) -> None:
     Nexus().create_namespace("acme")
     [memory] = inline.say("I moved to Lisbon.", session="s", end=True)
     here.flush()  # what follows asks for the derivation itself
@@ -34,7 +32,7 @@ def test_they_leave_consistent_claims(here: Deployment, pool: str) -> None:
     assert play.delay(name="large", plan=("ok", "x" * 2_000_000)).wait(60).status == "completed"
     if pool == "processes":
         terminated()
-    eventually(lambda: binding().claims.counts("acme") == {}, within=60)
+    eventually(lambda: engine.claims.counts("acme") == {}, within=60)
     assert here.sql("SELECT error_type FROM dead_letters") == []
     assert len(attempts("sent")) == 1
 
@@ -53,7 +51,7 @@ def terminated() -> None:
     eventually(lambda: attempts("held"), within=60)
     app.control.revoke(asked.id, terminate=True, signal="SIGKILL")
     assert asked.wait(60).status == "dropped"
-    claims: Any = runtime().claims
+    claims: Any = default_deployment().claims
     assert claims.get(claims.key(play.request_for(play.arguments(name="held")))) is None
     eventually(lambda: heard("ok") or heard("error"), within=60)
     assert len(attempts("held")) == 1

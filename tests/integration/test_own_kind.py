@@ -7,14 +7,14 @@ import os
 from pathlib import Path
 
 from nexus_tasks import Nexus
-from tests.deployment import Deployment, eventually
 from tests.integration.inline import NAMESPACE, say
+from tests.sandbox import Sandbox, eventually
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "count_words.py"
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "job-kinds.md"
 
 
-def test_a_job_kind_of_ones_own_runs_in_a_worker(here: Deployment) -> None:
+def test_a_job_kind_of_ones_own_runs_in_a_worker(here: Sandbox) -> None:
     spec = importlib.util.spec_from_file_location("count_words", EXAMPLE)
     assert spec
     assert spec.loader

@@ -13,19 +13,19 @@ from nexus_tasks import Nexus, reflect_perspective
 from nexus_tasks.cognition import derive
 from nexus_tasks.cognition.digest import run as digesting
 from nexus_tasks.cognition.reflect import run as reflecting
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.storage import runs
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment, eventually
 from tests.integration.inline import NAMESPACE, answers, facts, say, time_passes, waiting, work
+from tests.sandbox import Sandbox, eventually
 from tests.standin import Call, StandIn, faults
 
-Claude = Callable[..., Deployment]
+Claude = Callable[..., Sandbox]
 SAID = ("I moved to Lisbon.", "I drink tea.", "My sister is called Rosa.", "I work as a nurse.", "I run on Sundays.")
 
 
 # --- answers outlive the run that asked -------------------------------------------------------------------------------
 @contextmanager
-def perspective_locked(here: Deployment) -> Iterator[None]:
+def perspective_locked(here: Sandbox) -> Iterator[None]:
     """Hold the row that a derivation locks last before it stores facts: its answer is there, its commit is not."""
     here.sql("INSERT INTO perspectives (namespace_id, observer, subject) SELECT id, 'assistant', 'ann' FROM namespaces")
     engine = create_engine(here.database_url)
@@ -151,7 +151,7 @@ def test_an_answer_that_nobody_came_back_for_is_pruned(claude: Claude) -> None:
             hash=f"after {days} days",
             days=days,
         )
-    with runtime().database.transaction() as tx:
+    with default_deployment().database.transaction() as tx:
         assert runs.prune(tx)["saved_answers"] == 1
     assert here.sql("SELECT request_hash FROM saved_answers") == [("after 29 days",)]
 

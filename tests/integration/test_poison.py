@@ -11,11 +11,11 @@ import pytest
 from nexus_tasks import Nexus, derive_memory
 from nexus_tasks.cognition import derive
 from nexus_tasks.errors import JobFailed
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, facts, say, time_passes, waiting, work
+from tests.sandbox import Sandbox
 from tests.standin import Fault, StandIn, faults
 
-Claude = Callable[..., Deployment]
+Claude = Callable[..., Sandbox]
 
 
 def poisoned(at: int) -> list[str]:
@@ -23,7 +23,7 @@ def poisoned(at: int) -> list[str]:
     return [f"Fact number {i} of mine." + (" POISON" if i == at else "") for i in range(12)]
 
 
-def dead(here: Deployment) -> list[tuple[Any, ...]]:
+def dead(here: Sandbox) -> list[tuple[Any, ...]]:
     """Type of the error and text of the message of every open dead letter."""
     return here.sql(
         "SELECT d.error_type, m.content FROM dead_letters d JOIN memories m ON m.id = (d.args->>'memory_id')::bigint"

@@ -11,17 +11,14 @@ from celery import signals
 from kombu import Producer
 from kombu.exceptions import OperationalError
 
-from nexus_tasks.celery import app
 from nexus_tasks.errors import InvalidInput, QueueUnavailable
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Wakeup
 from nexus_tasks.idempotency.producer import publisher as publishing
-from nexus_tasks.idempotency.producer.publisher import publish, template_of
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from tests.broker import RABBITMQ, holds, lose, queued, take
-from tests.deployment import Deployment
 from tests.integration.claiming import Bench
 from tests.integration.jobkinds import Play, play, play_once, work
+from tests.sandbox import Sandbox, app, engine
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -46,7 +43,7 @@ def test_a_message_is_what_celery_would_have_written() -> None:
         key="", job_id=asked.id, kind="play", queue="maintenance", args=json.loads(args), published_at=at, namespace=""
     )
     play.send(wakeup)  # Celery alone
-    assert publish(app, [wakeup, wakeup]) == 2  # kombu from the template
+    assert engine.publisher.publish([wakeup, wakeup]) == 2  # kombu from the template
     for other in take(3):
         other.headers["kwargsrepr"] = ours.headers["kwargsrepr"]  # Celery's has quotes of its own
         assert other.headers == ours.headers
@@ -56,7 +53,7 @@ def test_a_message_is_what_celery_would_have_written() -> None:
 
 @in_redis
 @pytest.mark.usefixtures("only_claims")
-def test_a_new_job_has_its_message_by_the_same_step(here: Deployment) -> None:
+def test_a_new_job_has_its_message_by_the_same_step(here: Sandbox) -> None:
     asked = play.delay()
     [message] = take(1)
     assert message.headers["id"] == asked.id
@@ -98,7 +95,7 @@ def test_options_of_one_call_reach_its_message() -> None:
 
 
 @pytest.fixture
-def elsewhere(here: Deployment) -> Iterator[Deployment]:
+def elsewhere(here: Sandbox) -> Iterator[Sandbox]:
     """Messages in another database than the claims, as with another broker; with RabbitMQ they are anyhow."""
     if RABBITMQ:
         yield here
@@ -113,8 +110,8 @@ def elsewhere(here: Deployment) -> Iterator[Deployment]:
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_messages_may_be_elsewhere_than_claims(here: Deployment) -> None:
-    made = template_of(app, "play")
+def test_messages_may_be_elsewhere_than_claims(here: Sandbox) -> None:
+    made = engine.publisher.template_of("play")
     assert made
     assert made.wire is None
     asked = play.delay()
@@ -123,7 +120,7 @@ def test_messages_may_be_elsewhere_than_claims(here: Deployment) -> None:
 
 
 def claim_key(name: str) -> str:
-    return binding().claims.key(play.request_for(Play(name=name)))
+    return engine.claims.key(play.request_for(Play(name=name)))
 
 
 def test_many_jobs_are_asked_for_at_once() -> None:
@@ -134,19 +131,19 @@ def test_many_jobs_are_asked_for_at_once() -> None:
     messages = take(1_201)
     assert [message.headers["id"] for message in messages] == [result.id for result in results]
     assert len({message.delivery_tag for message in messages}) == 1_201
-    assert binding().claims.counts("acme") == {"pending": 1_201}
+    assert engine.claims.counts("acme") == {"pending": 1_201}
 
 
 def test_one_bad_call_among_many_queues_nothing() -> None:
     with pytest.raises(InvalidInput, match=r"calls\[1\]: play: .*colour"):
         play.enqueue_many([{"name": "a"}, {"name": "b", "colour": "red"}])
-    assert binding().claims.counts("acme") == {}
+    assert engine.claims.counts("acme") == {}
     assert queued() == 0
 
 
 def test_a_bulk_that_breaks_off_loses_and_doubles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [{"name": str(n)} for n in range(700)]
-    ask, asked = binding().claims.claim, []
+    ask, asked = engine.claims.claim, []
 
     def breaks_off(requests: Any, messages: Any = None) -> Any:
         asked.append(len(requests))
@@ -154,10 +151,10 @@ def test_a_bulk_that_breaks_off_loses_and_doubles_nothing(monkeypatch: pytest.Mo
             raise QueueUnavailable
         return ask(requests, messages)
 
-    monkeypatch.setattr(binding().claims, "claim", breaks_off)
+    monkeypatch.setattr(engine.claims, "claim", breaks_off)
     with pytest.raises(QueueUnavailable):
         play.enqueue_many(calls)
-    assert binding().claims.counts("acme") == {"pending": 500}
+    assert engine.claims.counts("acme") == {"pending": 500}
     results = play.enqueue_many(calls)
     assert sum(result.created for result in results) == 200
     assert holds(700)
@@ -167,10 +164,10 @@ def test_a_bulk_that_breaks_off_loses_and_doubles_nothing(monkeypatch: pytest.Mo
 def test_in_two_steps_a_lost_message_is_sent_by_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Producer, "publish", _away)
     play.enqueue_many([{"name": str(n)} for n in range(3)])
-    assert binding().claims.counts("acme") == {"pending": 3}
+    assert engine.claims.counts("acme") == {"pending": 3}
     monkeypatch.undo()
-    Bench(binding().claims).jump(11)
-    Sweeper(app, binding()).tick()
+    Bench(engine.claims).jump(11)
+    Sweeper(engine).tick()
     assert holds(3)
 
 

@@ -8,29 +8,28 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks import Nexus, app, reflect_namespace, reflect_perspective
+from nexus_tasks import Nexus, reflect_namespace, reflect_perspective
 from nexus_tasks.cognition import reflect
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import JobFailed
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, facts, job_context, pending, say, work
 from tests.integration.reflecting import again, day, insight, judge, know, made, read, relation, run, too_much
+from tests.sandbox import Sandbox, engine
 from tests.standin import Call, StandIn
 
-Claude = Callable[..., Deployment]
+Claude = Callable[..., Sandbox]
 TOUCHED = ("memories", "evidence", "perspectives", "embeddings")
 
 
 @pytest.fixture
-def here(claude: Claude) -> Deployment:
+def here(claude: Claude) -> Sandbox:
     """A deployment where nothing is reflected on unless a test asks for it."""
     return claude(NEXUS_REFLECT_MIN_NEW="1000")
 
 
 # --- relations --------------------------------------------------------------------------------------------------------
-def test_a_contradiction_supersedes_the_fact_that_no_longer_holds(here: Deployment, standin: StandIn) -> None:
+def test_a_contradiction_supersedes_the_fact_that_no_longer_holds(here: Sandbox, standin: StandIn) -> None:
     porto, lisbon, _ = know("I live in Porto.", "I live in Lisbon.", "I like tea.")
     judge(standin, relation("contradicts", lisbon, porto, "new"))
     assert run() | {"contradictions": 1, "superseded": 1} == run_details(facts=3, contradictions=1, superseded=1)
@@ -59,7 +58,7 @@ def run_details(**counts: int) -> dict[str, Any]:
     return {**nothing, **counts, "model": "claude-sonnet-5-5"}
 
 
-def test_a_contradiction_that_cannot_be_decided_weakens_the_older_fact_only(here: Deployment, standin: StandIn) -> None:
+def test_a_contradiction_that_cannot_be_decided_weakens_the_older_fact_only(here: Sandbox, standin: StandIn) -> None:
     porto, lisbon = know("I live in Porto.", "I live in Lisbon.")
     judge(standin, relation("contradicts", lisbon, porto, "both"))
     assert run() == run_details(facts=2, contradictions=1)
@@ -70,7 +69,7 @@ def test_a_contradiction_that_cannot_be_decided_weakens_the_older_fact_only(here
     ]
 
 
-def test_when_the_earlier_fact_holds_the_newer_one_never_did(here: Deployment, standin: StandIn) -> None:
+def test_when_the_earlier_fact_holds_the_newer_one_never_did(here: Sandbox, standin: StandIn) -> None:
     porto, lisbon = know("I live in Porto.", "I live in Lisbon.")
     judge(standin, relation("contradicts", lisbon, porto, "old"))
     run()
@@ -80,7 +79,7 @@ def test_when_the_earlier_fact_holds_the_newer_one_never_did(here: Deployment, s
     assert {fact["id"] for fact in facts(as_of=day(1) + timedelta(hours=1))} == {porto}
 
 
-def test_confidence_does_not_fall_below_zero(here: Deployment, standin: StandIn) -> None:
+def test_confidence_does_not_fall_below_zero(here: Sandbox, standin: StandIn) -> None:
     porto, lisbon = know("I live in Porto.", "I live in Lisbon.")
     here.sql("UPDATE memories SET confidence = 0.1 WHERE id = :i", i=porto)
     judge(standin, relation("contradicts", lisbon, porto, "both"))
@@ -88,7 +87,7 @@ def test_confidence_does_not_fall_below_zero(here: Deployment, standin: StandIn)
     assert read(here, porto)["confidence"] == 0
 
 
-def test_what_reinforces_counts_on_both_and_is_retold_only_in_other_words(here: Deployment, standin: StandIn) -> None:
+def test_what_reinforces_counts_on_both_and_is_retold_only_in_other_words(here: Sandbox, standin: StandIn) -> None:
     tea, green, drink = know("I like tea.", "I like green tea.", "Tea is my drink.")
     judge(standin, relation("reinforces", green, tea), relation("duplicate", drink, tea))
     assert run() == run_details(facts=3, reinforced=2)
@@ -97,7 +96,7 @@ def test_what_reinforces_counts_on_both_and_is_retold_only_in_other_words(here: 
     assert {fact["id"] for fact in facts()} == {tea, green, drink}
 
 
-def test_a_relation_is_applied_once_however_often_it_is_found(here: Deployment, standin: StandIn) -> None:
+def test_a_relation_is_applied_once_however_often_it_is_found(here: Sandbox, standin: StandIn) -> None:
     a, b, c, d, e = know("I live in Porto.", "I live in Lisbon.", "I like tea.", "I like green tea.", "I run.")
     judge(
         standin,
@@ -120,7 +119,7 @@ def test_a_relation_is_applied_once_however_often_it_is_found(here: Deployment, 
     assert dump(here, "job_runs", "model_calls") == before
 
 
-def test_two_facts_that_a_third_reinforces_may_still_be_related(here: Deployment, standin: StandIn) -> None:
+def test_two_facts_that_a_third_reinforces_may_still_be_related(here: Sandbox, standin: StandIn) -> None:
     a, b, c = know("I like tea.", "I like green tea.", "Tea is for me.")
     judge(standin, relation("duplicate", c, a), relation("duplicate", c, b))
     run()
@@ -129,7 +128,7 @@ def test_two_facts_that_a_third_reinforces_may_still_be_related(here: Deployment
     assert run() == run_details(facts=3, contradictions=1)
 
 
-def test_what_is_superseded_in_a_run_is_not_related_further(here: Deployment, standin: StandIn) -> None:
+def test_what_is_superseded_in_a_run_is_not_related_further(here: Sandbox, standin: StandIn) -> None:
     a, b, c, d = know("I live in Porto.", "I live in Lisbon.", "I live in Faro.", "I like tea.")
     judge(
         standin,
@@ -144,7 +143,7 @@ def test_what_is_superseded_in_a_run_is_not_related_further(here: Deployment, st
 
 
 # --- insights ---------------------------------------------------------------------------------------------------------
-def test_an_insight_rests_on_three_facts_and_grows_surer_with_more(here: Deployment, standin: StandIn) -> None:
+def test_an_insight_rests_on_three_facts_and_grows_surer_with_more(here: Sandbox, standin: StandIn) -> None:
     ids = know(*(f"I did thing {i}." for i in range(9)))
     judge(
         standin,
@@ -170,7 +169,7 @@ def test_an_insight_rests_on_three_facts_and_grows_surer_with_more(here: Deploym
 
 
 # --- what is shown, what may be cited ---------------------------------------------------------------------------------
-def test_only_what_was_shown_can_be_related(here: Deployment, standin: StandIn) -> None:
+def test_only_what_was_shown_can_be_related(here: Sandbox, standin: StandIn) -> None:
     mine = know("I live in Porto.", "I live in Lisbon.")
     say({"content": "I live in Faro.", "author": "bob"}, session="bob's")
     Nexus().ingest("other", "chat", [{"content": "I live in Faro.", "author": "ann"}])
@@ -189,7 +188,7 @@ def test_only_what_was_shown_can_be_related(here: Deployment, standin: StandIn) 
     assert "Faro" not in call.text
 
 
-def test_a_fact_alone_is_not_asked_about(here: Deployment, standin: StandIn) -> None:
+def test_a_fact_alone_is_not_asked_about(here: Sandbox, standin: StandIn) -> None:
     [only] = know("I live in Porto.")
     assert run() == run_details(facts=1)
     assert here.sql("SELECT reflected_through FROM perspectives") == [(only,)]
@@ -206,58 +205,58 @@ def test_no_fact_can_pass_for_another_line(standin: StandIn) -> None:
 
 
 # --- the watermark ----------------------------------------------------------------------------------------------------
-def test_a_run_that_was_overtaken_changes_nothing(here: Deployment, standin: StandIn) -> None:
+def test_a_run_that_was_overtaken_changes_nothing(here: Sandbox, standin: StandIn) -> None:
     """A zombie: its answer comes after another run has reflected on the same facts."""
     a, b, c = know("I live in Porto.", "I live in Lisbon.", "I like tea.")
     after: dict[str, Any] = {}
 
     def overtaken(_: Call) -> Any:
         if standin.counters.purposes["reflect"] == 1:
-            other, _ = reflect.reflect_perspective(runtime().resources, job_context(), "assistant", "ann")
+            other, _ = reflect.reflect_perspective(default_deployment().resources, job_context(), "assistant", "ann")
             assert other.status == "completed"
             after.update(dump(here))
             return {"relations": [relation("contradicts", c, b, "new")], "insights": [insight([a, b, c])]}
         return {"relations": [relation("contradicts", b, a, "new")], "insights": []}
 
     standin.answer("reflect", overtaken)
-    outcome, more = reflect.reflect_perspective(runtime().resources, job_context(), "assistant", "ann")
+    outcome, more = reflect.reflect_perspective(default_deployment().resources, job_context(), "assistant", "ann")
     assert (outcome.status, more) == ("superseded", False)
     assert {name: rows for name, rows in dump(here).items() if name in TOUCHED} == {
         name: rows for name, rows in after.items() if name in TOUCHED
     }
 
 
-def test_a_run_that_was_overtaken_holds_nothing_for_review(here: Deployment, standin: StandIn) -> None:
+def test_a_run_that_was_overtaken_holds_nothing_for_review(here: Sandbox, standin: StandIn) -> None:
     ids = know(*(f"I live in place {i}." for i in range(12)))
 
     def overtaken(_: Call) -> Any:
         if standin.counters.purposes["reflect"] > 1:
             return {"relations": [], "insights": []}
-        reflect.reflect_perspective(runtime().resources, job_context(), "assistant", "ann")
+        reflect.reflect_perspective(default_deployment().resources, job_context(), "assistant", "ann")
         return {"relations": too_much(here, ids), "insights": []}
 
     standin.answer("reflect", overtaken)
-    outcome, _ = reflect.reflect_perspective(runtime().resources, job_context(), "assistant", "ann")
+    outcome, _ = reflect.reflect_perspective(default_deployment().resources, job_context(), "assistant", "ann")
     assert outcome.status == "superseded"
     assert here.sql("SELECT held IS NULL FROM perspectives") == [(True,)]
 
 
-def test_a_run_that_was_overtaken_by_one_that_is_held_does_not_carry_it_out(here: Deployment, standin: StandIn) -> None:
+def test_a_run_that_was_overtaken_by_one_that_is_held_does_not_carry_it_out(here: Sandbox, standin: StandIn) -> None:
     plan = too_much(here, know(*(f"I live in place {i}." for i in range(12))))
 
     def overtaken(_: Call) -> Any:
         if standin.counters.purposes["reflect"] == 1:
-            other, _ = reflect.reflect_perspective(runtime().resources, job_context(), "assistant", "ann")
+            other, _ = reflect.reflect_perspective(default_deployment().resources, job_context(), "assistant", "ann")
             assert other.status == "needs_review"
         return {"relations": plan, "insights": []}
 
     standin.answer("reflect", overtaken)
-    outcome, _ = reflect.reflect_perspective(runtime().resources, job_context(), "assistant", "ann")
+    outcome, _ = reflect.reflect_perspective(default_deployment().resources, job_context(), "assistant", "ann")
     assert outcome.status == "superseded"
     assert here.sql("SELECT count(*) FROM memories WHERE superseded_by IS NOT NULL") == [(0,)]
 
 
-def test_more_than_a_hundred_facts_take_another_run(here: Deployment, standin: StandIn) -> None:
+def test_more_than_a_hundred_facts_take_another_run(here: Sandbox, standin: StandIn) -> None:
     ids = know(*(f"Thing number {i} is {i * 7919}." for i in range(130)))
     judge(standin)
     reflect_perspective.delay(namespace=NAMESPACE, observer="assistant", subject="ann")
@@ -284,7 +283,7 @@ def test_a_reflection_that_would_change_too_much_is_held_for_review(claude: Clau
     assert (kept["relations"], kept["supersedes"]) == (plan, held["supersedes"])
     assert through == 0
 
-    Sweeper(app, binding()).reconcile()
+    Sweeper(engine).reconcile()
     reflect_namespace.delay(namespace=NAMESPACE)
     work("reflect_namespace")
     assert [claim for claim in pending() if claim.kind == "reflect_perspective"] == []  # it is not asked for again
@@ -294,7 +293,7 @@ def test_a_reflection_that_would_change_too_much_is_held_for_review(claude: Clau
 
 @pytest.mark.parametrize(("known", "superseded"), [(12, 5), (21, 6)], ids=["few", "a small share"])
 def test_a_reflection_that_changes_little_is_not_held(
-    here: Deployment, standin: StandIn, known: int, superseded: int
+    here: Sandbox, standin: StandIn, known: int, superseded: int
 ) -> None:
     """Held is what would supersede more than 5 facts *and* more than 30 % of them."""
     ids = know(*(f"{chr(97 + i)} is what I like number {i}." for i in range(known)))
@@ -304,7 +303,7 @@ def test_a_reflection_that_changes_little_is_not_held(
     assert here.sql("SELECT held FROM perspectives WHERE subject = 'ann'") == [(None,)]
 
 
-def test_a_reflection_that_gave_up_is_not_asked_for_again(here: Deployment, standin: StandIn) -> None:
+def test_a_reflection_that_gave_up_is_not_asked_for_again(here: Sandbox, standin: StandIn) -> None:
     know("I live in Porto.", "I live in Lisbon.")
     here.sql("UPDATE perspectives SET dead = true")
     with pytest.raises(JobFailed, match="An earlier job for this gave up"):
@@ -314,7 +313,7 @@ def test_a_reflection_that_gave_up_is_not_asked_for_again(here: Deployment, stan
 
 
 # --- the namespace ----------------------------------------------------------------------------------------------------
-def test_a_namespace_reflects_on_every_perspective_that_has_something_new(here: Deployment) -> None:
+def test_a_namespace_reflects_on_every_perspective_that_has_something_new(here: Sandbox) -> None:
     Nexus().create_namespace(NAMESPACE, observers=["assistant", "coach"])
     say("I like tea.", {"content": "I like coffee.", "author": "bob"})
     work("derive_memory")
@@ -329,7 +328,7 @@ def test_a_namespace_reflects_on_every_perspective_that_has_something_new(here: 
     assert dump(here, "job_runs") == before
 
 
-def test_old_messages_that_are_derived_and_digested_are_archived(here: Deployment) -> None:
+def test_old_messages_that_are_derived_and_digested_are_archived(here: Sandbox) -> None:
     say("Digested and derived.", "Derived after the digest.", "Recent.", "Never derived.")
     say("Given up.", session="given up")
     say("Nobody wanted facts from this one.", session="unwanted", observers=[])
@@ -351,7 +350,7 @@ def test_old_messages_that_are_derived_and_digested_are_archived(here: Deploymen
     assert 1 in {hit.id for hit in Nexus().search(NAMESPACE, "digested and derived", levels=["raw"])}
 
 
-def test_every_reflection_run_again_changes_nothing(here: Deployment, standin: StandIn) -> None:
+def test_every_reflection_run_again_changes_nothing(here: Sandbox, standin: StandIn) -> None:
     a, b, c = know("I live in Porto.", "I live in Lisbon.", "I like tea.")
     judge(standin, relation("contradicts", b, a, "new"), insights=[insight([a, b, c])])
     run()

@@ -7,20 +7,19 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks import Nexus, app
+from nexus_tasks import Nexus
 from nexus_tasks.errors import NotFound
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, facts, pending, say, work
 from tests.integration.reflecting import insight, judge, know, relation, run, too_much
+from tests.sandbox import Sandbox, engine
 from tests.standin import StandIn
 
-Claude = Callable[..., Deployment]
+Claude = Callable[..., Sandbox]
 
 
 @pytest.fixture
-def held(claude: Claude, standin: StandIn) -> tuple[Deployment, list[int], dict[str, Any]]:
+def held(claude: Claude, standin: StandIn) -> tuple[Sandbox, list[int], dict[str, Any]]:
     """A deployment with a held reflection: it, the ids of ann's facts, and the review as status shows it."""
     here = claude(NEXUS_REFLECT_MIN_NEW="1000")
     ids = know(*(f"{word} is what I like number {i}." for i, word in enumerate("abcdefghijkl")))
@@ -30,7 +29,7 @@ def held(claude: Claude, standin: StandIn) -> tuple[Deployment, list[int], dict[
     return here, ids, shown
 
 
-Held = tuple[Deployment, list[int], dict[str, Any]]
+Held = tuple[Sandbox, list[int], dict[str, Any]]
 
 
 def asked() -> bool:
@@ -74,7 +73,7 @@ def test_a_released_plan_is_found_by_reconcile(held: Held) -> None:
     here, _, shown = held
     Nexus().retry_job(shown["job_id"])
     here.flush()
-    Sweeper(app, binding()).reconcile()
+    Sweeper(engine).reconcile()
     assert asked()
     work("reflect_perspective")
     assert len(facts(subject="ann")) == 6
@@ -89,7 +88,7 @@ def test_a_dropped_plan_changes_nothing_and_does_not_come_back(held: Held, stand
     assert Nexus().job(shown["job_id"])["status"] == "dropped"
     assert dump(here, *untouched) == before
     assert here.sql("SELECT held, reflected_through FROM perspectives WHERE subject = 'ann'") == [(None, ids[-1])]
-    Sweeper(app, binding()).reconcile()
+    Sweeper(engine).reconcile()
     assert not asked()
     assert run("unchanged") == {}
     assert standin.counters.calls == calls

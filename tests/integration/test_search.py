@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from nexus_tasks import Nexus
 from nexus_tasks.cli.main import app
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput, NotFound
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, facts, observations, say, work
+from tests.sandbox import Sandbox
 from tests.standin import StandIn
 
 DAY = timedelta(days=1)
@@ -85,9 +85,9 @@ WHERE (CAST(:categories AS text[]) IS NULL OR m.category = ANY(:categories))
 
 
 @pytest.fixture
-def teas(claude: Any, standin: StandIn) -> Deployment:
+def teas(claude: Any, standin: StandIn) -> Sandbox:
     """What was said of tea on four days, and what two observers hold of it; the first of it they hold no more."""
-    here: Deployment = claude(NEXUS_REFLECT_MIN_NEW="1000")
+    here: Sandbox = claude(NEXUS_REFLECT_MIN_NEW="1000")
     Nexus().create_namespace(NAMESPACE, observers=["assistant", "coach"])
     standin.answer(
         "derive",
@@ -107,7 +107,7 @@ def teas(claude: Any, standin: StandIn) -> Deployment:
     return here
 
 
-def test_categories_and_times_narrow_alone_and_with_all_the_others(teas: Deployment) -> None:
+def test_categories_and_times_narrow_alone_and_with_all_the_others(teas: Sandbox) -> None:
     sizes = set()
     for categories, since, until, as_of, observer in itertools.product(
         CATEGORIES, SINCE, UNTIL, AS_OF, (None, "coach")
@@ -140,7 +140,7 @@ def test_the_limit_is_kept_and_so_is_its_range() -> None:
             found("tea", limit=limit)
 
 
-def test_archived_and_superseded_memories_are_found_only_when_they_are_meant(here: Deployment) -> None:
+def test_archived_and_superseded_memories_are_found_only_when_they_are_meant(here: Sandbox) -> None:
     talk("I live in Porto.", "I live in Lisbon.", "I live in Faro.", observers=[])
     here.sql("UPDATE memories SET archived_at = now() WHERE content LIKE '%Porto%'")
     here.sql("UPDATE memories SET valid_to = :t WHERE content LIKE '%Lisbon%'", t=START + 3 * DAY)
@@ -271,7 +271,7 @@ def test_a_text_that_cannot_be_indexed_is_the_caller_s_fault_and_not_postgres_s(
 @pytest.mark.usefixtures("here")
 def test_an_error_of_the_database_does_not_tell_what_was_said() -> None:
     """Errors end in logs and dead letters."""
-    with pytest.raises(DataError) as caught, runtime().database.transaction() as tx:
+    with pytest.raises(DataError) as caught, default_deployment().database.transaction() as tx:
         tx.execute(text("SELECT 1 / 0 WHERE :said <> ''"), {"said": "SECRET"})
     assert "division by zero" in str(caught.value)
     assert "SECRET" not in str(caught.value)

@@ -12,15 +12,15 @@ import pytest
 from sqlalchemy import text
 
 from nexus_tasks import Nexus
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.storage.searching import query_stats as opening_module
 from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.storage.searching.candidates import K1, B
 from nexus_tasks.storage.searching.query_stats import Opening, opening
 from nexus_tasks.storage.searching.scope import Filter, scope
 from nexus_tasks.storage.searching.vectors import distance, owned
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, say, work
+from tests.sandbox import Sandbox
 
 # Words that are their own stems, so that a test may count them.
 DRINKS = ("tea", "milk", "rum", "mead", "gin")
@@ -28,7 +28,7 @@ DRINKS = ("tea", "milk", "rum", "mead", "gin")
 
 def known(question: str) -> Opening:
     """What a search for ``question`` would know beforehand."""
-    here = runtime()
+    here = default_deployment()
     with here.database.reading() as tx:
         namespace_id = tx.execute(text("SELECT id FROM namespaces WHERE name = :n"), {"n": NAMESPACE}).scalar_one()
         return opening(tx, scope(Filter(namespace_id=namespace_id)), question, here.embedder.name)
@@ -39,7 +39,7 @@ def counted(*words: str) -> dict[str, int]:
     return {word: known(word).words[0].memories for word in words if known(word).words}
 
 
-def recount(here: Deployment, *words: str) -> dict[str, int]:
+def recount(here: Sandbox, *words: str) -> dict[str, int]:
     """In how many memories each word is, by looking at all of them."""
     found = {
         word: here.sql("SELECT count(*) FROM memories WHERE tsv @@ CAST(:w AS tsquery)", w=word)[0][0] for word in words
@@ -47,7 +47,7 @@ def recount(here: Deployment, *words: str) -> dict[str, int]:
     return {word: n for word, n in found.items() if n}
 
 
-def totals(here: Deployment) -> tuple[int, float]:
+def totals(here: Sandbox) -> tuple[int, float]:
     """Memories and their mean length, by looking at all of them."""
     [(n, length)] = here.sql(
         "SELECT count(*), sum((SELECT sum(cardinality(positions)) FROM unnest(tsv))) FROM memories"
@@ -55,7 +55,7 @@ def totals(here: Deployment) -> tuple[int, float]:
     return int(n), float(length or 0) / max(int(n), 1)
 
 
-def is_right(here: Deployment) -> None:
+def is_right(here: Sandbox) -> None:
     """Everything that search knows equals a recount."""
     assert counted(*DRINKS) == recount(here, *DRINKS)
     assert (known("tea").memories, known("tea").mean_length) == pytest.approx(totals(here))
@@ -69,7 +69,7 @@ def drinks(writer: int, n: int) -> list[str]:
     return [" ".join(w for i, w in enumerate(DRINKS, 1) if m % i == 0) + f" {writer}x{m}" for m in range(n)]
 
 
-def test_frequencies_are_right_after_writers_at_once_and_after_each_kind_of_change(here: Deployment) -> None:
+def test_frequencies_are_right_after_writers_at_once_and_after_each_kind_of_change(here: Sandbox) -> None:
     say("first")
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda i: say(*drinks(i, 20), session=f"s{i}", observers=[]), range(6)))
@@ -84,13 +84,13 @@ def test_frequencies_are_right_after_writers_at_once_and_after_each_kind_of_chan
     here.sql("DELETE FROM sessions WHERE session_key = 's1'")
     is_right(here)
     before = known("tea milk")
-    upkeep.run(runtime().database)
+    upkeep.run(default_deployment().database)
     assert known("tea milk") == before
     assert here.sql("SELECT count(*) FROM search_totals WHERE model = ''") == [(1,)]
     is_right(here)
 
 
-def test_nothing_is_left_of_an_erased_namespace(here: Deployment) -> None:
+def test_nothing_is_left_of_an_erased_namespace(here: Sandbox) -> None:
     say(*drinks(0, 10))
     work()
     here.sql("DELETE FROM namespaces")
@@ -98,7 +98,7 @@ def test_nothing_is_left_of_an_erased_namespace(here: Deployment) -> None:
         assert here.sql(f"SELECT count(*) FROM {table}") == [(0,)]
 
 
-def test_the_same_word_in_two_namespaces_is_counted_apart(here: Deployment) -> None:
+def test_the_same_word_in_two_namespaces_is_counted_apart(here: Sandbox) -> None:
     say("tea", "tea milk")
     say("tea rum", namespace="other")
     assert counted(*DRINKS) == {"tea": 2, "milk": 1}
@@ -107,7 +107,7 @@ def test_the_same_word_in_two_namespaces_is_counted_apart(here: Deployment) -> N
 
 
 def test_common_words_are_counted_by_upkeep_and_again_after_erasure(
-    here: Deployment, monkeypatch: pytest.MonkeyPatch
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (opening_module, upkeep):
         monkeypatch.setattr(module, "MOST_COUNTED", 10)
@@ -115,21 +115,21 @@ def test_common_words_are_counted_by_upkeep_and_again_after_erasure(
     try:
         say(*(f"tea {i}" for i in range(30)), observers=[])
         assert counted("tea") == {"tea": 11}  # at least so many
-        assert upkeep.run(runtime().database).counted == 1
+        assert upkeep.run(default_deployment().database).counted == 1
         assert counted("tea") == {"tea": 30}
-        assert upkeep.run(runtime().database).counted == 0  # nothing has changed
+        assert upkeep.run(default_deployment().database).counted == 0  # nothing has changed
         here.sql("DELETE FROM memories WHERE id > 20")
-        assert upkeep.run(runtime().database).counted == 1
+        assert upkeep.run(default_deployment().database).counted == 1
         assert counted("tea") == recount(here, "tea") == {"tea": 20}
         here.sql("DELETE FROM memories WHERE id > 5")
-        upkeep.run(runtime().database)
+        upkeep.run(default_deployment().database)
         assert here.sql("SELECT count(*) FROM common_words") == [(0,)]
         assert counted("tea") == {"tea": 5}
     finally:
         opening_module._statement.cache_clear()
 
 
-def test_words_are_scored_by_bm25(here: Deployment) -> None:
+def test_words_are_scored_by_bm25(here: Sandbox) -> None:
     said = ["tea tea tea milk", "tea", "milk rum", "rum " * 30 + "tea", "gin", "mead mead"]
     say(*({"content": one, "author": "the"} for one in said), observers=[])  # a stop word: no word of the memory
     question = ["tea", "milk"]
@@ -153,23 +153,23 @@ def bm25(question: Sequence[str], one: str, every: Sequence[str]) -> float:
 
 
 def test_large_namespaces_get_a_vector_index_of_their_own_and_lose_it_again(
-    here: Deployment, monkeypatch: pytest.MonkeyPatch
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "MOST_UNINDEXED", 20)
     say(*(f"tea number {i}" for i in range(30)), end=True)
     say("milk", namespace="small")
     work("derive_memory")
     before = answers()
-    done = upkeep.run(runtime().database)
+    done = upkeep.run(default_deployment().database)
     assert len(done.indexed) == 1
     assert done.dropped == ()
-    assert upkeep.run(runtime().database) == upkeep.Upkeep()
+    assert upkeep.run(default_deployment().database) == upkeep.Upkeep()
     assert done.indexed[0] in plan_of_the_nearest()
     assert answers() == before
     here.sql("DELETE FROM memories WHERE level = 'raw' OR id > 25")
-    assert upkeep.run(runtime().database).dropped == done.indexed
+    assert upkeep.run(default_deployment().database).dropped == done.indexed
     here.sql(f"CREATE INDEX {done.indexed[0]} ON embeddings (model)")
-    assert upkeep.run(runtime().database).dropped == done.indexed  # it is of no use any more
+    assert upkeep.run(default_deployment().database).dropped == done.indexed  # it is of no use any more
 
 
 def plan_of_the_nearest() -> str:
@@ -178,7 +178,7 @@ def plan_of_the_nearest() -> str:
     statement = (
         f"SELECT e.memory_id FROM embeddings AS e WHERE {owned(1, 'hashing-384')} ORDER BY {distance(384)} LIMIT 5"
     )
-    with runtime().database.transaction() as tx:
+    with default_deployment().database.transaction() as tx:
         tx.execute(text("SET LOCAL enable_sort = off"))
         return "\n".join(tx.scalars(text(f"EXPLAIN {statement}"), {"vector": vector}))
 
@@ -192,13 +192,13 @@ def answers() -> list[int]:
 def test_upkeep_leaves_it_to_the_one_that_is_at_it() -> None:
     say("tea")
     say("milk")
-    with runtime().database.apart() as connection:
+    with default_deployment().database.apart() as connection:
         connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": upkeep._LOCK})
-        assert upkeep.run(runtime().database) == upkeep.Upkeep()
-    assert upkeep.run(runtime().database).folded > 0
+        assert upkeep.run(default_deployment().database) == upkeep.Upkeep()
+    assert upkeep.run(default_deployment().database).folded > 0
 
 
-def test_the_missing_vectors_are_counted_and_stop_nothing(here: Deployment) -> None:
+def test_the_missing_vectors_are_counted_and_stop_nothing(here: Sandbox) -> None:
     say("tea in the morning", "milk at night", end=True)
     work("derive_memory")
     assert Nexus().search(NAMESPACE, "tea").missing_embeddings == 0

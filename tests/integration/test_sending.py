@@ -16,13 +16,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import StorageUnavailable
 from nexus_tasks.storage import engine
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.long_statements import PIECE, size_of
 from nexus_tasks.storage.reals import Reals
-from nexus_tasks.tasks.runtime import runtime
-from tests.deployment import Deployment, eventually
+from tests.sandbox import Sandbox, eventually
 
 LONG = 90.0
 LOCK = 4_711
@@ -70,7 +70,7 @@ class Relay:
 
 
 @pytest.fixture
-def relay(here: Deployment) -> Iterator[Relay]:
+def relay(here: Sandbox) -> Iterator[Relay]:
     [folder] = parse_qs(urlsplit(here.database_url).query)["host"]
     [server] = Path(folder).glob(".s.PGSQL.[0-9]*[0-9]")
     made = Relay(here.folder, server)
@@ -83,7 +83,7 @@ def through(relay: Relay, url: str) -> str:
     return parts._replace(query=f"host={relay.folder}&port={PORT.rpartition('.')[2]}").geturl()
 
 
-def test_a_statement_that_is_kept_back_in_the_middle_costs_its_session(here: Deployment, relay: Relay) -> None:
+def test_a_statement_that_is_kept_back_in_the_middle_costs_its_session(here: Sandbox, relay: Relay) -> None:
     database = Database(through(relay, here.database_url))
     with database.engine.connect() as connection:
         connection.execute(text("SET idle_in_transaction_session_timeout = 500"))
@@ -112,8 +112,8 @@ def lock_for(database: Database, milliseconds: int) -> None:
         tx.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
 
 
-def test_nobody_waits_for_a_lock_for_ever(here: Deployment) -> None:
-    with runtime().database.transaction() as tx:
+def test_nobody_waits_for_a_lock_for_ever(here: Sandbox) -> None:
+    with default_deployment().database.transaction() as tx:
         assert tx.scalar(text("SHOW lock_timeout")) == "16s"
         tx.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
         database = Database(here.database_url)
@@ -125,14 +125,14 @@ def test_nobody_waits_for_a_lock_for_ever(here: Deployment) -> None:
 @pytest.mark.usefixtures("here")
 def test_a_transaction_that_stands_still_is_ended_within_a_lease() -> None:
     """Postgres keeps the time; that it does is not tried here."""
-    with runtime().database.transaction() as tx:
+    with default_deployment().database.transaction() as tx:
         allowed = tx.scalar(
             text("SELECT extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval)")
         )
-        assert 0 < allowed < runtime().settings.lease_seconds
+        assert 0 < allowed < default_deployment().settings.lease_seconds
 
 
-def test_many_rows_at_once_are_written_all_the_same(here: Deployment) -> None:
+def test_many_rows_at_once_are_written_all_the_same(here: Sandbox) -> None:
     database = Database(here.database_url)
     with database.transaction() as tx:
         tx.execute(text("CREATE TEMPORARY TABLE long (said text)"))
@@ -151,7 +151,7 @@ def test_the_size_of_a_statement_is_never_underestimated() -> None:
 
 
 def test_a_connection_that_was_idle_is_looked_at_before_it_is_trusted(
-    here: Deployment, monkeypatch: pytest.MonkeyPatch
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = Database(here.database_url)
     with database.transaction() as tx:

@@ -13,12 +13,12 @@ from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.producer.result import JobResult
 from tests import sentinel
 from tests.commandline import nexus
-from tests.deployment import Deployment, eventually
 from tests.integration.jobkinds import ROOT, WITH_KINDS, go, heard, note, play
+from tests.sandbox import Sandbox, eventually
 
 
 @pytest.mark.long
-def test_jobs_survive_the_death_of_the_master(deploy: Callable[..., Deployment]) -> None:
+def test_jobs_survive_the_death_of_the_master(deploy: Callable[..., Sandbox]) -> None:
     with sentinel.watched() as watched:
         node = f"sentinel://:{quote(sentinel.PASSWORD)}@127.0.0.1:{watched.sentinel}"
         here = deploy(NEXUS_REDIS_URL=f"{node}/1;{node}", NEXUS_REDIS_MASTER=sentinel.MASTER)

@@ -31,8 +31,8 @@ CLI = (
 TEMPORARY = """
 import sys
 from nexus_tasks.cli.stack import temporary_worker, worker_alive
-from nexus_tasks.settings import get_settings
-with temporary_worker(get_settings(), 2):
+from nexus_tasks.settings import load_settings
+with temporary_worker(load_settings(), 2):
     print("alive" if worker_alive(5) else "dead", flush=True)
     sys.stdin.read()
 """

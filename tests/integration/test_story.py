@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus, reflect_namespace
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, observations, say, work
+from tests.sandbox import Sandbox
 from tests.standin import Call, StandIn
 from tests.standin.answers import LINE
 
@@ -34,13 +34,13 @@ SETTINGS = {"NEXUS_REFLECT_MIN_NEW": "1000"}
 
 
 @pytest.fixture
-def offline(deploy: Callable[..., Deployment]) -> Deployment:
+def offline(deploy: Callable[..., Sandbox]) -> Sandbox:
     """The offline model judges."""
     return deploy(**SETTINGS)
 
 
 @pytest.fixture
-def scripted(claude: Callable[..., Deployment], standin: StandIn) -> Deployment:
+def scripted(claude: Callable[..., Sandbox], standin: StandIn) -> Sandbox:
     """Claude's stand-in judges, with answers that are scripted by what it is shown."""
     standin.answer("derive", _derived)
     standin.answer("reflect", _judged)
@@ -91,7 +91,7 @@ def holds(observer: str, as_of: datetime | None = None) -> set[str]:
 def test_a_preference_is_stated_repeated_changed_and_the_change_undone(
     model: str, request: pytest.FixtureRequest
 ) -> None:
-    here: Deployment = request.getfixturevalue(model)
+    here: Sandbox = request.getfixturevalue(model)
     live_through(*SAID[:3])
     before = dump(here, "job_runs", "model_calls", "perspectives", "reflections", "reflection_changes")
     [repeated] = Nexus().memories(NAMESPACE, observer="assistant", levels=["derived"])
@@ -144,7 +144,7 @@ def test_a_preference_is_stated_repeated_changed_and_the_change_undone(
     assert dump(here, "job_runs", "perspectives") == undone_state
 
 
-def _ids_of(here: Deployment, session_key: str) -> set[int]:
+def _ids_of(here: Sandbox, session_key: str) -> set[int]:
     """The messages of a session, and the facts that rest on them."""
     return {
         memory_id

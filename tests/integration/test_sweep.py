@@ -11,19 +11,17 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from nexus_tasks import Nexus, digest_session
-from nexus_tasks.celery import app
 from nexus_tasks.errors import Misconfigured, QueueUnavailable, Transient
-from nexus_tasks.idempotency import binding as bindings
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
+from nexus_tasks.idempotency.engine import attach
 from nexus_tasks.idempotency.worker import sweeper as sweeping
 from nexus_tasks.idempotency.worker.run import new_token
 from nexus_tasks.idempotency.worker.sweeper import LOCK, Sweeper, SweepStep
 from tests.broker import holds, lose, queued
-from tests.deployment import Deployment, eventually
 from tests.integration.claiming import Bench
 from tests.integration.jobkinds import Play, play, play_once
+from tests.sandbox import Sandbox, app, engine, eventually
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -35,14 +33,14 @@ def _started_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def bench(here: Deployment) -> Bench:  # noqa: ARG001
-    return Bench(binding().claims)
+def bench(here: Sandbox) -> Bench:  # noqa: ARG001
+    return Bench(engine.claims)
 
 
 @pytest.fixture
 def sweeper(bench: Bench) -> Sweeper:  # noqa: ARG001
     """One that has looked before, so that nothing is due by its first look."""
-    made = Sweeper(app, binding())
+    made = Sweeper(engine)
     made.tick()
     return made
 
@@ -50,7 +48,7 @@ def sweeper(bench: Bench) -> Sweeper:  # noqa: ARG001
 def begins(name: str = "a") -> Claim:
     """A worker begins the job, and is never heard of again."""
     request = play.request_for(Play(name=name))
-    bound = binding()
+    bound = engine
     bound.claims.claim([request])
     _, claim = bound.claims.begin(request, new_token(), lease=bound.lease, cap=16, gathers=False, published_at="")
     assert claim is not None
@@ -58,7 +56,7 @@ def begins(name: str = "a") -> Claim:
 
 
 def state_of(claim: Claim) -> str:
-    found = binding().claims.get(claim.key)
+    found = engine.claims.get(claim.key)
     return found.state if found else ""
 
 
@@ -82,20 +80,20 @@ def test_a_sweeper_that_stalls_does_no_harm_to_the_next(
     bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Nexus().create_namespace("acme")
-    claim, next_one = begins(), Sweeper(app, binding())
+    claim, next_one = begins(), Sweeper(engine)
     bench.set(play.request_for(Play()), crashes=4)
     bench.jump(11)
-    dead_letter = binding().storage.dead_letter
+    dead_letter = engine.storage.dead_letter
 
     def stalls(*args: Any) -> None:  # longer than the lock and the burial's lease last
-        monkeypatch.setattr(binding().storage, "dead_letter", dead_letter)
+        monkeypatch.setattr(engine.storage, "dead_letter", dead_letter)
         bench.client.delete(f"{bench.claims.prefix}:{LOCK}")
         bench.jump(11)
         next_one.tick()  # buries the claim under its own token
         assert bench.claims.lock(LOCK, "a third", seconds=10)
         dead_letter(*args)
 
-    monkeypatch.setattr(binding().storage, "dead_letter", stalls)
+    monkeypatch.setattr(engine.storage, "dead_letter", stalls)
     sweeper.tick()
     assert bench.client.get(f"{bench.claims.prefix}:{LOCK}") == "a third"
     assert bench.claims.marker(claim.key) == (claim.job_id, "dead")
@@ -112,7 +110,7 @@ def test_a_sweeper_that_is_killed_in_its_tick_blocks_the_others_for_a_moment_onl
         sweeper.tick()
     assert 0 < bench.client.pttl(f"{bench.claims.prefix}:{LOCK}") <= sweeping.LOCK_SECONDS * 1000
     look = sweeping.EVERY * (1 + sweeping.GIVE_OR_TAKE)
-    assert binding().lease + sweeping.LOCK_SECONDS + look + sweeping.JITTER + look <= 20
+    assert engine.limits.lease + sweeping.LOCK_SECONDS + look + sweeping.JITTER + look <= 20
     assert sweeping.GRACE + sweeping.LOCK_SECONDS + look <= 20
 
 
@@ -153,18 +151,18 @@ def test_a_sweeper_that_was_overtaken_in_a_step_leaves_the_rest_to_the_other(
 
 
 # --- after Redis was away ---------------------------------------------------------------------------------------------
-def quick(deploy: Callable[..., Deployment]) -> Sweeper:
+def quick(deploy: Callable[..., Sandbox]) -> Sweeper:
     deploy(NEXUS_LEASE_SECONDS="0.5")
-    made = Sweeper(app, binding())
+    made = Sweeper(engine)
     made.tick()
     return made
 
 
 @pytest.mark.parametrize("how", ["does not answer", "stood still", "was restarted"])
-def test_no_lease_is_expired_until_one_lease_after_redis_was_away(deploy: Callable[..., Deployment], how: str) -> None:
+def test_no_lease_is_expired_until_one_lease_after_redis_was_away(deploy: Callable[..., Sandbox], how: str) -> None:
     sweeper, monkeypatch = quick(deploy), pytest.MonkeyPatch()
     claim = begins()
-    Bench(binding().claims).jump(1)
+    Bench(engine.claims).jump(1)
     if how == "does not answer":
         monkeypatch.setattr(sweeper.claims, "lock", _away)
         with pytest.raises(QueueUnavailable):
@@ -187,7 +185,7 @@ def _away(*_: object, **__: object) -> bool:
     raise QueueUnavailable
 
 
-def test_a_tick_that_was_not_ours_is_an_answer_too(deploy: Callable[..., Deployment]) -> None:
+def test_a_tick_that_was_not_ours_is_an_answer_too(deploy: Callable[..., Sandbox]) -> None:
     """Else whoever takes over from a sweeper that was killed in its tick would first wait for a lease."""
     sweeper = quick(deploy)
     assert sweeper.claims.lock(LOCK, "killed in its tick", seconds=10)
@@ -197,7 +195,7 @@ def test_a_tick_that_was_not_ours_is_an_answer_too(deploy: Callable[..., Deploym
         sweeper.tick()
     sweeper.claims.unlock(LOCK, "killed in its tick")
     claim = begins()
-    Bench(binding().claims).jump(1)
+    Bench(engine.claims).jump(1)
     sweeper.tick()
     assert state_of(claim) != "running"
 
@@ -277,18 +275,18 @@ def test_a_letter_that_cannot_be_written_stops_no_other(
     bench: Bench, sweeper: Sweeper, worn_out: list[Claim], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = min(worn_out, key=lambda claim: claim.key)
-    dead_letter = binding().storage.dead_letter
+    dead_letter = engine.storage.dead_letter
 
     def fails_for_the_first(claim: Claim, error: BaseException | None) -> None:
         if claim.key == first.key:
             raise ValueError("what Postgres cannot hold")
         dead_letter(claim, error)
 
-    monkeypatch.setattr(binding().storage, "dead_letter", fails_for_the_first)
+    monkeypatch.setattr(engine.storage, "dead_letter", fails_for_the_first)
     sweeper.tick()
     assert dead_jobs() == {claim.job_id for claim in worn_out if claim is not first}
     assert state_of(first) == "running"
-    monkeypatch.setattr(binding().storage, "dead_letter", dead_letter)
+    monkeypatch.setattr(engine.storage, "dead_letter", dead_letter)
     bench.jump(11)
     sweeper.tick()
     assert dead_jobs() == {claim.job_id for claim in worn_out}
@@ -298,20 +296,20 @@ def test_a_letter_that_cannot_be_written_stops_no_other(
 def test_a_postgres_that_is_away_is_asked_once_per_tick(
     bench: Bench, sweeper: Sweeper, worn_out: list[Claim], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, dead_letter = [], binding().storage.dead_letter
+    asked, dead_letter = [], engine.storage.dead_letter
 
     def away(*args: object) -> None:
         asked.append(args)
         raise Transient("Postgres")
 
-    monkeypatch.setattr(binding().storage, "dead_letter", away)
+    monkeypatch.setattr(engine.storage, "dead_letter", away)
     play_once.delay()
     lose(1, "reflect")
     bench.jump(11)
     sweeper.tick()
     assert len(asked) == 1
     assert holds(1, "reflect")  # and the tick goes on
-    monkeypatch.setattr(binding().storage, "dead_letter", dead_letter)
+    monkeypatch.setattr(engine.storage, "dead_letter", dead_letter)
     bench.jump(11)
     sweeper.tick()
     assert dead_jobs() == {claim.job_id for claim in worn_out}
@@ -325,7 +323,7 @@ def test_a_pause_is_lifted_when_its_cause_is_gone(
     play.delay()
     play.apply(kwargs={})
     assert bench.claims.counts("acme") == {"waiting": 1}
-    monkeypatch.setattr(binding().storage, "probe", lambda _kind: _raise(Misconfigured("still 401")))
+    monkeypatch.setattr(engine.storage, "probe", lambda _kind: _raise(Misconfigured("still 401")))
     sweeper.probe()
     assert list(bench.claims.paused()) == ["play"]
     monkeypatch.undo()
@@ -346,7 +344,7 @@ def test_a_model_that_hangs_does_not_hold_the_sweep_up(
         asked.set()
         answer.wait(60)
 
-    monkeypatch.setattr(binding().storage, "probe", hangs)
+    monkeypatch.setattr(engine.storage, "probe", hangs)
     claim = begins("b")
     bench.claims.pause("play", "401")
     bench.jump(11)
@@ -380,29 +378,29 @@ def test_reconcile_asks_an_absent_broker_once(bench: Bench, sweeper: Sweeper, mo
         raise OperationalError("away")
 
     monkeypatch.setattr(app.tasks["nexus_tasks.derive_memory"], "send", fails, raising=False)
-    binding().templates["derive_memory"] = None  # claims and messages in two steps, as with another broker
+    engine.publisher._templates["derive_memory"] = None  # claims and messages in two steps, as with another broker
     assert sweeper.reconcile() == 5
     assert len(tried) == 1  # each attempt takes a second: hundreds of them would keep the sweep from its work
     assert bench.claims.counts("acme") == {"pending": 5}
 
 
 def test_the_sweep_starts_when_what_it_needs_comes_up_late(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bound, fails = binding(), 2
+    fails = 2
 
     def late() -> Any:
         nonlocal fails
         fails -= 1
         if fails >= 0:
             raise Transient("Postgres is starting")
-        return bound
+        return default_deployment().engine
 
     play.apply_async(kwargs={}, countdown=60)
     bench.jump(61)
     monkeypatch.setattr("nexus_tasks.idempotency.worker.sweeper.EVERY", 0.02)
-    monkeypatch.setattr(bindings, "_bound", None)
-    monkeypatch.setattr(bindings, "_factory", late)
+    starting = Celery("starting", set_as_current=False)
+    attach(starting, late)
     step = SweepStep(None)
-    step.start(type("Worker", (), {"app": app}))
+    step.start(type("Worker", (), {"app": starting}))
     try:
         eventually(lambda: queued() == 1)
     finally:

@@ -10,16 +10,14 @@ import kombu.pools
 import pytest
 
 from nexus_tasks import Nexus, derive_memory
-from nexus_tasks.celery import app
 from nexus_tasks.errors import ConfigurationError, InvalidInput, JobFailed, UnsupportedOption, WaitTimeout
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim, Claimed
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.types import JobOutcome
 from tests.broker import holds, queued, take
-from tests.deployment import Deployment
 from tests.integration.claiming import Bench
 from tests.integration.jobkinds import BODIES, attempts, play, play_nowhere, play_once, work
+from tests.sandbox import Sandbox, app, engine
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -31,7 +29,7 @@ def _no_bodies() -> Iterator[None]:
 
 
 def claims_of(name: str = "a") -> list[Claim]:
-    bound = binding()
+    bound = engine
     found = [*bound.claims.waiting(), *bound.claims.running()]
     found += [claim for queue in bound.claims.queues() for claim in bound.claims.pending(queue)]
     return [claim for claim in found if claim.args["name"] == name]
@@ -93,13 +91,13 @@ def test_wrong_arguments_queue_nothing() -> None:
     for task_id in ("two words", "a,b", "line\nbreak", ""):  # a claim could not hold them
         with pytest.raises(InvalidInput, match="task_id"):
             play.apply_async(kwargs={}, task_id=task_id)
-    assert binding().claims.counts("acme") == {}
+    assert engine.claims.counts("acme") == {}
 
 
 def test_a_kind_whose_queue_nobody_reads_is_refused_before_it_claims() -> None:
     with pytest.raises(ConfigurationError, match="nowhere"):
         play_nowhere.delay()
-    assert binding().claims.counts("acme") == {}
+    assert engine.claims.counts("acme") == {}
 
 
 # --- what arrives -----------------------------------------------------------------------------------------------------
@@ -135,7 +133,7 @@ def test_a_default_for_several_is_one_job_each_and_one_result() -> None:
     result = derive_memory.apply_async(kwargs={"namespace": "acme", "memory_id": memory["id"]}, task_id="first")
     assert [part.created for part in result.parts] == [True]
     assert result.created
-    bound = binding()
+    bound = engine
     by_observer = {claim.args["observer"]: claim.job_id for claim in bound.claims.pending("derive")}
     assert set(by_observer) == {"ann", "bob"}
     assert {result.job_id, *(part.job_id for part in result.parts)} == set(by_observer.values())
@@ -173,12 +171,12 @@ def no_broker() -> Iterator[Callable[[], None]]:
 
 
 def test_a_message_that_cannot_be_sent_is_no_error_and_the_sweep_sends_it(
-    here: Deployment, no_broker: Callable[[], None]
+    here: Sandbox, no_broker: Callable[[], None]
 ) -> None:
     first, second = play.delay(), play_once.delay()
     assert first.outcome is second.outcome is Claimed.ENQUEUED
-    sweeper = Sweeper(app, binding())
-    Bench(binding().claims).jump(11)
+    sweeper = Sweeper(engine)
+    Bench(engine.claims).jump(11)
     sweeper.tick()
     assert [claim.state for claim in claims_of()] == ["pending", "pending"]  # it asked in vain, and lost nothing
     no_broker()
@@ -204,7 +202,7 @@ def test_one_attempt_at_an_absent_broker_is_enough() -> None:
     finally:
         del play.send
     assert len(tried) == 1
-    assert binding().claims.counts("acme") == {"pending": 100}
+    assert engine.claims.counts("acme") == {"pending": 100}
 
 
 # --- eager ------------------------------------------------------------------------------------------------------------

@@ -10,40 +10,38 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus
-from nexus_tasks.celery import app
 from nexus_tasks.errors import JobFailed, Permanent, QueueUnavailable, Transient
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim, Claimed, Wakeup
-from nexus_tasks.idempotency.worker import executor as worker
+from nexus_tasks.idempotency.worker import executor
 from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.types import JobOutcome
-from tests.deployment import Deployment, eventually
 from tests.integration.claiming import Bench
 from tests.integration.jobkinds import BODIES, Play, attempts, play, play_once, play_together, work
+from tests.sandbox import Sandbox, engine, eventually
 
 OK = JobOutcome(status="completed")
 
 
 @pytest.fixture(autouse=True)
-def _namespace(here: Deployment) -> Iterator[None]:  # noqa: ARG001
+def _namespace(here: Sandbox) -> Iterator[None]:  # noqa: ARG001
     Nexus().create_namespace("acme")
     yield
     BODIES.clear()
 
 
 @pytest.fixture
-def bench(here: Deployment) -> Bench:  # noqa: ARG001
-    return Bench(binding().claims)
+def bench(here: Sandbox) -> Bench:  # noqa: ARG001
+    return Bench(engine.claims)
 
 
 def claim_of(name: str = "a", task: Any = play) -> Claim:
-    found = binding().claims.get(binding().claims.key(task.request_for(Play(name=name))))
+    found = engine.claims.get(engine.claims.key(task.kind.request_for(Play(name=name))))
     assert found is not None
     return found
 
 
-def letters(here: Deployment) -> list[tuple[Any, ...]]:
+def letters(here: Sandbox) -> list[tuple[Any, ...]]:
     return here.sql("SELECT job_id, error_type, message, errors, crashes FROM dead_letters ORDER BY id")
 
 
@@ -67,7 +65,7 @@ def siblings(*names: str) -> list[Play]:
 
 
 # --- by the type of the error -----------------------------------------------------------------------------------------
-def test_the_type_of_the_error_decides(here: Deployment, bench: Bench) -> None:
+def test_the_type_of_the_error_decides(here: Sandbox, bench: Bench) -> None:
     table = {
         #                 waits for     seconds     retries errors paused
         "transient": ("retry", (0.0, 2.0), 1, 0, False),
@@ -84,17 +82,17 @@ def test_the_type_of_the_error_decides(here: Deployment, bench: Bench) -> None:
         claim = claim_of(word)
         assert (claim.state, claim.wait_reason, claim.retries, claim.errors) == ("waiting", reason, retries, errors)
         assert claim.due_at is not None
-        assert least - 0.5 <= claim.due_at - binding().claims.now() <= most
+        assert least - 0.5 <= claim.due_at - engine.claims.now() <= most
         assert (claim.failing_since is not None) is bool(retries)
-        assert ("play" in binding().claims.paused()) is paused
+        assert ("play" in engine.claims.paused()) is paused
     assert letters(here) == []
-    binding().claims.resume("play")
+    engine.claims.resume("play")
     due(bench)
     assert {result["status"] for result in work()} == {"completed"}
     bench.audit()
 
 
-def test_a_permanent_error_is_a_dead_letter_at_once(here: Deployment) -> None:
+def test_a_permanent_error_is_a_dead_letter_at_once(here: Sandbox) -> None:
     asked = play.delay(plan=("permanent",))
     [result] = work()
     assert result["status"] == "dead"
@@ -102,10 +100,10 @@ def test_a_permanent_error_is_a_dead_letter_at_once(here: Deployment) -> None:
     assert "never" in letters(here)[0][2]
     with pytest.raises(JobFailed, match="never"):
         asked.wait(60)
-    assert binding().claims.counts("acme") == {}
+    assert engine.claims.counts("acme") == {}
 
 
-def test_unknown_errors_end_as_a_dead_letter_after_so_many_attempts(here: Deployment, bench: Bench) -> None:
+def test_unknown_errors_end_as_a_dead_letter_after_so_many_attempts(here: Sandbox, bench: Bench) -> None:
     asked = play.delay(plan=("bug",))
     for attempt in range(1, 6):
         assert len(attempts()) == attempt - 1
@@ -117,7 +115,7 @@ def test_unknown_errors_end_as_a_dead_letter_after_so_many_attempts(here: Deploy
     assert work() == []
 
 
-def test_passing_errors_end_as_a_dead_letter_after_so_long(here: Deployment, bench: Bench) -> None:
+def test_passing_errors_end_as_a_dead_letter_after_so_long(here: Sandbox, bench: Bench) -> None:
     play.delay(plan=("transient",))
     for _ in range(6):
         work()
@@ -163,7 +161,7 @@ def test_a_body_that_would_end_the_process_counts_as_failed(bench: Bench, word: 
 
 
 # --- dead letters -----------------------------------------------------------------------------------------------------
-def test_every_id_that_was_folded_in_gets_its_letter(here: Deployment, bench: Bench) -> None:
+def test_every_id_that_was_folded_in_gets_its_letter(here: Sandbox, bench: Bench) -> None:
     first = play.delay(plan=("wait", "permanent"), reason="first")
     BODIES["a"] = lambda *_: folded.append(play.delay(reason="second")) or _raise(Transient("away"))
     folded: list[Any] = []
@@ -182,13 +180,13 @@ def _raise(error: BaseException) -> Any:
     raise error
 
 
-def test_a_run_that_finds_its_letter_only_ends(here: Deployment, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_finds_its_letter_only_ends(here: Sandbox, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = play.delay(plan=("permanent",))
-    finish = binding().claims.finish
-    monkeypatch.setattr(binding().claims, "finish", _away)
+    finish = engine.claims.finish
+    monkeypatch.setattr(engine.claims, "finish", _away)
     monkeypatch.setattr("nexus_tasks.idempotency.worker.executor._patiently", lambda transition: transition())
     work()  # the letter is committed, then the worker dies
-    monkeypatch.setattr(binding().claims, "finish", finish)
+    monkeypatch.setattr(engine.claims, "finish", finish)
     assert len(letters(here)) == 1
     assert claim_of().state == "running"
     times_out(bench)
@@ -196,14 +194,14 @@ def test_a_run_that_finds_its_letter_only_ends(here: Deployment, bench: Bench, m
     assert result["status"] == "dead"
     assert len(attempts()) == 1
     assert [letter[0] for letter in letters(here)] == [asked.id]
-    assert binding().claims.counts("acme") == {}
+    assert engine.claims.counts("acme") == {}
 
 
 def _away(*_: object, **__: object) -> Any:
     raise QueueUnavailable
 
 
-def test_a_letter_is_found_even_when_redis_forgot_the_job(here: Deployment, bench: Bench) -> None:
+def test_a_letter_is_found_even_when_redis_forgot_the_job(here: Sandbox, bench: Bench) -> None:
     play.apply_async(kwargs={"plan": ("permanent",)}, task_id="job-1")
     work()
     bench.flush()
@@ -213,10 +211,10 @@ def test_a_letter_is_found_even_when_redis_forgot_the_job(here: Deployment, benc
 
 
 def test_a_letter_that_cannot_be_written_now_is_written_later(
-    here: Deployment, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    here: Sandbox, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play.delay(plan=("permanent",))
-    storage = binding().storage
+    storage = engine.storage
     dead_letter = storage.dead_letter
     monkeypatch.setattr(storage, "dead_letter", lambda *_: _raise(Transient("Postgres is away")))
     work()
@@ -228,7 +226,7 @@ def test_a_letter_that_cannot_be_written_now_is_written_later(
     assert len(attempts()) == 2
 
 
-def test_a_zombie_writes_no_letter(here: Deployment, bench: Bench) -> None:
+def test_a_zombie_writes_no_letter(here: Sandbox, bench: Bench) -> None:
     def frozen(run: Run, _arguments: Play) -> JobOutcome:
         del BODIES["a"]
         times_out(bench)
@@ -244,7 +242,7 @@ def test_a_zombie_writes_no_letter(here: Deployment, bench: Bench) -> None:
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
-def test_a_batch_that_fails_for_reasons_unknown_takes_no_innocent_along(here: Deployment, bench: Bench) -> None:
+def test_a_batch_that_fails_for_reasons_unknown_takes_no_innocent_along(here: Sandbox, bench: Bench) -> None:
     siblings("a", "b", "c")
     bench.set(play_together.request_for(Play(name="a")), errors=4)  # one more is its last
     bench.set(play_together.request_for(Play(name="b")), errors=1)
@@ -297,7 +295,7 @@ def test_a_run_that_lost_one_claim_gives_the_others_back(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("ends", [1, 3])
-def test_what_ended_before_the_run_raised_stays_ended(here: Deployment, bench: Bench, ends: int) -> None:
+def test_what_ended_before_the_run_raised_stays_ended(here: Sandbox, bench: Bench, ends: int) -> None:
     siblings("a", "b", "c")
 
     def body(run: Run, _arguments: Play) -> JobOutcome:
@@ -319,7 +317,7 @@ def test_a_job_that_gets_no_process_of_its_own_waits_for_one(bench: Bench, monke
     monkeypatch.setattr(
         "nexus_tasks.idempotency.worker.isolation._start", lambda *_, **__: _raise(OSError("no memory"))
     )
-    worker.work(play, request, published_at="", eager=False)
+    executor.execute(engine, play.kind, request, published_at="", eager=False)
     claim = claim_of()
     assert (claim.state, claim.wait_reason, claim.crashes, claim.errors) == ("waiting", "retry", 2, 0)
     assert attempts() == []
@@ -328,7 +326,7 @@ def test_a_job_that_gets_no_process_of_its_own_waits_for_one(bench: Bench, monke
 # --- when Redis is away -----------------------------------------------------------------------------------------------
 def test_a_job_that_cannot_begin_is_left_to_the_sweep(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = play.delay()
-    monkeypatch.setattr(binding().claims, "begin", _away)
+    monkeypatch.setattr(engine.claims, "begin", _away)
     assert play.apply(kwargs={}, task_id=asked.id).state == "IGNORED"  # acknowledged, nothing ran
     monkeypatch.undo()
     assert claim_of().state == "pending"
@@ -338,14 +336,14 @@ def test_a_job_that_cannot_begin_is_left_to_the_sweep(bench: Bench, monkeypatch:
 
 
 def test_an_end_waits_for_a_redis_that_restarts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    finish, fails = binding().claims.finish, 2
+    finish, fails = engine.claims.finish, 2
 
     def restarting(claims: Sequence[Claim], statuses: Sequence[str], **options: Any) -> list[Wakeup]:
         nonlocal fails
         fails -= 1
         return _away() if fails >= 0 else finish(claims, statuses, **options)
 
-    monkeypatch.setattr(binding().claims, "finish", restarting)
+    monkeypatch.setattr(engine.claims, "finish", restarting)
     play.delay()
     assert work()[0]["status"] == "completed"
     assert bench.claims.counts("acme") == {}
@@ -353,15 +351,15 @@ def test_an_end_waits_for_a_redis_that_restarts(bench: Bench, monkeypatch: pytes
 
 
 def test_an_end_that_is_never_recorded_is_found_by_the_next_run(
-    deploy: Callable[..., Deployment], monkeypatch: pytest.MonkeyPatch
+    deploy: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deploy(NEXUS_LEASE_SECONDS="0.3")
     asked = play.delay()
-    monkeypatch.setattr(binding().claims, "finish", _away)
+    monkeypatch.setattr(engine.claims, "finish", _away)
     assert work()[0]["status"] == "completed"
     monkeypatch.undo()
     assert claim_of().state == "running"
-    sweeper = Sweeper(app, binding())
+    sweeper = Sweeper(engine)
     eventually(lambda: sweeper.tick() or claim_of().state == "pending", within=60)
     assert claim_of().crashes == 1
     work()

@@ -15,52 +15,49 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus
-from nexus_tasks.celery import app
 from nexus_tasks.embedded import Endpoints, redis
 from nexus_tasks.errors import JobFailed, Misconfigured
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.idempotency.producer.publisher import publish
 from tests.broker import lose, queued
-from tests.deployment import Deployment, Worker, deployment, eventually
 from tests.integration.claiming import Bench
 from tests.integration.jobkinds import ROOT, WITH_KINDS, Play, attempts, go, play, play_once
+from tests.sandbox import Sandbox, Worker, engine, eventually, sandbox
 
 LEASE = 1.5
 
 
 @pytest.fixture
-def quick(deploy: Callable[..., Deployment]) -> Deployment:
+def quick(deploy: Callable[..., Sandbox]) -> Sandbox:
     """Leases of seconds, so that a test of a crash takes no longer."""
     return deploy(NEXUS_LEASE_SECONDS=str(LEASE))
 
 
-def start(here: Deployment, **options: Any) -> Worker:
+def start(here: Sandbox, **options: Any) -> Worker:
     return here.worker(*WITH_KINDS, **options, **ROOT)
 
 
 def claim_of(name: str = "a") -> Claim | None:
-    return binding().claims.get(binding().claims.key(play.request_for(Play(name=name))))
+    return engine.claims.get(engine.claims.key(play.request_for(Play(name=name))))
 
 
 def runs(name: str = "a") -> bool:
     return bool(attempts(name))
 
 
-def test_a_message_that_arrives_twice_at_once_runs_once(here: Deployment) -> None:
+def test_a_message_that_arrives_twice_at_once_runs_once(here: Sandbox) -> None:
     start(here, concurrency=16)
-    tickets = binding().claims.claim([play.request_for(Play(name=str(i), plan=("hold",))) for i in range(5)])
+    tickets = engine.claims.claim([play.request_for(Play(name=str(i), plan=("hold",))) for i in range(5)])
     wakeups = [ticket.wakeup for ticket in tickets if ticket.wakeup]
-    assert publish(app, [wakeup for wakeup in wakeups for _ in range(4)]) == 20
+    assert engine.publisher.publish([wakeup for wakeup in wakeups for _ in range(4)]) == 20
     eventually(lambda: all(runs(str(i)) for i in range(5)))
     eventually(lambda: queued() == 0)  # every copy has been received
     for i in range(5):
         go(str(i))
-    eventually(lambda: binding().claims.counts("acme") == {})
+    eventually(lambda: engine.claims.counts("acme") == {})
     assert [len(attempts(str(i))) for i in range(5)] == [1] * 5
 
 
-def test_a_job_whose_worker_is_killed_runs_again(quick: Deployment) -> None:
+def test_a_job_whose_worker_is_killed_runs_again(quick: Sandbox) -> None:
     first = start(quick)
     asked = play.delay(plan=("hold", "ok"))
     eventually(runs)
@@ -73,7 +70,7 @@ def test_a_job_whose_worker_is_killed_runs_again(quick: Deployment) -> None:
 
 @pytest.mark.long
 def test_a_job_that_kills_its_worker_ends_as_a_dead_letter_and_harms_no_other(
-    deploy: Callable[..., Deployment],
+    deploy: Callable[..., Sandbox],
 ) -> None:
     here = deploy(NEXUS_LEASE_SECONDS="0.6", NEXUS_MAX_ATTEMPTS="2")
     Nexus().create_namespace("acme")
@@ -88,7 +85,7 @@ def test_a_job_that_kills_its_worker_ends_as_a_dead_letter_and_harms_no_other(
     assert worker.process.poll() is None
 
 
-def test_from_its_second_crash_on_a_job_kills_only_itself(deploy: Callable[..., Deployment]) -> None:
+def test_from_its_second_crash_on_a_job_kills_only_itself(deploy: Callable[..., Sandbox]) -> None:
     here = deploy(NEXUS_LEASE_SECONDS="0.6", NEXUS_MAX_ATTEMPTS="3")
     Nexus().create_namespace("acme")
     worker = start(here, concurrency=4)  # threads: a crash takes all of them along
@@ -100,10 +97,10 @@ def test_from_its_second_crash_on_a_job_kills_only_itself(deploy: Callable[..., 
     twice = [
         play.apply_async(kwargs={"name": name, "plan": plans[name], "reason": "x"}, countdown=60) for name in named
     ]
-    bench = Bench(binding().claims)
+    bench = Bench(engine.claims)
     for name in ("poison", *named):
         bench.set(play.request_for(Play(name=name)), crashes=2)
-    bench.client.zadd(f"{here.name}:due", {claim.key: 0 for claim in binding().claims.waiting()})
+    bench.client.zadd(f"{here.name}:due", {claim.key: 0 for claim in engine.claims.waiting()})
     with pytest.raises(JobFailed, match="worker died"):
         poison.wait(60)
     eventually(lambda: all(runs(name) for name in named), within=60, why="one waits for the end of another")
@@ -121,7 +118,7 @@ def test_from_its_second_crash_on_a_job_kills_only_itself(deploy: Callable[..., 
     assert held.wait(60).status == "completed"
 
 
-def test_the_prefork_pool_keeps_its_leases_in_its_children(quick: Deployment) -> None:
+def test_the_prefork_pool_keeps_its_leases_in_its_children(quick: Sandbox) -> None:
     worker = start(quick, pool="processes", concurrency=2)
     results = [play.delay(name=name, plan=("hold",)) for name in "ab"]
     eventually(lambda: runs("a") and runs("b"))
@@ -137,35 +134,35 @@ def test_the_prefork_pool_keeps_its_leases_in_its_children(quick: Deployment) ->
     assert [asked.wait(60).status for asked in results] == ["completed"] * 2
 
 
-def test_bodies_that_would_end_the_process_leave_the_pool_whole(here: Deployment) -> None:
+def test_bodies_that_would_end_the_process_leave_the_pool_whole(here: Sandbox) -> None:
     worker = start(here, concurrency=2)
     for i in range(4):
         play.delay(name=str(i), plan=("exit", "ok"))
     assert play_once.delay().wait(60).status == "completed"
-    bench = Bench(binding().claims)
+    bench = Bench(engine.claims)
     eventually(lambda: all(runs(str(i)) for i in range(4)))
-    eventually(lambda: bench.jump(3) or binding().claims.counts("acme") == {}, within=60)
+    eventually(lambda: bench.jump(3) or engine.claims.counts("acme") == {}, within=60)
     assert [len(attempts(str(i))) for i in range(4)] == [2] * 4
     assert worker.process.poll() is None
 
 
-def test_a_worker_that_starts_lifts_pauses_and_misses_messages(here: Deployment) -> None:
+def test_a_worker_that_starts_lifts_pauses_and_misses_messages(here: Sandbox) -> None:
     lost = play_once.delay()
     lose(1, "reflect")  # the only message of its queue
-    Bench(binding().claims).jump(11)
-    binding().claims.pause("play", str(Misconfigured()))
+    Bench(engine.claims).jump(11)
+    engine.claims.pause("play", str(Misconfigured()))
     paused = play.delay()
     play.apply(kwargs={})
-    assert [claim.wait_reason for claim in binding().claims.waiting()] == ["pause"]
+    assert [claim.wait_reason for claim in engine.claims.waiting()] == ["pause"]
     start(here)
     assert paused.wait(60).status == lost.wait(60).status == "completed"
 
 
-def test_a_flush_under_a_run_loses_nothing(quick: Deployment) -> None:
+def test_a_flush_under_a_run_loses_nothing(quick: Sandbox) -> None:
     start(quick)
     play.delay(plan=("hold",), reason="x")
     eventually(runs)
-    Bench(binding().claims).flush()
+    Bench(engine.claims).flush()
     eventually(lambda: (found := claim_of()) and found.state == "running")  # the heartbeat has made it again
     found = claim_of()
     assert found is not None
@@ -204,7 +201,7 @@ def own_redis(folder: Path) -> Iterator[tuple[str, Callable[[], None], Callable[
 def test_a_redis_that_restarts_costs_no_run(servers: Endpoints, tmp_path: Path) -> None:
     with (
         own_redis(tmp_path / "redis") as (url, kill, launch),
-        deployment(replace(servers, redis_url=url), NEXUS_LEASE_SECONDS=str(LEASE)) as here,
+        sandbox(replace(servers, redis_url=url), NEXUS_LEASE_SECONDS=str(LEASE)) as here,
     ):
         worker = start(here)
         goes_on, ends = play.delay(name="goes-on", plan=("hold",)), play.delay(name="ends", plan=("hold",))

@@ -14,8 +14,8 @@ from nexus_tasks.errors import InvalidInput
 from nexus_tasks.services import buffer_flush, context_cache
 from nexus_tasks.transcripts import context_file, events
 from tests.commandline import nexus
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, pending, say, work
+from tests.sandbox import Sandbox
 from tests.transcripts.generate import Transcript
 
 KIND = "extract_session"
@@ -24,12 +24,12 @@ SAID = tuple(
 )
 
 
-def event(here: Deployment, name: str, path: Path) -> None:
+def event(here: Sandbox, name: str, path: Path) -> None:
     kept = events.payload({"hook_event_name": name, "transcript_path": str(path)})
     SessionBuffer(here.folder / "buffer").append(NAMESPACE, "chat", kept, events.CONTEXT_TYPE)
 
 
-def test_a_turn_of_the_hook_is_extracted_and_the_next_session_is_told(here: Deployment, tmp_path: Path) -> None:
+def test_a_turn_of_the_hook_is_extracted_and_the_next_session_is_told(here: Sandbox, tmp_path: Path) -> None:
     made, path = Transcript(began=datetime.now(UTC)), tmp_path / "t.jsonl"
     for text in SAID:
         made.prompt(text)

@@ -15,8 +15,8 @@ from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer.tables import LEFT_BEHIND, TABLES
 from tests.commandline import nexus
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, say, work
+from tests.sandbox import Sandbox, engine
 
 TALK = (
     "I moved to Lisbon in March.",
@@ -28,7 +28,7 @@ TALK = (
 
 
 @pytest.fixture
-def exported(here: Deployment, tmp_path: Path) -> Path:  # noqa: ARG001 - the deployment
+def exported(here: Sandbox, tmp_path: Path) -> Path:  # noqa: ARG001 - the deployment
     """An export of a namespace with facts, digests, a reflection, wanted work and settings of its own."""
     Nexus().create_namespace(NAMESPACE, observers=["assistant", "coach"], concurrency=3)
     say(*TALK, end=True, observe=True)
@@ -68,7 +68,7 @@ def test_an_import_exports_as_it_was_imported(exported: Path, tmp_path: Path) ->
     ]
 
 
-def test_what_refers_to_memories_names_those_of_the_copy(here: Deployment, exported: Path) -> None:
+def test_what_refers_to_memories_names_those_of_the_copy(here: Sandbox, exported: Path) -> None:
     Nexus().import_("copy", exported)
     joined = """SELECT m.content, s.content, e.role FROM evidence e JOIN memories m ON m.id = e.memory_id
         JOIN memories s ON s.id = e.source_id JOIN namespaces n ON n.id = e.namespace_id
@@ -80,14 +80,12 @@ def test_what_refers_to_memories_names_those_of_the_copy(here: Deployment, expor
 
 
 def test_wanted_work_goes_on_in_the_copy(exported: Path) -> None:
-    from nexus_tasks.celery import app
-    from nexus_tasks.idempotency.binding import binding
     from nexus_tasks.idempotency.worker.sweeper import Sweeper
 
     work()
     Nexus().import_("copy", exported)
     assert Nexus().status("copy")["namespaces"][0]["underived"] == 1
-    assert Sweeper(app, binding()).reconcile()
+    assert Sweeper(engine).reconcile()
     work()
     after = Nexus().status("copy")["namespaces"][0]
     assert after["underived"] == 0
@@ -123,7 +121,7 @@ WRONG: dict[str, Change] = {
 }
 
 
-def test_a_file_that_is_no_whole_export_stores_nothing(here: Deployment, exported: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_whole_export_stores_nothing(here: Sandbox, exported: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.jsonl"
     for why, change in WRONG.items():
         changed = change(documents(exported))

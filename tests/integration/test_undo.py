@@ -10,28 +10,28 @@ import pytest
 
 from nexus_tasks import Nexus, reflect_perspective
 from nexus_tasks.errors import InvalidInput, NotFound, UndoRefused
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, dump, facts, say, work
 from tests.integration.reflecting import again, day, insight, judge, know, read, relation, run
+from tests.sandbox import Sandbox
 from tests.standin import StandIn
 
-Claude = Callable[..., Deployment]
+Claude = Callable[..., Sandbox]
 # What an undo may leave behind: that there was a reflection, what it cost, and that its facts were looked at.
 TRACES = ("reflections", "reflection_changes", "job_runs", "model_calls", "perspectives")
 
 
 @pytest.fixture
-def here(claude: Claude) -> Deployment:
+def here(claude: Claude) -> Sandbox:
     """A deployment where nothing is reflected on unless a test asks for it."""
     return claude(NEXUS_REFLECT_MIN_NEW="1000")
 
 
-def newest(here: Deployment) -> int:
+def newest(here: Sandbox) -> int:
     """The number of the latest reflection."""
     return int(here.sql("SELECT max(id) FROM reflections")[0][0])
 
 
-def of_reflection(here: Deployment, number: int) -> list[tuple[int, int, str]]:
+def of_reflection(here: Sandbox, number: int) -> list[tuple[int, int, str]]:
     """What a reflection concluded, and the edges that it drew: memory, source, role."""
     concluded = "SELECT id FROM memories WHERE reflection_id = :number"
     found = here.sql(
@@ -43,7 +43,7 @@ def of_reflection(here: Deployment, number: int) -> list[tuple[int, int, str]]:
     return found
 
 
-def test_an_undone_reflection_leaves_everything_as_it_was(here: Deployment, standin: StandIn) -> None:
+def test_an_undone_reflection_leaves_everything_as_it_was(here: Sandbox, standin: StandIn) -> None:
     a, b, c, d, e, f = know(*(f"I like thing {i}." for i in "uvwxyz"))
     before = dump(here, *TRACES)
     judge(
@@ -66,7 +66,7 @@ def test_an_undone_reflection_leaves_everything_as_it_was(here: Deployment, stan
     assert {fact["id"] for fact in facts()} == {a, b, c, d, e, f}
 
 
-def test_undoing_twice_changes_nothing(here: Deployment, standin: StandIn) -> None:
+def test_undoing_twice_changes_nothing(here: Sandbox, standin: StandIn) -> None:
     a, b = know("I live in Porto.", "I live in Lisbon.")
     judge(standin, relation("contradicts", b, a, "new"))
     job = reflect_perspective.delay(namespace=NAMESPACE, observer="assistant", subject="ann")
@@ -78,7 +78,7 @@ def test_undoing_twice_changes_nothing(here: Deployment, standin: StandIn) -> No
     assert dump(here) == before
 
 
-def test_what_was_undone_is_not_done_again(here: Deployment, standin: StandIn) -> None:
+def test_what_was_undone_is_not_done_again(here: Sandbox, standin: StandIn) -> None:
     a, b, c, d = know("I live in Porto.", "I live in Lisbon.", "I like tea.", "I like green tea.")
     judge(standin, relation("contradicts", b, a, "new"), relation("reinforces", d, c), insights=[insight([b, c, d])])
     run()
@@ -94,7 +94,7 @@ def test_what_was_undone_is_not_done_again(here: Deployment, standin: StandIn) -
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
-def test_reflections_are_undone_in_any_order(here: Deployment, standin: StandIn, order: tuple[int, ...]) -> None:
+def test_reflections_are_undone_in_any_order(here: Sandbox, standin: StandIn, order: tuple[int, ...]) -> None:
     """Each is undone as if it had never been made; when all are, everything is as before the first."""
     ids = know(*(f"I like thing {i}." for i in "uvwxyz"))
     here.sql("UPDATE memories SET confidence = 0.2 WHERE id = :i", i=ids[0])  # so that the floor is reached
@@ -116,7 +116,7 @@ def test_reflections_are_undone_in_any_order(here: Deployment, standin: StandIn,
     assert dump(here, *TRACES) == before
 
 
-def test_what_stays_is_what_the_other_reflections_would_have_made(here: Deployment, standin: StandIn) -> None:
+def test_what_stays_is_what_the_other_reflections_would_have_made(here: Sandbox, standin: StandIn) -> None:
     a, b, c, d = know("I live in Porto.", "I live in Lisbon.", "I live in Faro.", "I like Faro.")
     judge(standin, relation("contradicts", b, a, "both"), relation("reinforces", b, c))
     run()
@@ -132,7 +132,7 @@ def test_what_stays_is_what_the_other_reflections_would_have_made(here: Deployme
     assert (read(here, b)["times_reinforced"], read(here, b)["last_validated_at"]) == (0, None)
 
 
-def test_what_sources_added_since_stays(here: Deployment, standin: StandIn) -> None:
+def test_what_sources_added_since_stays(here: Sandbox, standin: StandIn) -> None:
     """A weakened fact that is said again more surely is as sure as that, whether or not the weakening is undone."""
     a, b = know("I live in Porto.", "I live in Lisbon.")
     judge(
@@ -166,7 +166,7 @@ def test_what_sources_added_since_stays(here: Deployment, standin: StandIn) -> N
     assert read(here, a)["last_validated_at"] == validated
 
 
-def test_what_was_said_again_since_refuses_the_undo(here: Deployment, standin: StandIn) -> None:
+def test_what_was_said_again_since_refuses_the_undo(here: Sandbox, standin: StandIn) -> None:
     """The superseded fact cannot come back beside the one that says the same now."""
     a, b = know("I live in Porto.", "I live in Lisbon.")
     judge(standin, relation("contradicts", b, a, "new"))
@@ -181,7 +181,7 @@ def test_what_was_said_again_since_refuses_the_undo(here: Deployment, standin: S
     assert {fact["id"] for fact in facts()} == {a, b}
 
 
-def test_what_rests_on_a_conclusion_refuses_the_undo(here: Deployment, standin: StandIn) -> None:
+def test_what_rests_on_a_conclusion_refuses_the_undo(here: Sandbox, standin: StandIn) -> None:
     a, b, c = know("I like tea.", "I like green tea.", "I run.")
     judge(standin, relation("reinforces", b, a))
     run()
@@ -195,7 +195,7 @@ def test_what_rests_on_a_conclusion_refuses_the_undo(here: Deployment, standin: 
         Nexus().undo(NAMESPACE, newest(here))
 
 
-def test_what_does_not_exist_cannot_be_undone(here: Deployment, standin: StandIn) -> None:
+def test_what_does_not_exist_cannot_be_undone(here: Sandbox, standin: StandIn) -> None:
     a, b = know("I live in Porto.", "I live in Lisbon.")
     judge(standin, relation("contradicts", b, a, "new"))
     run()
@@ -206,14 +206,14 @@ def test_what_does_not_exist_cannot_be_undone(here: Deployment, standin: StandIn
     assert read(here, a)["valid_to"] is not None
 
 
-def test_a_reflection_that_changes_nothing_is_none(here: Deployment, standin: StandIn) -> None:
+def test_a_reflection_that_changes_nothing_is_none(here: Sandbox, standin: StandIn) -> None:
     know("I live in Porto.", "I live in Lisbon.")
     judge(standin)
     run()
     assert here.sql("SELECT * FROM reflections") == []
 
 
-def test_a_memory_names_the_reflection_that_made_it(here: Deployment, standin: StandIn) -> None:
+def test_a_memory_names_the_reflection_that_made_it(here: Sandbox, standin: StandIn) -> None:
     a, b = know("I live in Porto.", "I live in Lisbon.")
     judge(standin, relation("contradicts", b, a, "new"))
     run()
@@ -222,7 +222,7 @@ def test_a_memory_names_the_reflection_that_made_it(here: Deployment, standin: S
     assert Nexus().memory(NAMESPACE, a)["reflection"] is None
 
 
-def test_an_erased_fact_does_not_stop_the_undo(here: Deployment, standin: StandIn) -> None:
+def test_an_erased_fact_does_not_stop_the_undo(here: Sandbox, standin: StandIn) -> None:
     a, b, c = know("I live in Porto.", "I live in Lisbon.", "I like tea.")
     judge(standin, relation("contradicts", b, a, "new"), relation("reinforces", c, b))
     run()

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.worker.run import Run, Wait
 from nexus_tasks.storage import runs
-from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 from tests.commandline import nexus
-from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, say, time_passes, work
 from tests.integration.jobkinds import BODIES, Play, play
+from tests.sandbox import Sandbox
 from tests.standin import Fault, StandIn, faults
 
-Claude = Callable[..., Deployment]
+Claude = Callable[..., Sandbox]
 
 
 @pytest.fixture(autouse=True)
@@ -105,14 +105,14 @@ def test_a_namespace_at_its_cap_says_concurrency() -> None:
     BODIES["first"] = body
     play.delay(name="first")
     play.delay(name="second")
-    claims = runtime().claims
+    claims = default_deployment().claims
     [first] = [claim for claim in claims.pending("maintenance") if claim.args["name"] == "first"]
     play.apply(kwargs=dict(first.args), task_id=first.job_id, throw=True)
     assert [one["reason"] for one in seen] == ["concurrency"]
     assert waits("play") == [], "the run that ended has published the one that waited longest"
 
 
-def test_an_open_session_waits_until_it_is_ripe(here: Deployment) -> None:
+def test_an_open_session_waits_until_it_is_ripe(here: Sandbox) -> None:
     say(*(f"I like tea number {n}." for n in range(3)))
     found = waits("derive_memory")
     assert {one["reason"] for one in found} == {"ripeness"}
@@ -136,7 +136,7 @@ def test_a_job_that_waits_for_a_batch_says_so() -> None:
     assert 0 < wait["due_in_seconds"] <= 600
 
 
-def test_open_dead_letters_are_never_pruned_and_runs_after_thirty_days(here: Deployment) -> None:
+def test_open_dead_letters_are_never_pruned_and_runs_after_thirty_days(here: Sandbox) -> None:
     Nexus().create_namespace(NAMESPACE)
     for days in (29, 31):
         here.sql(
@@ -157,7 +157,7 @@ def test_open_dead_letters_are_never_pruned_and_runs_after_thirty_days(here: Dep
                 days=days,
                 resolution=resolution,
             )
-    with runtime().database.transaction() as tx:
+    with default_deployment().database.transaction() as tx:
         pruned = runs.prune(tx)
     assert (pruned["job_runs"], pruned["dead_letters"]) == (1, 2)
     assert here.sql("SELECT job_id FROM job_runs") == [("run-29",)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nexus_tasks import config
-from nexus_tasks.celery import app
+from tests.sandbox import app
 
 RELIED_ON: dict[str, Any] = {
     "task_acks_late": True,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks.celery import app
 from nexus_tasks.cli.stack import live_workers, worker_alive
+from tests.sandbox import app
 
 BEAT, WORKER = {"celerybeat@host": {"ok": "pong"}}, {"w1@host": {"ok": "pong"}}
 

@@ -63,8 +63,8 @@ def test_the_deployments_settings_start_nothing_and_are_the_packages_own(tmp_pat
 
 def test_only_one_of_two_addresses_is_an_error(tmp_path: Path) -> None:
     code = (
-        "from nexus_tasks.settings import get_settings\n"
-        "try: get_settings()\n"
+        "from nexus_tasks.settings import load_settings\n"
+        "try: load_settings()\n"
         "except Exception as error: print(type(error).__name__, 'hunter2' in repr(error), error)"
     )
     said = python(code, tmp_path, NEXUS_DATABASE_URL="postgresql://nexus:hunter2@db/nexus")
@@ -72,5 +72,7 @@ def test_only_one_of_two_addresses_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_setting_that_does_not_parse_is_named(tmp_path: Path) -> None:
-    code = "from nexus_tasks.settings import get_settings\ntry: get_settings()\nexcept Exception as error: print(error)"
+    code = (
+        "from nexus_tasks.settings import load_settings\ntry: load_settings()\nexcept Exception as error: print(error)"
+    )
     assert "NEXUS_MAX_ATTEMPTS" in python(code, tmp_path, NEXUS_MAX_ATTEMPTS="many")

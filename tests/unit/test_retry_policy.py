@@ -27,7 +27,7 @@ from nexus_tasks.errors import (
     Transient,
 )
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.idempotency.worker.retry_policy import PROBE_EVERY, Decision, backoff, decide, until_tomorrow
+from nexus_tasks.idempotency.worker.retry_policy import PROBE_EVERY, Decision, backoff, decide
 from nexus_tasks.idempotency.worker.run import Wait
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC).timestamp()
@@ -73,8 +73,8 @@ def test_what_an_operator_must_mend_pauses_the_kind_and_counts_nothing(error: Ex
 
 def test_a_spent_budget_waits_for_the_next_utc_day() -> None:
     assert decided(OverBudget(), errors=4) == Decision(reason="budget", seconds=2 * 3_600 + 2, detail="OverBudget")
-    assert 0 < until_tomorrow(datetime(2026, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC).timestamp()) < 3
-    assert until_tomorrow(datetime(2026, 11, 21, tzinfo=UTC).timestamp()) == DAY + 2
+    assert 0 < OverBudget().wait_seconds(datetime(2026, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC).timestamp()) < 3
+    assert OverBudget().wait_seconds(datetime(2026, 11, 21, tzinfo=UTC).timestamp()) == DAY + 2
 
 
 def test_throttling_waits_as_long_as_asked_and_counts_nothing() -> None:

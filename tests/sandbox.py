@@ -16,22 +16,31 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-import kombu.pools
 import redis
 from sqlalchemy import Engine, create_engine, text
 
-from nexus_tasks import config
-from nexus_tasks.celery import app
+from nexus_tasks.deployment import Deployment, default_deployment, use
 from nexus_tasks.embedded import Endpoints
-from nexus_tasks.endpoints import endpoints
-from nexus_tasks.idempotency import binding
-from nexus_tasks.idempotency.worker import circuit_breaker, heartbeat
-from nexus_tasks.settings import get_settings
-from nexus_tasks.tasks import runtime
 from tests import rabbitmq
 
 T = TypeVar("T")
 TEMPLATE = "nexus_template"
+
+
+class Current:
+    """Stands for an object of the test's own deployment; pytest, which inspects modules, makes none."""
+
+    def __init__(self, get: Callable[[], Any]) -> None:
+        self._get = get
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("_", "pytest")):
+            raise AttributeError(name)
+        return getattr(self._get(), name)
+
+
+app: Any = Current(lambda: default_deployment().app)  # its Celery application
+engine: Any = Current(lambda: default_deployment().engine)
 
 
 def eventually(look: Callable[[], T], *, within: float = 90.0, why: str = "") -> T:
@@ -73,9 +82,10 @@ class Worker:
 
 
 @dataclass
-class Deployment:
-    """The environment of one test and of every process it starts."""
+class Sandbox:
+    """One test's own deployment, and the environment of every process that the test starts."""
 
+    deployment: Deployment
     servers: Endpoints
     name: str
     environment: dict[str, str]
@@ -87,9 +97,19 @@ class Deployment:
         """The test's own database."""
         return self.environment["NEXUS_DATABASE_URL"]
 
+    @contextmanager
+    def another(self) -> Iterator[Deployment]:
+        """Another deployment, as the environment says now, and the default one meanwhile: a process that starts anew."""
+        other = Deployment()
+        try:
+            with use(other):
+                yield other
+        finally:
+            other.close()
+
     def sql(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         """Rows of a statement, past the product's own code."""
-        with runtime.runtime().database.transaction() as tx:
+        with self.deployment.database.transaction() as tx:
             result = tx.execute(text(statement), values)
             return [tuple(row) for row in result] if result.returns_rows else []
 
@@ -163,8 +183,8 @@ def _administration(url: str) -> Engine:
 
 
 @contextmanager
-def deployment(servers: Endpoints, **settings: str) -> Iterator[Deployment]:
-    """A fresh deployment; this process's settings, client and Celery application point at it meanwhile."""
+def sandbox(servers: Endpoints, **settings: str) -> Iterator[Sandbox]:
+    """A fresh deployment, the default one of this process meanwhile."""
     name = f"t{uuid.uuid4().hex[:12]}"
     administer(servers, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY FILE_COPY")
     ours = {
@@ -183,51 +203,21 @@ def deployment(servers: Endpoints, **settings: str) -> Iterator[Deployment]:
         ours["NEXUS_HOME"] = folder
         os.environ.clear()
         os.environ.update(kept | ours)
-        point_here()
-        made = Deployment(servers=servers, name=name, environment=dict(os.environ), folder=Path(folder))
+        made = Sandbox(
+            deployment=Deployment(),
+            servers=servers,
+            name=name,
+            environment=dict(os.environ),
+            folder=Path(folder),
+        )
         try:
-            yield made
+            with use(made.deployment):
+                yield made
+                made.close()
         finally:
-            made.close()
-            runtime.runtime().database.dispose()
+            made.deployment.close()
             os.environ.clear()
             os.environ.update(before)
-            point_here()
             administer(servers, f"DROP DATABASE {name} WITH (FORCE)")
             if node:
                 rabbitmq.drop_vhost(node, name)
-
-
-def point_here() -> None:
-    """Forget what this process has cached of its settings, and let the Celery application read them again."""
-    get_settings.cache_clear()
-    endpoints.cache_clear()
-    runtime._runtime.cache_clear()
-    binding._bound = None
-    heartbeat._heartbeat = None
-    circuit_breaker._away.clear()
-    if "NEXUS_REDIS_URL" not in os.environ:
-        return
-    prefix = get_settings().key_prefix
-    app.conf.update(
-        broker_url=endpoints().broker_url,
-        result_backend=endpoints().result_url,
-        broker_transport_options={
-            **config.broker_transport_options,
-            "global_keyprefix": f"{prefix}:celery:",
-            "master_name": get_settings().redis_master,
-        },
-        result_backend_transport_options={
-            "global_keyprefix": f"{prefix}:results:",
-            "master_name": get_settings().redis_master,
-        },
-    )
-    kombu.pools.reset()
-    app._pool = None
-    app.amqp._producer_pool = None
-    if (backend := app._local.__dict__.get("backend") or app._backend_cache) is not None:
-        # Results of a chord unsubscribe when they are collected, which may be after their Redis has gone.
-        backend.result_consumer.stop()
-        backend.result_consumer._pubsub = None
-    app._backend_cache = None
-    app._local.__dict__.pop("backend", None)
