@@ -24,7 +24,7 @@ from benchmarks.crowd import fill
 from benchmarks.machine import calibration, table
 from benchmarks.retrieval import LOCOMO, settings
 from nexus_tasks import Nexus, embedded
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.tasks.runtime import runtime
@@ -70,7 +70,7 @@ def ways(asked: Sequence[str], people: Sequence[str], sessions: Sequence[str]) -
     }
 
 
-def measured(servers: Endpoints, size: int, count: int, embedder: str) -> tuple[list[list[object]], list[object]]:
+def measured(servers: ServerAddresses, size: int, count: int, embedder: str) -> tuple[list[list[object]], list[object]]:
     """The times and the sizes on disk of one namespace of ``size`` memories."""
     with deployment(servers, **settings(embedder)):
         here = runtime()

@@ -22,7 +22,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from nexus_tasks import config
 from nexus_tasks.celery import app
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.endpoints import endpoints
 from nexus_tasks.idempotency import binding
 from nexus_tasks.idempotency.worker import circuit_breaker, heartbeat
@@ -76,7 +76,7 @@ class Worker:
 class Deployment:
     """The environment of one test and of every process it starts."""
 
-    servers: Endpoints
+    servers: ServerAddresses
     name: str
     environment: dict[str, str]
     folder: Path
@@ -138,7 +138,7 @@ class Deployment:
         self.flush()
 
 
-def make_template(servers: Endpoints) -> None:
+def make_template(servers: ServerAddresses) -> None:
     """A migrated database that each test's own is copied from: faster than migrating every time."""
     from nexus_tasks.storage import schema
 
@@ -150,7 +150,7 @@ def make_template(servers: Endpoints) -> None:
     schema.upgrade(servers.database_url.replace("/nexus?", f"/{TEMPLATE}?"))
 
 
-def administer(servers: Endpoints, statement: str) -> None:
+def administer(servers: ServerAddresses, statement: str) -> None:
     """Run a statement outside any transaction, on the run's first database."""
     with _administration(servers.database_url).connect() as connection:
         connection.execute(text(statement))
@@ -163,7 +163,7 @@ def _administration(url: str) -> Engine:
 
 
 @contextmanager
-def deployment(servers: Endpoints, **settings: str) -> Iterator[Deployment]:
+def deployment(servers: ServerAddresses, **settings: str) -> Iterator[Deployment]:
     """A fresh deployment; this process's settings, client and Celery application point at it meanwhile."""
     name = f"t{uuid.uuid4().hex[:12]}"
     administer(servers, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY FILE_COPY")

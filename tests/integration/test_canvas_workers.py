@@ -13,7 +13,7 @@ from celery.canvas import Signature
 
 from nexus_tasks import Nexus
 from nexus_tasks.celery import app
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.idempotency.binding import binding
 from tests.deployment import Deployment, Worker, deployment, eventually
 from tests.integration.inline import due_at_once
@@ -23,7 +23,7 @@ LONG = 90.0  # seconds: a deadline for a machine that is busy with other things
 
 
 @pytest.fixture(scope="module")
-def here(servers: Endpoints) -> Iterator[Deployment]:
+def here(servers: ServerAddresses) -> Iterator[Deployment]:
     """One worker for all canvases: what they wait for are their own jobs."""
     with deployment(servers, NEXUS_LEASE_SECONDS="3") as made:
         Nexus().create_namespace("acme")

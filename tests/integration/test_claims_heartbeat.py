@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.binding import Binding, Storage
 from nexus_tasks.idempotency.claim import Claim
@@ -22,7 +22,7 @@ Hearts = Callable[..., Heartbeat]
 
 
 @pytest.fixture
-def bench(servers: Endpoints) -> Iterator[Bench]:
+def bench(servers: ServerAddresses) -> Iterator[Bench]:
     with new_bench(servers) as made:
         yield made
 

@@ -11,8 +11,8 @@ from types import FrameType
 
 from nexus_tasks import embedded
 from nexus_tasks.cli.stack import temporary_worker
-from nexus_tasks.embedded.locks import try_lock
 from nexus_tasks.errors import EmbeddedError
+from nexus_tasks.file_locks import try_lock
 from nexus_tasks.settings import Settings, get_settings
 
 _KEPT = ("NEXUS_HOME", "NEXUS_LOG_LEVEL")

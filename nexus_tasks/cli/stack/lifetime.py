@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from nexus_tasks.cli.stack.processes import GRACE_SECONDS
-from nexus_tasks.embedded.locks import FileLock, locked, try_lock
 from nexus_tasks.errors import EmbeddedError
+from nexus_tasks.file_locks import FileLock, is_locked, try_lock
 
 
 def _pid_file(home: Path) -> Path:
@@ -29,7 +29,7 @@ def _children_lock(home: Path) -> Path:
 def supervisor_pid(home: Path) -> int | None:
     """The pid of the running ``nexus up`` of ``home``, ``None`` when there is none."""
     path = _pid_file(home)
-    if not locked(path):
+    if not is_locked(path):
         return None
     with suppress(OSError, ValueError):
         return int(path.read_text())
@@ -72,7 +72,7 @@ def end(home: Path) -> bool:
     Raises:
         EmbeddedError: something of it lives on.
     """
-    if not locked(_pid_file(home)) and not locked(_children_lock(home)):
+    if not is_locked(_pid_file(home)) and not is_locked(_children_lock(home)):
         return False
     for sign, seconds in ((signal.SIGTERM, GRACE_SECONDS + 10.0), (signal.SIGKILL, GRACE_SECONDS + 5.0)):
         pid = supervisor_pid(home)
@@ -81,7 +81,7 @@ def end(home: Path) -> bool:
                 os.kill(pid, sign)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if not locked(_pid_file(home)) and not locked(_children_lock(home)):
+            if not is_locked(_pid_file(home)) and not is_locked(_children_lock(home)):
                 return True
             time.sleep(0.02)
     raise _still_there(home)

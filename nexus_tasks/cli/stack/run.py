@@ -15,8 +15,8 @@ from nexus_tasks.cli.stack.lifetime import claim_children
 from nexus_tasks.cli.stack.processes import GRACE_SECONDS, Child, environment, log_file, open_log
 from nexus_tasks.cli.stack.supervisor import READY_SECONDS, Supervisor
 from nexus_tasks.cli.stack.workers import beat_arguments, worker_arguments
-from nexus_tasks.embedded.locks import FileLock
 from nexus_tasks.errors import EmbeddedError
+from nexus_tasks.file_locks import FileLock
 from nexus_tasks.settings import Settings, get_settings
 
 
