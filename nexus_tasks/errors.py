@@ -1,7 +1,34 @@
-"""Every error the package raises. The docstring is the default message; ``remedy`` says what to do about it.
+"""Every error that the package raises::
 
-For a job the type decides what happens to it (see ``docs/jobs.md``): ``Transient``, ``Throttled`` and ``OverBudget``
-wait, ``Misconfigured`` pauses the kind, ``Permanent`` is a dead letter at once, anything else is counted and retried.
+    NexusError
+    ├── InvalidInput (ValueError)            the caller's arguments
+    ├── NotFound (LookupError)
+    ├── UndoRefused
+    ├── UnsupportedOption (TypeError)
+    ├── ConfigurationError                   settings, servers and the disk
+    ├── SchemaOutdated
+    ├── QueueUnavailable
+    ├── BufferError
+    ├── EmbeddedError
+    ├── JobFailed                            how a job ended
+    ├── WaitTimeout (TimeoutError)
+    └── JobError                             raised inside a job: the type decides what happens next
+        ├── Transient                        waits and tries again, for a day
+        │   ├── StorageUnavailable
+        │   ├── Erased
+        │   └── Throttled                    waits as long as the server asked
+        ├── OverBudget                       waits until the next day
+        ├── AwaitsBatch                      waits until the batch is finished
+        ├── Misconfigured                    pauses the job kind
+        ├── InvalidAnswer                    counted and retried, as an exception of any other type
+        └── Permanent                        a dead letter at once
+            ├── Refused
+            └── TooLarge
+
+The docstring of a class is its default message. ``remedy`` says what to do about the error: each class has its own, and
+an instance may be given a better one. ``JobError`` and its subclasses also reach callers, because searching and dry runs
+use the same models and the same database; their remedies therefore say what a job does and what a caller should do.
+See ``docs/jobs.md`` for what happens to a job after each error.
 """
 
 from __future__ import annotations
@@ -23,7 +50,7 @@ class NexusError(Exception):
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}"
 
-    def __reduce__(self) -> tuple[object, ...]:  # errors cross process boundaries; keyword arguments must survive
+    def __reduce__(self) -> tuple[object, ...]:  # errors are pickled between processes, with their keyword arguments
         return _rebuild, (type(self), self.__dict__.copy())
 
     def as_dict(self) -> dict[str, str]:
@@ -32,7 +59,7 @@ class NexusError(Exception):
 
 
 def faults(errors: Iterable[Any], *, root: str = "arguments") -> str:
-    """What a pydantic ``ValidationError.errors()`` says, in one line: each field and what is wrong with it."""
+    """A pydantic ``ValidationError.errors()`` in one line: each field with its fault; ``root`` names the whole."""
     return "; ".join(
         f"{'.'.join(map(str, error['loc'])) or root}: {error['msg'].removeprefix('Value error, ').rstrip('.')}"
         for error in errors
@@ -46,7 +73,7 @@ def _rebuild(kind: type[NexusError], state: dict[str, object]) -> NexusError:
     return error
 
 
-# --- what a caller did ------------------------------------------------------------------------------------------------
+# --- the caller's arguments -------------------------------------------------------------------------------------------
 class InvalidInput(NexusError, ValueError):
     """An argument is not acceptable."""
 
@@ -60,7 +87,7 @@ class NotFound(NexusError, LookupError):
 
 
 class UndoRefused(NexusError):
-    """Later work builds on this reflection, so that it cannot be undone."""
+    """This reflection cannot be undone, because a later one builds on it."""
 
     default_remedy = "Undo the later reflections first."
 
@@ -68,10 +95,10 @@ class UndoRefused(NexusError):
 class UnsupportedOption(NexusError, TypeError):
     """This Celery option does not work on nexus-tasks jobs."""
 
-    default_remedy = "Leave it out: claims bring retries, back-off and recovery of their own."
+    default_remedy = "Leave it out: nexus-tasks jobs have retries, back-off and recovery of their own."
 
 
-# --- what the surroundings lack ---------------------------------------------------------------------------------------
+# --- settings, servers and the disk -----------------------------------------------------------------------------------
 class ConfigurationError(NexusError):
     """A setting is missing or contradicts another."""
 
@@ -93,7 +120,7 @@ class QueueUnavailable(NexusError):
 class BufferError(NexusError):
     """The session buffer could not keep an entry."""
 
-    default_remedy = "See what it holds with `nexus buffer status`, and whether its folder can be written."
+    default_remedy = "Run `nexus buffer status`, and check that the buffer's folder can be written."
 
 
 class EmbeddedError(NexusError):
@@ -104,7 +131,7 @@ class EmbeddedError(NexusError):
     )
 
 
-# --- what became of a job ---------------------------------------------------------------------------------------------
+# --- how a job ended --------------------------------------------------------------------------------------------------
 class JobFailed(NexusError):
     """The job gave up and is a dead letter now."""
 
@@ -112,7 +139,7 @@ class JobFailed(NexusError):
 
 
 class WaitTimeout(NexusError, TimeoutError):
-    """The job was not finished when the time was up; it goes on in the background."""
+    """The job did not end in time. It goes on in the background."""
 
     default_remedy = "See what it waits for with `nexus status`, or wait longer."
 
@@ -123,9 +150,12 @@ class JobError(NexusError):
 
 
 class Transient(JobError):
-    """Something outside failed in a way that passes: network, timeout, an overloaded server."""
+    """A network or a server failed in a way that passes."""
 
-    default_remedy = "Nothing to do: the job backs off and tries again for a day."
+    default_remedy = (
+        "A job tries again by itself for a day. After a command or a call, try again; if it fails again, run"
+        " `nexus doctor`."
+    )
 
 
 class StorageUnavailable(Transient):
@@ -137,19 +167,19 @@ class StorageUnavailable(Transient):
 
 
 class Erased(Transient):
-    """What this job was reading was erased meanwhile."""
+    """A memory was erased while a job or a call was reading it."""
 
-    default_remedy = "Nothing to do: the job tries again with what is left."
+    default_remedy = "A job tries again by itself with what is left. After a command or a call, try again."
 
 
 class Throttled(Transient):
     """A server asked to be called later."""
 
-    default_remedy = "Nothing to do: the job waits as long as the server asked."
+    default_remedy = "A job waits by itself as long as the server asked. After a command or a call, try again later."
 
     def __init__(self, message: str | None = None, *, retry_after: float = 5.0, remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
-        self.retry_after = retry_after
+        self.retry_after = retry_after  # seconds
 
 
 class OverBudget(JobError):
@@ -159,19 +189,21 @@ class OverBudget(JobError):
 
     def __init__(self, message: str | None = None, *, detail: str = "", remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
-        self.detail = detail  # why, in figures; `nexus status` shows it
+        self.detail = detail  # the figures behind it, which `nexus status` shows
 
 
 class AwaitsBatch(JobError):
     """The answer comes through a message batch, at half the price."""
 
-    default_remedy = "Nothing to do: the job goes on when it is in; a request of urgency `live` goes ahead of it."
+    default_remedy = (
+        "Nothing to do: the job goes on when the answer is there. A request of urgency `live` does not wait."
+    )
 
 
 class Misconfigured(JobError):
     """The model refused the credentials or does not know the model's name."""
 
-    default_remedy = "Correct the credentials or NEXUS_MODEL_* and run `nexus jobs resume`; the jobs wait meanwhile."
+    default_remedy = "Correct the credentials or NEXUS_MODEL_*, then run `nexus jobs resume`. Until then the jobs wait."
 
 
 class Permanent(JobError):
@@ -191,4 +223,7 @@ class TooLarge(Permanent):
 class InvalidAnswer(JobError):
     """The model's answer does not fit the schema or was cut off."""
 
-    default_remedy = "Nothing to do: the job asks again, and gives up as a dead letter when it stays that way."
+    default_remedy = (
+        "A job asks again by itself, and becomes a dead letter after NEXUS_MAX_ATTEMPTS failures. After a command or a"
+        " call, try again."
+    )
