@@ -26,8 +26,8 @@
             └── TooLarge
 
 The docstring of a class is its default message. ``remedy`` says what to do about the error: each class has its own, and
-an instance may be given a better one. ``JobError`` and its subclasses also reach callers, because searching and dry runs
-use the same models and the same database; their remedies therefore say what a job does and what a caller should do.
+an instance may be given a better one. ``JobError`` and its subclasses also reach callers: a search and a dry run use the
+same models and the same database. Their remedies therefore say what a job does and what a caller should do.
 See ``docs/jobs.md`` for what happens to a job after each error.
 """
 

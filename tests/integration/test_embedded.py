@@ -180,6 +180,12 @@ def test_no_password_of_any_sentinel_is_shown() -> None:
     assert mask_url(url) == "sentinel://:***@one:1/0;sentinel://user:***@two:2?password=***;sentinel://three"
 
 
+def test_a_password_with_an_unescaped_slash_is_not_shown() -> None:
+    assert mask_url("postgresql://me:s3/cret@host/x") == "postgresql://me:***@host/x"
+    assert mask_url("redis://host:6379/0") == "redis://host:6379/0"
+    assert mask_url("postgresql://me@host:5432/x") == "postgresql://me@host:5432/x"
+
+
 def test_nobody_else_can_read_it(new_home: Path) -> None:
     embedded.ensure(new_home)
     for path in (new_home, *new_home.rglob("*")):
