@@ -25,9 +25,9 @@
             ├── Refused
             └── TooLarge
 
-The docstring of a class is its default message. ``remedy`` says what to do about the error: each class has its own, and
-an instance may be given a better one. ``JobError`` and its subclasses also reach callers: a search and a dry run use the
-same models and the same database. Their remedies therefore say what a job does and what a caller should do.
+The docstring of a class is its default message. ``remedy`` says what to do about the error. Each class has a remedy of
+its own, and an instance may be given a better one. A ``JobError`` can also reach a caller, because a search and a dry
+run use the same models and the same database. Its remedy therefore says what a job does and what a caller should do.
 See ``docs/jobs.md`` for what happens to a job after each error.
 """
 

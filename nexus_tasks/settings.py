@@ -197,8 +197,8 @@ _UNESCAPED_PASSWORD = re.compile(r"(?<=://)([^:/?#@]*):[^@]*@")
 def mask_url(url: str) -> str:
     """``url`` with every password replaced by ``***``, also in each address of a list of Sentinels.
 
-    Not SQLAlchemy's ``hide_password`` or kombu's ``maybe_sanitize_url``: both show passwords in options or in the second
-    address of such a list, or drop the options.
+    Neither SQLAlchemy's ``hide_password`` nor kombu's ``maybe_sanitize_url`` does this: each shows passwords in options
+    or in the second address of such a list, or drops the options.
     """
     return ";".join(_mask(one) for one in re.split(r";(?=\w+://)", url))
 

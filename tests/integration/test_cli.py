@@ -24,7 +24,7 @@ import psutil
 import pytest
 
 from nexus_tasks import __version__, embedded
-from nexus_tasks.cli.show import words
+from nexus_tasks.cli import words
 from nexus_tasks.embedded import ServerAddresses
 from tests import commandline
 from tests.deployment import Deployment, deployment, eventually

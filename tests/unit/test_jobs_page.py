@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nexus_tasks.tasks
 from nexus_tasks.celery import app
-from nexus_tasks.cli.show.words import _WAITS
+from nexus_tasks.cli.words import _WAITS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text(encoding="utf-8")
 CODE = Path(nexus_tasks.tasks.__file__).parents[1]
