@@ -1,8 +1,8 @@
 """The program of every child of the stack: a Celery command that ends by itself when its parent has ended.
 
 ``python -m nexus_tasks.cli.stack.child READY_FD celery-arguments…``. Standard input is a pipe whose other end only the
-parent holds. The pipe is closed when the parent ends, also after a ``kill -9``. (Linux can send a signal instead, but it
-sends it when the parent's *thread* ends, and other systems cannot.)
+parent holds. The pipe is closed when the parent ends, also after a ``kill -9``. (Linux could send a signal instead, but
+it does so when the parent's *thread* ends, and other systems cannot.)
 """
 
 from __future__ import annotations
