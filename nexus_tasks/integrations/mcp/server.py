@@ -96,7 +96,7 @@ class Memory:
         ] = False,
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Context]:
-        """Assemble what to know now, within a bound of tokens: digest, contradictions, reflections, facts, all cited."""
+        """Assemble what to know now, in at most max_tokens: digest, contradictions, reflections, facts, all cited."""
         with _tool_errors():
             block = self.nexus.context(
                 self._namespace(namespace),
