@@ -9,8 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nexus_tasks.celery import app
+    from nexus_tasks.celery import app, register
     from nexus_tasks.client import Nexus
+    from nexus_tasks.deployment import Deployment
     from nexus_tasks.errors import NexusError
     from nexus_tasks.settings import Settings
     from nexus_tasks.tasks.derive_memory import derive_memory
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Deployment",
     "Message",
     "Nexus",
     "NexusError",
@@ -39,9 +41,11 @@ __all__ = [
     "reflect_namespace",
     "reflect_observations",
     "reflect_perspective",
+    "register",
 ]
 
 _HOMES = {
+    "Deployment": "deployment",
     "Message": "types",
     "Nexus": "client",
     "NexusError": "errors",
@@ -55,6 +59,7 @@ _HOMES = {
     "reflect_namespace": "tasks.reflect_namespace",
     "reflect_observations": "tasks.reflect_observations",
     "reflect_perspective": "tasks.reflect_perspective",
+    "register": "celery",
 }
 
 

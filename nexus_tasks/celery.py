@@ -1,26 +1,56 @@
-"""The Celery application: ``celery -A nexus_tasks worker``.
+"""``app``: the default deployment's Celery application. :func:`register`: our jobs in an application of yours.
 
-The jobs belong to this application by name and not to whichever is current: a producer may have a Celery application
-of its own, and its broker is not ours.
+``celery -A nexus_tasks worker`` finds ``app`` here.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from typing import Any
 
 from celery import Celery
 
+import nexus_tasks.tasks
+import nexus_tasks.worker  # noqa: F401 - declares the worker steps
+from nexus_tasks.config import beat_schedule, task_queues
+from nexus_tasks.deployment import Deployment, default_deployment, default_deployment_in
+from nexus_tasks.settings import Settings
 
-def _config_module() -> str:
-    """CELERY_CONFIG_MODULE, else the deployment's ``celeryconfig.py``, else the package's own settings."""
-    named = os.environ.get("CELERY_CONFIG_MODULE")
-    return named or ("celeryconfig" if Path("celeryconfig.py").is_file() else "nexus_tasks.config")
+
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        return default_deployment().app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-app = Celery("nexus_tasks", set_as_current=False)
-app.config_from_object(_config_module())
-app.steps["worker"].add("nexus_tasks.idempotency.worker.isolation:ForkServerStep")
-app.steps["worker"].add("nexus_tasks.idempotency.celery_patches.redis_client_per_channel:ChannelStep")
-app.steps["worker"].add("nexus_tasks.idempotency.worker.sweeper:SweepStep")
-app.steps["worker"].add("nexus_tasks.tasks.worker_buffer:BufferStep")
+def register(app: Celery, settings: Settings | None = None) -> Deployment:
+    """Put the jobs, their queues, beat's entries and the worker steps into an existing Celery application.
+
+    The application keeps its broker, serializers, prefix and tasks. Its workers run our jobs beside its own, and its
+    beat starts our ticks. Call it once, where the application is made::
+
+        app = Celery("shop", broker="redis://localhost/1")
+        nexus_tasks.register(app)
+
+    Args:
+        settings: of the deployment whose jobs ``app`` carries. ``None``: those of the environment; then this becomes the
+            default deployment of the process, which ``Nexus()`` and ``derive_memory.delay()`` use.
+
+    Returns:
+        The deployment, for ``Nexus(deployment)``.
+
+    Raises:
+        ConfigurationError: a setting is wrong, the application has the jobs of a deployment already, or ``settings`` is
+            ``None`` and the process has used the default deployment before.
+    """
+    deployment = default_deployment_in(app) if settings is None else Deployment(settings, app=app)
+    app.on_after_finalize.connect(_add_queues_and_schedule, weak=False)
+    return deployment
+
+
+def _add_queues_and_schedule(sender: Celery, **_kwargs: object) -> None:
+    """Add our queues, and our ticks under names of their own, after the application has read its own settings."""
+    for queue in task_queues:
+        if queue.name not in sender.amqp.queues:
+            sender.amqp.queues.add(queue)
+    for name, entry in beat_schedule.items():
+        sender.conf.beat_schedule.setdefault(f"nexus_tasks.{name}", entry)

@@ -15,15 +15,18 @@ from pydantic import TypeAdapter, ValidationError
 from nexus_tasks.cognition import reflect
 from nexus_tasks.cognition.context import Ask, Format, assemble, counted, rendered
 from nexus_tasks.cognition.retrieval import search
-from nexus_tasks.errors import EmbeddedError, InvalidInput, NotFound, StorageUnavailable, faults
+from nexus_tasks.deployment import Deployment, default_deployment
+from nexus_tasks.errors import EmbeddedError, InvalidInput, NotFound, OverBudget, StorageUnavailable, faults
 from nexus_tasks.idempotency.producer.result import JobResult
+from nexus_tasks.idempotency.request import Request
+from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.services import admin, buffer_flush, erasure, markdown, observation, transfer
+from nexus_tasks.services.ingestion import SessionWriter
+from nexus_tasks.settings import Settings
 from nexus_tasks.storage import extractions, memories, namespaces, observations, sessions, topics
-from nexus_tasks.storage import messages as turns
 from nexus_tasks.storage.searching.scope import Filter
-from nexus_tasks.tasks import digest_session, enqueue, extract_session, finish_dream
-from nexus_tasks.tasks.job_context import dry
-from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.tasks import digest_session, extract_session, finish_dream, follow_ups
+from nexus_tasks.tasks.handler import dry_context
 from nexus_tasks.types import (
     LEVELS,
     ContextBlock,
@@ -56,11 +59,27 @@ def _twin(method: Callable[Concatenate[Nexus, P], R]) -> Callable[Concatenate[Ne
 
 
 class Nexus:
-    """Memory for agents. Settings come from ``NEXUS_*`` variables; connects on first use. Thread-safe.
+    """Memory for agents. Connects on first use. Thread-safe.
+
+    Args:
+        deployment: the deployment to speak to, or the settings of one; ``None``: the default one, of the environment's
+            ``NEXUS_*`` variables.
 
     Every method raises a :class:`~nexus_tasks.errors.NexusError` whose message says what to do, and has an
     asynchronous twin (``aingest``, ``asearch``, …).
     """
+
+    def __init__(self, deployment: Deployment | Settings | None = None) -> None:
+        self._deployment = Deployment(deployment) if isinstance(deployment, Settings) else deployment
+
+    @property
+    def deployment(self) -> Deployment:
+        """The deployment that this client speaks to."""
+        return self._deployment or default_deployment()
+
+    def _existing(self, request: Request) -> JobResult:
+        """The job that serves ``request``, without asking for another."""
+        return task_of(self.deployment.engine, request.kind).existing_result(request)
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def ingest(
@@ -93,25 +112,15 @@ class Nexus:
         said = [self._message(position, message) for position, message in enumerate(messages)]
         wanted = None if observers is None else [check_name("observers", observer) for observer in observers]
         try:
-            buffer_flush.store_pending()  # what was said before goes first
-            with runtime().database.transaction() as tx:
-                known = namespaces.ensure(tx, namespace)
-                stored = turns.store(tx, known.id, session_key, said, wanted if wanted is not None else known.observers)
-                to_observe = observation.note(tx, known, stored, observe)
-                ended = end and sessions.end(tx, stored.session)
-                flush = sessions.wanted_memories(tx, stored.session.id) if end else []
-                to_extract = extractions.again(tx, stored.session.id)
+            buffer_flush.store_pending(self.deployment)  # what was said before goes first
+            with self.deployment.database.transaction() as tx:
+                writer = SessionWriter(self.deployment, tx, namespaces.ensure(tx, namespace), session_key)
+                stored = writer.store(said, wanted, observe=observe)
                 if end:
-                    to_extract = extractions.want(tx, stored.session, known_only=True) or to_extract
+                    writer.end(stored.session)
         except (StorageUnavailable, EmbeddedError):
-            return buffer_flush.keep(namespace, session_key, said, wanted, observe=observe, end=end)
-        enqueued = enqueue.derivations(namespace, stored)
-        if to_observe:
-            enqueued += observation.ask(namespace, session_key)
-        if to_extract:
-            enqueued += extract_session.ask(namespace, session_key)
-        if end:
-            enqueued += enqueue.ended(namespace, session_key, flush, digest=ended)
+            return buffer_flush.keep(self.deployment, namespace, session_key, said, wanted, observe=observe, end=end)
+        enqueued = writer.enqueue()
         return Receipt(
             namespaces=(namespace,),
             session_keys=(session_key,),
@@ -142,16 +151,15 @@ class Nexus:
             NotFound: there is no such namespace or session.
         """
         check_namespace(namespace)
-        with runtime().database.transaction() as tx:
+        session_key = check_name("session_key", session_key)
+        with self.deployment.database.transaction() as tx:
             known = namespaces.get(tx, namespace)
-            session = sessions.get(tx, known.id, check_name("session_key", session_key), lock=True)
-            ended = sessions.end(tx, session)
-            flush = sessions.wanted_memories(tx, session.id)
-            to_extract = extractions.want(tx, session, known_only=True)
-        enqueue.ended(namespace, session_key, flush, digest=ended)
-        if to_extract:
-            extract_session.ask(namespace, session_key)
-        return enqueue.result(digest_session.request(namespace, session_key, "session_end")) if ended else None
+            writer = SessionWriter(self.deployment, tx, known, session_key)
+            writer.end(sessions.get(tx, known.id, session_key, lock=True))
+        writer.enqueue()
+        if not writer.digest_wanted:
+            return None
+        return self._existing(digest_session.request(namespace, session_key, "session_end"))
 
     def digest(self, namespace: str, session_key: str, *, rebuild: bool = False) -> JobResult:
         """Digest a session now; ``rebuild`` makes the digest again from scratch.
@@ -161,11 +169,11 @@ class Nexus:
         """
         check_namespace(namespace)
         reason: digest_session.Reason = "manual_rebuild" if rebuild else "manual_digest"
-        with runtime().database.transaction() as tx:
+        with self.deployment.database.transaction() as tx:
             known = namespaces.get(tx, namespace)
             session = sessions.get(tx, known.id, check_name("session_key", session_key))
             sessions.request_digest(tx, session, reason)
-        return digest_session.digest_session.apply_async(
+        return digest_session.digest_session.on(self.deployment).apply_async(
             kwargs={"namespace": namespace, "session_key": session_key, "reason": reason}
         )
 
@@ -177,10 +185,10 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace or session.
         """
-        with runtime().database.transaction() as tx:
+        with self.deployment.database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
             extractions.want(tx, sessions.get(tx, known.id, check_name("session_key", session_key)))
-        return extract_session.extract_session.apply_async(
+        return extract_session.extract_session.on(self.deployment).apply_async(
             kwargs={"namespace": namespace, "session_key": session_key.strip()}
         )
 
@@ -201,7 +209,7 @@ class Nexus:
             reflection = check_name("reflection", reflection)
         elif not 1 <= reflection < 2**63:
             raise InvalidInput(f"reflection must be a reflection's number, not {reflection!r}.")
-        with runtime().database.transaction() as tx:
+        with self.deployment.database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
             return reflect.undo(tx, known.id, reflection)
 
@@ -213,8 +221,8 @@ class Nexus:
         Raises:
             NotFound: there is no such namespace.
         """
-        started = finish_dream.start(check_namespace(namespace), urgency="live", reason="manual")
-        result = enqueue.result(finish_dream.request(namespace, started.dream_id))
+        started = finish_dream.start(self.deployment, check_namespace(namespace), urgency="live", reason="manual")
+        result = self._existing(finish_dream.request(namespace, started.dream_id))
         result.created = started.opened
         return result
 
@@ -239,7 +247,11 @@ class Nexus:
             NotFound: there is no such namespace, memory or session.
         """
         return erasure.forget(
-            check_namespace(namespace), memory_id=memory_id, session_key=session_key, everything=everything
+            self.deployment,
+            check_namespace(namespace),
+            memory_id=memory_id,
+            session_key=session_key,
+            everything=everything,
         )
 
     def export(self, namespace: str, path: str | Path) -> dict[str, int]:
@@ -251,7 +263,7 @@ class Nexus:
             NotFound: there is no such namespace.
             InvalidInput: the file cannot be written.
         """
-        return transfer.export(check_namespace(namespace), Path(path))
+        return transfer.export(self.deployment, check_namespace(namespace), Path(path))
 
     def import_(self, namespace: str, path: str | Path) -> dict[str, int]:
         """Read an export into a new namespace, or one that remembers nothing: all of it or nothing.
@@ -259,7 +271,7 @@ class Nexus:
         Raises:
             InvalidInput: the file is no export or cut off, or the namespace is not empty.
         """
-        return transfer.import_(check_namespace(namespace), Path(path))
+        return transfer.import_(self.deployment, check_namespace(namespace), Path(path))
 
     def export_markdown(self, namespace: str, folder: str | Path) -> dict[str, int]:
         """Write the namespace's topics and facts to a folder: ``MEMORY.md``, a file per topic, ``facts.md``.
@@ -268,7 +280,7 @@ class Nexus:
             NotFound: there is no such namespace.
             InvalidInput: the folder cannot be written.
         """
-        return markdown.export(check_namespace(namespace), Path(folder))
+        return markdown.export(self.deployment, check_namespace(namespace), Path(folder))
 
     def import_markdown(self, namespace: str, folder: str | Path) -> dict[str, int]:
         """Read the topics in a folder of Markdown, all of them or none; a topic of the same file name is replaced.
@@ -276,7 +288,7 @@ class Nexus:
         Raises:
             InvalidInput: a file is no topic.
         """
-        return markdown.import_(check_namespace(namespace), Path(folder))
+        return markdown.import_(self.deployment, check_namespace(namespace), Path(folder))
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def search(
@@ -307,9 +319,8 @@ class Nexus:
             raise InvalidInput("query must be a non-empty text.")
         if not 1 <= limit <= MOST_RESULTS:
             raise InvalidInput(f"limit must be 1 to {MOST_RESULTS:,}, not {limit!r}.")
-        buffer_flush.store_pending()
-        here = runtime()
-        with here.database.reading() as tx:
+        buffer_flush.store_pending(self.deployment)
+        with self.deployment.database.reading() as tx:
             wanted = self._filter(namespaces.get(tx, check_namespace(namespace)).id, observer, subject, levels, as_of)
             wanted = replace(
                 wanted,
@@ -318,7 +329,7 @@ class Nexus:
                 since=to_utc(since) if since else None,
                 until=to_utc(until) if until else None,
             )
-            return search(tx, here.embedder, wanted, query, limit)
+            return search(tx, self.deployment.embedder, wanted, query, limit)
 
     def context(
         self,
@@ -353,15 +364,14 @@ class Nexus:
             raise InvalidInput(f"max_tokens must be 1 to {MOST_TOKENS:,}, not {max_tokens!r}.")
         if format not in ("text", "anthropic", "json"):
             raise InvalidInput(f"format must be text, anthropic or json, not {format!r}.")
-        buffer_flush.store_pending()
+        buffer_flush.store_pending(self.deployment)
         if observe:
             if session_key is None or query or observer or subject or count != "estimate":
                 raise InvalidInput("observe reads one session whole: give session_key, and no query or perspective.")
             session_key = check_name("session_key", session_key)
             check_namespace(namespace)
-            return observation.read(namespace, session_key, max_tokens=max_tokens, form=format)
-        here = runtime()
-        with here.database.reading() as tx:
+            return observation.read(self.deployment, namespace, session_key, max_tokens=max_tokens, form=format)
+        with self.deployment.database.reading() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
             ask = Ask(
                 namespace=namespace,
@@ -374,10 +384,10 @@ class Nexus:
             )
 
             def within(bound: int) -> ContextBlock:
-                return rendered(assemble(tx, here.embedder, replace(ask, max_tokens=bound)), format)
+                return rendered(assemble(tx, self.deployment.embedder, replace(ask, max_tokens=bound)), format)
 
             if count == "anthropic":
-                return counted(within, ask.max_tokens, here.claude.count_tokens)
+                return counted(within, ask.max_tokens, self.deployment.claude.count_tokens)
             return within(ask.max_tokens)
 
     def memories(
@@ -392,7 +402,7 @@ class Nexus:
         limit: int = 100,
     ) -> list[dict[str, Any]]:
         """Memories that fit, newest first, without their evidence."""
-        with runtime().database.transaction() as tx:
+        with self.deployment.database.transaction() as tx:
             wanted = self._filter(namespaces.get(tx, check_namespace(namespace)).id, observer, subject, levels, as_of)
             rows = memories.every(tx, replace(wanted, session_key=session_key and as_stored(session_key)), limit)
         return [memories.summary(row) for row in rows]
@@ -403,7 +413,7 @@ class Nexus:
         Raises:
             NotFound: the namespace has no such memory.
         """
-        with runtime().database.transaction() as tx:
+        with self.deployment.database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
             row = memories.get(tx, known.id, memory_id)
             if row is None:
@@ -416,7 +426,7 @@ class Nexus:
 
     def topics(self, namespace: str) -> list[dict[str, Any]]:
         """The namespace's topics, those that changed last first, without their content."""
-        with runtime().database.transaction() as tx:
+        with self.deployment.database.transaction() as tx:
             found = topics.every(tx, namespaces.get(tx, check_namespace(namespace)).id)
             return [topics.summary(topic) for topic in found]
 
@@ -426,24 +436,24 @@ class Nexus:
         Raises:
             NotFound: the namespace has no such topic.
         """
-        with runtime().database.transaction() as tx:
+        with self.deployment.database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
             found = topics.find(tx, known.id, filename)
             if found is None:
                 raise NotFound(
-                    f"There is no topic {filename!r} here.", remedy="See `nexus topics list --namespace NS`."
+                    f"There is no topic {filename!r} self.deployment.", remedy="See `nexus topics list --namespace NS`."
                 )
             sources = sorted(topics.sources(tx, [found.id]))
             return topics.summary(found) | {"content": found.content, "sources": sources}
 
     def sessions(self, namespace: str) -> list[dict[str, Any]]:
         """The namespace's sessions, newest first."""
-        with runtime().database.transaction() as tx:
+        with self.deployment.database.transaction() as tx:
             return list(sessions.every(tx, namespaces.get(tx, check_namespace(namespace)).id))
 
     def session(self, namespace: str, session_key: str) -> dict[str, Any]:
         """One session: its figures, its messages and its digests."""
-        with runtime().database.transaction() as tx:
+        with self.deployment.database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
             session = sessions.get(tx, known.id, session_key)
             observed = observations.standings(tx, known.id, session.id)
@@ -459,25 +469,25 @@ class Nexus:
             NotFound: there is no such namespace.
             JobError: the model gave no answer.
         """
-        with runtime().database.transaction() as tx:
+        with self.deployment.database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
-        return reflect.plans(runtime().resources, dry(known))
+        return reflect.plans(self.deployment.resources, dry_context(self.deployment, known))
 
     # --- namespaces ---------------------------------------------------------------------------------------------------
     def namespaces(self) -> list[dict[str, Any]]:
         """Every namespace with its settings."""
-        with runtime().database.transaction() as tx:
+        with self.deployment.database.transaction() as tx:
             return [namespaces.summary(known) for known in namespaces.every(tx)]
 
     def namespace(self, namespace: str) -> dict[str, Any]:
         """One namespace with its settings and memories by level."""
-        with runtime().database.transaction() as tx:
+        with self.deployment.database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
             return namespaces.summary(known) | {"memories": admin.memory_counts(tx, known.id)}
 
     def create_namespace(self, namespace: str, /, **settings: Any) -> dict[str, Any]:
         """Make a namespace (one that exists stays) and set what is given, as :meth:`set_namespace` does."""
-        with runtime().database.transaction() as tx:
+        with self.deployment.database.transaction() as tx:
             namespaces.ensure(tx, check_namespace(namespace))
         return self.set_namespace(namespace, **settings)
 
@@ -500,7 +510,7 @@ class Nexus:
             raise InvalidInput("concurrency must be 1 or more.")
         if unknown := set(unset) - {"budget_usd_per_day", "concurrency"}:
             raise InvalidInput(f"{', '.join(sorted(unknown))} cannot be unset.")
-        with runtime().database.transaction() as tx:
+        with self.deployment.database.transaction() as tx:
             namespaces.get(tx, check_namespace(namespace))
             known = namespaces.change(
                 tx,
@@ -511,33 +521,34 @@ class Nexus:
                 observe=observe,
                 unset=unset,
             )
-        enqueue.changed(namespace, budget=budget_usd_per_day is not None or "budget_usd_per_day" in unset)
+        if budget_usd_per_day is not None or "budget_usd_per_day" in unset:
+            follow_ups.hurry_all(self.deployment, OverBudget.wait_reason, namespace)
         return namespaces.summary(known)
 
     # --- what goes on -------------------------------------------------------------------------------------------------
     def status(self, namespace: str | None = None) -> dict[str, Any]:
         """What is waiting, running and dead, and why it waits; for one namespace or all."""
-        return admin.status(None if namespace is None else check_namespace(namespace))
+        return admin.status(self.deployment, None if namespace is None else check_namespace(namespace))
 
     def jobs(self, *, namespace: str | None = None, status: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
         """Jobs: queued and running ones, dead letters, then recent runs, each newest first."""
-        return admin.jobs(None if namespace is None else check_namespace(namespace), status, limit)
+        return admin.jobs(self.deployment, None if namespace is None else check_namespace(namespace), status, limit)
 
     def job(self, job_id: str) -> dict[str, Any]:
         """One job with everything that is known of it."""
-        return admin.job(job_id)
+        return admin.job(self.deployment, job_id)
 
     def retry_job(self, job_id: str) -> JobResult:
         """Run a dead letter again, its counters at 0. Retrying twice enqueues once."""
-        return admin.retry(job_id)
+        return admin.retry(self.deployment, job_id)
 
     def drop_job(self, job_id: str) -> dict[str, Any]:
         """Give a dead letter up, or remove a queued job."""
-        return admin.drop(job_id)
+        return admin.drop(self.deployment, job_id)
 
     def resume_jobs(self, kind: str | None = None) -> list[str]:
         """Lift the pause of a job kind, or of all; returns the kinds."""
-        return admin.resume(kind)
+        return admin.resume(self.deployment, kind)
 
     def _filter(
         self,

@@ -1,19 +1,22 @@
-"""Celery's settings. Each has a reason; the deployment may override any of them in ``celeryconfig.py``.
+"""Celery's settings. Each has a reason; a deployment may override any of them in ``celeryconfig.py``.
 
-``broker_url`` and ``result_backend`` are looked up when Celery first asks for them (see ``__getattr__``), because that
-may start the embedded servers and importing must not.
+Most are constants. Those of :data:`OF_THE_SETTINGS` and :data:`OF_THE_ENDPOINTS` depend on the deployment:
+:class:`CeleryConfig` computes them when Celery first asks, because the addresses may start the embedded servers and
+importing must not. As a module, this is the configuration of the environment's deployment.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
 from kombu import Exchange, Queue
 
-from nexus_tasks.endpoints import endpoints as _endpoints
-from nexus_tasks.settings import get_settings as _get_settings
+from nexus_tasks.endpoints import Endpoints, endpoints_of
+from nexus_tasks.settings import Settings, load_settings
 
-_settings = _get_settings()
-
-imports = ("nexus_tasks.tasks",)
+imports = ("nexus_tasks.tasks", "nexus_tasks.worker")
 
 # --- delivery: a message is only a wake-up, but losing fewer of them means fewer detours over the sweep ---------------
 task_acks_late = True
@@ -34,21 +37,6 @@ enable_utc = True
 timezone = "UTC"
 
 # --- Redis ------------------------------------------------------------------------------------------------------------
-broker_transport_options = {
-    "global_keyprefix": f"{_settings.key_prefix}:celery:",
-    "queue_order_strategy": "nexus_tasks.tasks.queue_order:DerivationOften",
-    "master_name": _settings.redis_master,  # only Sentinels are asked for it
-    "visibility_timeout": 3_600,  # kombu reads it here and nowhere else; recovery does not depend on it
-    "unacked_restore_throttle": 1,
-    "socket_timeout": 30,
-    "socket_connect_timeout": 5,
-    "socket_keepalive": True,
-    "health_check_interval": 25,
-}
-result_backend_transport_options = {
-    "global_keyprefix": f"{_settings.key_prefix}:results:",
-    "master_name": _settings.redis_master,
-}
 redis_socket_timeout = 30.0
 redis_socket_connect_timeout = 5.0
 redis_backend_health_check_interval = 25
@@ -73,7 +61,6 @@ worker_redirect_stdouts = False
 
 # --- beat -------------------------------------------------------------------------------------------------------------
 beat_enable_remote_control = True
-beat_schedule_filename = str(_settings.home / "beat-schedule")
 beat_schedule = {
     "dream_due": {"task": "nexus_tasks.dream_due", "schedule": 60.0},
     "recover_buffers": {"task": "nexus_tasks.recover_buffers", "schedule": 300.0},
@@ -83,14 +70,77 @@ beat_schedule = {
 }
 
 
-def __getattr__(name: str) -> str:
-    # The read and write addresses outrank CELERY_BROKER_URL, which is some other application's when it is exported.
-    if name in ("broker_url", "broker_read_url", "broker_write_url"):
-        return _endpoints().broker_url
-    if name == "result_backend":
-        return _endpoints().result_url
-    raise AttributeError(name)
+# --- what depends on the deployment -----------------------------------------------------------------------------------
+# The read and write addresses outrank CELERY_BROKER_URL, which is some other application's when it is exported.
+_BROKER_URLS = ("broker_url", "broker_read_url", "broker_write_url")
+OF_THE_ENDPOINTS = (*_BROKER_URLS, "result_backend")
+OF_THE_SETTINGS = ("broker_transport_options", "result_backend_transport_options", "beat_schedule_filename")
+_CONSTANTS = tuple(
+    name for name, value in globals().items() if name.islower() and name[0] != "_" and not callable(value)
+)
+
+
+class CeleryConfig:
+    """The Celery settings of one deployment, as the object that ``Celery.config_from_object`` takes.
+
+    Args:
+        endpoints: called when Celery first asks for an address.
+    """
+
+    def __init__(self, settings: Settings, endpoints: Callable[[], Endpoints]) -> None:
+        self._settings, self._endpoints = settings, endpoints
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _BROKER_URLS:
+            return self._endpoints().broker_url
+        if name == "result_backend":
+            return self._endpoints().result_url
+        if name in OF_THE_SETTINGS:
+            return _of(self._settings)[name]
+        if name in _CONSTANTS:
+            return globals()[name]
+        raise AttributeError(name)
+
+    def __dir__(self) -> list[str]:
+        return [*_CONSTANTS, *OF_THE_SETTINGS, *OF_THE_ENDPOINTS]
+
+
+def _of(settings: Settings) -> dict[str, Any]:
+    return {
+        "broker_transport_options": {
+            "global_keyprefix": f"{settings.key_prefix}:celery:",
+            "queue_order_strategy": "nexus_tasks.tasks.queue_order:DerivationOften",
+            "master_name": settings.redis_master,  # only Sentinels are asked for it
+            "visibility_timeout": 3_600,  # kombu reads it here and nowhere else; recovery does not depend on it
+            "unacked_restore_throttle": 1,
+            "socket_timeout": 30,
+            "socket_connect_timeout": 5,
+            "socket_keepalive": True,
+            "health_check_interval": 25,
+        },
+        "result_backend_transport_options": {
+            "global_keyprefix": f"{settings.key_prefix}:results:",
+            "master_name": settings.redis_master,
+        },
+        "beat_schedule_filename": str(settings.home / "beat-schedule"),
+    }
+
+
+# --- as a module: `CELERY_CONFIG_MODULE=nexus_tasks.config`, or the import in a celeryconfig.py -----------------------
+__all__ = [*_CONSTANTS, *OF_THE_SETTINGS]  # noqa: PLE0604 - names of settings
+
+
+@lru_cache(maxsize=1)
+def _of_the_environment() -> CeleryConfig:
+    settings = load_settings()
+    return CeleryConfig(settings, lambda: endpoints_of(settings))
+
+
+def __getattr__(name: str) -> Any:
+    if name not in (*OF_THE_SETTINGS, *OF_THE_ENDPOINTS):
+        raise AttributeError(name)
+    return getattr(_of_the_environment(), name)
 
 
 def __dir__() -> list[str]:
-    return [*globals(), "broker_url", "broker_read_url", "broker_write_url", "result_backend"]
+    return dir(_of_the_environment())

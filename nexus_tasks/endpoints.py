@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from nexus_tasks.embedded.urls import celery_url, client_url
-from nexus_tasks.settings import get_settings
+from nexus_tasks.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoints:
-    """Addresses, each in the spelling of who uses it."""
+    """The addresses of a deployment's servers, each as the library that connects to it spells it."""
 
-    database_url: str  # SQLAlchemy with psycopg
-    redis_url: str  # redis-py
-    broker_url: str  # Celery
-    result_url: str  # Celery
+    database_url: str  # for SQLAlchemy with psycopg
+    redis_url: str  # for redis-py
+    broker_url: str  # for Celery
+    result_url: str  # for Celery
 
 
-@lru_cache(maxsize=1)
-def endpoints() -> Endpoints:
-    """This process's endpoints; the first call may start the embedded servers.
+def endpoints_of(settings: Settings) -> Endpoints:
+    """The endpoints that ``settings`` name. Without addresses the embedded servers are started, if they do not run.
 
     Raises:
         EmbeddedError: an embedded server could not be started.
     """
-    settings = get_settings()
     if settings.database_url is None or settings.redis_url is None:
         from nexus_tasks.embedded import ensure  # not needed, nor installed, where servers are set
 
@@ -44,9 +41,8 @@ def endpoints() -> Endpoints:
     )
 
 
-def revive() -> None:
+def revive(settings: Settings) -> None:
     """Start embedded servers that have died; does nothing for servers that are set."""
-    settings = get_settings()
     if settings.embedded:
         from nexus_tasks.embedded import ensure
 

@@ -148,6 +148,17 @@ class WaitTimeout(NexusError, TimeoutError):
 class JobError(NexusError):
     """A job could not be done."""
 
+    wait_reason: ClassVar[str] = ""  # set: the job waits for this reason, and the attempt is not counted
+
+    @property
+    def wait_detail(self) -> str:
+        """What ``nexus status`` shows beside the reason."""
+        return type(self).__name__
+
+    def wait_seconds(self, now: float) -> float:  # noqa: ARG002 - `now` is seconds since the epoch
+        """How long the job waits before it tries again."""
+        return 0.0
+
 
 class Transient(JobError):
     """A network or a server failed in a way that passes."""
@@ -176,20 +187,35 @@ class Throttled(Transient):
     """A server asked to be called later."""
 
     default_remedy = "A job waits by itself as long as the server asked. After a command or a call, try again later."
+    wait_reason = "throttle"
 
     def __init__(self, message: str | None = None, *, retry_after: float = 5.0, remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
         self.retry_after = retry_after  # seconds
+
+    def wait_seconds(self, now: float) -> float:  # noqa: ARG002
+        """The seconds that the server asked for."""
+        return self.retry_after
 
 
 class OverBudget(JobError):
     """The namespace has spent its budget for the day."""
 
     default_remedy = "Raise it with `nexus namespaces set NS --budget USD`, or wait for the next day (UTC)."
+    wait_reason = "budget"
 
     def __init__(self, message: str | None = None, *, detail: str = "", remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
         self.detail = detail  # the figures behind it, which `nexus status` shows
+
+    @property
+    def wait_detail(self) -> str:
+        """The figures; without them the name of the error."""
+        return self.detail or type(self).__name__
+
+    def wait_seconds(self, now: float) -> float:
+        """Seconds until the next UTC day, and 2 more for clocks that differ."""
+        return 86_400.0 - now % 86_400.0 + 2.0
 
 
 class AwaitsBatch(JobError):
@@ -198,6 +224,12 @@ class AwaitsBatch(JobError):
     default_remedy = (
         "Nothing to do: the job goes on when the answer is there. A request of urgency `live` does not wait."
     )
+    wait_reason = "batch"
+    wait_detail = ""
+
+    def wait_seconds(self, now: float) -> float:  # noqa: ARG002
+        """600 s. The answer wakes the job earlier; this covers a lost wake-up."""
+        return 600.0
 
 
 class Misconfigured(JobError):

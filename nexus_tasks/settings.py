@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -158,6 +157,19 @@ class Settings(BaseSettings):
     def _home_of_a_user(cls, home: Path) -> Path:
         return home.expanduser()
 
+    def checked(self) -> Settings:
+        """These settings.
+
+        Raises:
+            ConfigurationError: only one of the two URLs is set.
+        """
+        if (self.database_url is None) != (self.redis_url is None):
+            unset = "NEXUS_DATABASE_URL" if self.database_url is None else "NEXUS_REDIS_URL"
+            raise ConfigurationError(
+                f"{unset} is not set, the other one is.", remedy="Set both (your own servers) or neither (embedded)."
+            )
+        return self
+
     @property
     def embedded(self) -> bool:
         """Whether Postgres and Redis are the embedded ones (no URL is set)."""
@@ -168,9 +180,8 @@ class Settings(BaseSettings):
         return self.prices.get(model) or PRICES.get(model) or (0.0, 0.0, 0.0, 0.0)
 
 
-@lru_cache(maxsize=1)
-def get_settings() -> Settings:
-    """The process's settings, read once from the environment.
+def load_settings() -> Settings:
+    """The settings that the environment's ``NEXUS_*`` variables give.
 
     Raises:
         ConfigurationError: a variable does not parse, or only one of the two URLs is set.
@@ -180,12 +191,7 @@ def get_settings() -> Settings:
     except ValidationError as error:
         faults = "; ".join(f"NEXUS_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors())
         raise ConfigurationError(f"Settings do not parse: {faults}.") from None
-    if (settings.database_url is None) != (settings.redis_url is None):
-        unset = "NEXUS_DATABASE_URL" if settings.database_url is None else "NEXUS_REDIS_URL"
-        raise ConfigurationError(
-            f"{unset} is not set, the other one is.", remedy="Set both (your own servers) or neither (embedded)."
-        )
-    return settings
+    return settings.checked()
 
 
 # libpq, redis-py and Celery take passwords as options too: ?password=, ?sslpassword=, ?ssl_keyfile_password=.

@@ -25,9 +25,9 @@ app = typer.Typer(help="Messages that this machine keeps until they are stored i
 def _buffer() -> SessionBuffer:
     start_logging()
     from nexus_tasks.buffer import SessionBuffer
-    from nexus_tasks.settings import get_settings
+    from nexus_tasks.settings import load_settings
 
-    settings = get_settings()
+    settings = load_settings()
     return SessionBuffer(settings.home / "buffer", fsync=settings.buffer_fsync, max_bytes=settings.buffer_max_bytes)
 
 
@@ -81,9 +81,10 @@ def list_(json: Json = False) -> None:
 def flush(json: Json = False) -> None:
     """Store everything now. Stored entries are deleted from the buffer; entries that are refused go to quarantine."""
     start_logging()
+    from nexus_tasks.deployment import default_deployment
     from nexus_tasks.services import buffer_flush
 
-    report = buffer_flush.store_buffer(wait=True)
+    report = buffer_flush.store_buffer(default_deployment(), wait=True)
     if json:
         emit(asdict(report) | {"damages": [damage._asdict() for damage in report.damages]})
     else:

@@ -16,9 +16,11 @@ def start_logging() -> None:
     Raises:
         ConfigurationError: a setting does not parse.
     """
-    from nexus_tasks.settings import get_settings
+    from nexus_tasks.settings import load_settings
 
-    logging.basicConfig(stream=sys.stderr, level=get_settings().log_level, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        stream=sys.stderr, level=load_settings().log_level, format="%(levelname)s %(name)s: %(message)s"
+    )
 
 
 def connect() -> Nexus:

@@ -61,13 +61,13 @@ def reembed(
     """
     from nexus_tasks.cli.progress import meter
 
-    connect()
+    deployment = connect().deployment
     from nexus_tasks.services.reembedding import drop_others as drop
     from nexus_tasks.services.reembedding import reembed as fill
 
     with meter("embedded") as progress:
-        filled, refused, model = fill(namespace, progress.at)
-    dropped = drop() if drop_others else 0
+        filled, refused, model = fill(deployment, namespace, progress.at)
+    dropped = drop(deployment) if drop_others else 0
     if json:
         emit({"model": model, "embedded": filled, "refused": refused, "dropped": dropped})
         return
@@ -78,10 +78,11 @@ def reembed(
 
 def _versions() -> tuple[str | None, str, str]:
     start_logging()
-    from nexus_tasks.endpoints import endpoints
+    from nexus_tasks.endpoints import endpoints_of
+    from nexus_tasks.settings import load_settings
     from nexus_tasks.storage.schema import versions
 
-    url = endpoints().database_url
+    url = endpoints_of(load_settings()).database_url
     return *versions(url), url
 
 

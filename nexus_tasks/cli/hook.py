@@ -64,9 +64,9 @@ def uninstall(agent: Agent, project: Project = False, json: Json = False) -> Non
 def _offer_the_stack() -> None:
     """Offer to start a worker when none runs: without one no facts are derived."""
     from nexus_tasks.cli import stack
-    from nexus_tasks.settings import get_settings
+    from nexus_tasks.settings import load_settings
 
-    settings = get_settings()
+    settings = load_settings()
     if not settings.embedded or stack.supervisor_pid(settings.home) is not None:
         return
     if (

@@ -111,9 +111,9 @@ def remember(
         print("Postgres is away: it is in the session buffer, and stored by the next command or worker.")
         return
     print("Remembered." if receipt.stored else "That was remembered already.")
-    from nexus_tasks.settings import get_settings
+    from nexus_tasks.settings import load_settings
 
-    settings = get_settings()
+    settings = load_settings()
     # Looks only at the stack's lock: to ask the workers would take longer than to store the text.
     if settings.embedded and stack.supervisor_pid(settings.home) is None:
         hint("Facts are derived while a worker runs: `nexus up`.")

@@ -33,7 +33,7 @@ def mcp(
 ) -> None:
     """Serve these tools to an agent: remember, recall, context, digest_session, forget and memory_status."""
     start_logging()
-    from nexus_tasks.settings import get_settings
+    from nexus_tasks.settings import load_settings
     from nexus_tasks.types import check_namespace
 
     if namespace is not None:
@@ -51,7 +51,7 @@ def mcp(
         server(namespace).run("stdio")
         return
     host, port = over_http.address(http)
-    token = get_settings().mcp_token
+    token = load_settings().mcp_token
     secret = token.get_secret_value() if token else ""
     over_http.serve(
         server(namespace),

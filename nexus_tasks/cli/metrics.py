@@ -32,7 +32,7 @@ def metrics(json: Json = False) -> None:
     client = connect()
     from nexus_tasks.services.admin import queue_lengths
 
-    samples = list(_samples(client.status(), queue_lengths()))
+    samples = list(_samples(client.status(), queue_lengths(client.deployment)))
     if json:
         named = [(name, dict(zip(_METRICS[name][0], labels, strict=True)), value) for name, labels, value in samples]
         emit({"metrics": [{"name": name, "labels": labels, "value": value} for name, labels, value in named]})

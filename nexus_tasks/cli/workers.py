@@ -26,9 +26,9 @@ def worker_runs() -> bool:
     """
     from kombu.exceptions import OperationalError
 
-    from nexus_tasks.settings import get_settings
+    from nexus_tasks.settings import load_settings
 
-    settings = get_settings()
+    settings = load_settings()
     if settings.embedded and stack.supervisor_pid(settings.home) is not None:
         return True
     try:
@@ -40,7 +40,7 @@ def worker_runs() -> bool:
 
 def warn_if_none() -> None:
     """Warn that the queued jobs wait, when no worker runs."""
-    from nexus_tasks.settings import get_settings
+    from nexus_tasks.settings import load_settings
 
     try:
         found = worker_runs()
@@ -48,7 +48,7 @@ def warn_if_none() -> None:
         warn(f"{error.message} What was stored is queued by a worker once it does.")
         return
     if not found:
-        hint(_EMBEDDED) if get_settings().embedded else warn(_OWN)
+        hint(_EMBEDDED) if load_settings().embedded else warn(_OWN)
 
 
 @contextmanager
@@ -59,9 +59,9 @@ def worker_for_wait() -> Iterator[None]:
         EmbeddedError: the worker does not start.
         QueueUnavailable: the broker does not answer.
     """
-    from nexus_tasks.settings import get_settings
+    from nexus_tasks.settings import load_settings
 
-    settings = get_settings()
+    settings = load_settings()
     if worker_runs():
         yield
     elif settings.embedded:

@@ -1,8 +1,6 @@
-"""Which embedder a process uses."""
+"""Which embedder a deployment uses."""
 
 from __future__ import annotations
-
-from functools import lru_cache
 
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.embeddings.hashing import HashingEmbedder
@@ -15,17 +13,12 @@ KNOWN = ("hashing", "openai-compatible", "sentence-transformers")
 
 
 def embedder(settings: Settings) -> Embedder:
-    """The embedder that ``settings`` name, one per name and process. Nothing is loaded or asked yet.
+    """The embedder that ``settings`` name. Nothing is loaded or asked yet.
 
     Raises:
         ConfigurationError: there is none of that name, or what it needs is not set.
     """
-    key = settings.embedder_key.get_secret_value() if settings.embedder_key else ""
-    return _embedder(settings.embedder, settings.embedder_model, settings.embedder_url, key)
-
-
-@lru_cache(maxsize=8)
-def _embedder(name: str, model: str | None, url: str | None, key: str) -> Embedder:
+    name, model, url = settings.embedder, settings.embedder_model, settings.embedder_url
     if name == "hashing":
         return HashingEmbedder()
     if name == "sentence-transformers":
@@ -36,6 +29,7 @@ def _embedder(name: str, model: str | None, url: str | None, key: str) -> Embedd
                 "The openai-compatible embedder needs an address and a model.",
                 remedy="Set NEXUS_EMBEDDER_URL (such as http://localhost:11434/v1) and NEXUS_EMBEDDER_MODEL.",
             )
+        key = settings.embedder_key.get_secret_value() if settings.embedder_key else ""
         return OpenAICompatibleEmbedder(url, model, key)
     known = ", ".join(KNOWN)
     raise ConfigurationError(

@@ -10,21 +10,17 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from celery.exceptions import Ignore
 from kombu.utils.json import dumps
 
 from nexus_tasks.errors import JobFailed, NexusError
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Ticket, Wakeup
-from nexus_tasks.idempotency.producer.publisher import publish
+from nexus_tasks.idempotency.engine import JobEngine
 from nexus_tasks.idempotency.request import Delivery, Request
-from nexus_tasks.idempotency.worker.executor import work
+from nexus_tasks.idempotency.worker.executor import execute
 from nexus_tasks.types import JobOutcome, Status
-
-if TYPE_CHECKING:
-    from nexus_tasks.idempotency.task import JobTask
 
 log = logging.getLogger(__name__)
 
@@ -42,26 +38,32 @@ _AS_DELIVERED = {
 
 
 def is_canvas(task_id: str | None, options: Mapping[str, Any]) -> bool:
-    """Whether somebody waits for this very message, so that it must be accounted for under its own id."""
+    """Whether Celery waits for this very message, so that it must be accounted for under its own id."""
     waited_for = any(options.get(name) for name in CALLBACKS)
     return waited_for or task_id is not None or options.get("ignore_result") is False
 
 
-def ask(task: JobTask, requests: Sequence[Request], options: Mapping[str, Any]) -> list[Ticket]:
-    """Claim what a canvas delivery stands for, park it there, and publish it under its own id: the first request's."""
+def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> list[Ticket]:
+    """Claim what a canvas delivery stands for, park it there, and publish it under its own id: the first request's.
+
+    Args:
+        task: the :class:`~nexus_tasks.idempotency.task.JobTask` of the requests' kind.
+        options: Celery's, of ``apply_async``.
+    """
+    engine: JobEngine = task.engine
     once = {name: value for name, value in options.items() if name in _OF_THE_CALL}
     kept = {name: value for name, value in options.items() if value is not None and name not in once}
     parent = task.app.current_worker_task
-    if parent:  # whoever sends the message again is not who asked for it
+    if parent:  # the delivery may be published again: the republisher is not the parent task
         kept.setdefault("parent_id", parent.request.id)
     kept.setdefault("root_id", (parent and parent.request.root_id) or requests[0].id)
     eager = task.app.conf.task_always_eager  # then the message is performed on the spot
-    tickets = binding().claims.claim(requests if eager else _parked(requests, kept))
+    tickets = engine.claims.claim(requests if eager else _parked(requests, kept))
     mine = Wakeup(
         key="",
         job_id=requests[0].id,
-        kind=task.kind,
-        queue=task.job_queue,
+        kind=task.kind.name,
+        queue=task.kind.queue,
         args=json.loads(requests[0].args),
         published_at="",
         namespace=requests[0].namespace,
@@ -73,8 +75,8 @@ def ask(task: JobTask, requests: Sequence[Request], options: Mapping[str, Any]) 
             mine = replace(wakeup, options=kept)
         else:
             others.append(wakeup)
-    publish(task.app, [mine], **once)
-    publish(task.app, others)
+    engine.publisher.publish([mine], **once)
+    engine.publisher.publish(others)
     return tickets
 
 
@@ -84,21 +86,22 @@ def _parked(requests: Sequence[Request], options: Mapping[str, Any]) -> list[Req
     return [replace(one, delivery=replace(delivery, first=i == 0)) for i, one in enumerate(requests)]
 
 
-def deliver(task: JobTask, request: Request, told: Mapping[str, Any]) -> JobOutcome:
+def deliver(task: Any, request: Request, header: Mapping[str, Any]) -> JobOutcome:
     """What a worker does with a canvas delivery: run the job, or bring the outcome of the run that has served it.
 
     Raises:
         Ignore: the run that it waits for has not ended; its end sends the delivery again.
         JobFailed: that run ended as a dead letter.
     """
-    claims, published_at = binding().claims, str(told.get("published_at", ""))
+    engine: JobEngine = task.engine
+    claims, published_at = engine.claims, str(header.get("published_at", ""))
     outcome = None
     try:
-        found = claims.answer(request.id, queue=request.queue, published_at=published_at)
-        if found is None and "status" not in told:  # a message that brings an outcome touches no claim
+        found = claims.delivery_outcome(request.id, queue=request.queue, published_at=published_at)
+        if found is None and "status" not in header:  # a message that brings an outcome touches no claim
             [asked] = _parked([request], as_sent(task.request))
-            outcome = work(task, asked, published_at=published_at, eager=False)
-            found = claims.answer(request.id, queue=request.queue)
+            outcome = execute(engine, task.kind, asked, published_at=published_at, eager=False)
+            found = claims.delivery_outcome(request.id, queue=request.queue)
     except NexusError as error:
         log.warning("The outcome of %s is not known: %s", request.id, error)
         raise Ignore from error
@@ -106,10 +109,10 @@ def deliver(task: JobTask, request: Request, told: Mapping[str, Any]) -> JobOutc
         raise Ignore("Its work runs elsewhere, waits, or is done and accounted for.")
     if outcome is None or (outcome.status, outcome.job_id) != found:
         outcome = JobOutcome(status=cast(Status, found[0]), job_id=found[1])
-    return alive_or_raise(task, request, outcome)
+    return raise_if_dead(engine, request, outcome)
 
 
-def alive_or_raise(task: JobTask, request: Request, outcome: JobOutcome) -> JobOutcome:
+def raise_if_dead(engine: JobEngine, request: Request, outcome: JobOutcome) -> JobOutcome:
     """The outcome, unless it is a dead letter: Celery must see that as a failure.
 
     Raises:
@@ -119,11 +122,11 @@ def alive_or_raise(task: JobTask, request: Request, outcome: JobOutcome) -> JobO
         return outcome
     why: Any = "no error text"
     try:
-        letter = binding().storage.outcome(outcome.job_id, request.kind, request.scope, 0.0)
+        letter = engine.storage.outcome(outcome.job_id, request.kind, request.scope, 0.0)
         why = letter.details.get("error", why) if letter else why
     except NexusError as error:
         log.warning("The dead letter of %s was not read: %s", outcome.job_id, error)
-    raise JobFailed(f"{task.kind} {outcome.job_id} is a dead letter: {why}")
+    raise JobFailed(f"{request.kind} {outcome.job_id} is a dead letter: {why}")
 
 
 def as_sent(request: Any) -> dict[str, Any]:
@@ -132,9 +135,9 @@ def as_sent(request: Any) -> dict[str, Any]:
     return {option: value for option, value in delivered.items() if value is not None}
 
 
-def accounted(delivery: str) -> None:
-    """Celery has accounted for a delivery. Not noted, it is sent once more."""
+def note_accounted(engine: JobEngine, delivery: str) -> None:
+    """Note that Celery has accounted for a delivery. Without the note it is sent once more."""
     try:
-        binding().claims.account(delivery)
+        engine.claims.delivery_accounted(delivery)
     except NexusError as error:
-        log.warning("%s is completed, and will be once more: %s", delivery, error)
+        log.warning("%s is completed, and will be completed once more: %s", delivery, error)

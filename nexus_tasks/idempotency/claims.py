@@ -9,6 +9,7 @@ from importlib import resources
 from typing import Any
 
 import redis
+from redis.lock import Lock
 
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Ticket, Wakeup
@@ -25,15 +26,16 @@ class Claims:
     Every method raises :class:`QueueUnavailable` when Redis does not answer.
     """
 
-    def __init__(self, url: str, prefix: str, *, timeout: float = 5.0) -> None:
+    def __init__(self, url: str, prefix: str, *, timeout: float = 5.0, master_name: str = "") -> None:
         self.url = url
         self.prefix = prefix
-        self._timeout = timeout
+        self._timeout = timeout  # seconds for each answer
+        self._master_name = master_name  # only Sentinels are asked for it
 
     @cached_property
     def redis(self) -> Any:
         """The claims' own client: kombu's key prefix reaches only the first key of a script."""
-        return client(self.url, timeout=self._timeout)
+        return client(self.url, timeout=self._timeout, master_name=self._master_name)
 
     @cached_property
     def _scripts(self) -> dict[str, Callable[..., Any]]:
@@ -91,16 +93,21 @@ class Claims:
         return Begun[outcome], Claim.parse(key, _pairs(fields)) if fields else None
 
     def take(
-        self, lead: Claim, siblings: Sequence[Request], *, lease: float, again: bool = False
+        self, lead: Claim, siblings: Sequence[Request], *, lease: float, company: str = "", again: bool = False
     ) -> list[Claim] | None:
         """Take siblings into the lead's run; those that run or wait elsewhere are left out.
 
-        ``again`` retakes the members of a batch that was cut off, whatever they wait for. ``None`` when the lead's run
-        was itself taken into another batch.
+        Args:
+            lease: seconds.
+            company: the wait reason of siblings that wait for a run to take them along.
+            again: retake the members of a batch that was cut off, for whichever reason they wait.
+
+        Returns:
+            The claims that were taken; ``None`` when another batch has taken the lead's own run.
         """
         keys = [self.key(r) for r in siblings]
         rows = self._run(
-            "take", [lead.key, *keys], lead.token, _ms(lease), int(again), *(r.as_json() for r in siblings)
+            "take", [lead.key, *keys], lead.token, _ms(lease), int(again), company, *(r.as_json() for r in siblings)
         )
         if rows is None:
             return None
@@ -154,13 +161,13 @@ class Claims:
         dropped, wakeups = self._run("drop", [key], job_id, delivery)
         return bool(dropped), [Wakeup.parse(row) for row in wakeups]
 
-    def hold(self, messages: Mapping[str, str]) -> None:
-        """Messages (id and claim) that a live worker has received and not begun: they are not lost."""
+    def keep_reserved(self, messages: Mapping[str, str]) -> None:
+        """Note messages (id → claim key) that a live worker has received and not begun: they are not lost."""
         if messages:
             self._run("keep_reserved", list(messages.values()), *messages)
 
     # --- canvas deliveries --------------------------------------------------------------------------------------------
-    def answer(self, delivery: str, *, queue: str, published_at: str = "") -> tuple[str, str] | None:
+    def delivery_outcome(self, delivery: str, *, queue: str, published_at: str = "") -> tuple[str, str] | None:
         """How the runs that a canvas delivery waits for have ended: status, and the id of the job that did the work.
 
         ``None`` while they have not, or when another message of the delivery has had the answer.
@@ -168,18 +175,14 @@ class Claims:
         found = self._run("delivery_outcome", [], delivery, queue, published_at or 0)
         return (found[0], found[1]) if found else None
 
-    def account(self, delivery: str) -> None:
+    def delivery_accounted(self, delivery: str) -> None:
         """Celery has accounted for a canvas delivery that was answered."""
         self._run("delivery_accounted", [], delivery)
 
     # --- the sweep ----------------------------------------------------------------------------------------------------
-    def lock(self, name: str, token: str, *, seconds: float) -> bool:
-        """Take a lock, or keep it, for ``seconds`` from now; ``False`` while someone else has it."""
-        return bool(self._run("lock", [f"{self.prefix}:{name}"], token, _ms(seconds)))
-
-    def unlock(self, name: str, token: str) -> None:
-        """Give a lock back, if it is still this token's."""
-        self._run("unlock", [f"{self.prefix}:{name}"], token)
+    def lock(self, name: str, *, seconds: float) -> Lock:
+        """A lock of redis-py under ``<prefix>:<name>``, not taken yet. It expires ``seconds`` after it was last taken."""
+        return Lock(self.redis, f"{self.prefix}:{name}", timeout=seconds, blocking=False, thread_local=False)
 
     def now(self) -> float:
         """The Redis server's time, seconds since the epoch."""

@@ -1,4 +1,4 @@
-"""The claims' way to Redis: an address, or whichever server its Sentinels take for the master."""
+"""The claims' client of Redis: from an address, or from Sentinels that name the master."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from urllib.parse import unquote, urlsplit
 
 import redis
 
-from nexus_tasks.settings import get_settings
-
 SENTINEL_PORT = 26_379
 
 
-def client(url: str, *, timeout: float) -> Any:  # redis-py's annotations mix its synchronous and asynchronous answers
+def client(
+    url: str, *, timeout: float, master_name: str = ""
+) -> Any:  # redis-py's annotations mix its synchronous and asynchronous answers
     """A client of the Redis at ``url``, that connects on first use and waits ``timeout`` seconds for each answer.
 
     ``sentinel://:<password>@one:26379/0;sentinel://two:26379`` names Sentinels, as kombu's addresses do: user, password
-    and database are those of the servers that they watch, and stand in the first. Their master's name is a setting.
+    and database are those of the servers that they watch, and stand in the first. ``master_name`` is their master's.
 
     Raises:
         ValueError: it is no address.
@@ -40,4 +40,4 @@ def client(url: str, *, timeout: float) -> Any:  # redis-py's annotations mix it
         db=int(first.path.strip("/") or 0),
         **options,
     )
-    return watchers.master_for(get_settings().redis_master)
+    return watchers.master_for(master_name)

@@ -49,6 +49,7 @@ class Request:
     flags: Flags
     while_running: WhileRunning
     immutable: bool
+    live_ends_wait: str = ""  # the wait reason that this request ends at once when its urgency is `live`
     delay: float = 0.0  # seconds
     wait_reason: str = "delay"
     anew: bool = False
@@ -74,6 +75,7 @@ class Request:
             "while_running": self.while_running,
             "immutable": self.immutable,
             "anew": self.anew,
+            "live_ends_wait": self.live_ends_wait,
             "delay": int(self.delay * 1000),
             "wait_reason": self.wait_reason,
         }

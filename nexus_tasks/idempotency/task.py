@@ -1,115 +1,55 @@
-"""The task class behind every job kind: claims in the producer, runs under a lease in the worker."""
+"""JobTask: the Celery adapter of a job kind. Producers claim through it, workers run under a lease.
+
+Everything else is elsewhere: the declaration in ``kind.py``, the claims in ``claims.py``, the run in
+``worker/executor.py``.
+"""
 
 from __future__ import annotations
 
-import json
 import re
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Self
+from functools import partial
+from typing import Any
+from weakref import WeakSet
 
 from celery import Celery, Task
-from pydantic import BaseModel, ConfigDict, ValidationError
 
-from nexus_tasks.celery import app
-from nexus_tasks.errors import ConfigurationError, InvalidInput, JobFailed, UnsupportedOption, faults
+from nexus_tasks.errors import ConfigurationError, InvalidInput, JobFailed, UnsupportedOption
 from nexus_tasks.idempotency import canvas
-from nexus_tasks.idempotency.binding import binding
-from nexus_tasks.idempotency.claim import Claim, Claimed, Ticket, Wakeup
-from nexus_tasks.idempotency.producer.publisher import TASK_PREFIX, enqueue
+from nexus_tasks.idempotency.claim import Claimed, Ticket
+from nexus_tasks.idempotency.engine import JobEngine, engine_of
+from nexus_tasks.idempotency.kind import Arguments, JobKind, on_declared
 from nexus_tasks.idempotency.producer.result import JobResult
-from nexus_tasks.idempotency.producer.wire_format import HEADER, header
-from nexus_tasks.idempotency.request import Flags, Request, WhileRunning, canonical, compact
-from nexus_tasks.idempotency.worker.executor import work
-from nexus_tasks.idempotency.worker.run import Run
-from nexus_tasks.types import JobOutcome
+from nexus_tasks.idempotency.producer.wire_format import HEADER
+from nexus_tasks.idempotency.request import Request
+from nexus_tasks.idempotency.worker.executor import execute
 
-# Celery's own means to the same ends would fight with the claims, and the sweep looks for messages in the kind's queue.
+# Celery's own means to the same ends would contradict the claims, and the sweep looks for messages in the kind's queue.
 REFUSED = ("expires", "time_limit", "soft_time_limit", "priority", "queue", "exchange", "routing_key")
-# Claims are made this many at a time: Redis serves nobody else during a script.
-AT_ONCE = 500
-LIVE = Flags(urgency="live")
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it
+AT_ONCE = 500  # claims made in one script: Redis serves no other client during a script
 _JOB_ID = re.compile(r"[^\s,]{1,255}")
 
 
-class Arguments(BaseModel):
-    """A job's arguments, validated in the producer. ``scope`` names the fields that make two requests the same work."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    scope: ClassVar[tuple[str, ...]]
-    namespace: str
-
-    def flags(self) -> Flags:
-        """What is merged when this request meets another for the same work."""
-        return LIVE
-
-    def each(self) -> Sequence[Self]:
-        """The requests this one stands for, when a default means several; usually itself."""
-        return [self]
-
-
 class JobTask(Task):  # type: ignore[misc]
-    """A Celery task with an idempotency key. Declared with :func:`job`, never subclassed by hand."""
+    """A Celery task with an idempotency key. :func:`add_tasks` makes one per job kind and application."""
 
     abstract = True
     throws = (JobFailed,)  # expected: a dead letter was logged when it was written
     typing = False  # the arguments are checked by their model, with better messages
-    kind: str
-    arguments: type[Arguments]
-    job_queue: str
-    while_running: WhileRunning
-    immutable: bool
-    gathers: bool
+    shared = False  # an application that did not ask for our jobs has none of them
+    # An application of somebody else's may be configured otherwise; a claim needs these.
+    acks_late = True
+    reject_on_worker_lost = True
+    ignore_result = True  # the run row says how a job ended
+    kind: JobKind
+
+    @property
+    def engine(self) -> JobEngine:
+        """The engine of the deployment that this task's application serves."""
+        return engine_of(self.app)
 
     # --- producers ----------------------------------------------------------------------------------------------------
-    def parse(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Arguments:
-        """The validated arguments of a call.
-
-        Raises:
-            InvalidInput: names the field and what is wrong with it.
-        """
-        named = self._named(args, kwargs)
-        return self._validated(lambda: self.arguments.model_validate(named))
-
-    def _named(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
-        names = list(self.arguments.model_fields)
-        if len(args or ()) > len(names):
-            raise InvalidInput(f"{self.kind} takes at most {len(names)} arguments.")
-        named = dict(zip(names, args or (), strict=False))
-        if twice := sorted(named.keys() & (kwargs or {}).keys()):
-            raise InvalidInput(f"{self.kind}: {', '.join(twice)} is given twice.")
-        return named | dict(kwargs or {})
-
-    def _validated(self, validate: Callable[[], Arguments]) -> Arguments:
-        try:
-            return validate()
-        except ValidationError as error:
-            raise InvalidInput(f"{self.kind}: {faults(error.errors())}.") from None
-
-    def request_for(
-        self, arguments: Arguments, *, job_id: str | None = None, delay: float = 0.0, wait_reason: str = "delay"
-    ) -> Request:
-        """The request that asks for this job with ``arguments``, due in ``delay`` seconds."""
-        named = arguments.model_dump(mode="json")
-        args = compact(named)
-        if "\\u0000" in args and _NUL.search(args):
-            raise InvalidInput(f"{self.kind}: an argument holds a NUL, which Postgres cannot store.")
-        return Request(
-            id=job_id or str(uuid.uuid4()),
-            kind=self.kind,
-            namespace=arguments.namespace,
-            queue=self.job_queue,
-            scope=canonical({name: named[name] for name in arguments.scope}),
-            args=args,
-            flags=arguments.flags(),
-            while_running=self.while_running,
-            immutable=self.immutable,
-            delay=delay,
-            wait_reason=wait_reason,
-        )
-
     def apply_async(
         self,
         args: Sequence[Any] | None = None,
@@ -119,8 +59,9 @@ class JobTask(Task):  # type: ignore[misc]
         eta: datetime | None = None,
         **options: Any,
     ) -> JobResult:
-        """Claim the job and, when it is new, publish it. ``countdown`` (seconds) and ``eta`` delay it without Celery's
-        own timers.
+        """Claim the job and, when it is new, publish it.
+
+        ``countdown`` (seconds) and ``eta`` delay it without Celery's own timers.
 
         Raises:
             InvalidInput: an argument is wrong; nothing was queued.
@@ -129,15 +70,15 @@ class JobTask(Task):  # type: ignore[misc]
         """
         refused = [name for name in REFUSED if options.pop(name, None) is not None]
         if refused:
-            raise UnsupportedOption(f"{', '.join(refused)} cannot be set on {self.kind}.")
+            raise UnsupportedOption(f"{', '.join(refused)} cannot be set on {self.kind.name}.")
         if task_id is not None and not _JOB_ID.fullmatch(task_id):
             raise InvalidInput(f"task_id {task_id!r} is no job id: it must have no spaces or commas.")
         delay = countdown or ((_utc(eta) - datetime.now(UTC)).total_seconds() if eta else 0.0)
         if delay > 0 and self.app.conf.task_always_eager:
-            delay = 0.0  # as Celery has it: nobody comes by later
-        each = self.parse(args, kwargs).each()
+            delay = 0.0  # as in Celery: there is no worker that could wait
+        each = self.kind.parse(args, kwargs).each(self.engine.deployment)
         requests = [
-            self.request_for(one, job_id=task_id if i == 0 else None, delay=max(delay, 0.0))
+            self.kind.request_for(one, job_id=task_id if i == 0 else None, delay=max(delay, 0.0))
             for i, one in enumerate(each)
         ]
         if waited_for := canvas.is_canvas(task_id, options):
@@ -154,14 +95,18 @@ class JobTask(Task):  # type: ignore[misc]
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[JobResult]:
         """Ask for many jobs of this kind at once, each given by its keyword arguments: one ``.delay()`` each, cheaper.
 
-        They are claimed and published 500 at a time. When that fails on the way, what was claimed before stays and
-        runs; asking for all of them again makes none of these twice.
+        They are claimed and published 500 at a time. When that fails on the way, the jobs claimed by then stay and run;
+        asking for all of them again makes none of these twice.
 
         Raises:
             InvalidInput: names the call and what is wrong with it; nothing was queued.
             QueueUnavailable: Redis does not answer; some may be queued.
         """
-        asked = [[self.request_for(one) for one in self._numbered(n, call).each()] for n, call in enumerate(calls)]
+        deployment = self.engine.deployment
+        asked = [
+            [self.kind.request_for(one) for one in self._numbered(n, call).each(deployment)]
+            for n, call in enumerate(calls)
+        ]
         requests = [request for each in asked for request in each]
         tickets = (
             ticket
@@ -170,12 +115,6 @@ class JobTask(Task):  # type: ignore[misc]
         )
         return [self._joined(each, [next(tickets) for _ in each]) for each in asked]
 
-    def _numbered(self, n: int, call: Mapping[str, Any]) -> Arguments:
-        try:
-            return self.parse((), call)
-        except InvalidInput as error:
-            raise InvalidInput(f"calls[{n}]: {error.message}", remedy="Correct it; nothing was queued.") from None
-
     def enqueue(self, requests: Sequence[Request], **options: Any) -> list[Ticket]:
         """Claim many requests of this kind in one step and publish those that are new.
 
@@ -183,35 +122,47 @@ class JobTask(Task):  # type: ignore[misc]
             ConfigurationError: no worker could read the kind's queue; nothing was queued.
             QueueUnavailable: Redis does not answer; nothing was queued.
         """
-        if not binding().templates.get(self.kind):  # whose making has met the queue
+        publisher = self.engine.publisher
+        if not publisher.has_template(self.kind.name):  # writing the template has met the queue
             self._check_queue()
-        return enqueue(self.app, requests, **options)
+        return publisher.enqueue(requests, **options)
+
+    def existing_result(self, request: Request) -> JobResult:
+        """The job that serves ``request`` now, without asking for one: the claim's, else the one just finished."""
+        claims = self.engine.claims
+        key = claims.key(request)
+        claim = claims.get(key)
+        marker = None if claim else claims.marker(key)
+        job_id = claim.rerun_id or claim.job_id if claim else marker[0] if marker else request.id
+        return self._result(request, Ticket(outcome=Claimed.MERGED, job_id=job_id, asked_at=claims.now()))
+
+    def ask_again(self, args: Mapping[str, Any], *, delay: float) -> tuple[JobResult, Request]:
+        """Ask again for work that gave up, past its done marker, due in ``delay`` seconds; also returns the request."""
+        request = self.kind.request_for(self.kind.load(args), delay=delay).renewed()
+        [ticket] = self.enqueue([request])
+        return self._result(request, ticket), request
+
+    def retry(self, *_args: Any, **_options: Any) -> Any:
+        """Refused: raise a typed error instead, its type decides."""
+        raise UnsupportedOption("retry() does not work here.", remedy="Raise a JobError; its type decides.")
+
+    def _numbered(self, n: int, call: Mapping[str, Any]) -> Arguments:
+        try:
+            return self.kind.parse((), call)
+        except InvalidInput as error:
+            raise InvalidInput(f"calls[{n}]: {error.message}", remedy="Correct it; nothing was queued.") from None
 
     def _check_queue(self) -> None:
-        if self.job_queue not in self.app.amqp.queues and not self.app.conf.task_create_missing_queues:
-            raise ConfigurationError(f"{self.kind} has a queue that is not in task_queues: {self.job_queue!r}.")
-
-    def send(self, wakeup: Wakeup, **options: Any) -> None:
-        """Publish one wake-up, past the claim: it has one already."""
-        # A claim made by a release whose queue is gone travels in today's.
-        queue = wakeup.queue if wakeup.queue in self.app.amqp.queues else self.job_queue
-        options = {**(wakeup.options or {}), **options}
-        if wakeup.outcome:
-            options["add_to_parent"] = False  # whose run has ended here is not who asked for it
-        super().apply_async(
-            kwargs=dict(wakeup.args),
-            task_id=wakeup.job_id,
-            queue=queue,
-            headers={**(options.pop("headers", None) or {}), **header(wakeup)},
-            **options,
-        )
+        queue = self.kind.queue
+        if queue not in self.app.amqp.queues and not self.app.conf.task_create_missing_queues:
+            raise ConfigurationError(f"{self.kind.name} has a queue that is not in task_queues: {queue!r}.")
 
     def _result(self, request: Request, ticket: Ticket) -> JobResult:
         return JobResult(
             ticket.job_id,
-            app=self.app,
+            engine=self.engine,
             outcome=ticket.outcome,
-            kind=self.kind,
+            kind=self.kind.name,
             scope=request.scope,
             created=ticket.job_id == request.id,
             asked_at=ticket.asked_at,
@@ -221,45 +172,19 @@ class JobTask(Task):  # type: ignore[misc]
         results = [self._result(request, ticket) for request, ticket in zip(requests, tickets, strict=True)]
         return results[0].joined(results[1:])
 
-    def standing(self, request: Request) -> JobResult:
-        """The job that stands for ``request`` now, without asking for one: the claim's, else the one just finished."""
-        claims = binding().claims
-        key = claims.key(request)
-        claim = claims.get(key)
-        marker = None if claim else claims.marker(key)
-        job_id = claim.rerun_id or claim.job_id if claim else marker[0] if marker else request.id
-        return self._result(request, Ticket(outcome=Claimed.MERGED, job_id=job_id, asked_at=claims.now()))
-
-    def anew(self, args: Mapping[str, Any], *, delay: float) -> tuple[JobResult, Request]:
-        """Ask again for work that gave up, past its done marker, due in ``delay`` seconds; also returns the request."""
-        request = self.request_for(self.load(args), delay=delay).renewed()
-        [ticket] = self.enqueue([request])
-        return self._result(request, ticket), request
-
-    def retry(self, *_args: Any, **_options: Any) -> Any:
-        """Refused: raise a typed error instead, its type decides."""
-        raise UnsupportedOption("retry() does not work here.", remedy="Raise a JobError; its type decides.")
-
     # --- workers ------------------------------------------------------------------------------------------------------
-    def load(self, args: Mapping[str, Any]) -> Arguments:
-        """The arguments of a claim or a message: what JSON made of times, tuples and the like is read back.
-
-        Raises:
-            InvalidInput: they were written by a version that meant something else.
-        """
-        return self._validated(lambda: self.arguments.model_validate_json(json.dumps(dict(args))))
-
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run the job under its claim; returns its outcome as Celery's result."""
-        told = self._told()
-        request = self.request_for(self.load(self._named(args, kwargs)), job_id=self.request.id)
-        if told.get("canvas"):
-            outcome = canvas.deliver(self, request, told)
+        header, engine = self._header(), self.engine
+        request = self.kind.request_for(self.kind.load(self.kind.named(args, kwargs)), job_id=self.request.id)
+        if header.get("canvas"):
+            outcome = canvas.deliver(self, request, header)
         else:
             eager = bool(self.request.is_eager or self.request.called_directly)
-            outcome = work(self, request, published_at=str(told.get("published_at", "")), eager=eager)
+            published_at = str(header.get("published_at", ""))
+            outcome = execute(engine, self.kind, request, published_at=published_at, eager=eager)
             if eager and self.app.conf.task_always_eager:
-                canvas.alive_or_raise(self, request, outcome)
+                canvas.raise_if_dead(engine, request, outcome)
         return {
             "status": outcome.status,
             "job_id": outcome.job_id,
@@ -269,70 +194,59 @@ class JobTask(Task):  # type: ignore[misc]
 
     def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:  # noqa: ARG002
         """Celery's hook after it has stored the result, counted the chord's part and sent the links."""
-        if self._told().get("canvas"):
-            canvas.accounted(task_id)
+        if self._header().get("canvas"):
+            canvas.note_accounted(self.engine, task_id)
 
-    def _told(self) -> Mapping[str, Any]:
+    def _header(self) -> Mapping[str, Any]:
         """What the message says beside the arguments; nothing when there was no message."""
         if self.request.is_eager or self.request.called_directly:
             return {}
         return (self.request.headers or {}).get(HEADER) or self.request.get(HEADER) or {}
 
 
-def task_of(celery: Celery, kind: str) -> JobTask:
-    """The task of a job kind.
+_apps: WeakSet[Celery] = WeakSet()  # those with our jobs
+_additions: list[Callable[[Celery], None]] = []  # each adds a task to an application
+
+
+def add_tasks(app: Celery) -> None:
+    """Give ``app`` a task for every job kind and tick, those that are declared later included."""
+    _apps.add(app)
+    for add in _additions:
+        add(app)
+
+
+def on_every_app(add: Callable[[Celery], None]) -> None:
+    """Have ``add`` called once for every application with our jobs, present and future."""
+    _additions.append(add)
+    for app in list(_apps):
+        add(app)
+
+
+def task_of(engine: JobEngine, kind: str) -> JobTask:
+    """The task of a job kind in the engine's application.
 
     Raises:
-        ConfigurationError: neither this process nor the modules that Celery's ``imports`` name declare it.
+        ConfigurationError: the kind is not declared here.
     """
-    if TASK_PREFIX + kind not in celery.tasks:
-        celery.loader.import_default_modules()  # a worker has done so, a command has not
-    found: JobTask | None = celery.tasks.get(TASK_PREFIX + kind)
-    if found is None:
-        raise ConfigurationError(
-            f"There is no job kind {kind!r} here.",
-            remedy="Name the module that declares it in `imports` of your celeryconfig.py.",
-        )
-    return found
+    task: JobTask = engine.app.tasks[engine.kind(kind).task_name]
+    return task
 
 
-def job(
-    *,
-    arguments: type[Arguments],
-    queue: str,
-    while_running: WhileRunning = "rerun",
-    immutable: bool = False,
-    gathers: bool = False,
-) -> Callable[[Callable[[Run, Any], JobOutcome]], JobTask]:
-    """Declare a job kind: decorate ``function(run, arguments) -> JobOutcome``.
+def _add_task(kind: JobKind, app: Celery) -> None:
+    def run() -> None:
+        """Celery wants a function, :meth:`JobTask.__call__` does the work.
 
-    Args:
-        arguments: the model of its arguments; its ``scope`` is the idempotency key.
-        queue: which of the Celery queues carries its messages.
-        while_running: what a duplicate that arrives during a run means: ``rerun`` (one more run follows) or ``drop``
-            (for jobs whose input cannot change).
-        immutable: whether a finished job answers later requests too, while its marker lasts.
-        gathers: whether its runs take siblings along (:meth:`Run.take`).
-    """
+        It has no parameters: Celery calls an errback with two of them in place, and sends others as jobs.
+        """
 
-    def declare(function: Callable[[Run, Any], JobOutcome]) -> JobTask:
-        task: JobTask = app.task(
-            base=JobTask,
-            name=TASK_PREFIX + function.__name__,
-            kind=function.__name__,
-            arguments=arguments,
-            job_queue=queue,
-            while_running=while_running,
-            immutable=immutable,
-            gathers=gathers,
-        )(function)
-        return task
+    run.__name__ = kind.task_name.rpartition(".")[2]
+    run.__doc__ = kind.handler.__doc__
+    run.__module__ = kind.handler.__module__
+    app.task(base=JobTask, name=kind.task_name, kind=kind, shared=False, **kind.options)(run)
 
-    return declare
+
+on_declared(lambda kind: on_every_app(partial(_add_task, kind)))
 
 
 def _utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-
-
-__all__ = ["Arguments", "Claim", "JobTask", "job"]

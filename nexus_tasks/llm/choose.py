@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from nexus_tasks.errors import ConfigurationError, Misconfigured
 from nexus_tasks.llm.base import LanguageModel
 from nexus_tasks.settings import Settings
 
-_KEPT = 8
-# By identity, because settings hold a dict and have no hash; the settings ride along so that an id is never reused.
-_chosen: OrderedDict[int, tuple[Settings, LanguageModel]] = OrderedDict()
-
 
 def language_model(settings: Settings) -> LanguageModel:
-    """The model that ``settings`` ask for; the same object for the same settings.
+    """The model that ``settings`` ask for.
 
     ``auto`` is Claude when the SDK finds credentials, else offline; but with a database of one's own, a missing key is
-    an error, lest one worker that forgot it write extractive facts into production.
+    an error, so that one worker without its key does not write extractive facts into production.
 
     Raises:
         ConfigurationError: ``auto`` with a ``database_url`` and no credentials, or unreadable credentials.
     """
-    known = _chosen.get(id(settings))
-    if known is None:
-        known = _chosen.setdefault(id(settings), (settings, _choose(settings)))  # of two threads, one model stays
-        if len(_chosen) > _KEPT:
-            _chosen.popitem(last=False)
-    return known[1]
-
-
-def _choose(settings: Settings) -> LanguageModel:
     if settings.model == "anthropic" or (settings.model == "auto" and _claude_speaks(settings)):
         from nexus_tasks.llm.anthropic import AnthropicModel
 

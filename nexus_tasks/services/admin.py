@@ -9,20 +9,18 @@ from typing import Any
 from kombu.exceptions import OperationalError
 
 from nexus_tasks import config
-from nexus_tasks.celery import app
+from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, NotFound, QueueUnavailable
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.idempotency.producer.publisher import TASK_PREFIX, publish
+from nexus_tasks.idempotency.kind import declared
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.task import task_of
+from nexus_tasks.outbox import mark
 from nexus_tasks.services import reviews
 from nexus_tasks.storage import derivations, ledger, memories, namespaces, observations, perspectives, runs, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, JobRun
 from nexus_tasks.tasks import follow_ups
-from nexus_tasks.tasks.outbox import mark
-from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import LEVELS
 
 MOST_WAITS = 20
@@ -36,27 +34,26 @@ def memory_counts(tx: Transaction, namespace_id: int) -> dict[str, int]:
     return dict.fromkeys(LEVELS, 0) | dict(memories.counts(tx, namespace_id))
 
 
-def status(namespace: str | None) -> dict[str, Any]:
+def status(deployment: Deployment, namespace: str | None) -> dict[str, Any]:
     """The document that ``nexus status --json`` prints."""
-    here = runtime()
-    with here.database.transaction() as tx:
+    with deployment.database.transaction() as tx:
         known = [namespaces.get(tx, namespace)] if namespace is not None else namespaces.every(tx)
-        counts = {one.name: here.claims.counts(one.name) for one in known}
-        waits = _waits({name: counted.get("waiting", 0) for name, counted in counts.items()})
-        found = [_namespace_status(tx, one, counts[one.name], waits[one.name]) for one in known]
+        counts = {one.name: deployment.claims.counts(one.name) for one in known}
+        waits = _waits(deployment, {name: counted.get("waiting", 0) for name, counted in counts.items()})
+        found = [_namespace_status(deployment, tx, one, counts[one.name], waits[one.name]) for one in known]
     paused = [
         {"kind": kind, "reason": why["reason"], "since": _moment(float(why["since"]))}
-        for kind, why in here.claims.paused().items()
+        for kind, why in deployment.claims.paused().items()
     ]
     return {"namespaces": found, "paused": paused}
 
 
-def _waits(counts: Mapping[str, int]) -> dict[str, list[Claim]]:
+def _waits(deployment: Deployment, counts: Mapping[str, int]) -> dict[str, list[Claim]]:
     """The first waiting claims of each namespace: one that waits behind ten thousand of another's is found, too."""
     found: dict[str, list[Claim]] = {name: [] for name in counts}
     looked = 0
     while any(len(found[name]) < min(count, MOST_WAITS) for name, count in counts.items()):
-        page = runtime().claims.waiting(WAITS_AT_ONCE, after=looked)
+        page = deployment.claims.waiting(WAITS_AT_ONCE, after=looked)
         if not page:
             break
         looked += WAITS_AT_ONCE
@@ -67,11 +64,15 @@ def _waits(counts: Mapping[str, int]) -> dict[str, list[Claim]]:
 
 
 def _namespace_status(
-    tx: Transaction, known: namespaces.NamespaceSettings, counts: Mapping[str, int], waits: Sequence[Claim]
+    deployment: Deployment,
+    tx: Transaction,
+    known: namespaces.NamespaceSettings,
+    counts: Mapping[str, int],
+    waits: Sequence[Claim],
 ) -> dict[str, Any]:
     underived, oldest = derivations.backlog(tx, known.id)
     calls, usd = ledger.spent(tx, namespace_id=known.id)
-    now = runtime().claims.now()
+    now = deployment.claims.now()
     return {
         "namespace": known.name,
         "jobs": {state: counts.get(state, 0) for state in ("waiting", "pending", "running")}
@@ -97,14 +98,13 @@ def _namespace_status(
     }
 
 
-def jobs(namespace: str | None, wanted: str | None, limit: int) -> list[dict[str, Any]]:
+def jobs(deployment: Deployment, namespace: str | None, wanted: str | None, limit: int) -> list[dict[str, Any]]:
     """Claims, dead letters and recent runs, as ``nexus jobs list`` shows them."""
-    here = runtime()
-    with here.database.transaction() as tx:
+    with deployment.database.transaction() as tx:
         namespace_id = namespaces.get(tx, namespace).id if namespace is not None else None
         letters = runs.dead_letters(tx, namespace_id, limit) if wanted in (None, "dead") else []
         finished = runs.recent(tx, namespace_id, limit, status=wanted)
-    alive = [claim for claim in claims(MOST_CLAIMS) if namespace in (None, claim.namespace)]
+    alive = [claim for claim in claims(deployment, MOST_CLAIMS) if namespace in (None, claim.namespace)]
     rows = [
         *(_claim(claim) for claim in alive if wanted in (None, claim.state)),
         *(_letter(letter, name) for letter, name in letters),
@@ -113,17 +113,17 @@ def jobs(namespace: str | None, wanted: str | None, limit: int) -> list[dict[str
     return rows[:limit]
 
 
-def job(job_id: str) -> dict[str, Any]:
+def job(deployment: Deployment, job_id: str) -> dict[str, Any]:
     """Everything known of one job.
 
     Raises:
         NotFound: nobody has heard of it, or it is older than what is kept.
     """
     _check(job_id)
-    claim = _find(job_id)
+    claim = _find(deployment, job_id)
     if claim:
         return _claim(claim) | {"args": dict(claim.args), "errors": claim.errors, "crashes": claim.crashes}
-    with runtime().database.transaction() as tx:
+    with deployment.database.transaction() as tx:
         letter = runs.any_letter(tx, job_id)
         if letter:
             found, name = letter
@@ -148,7 +148,7 @@ def job(job_id: str) -> dict[str, Any]:
         }
 
 
-def retry(job_id: str) -> JobResult:
+def retry(deployment: Deployment, job_id: str) -> JobResult:
     """Put a dead letter's work back, or release a reflection that is held for review, and ask for it anew.
 
     Returns the job that does it now.
@@ -159,7 +159,7 @@ def retry(job_id: str) -> JobResult:
         QueueUnavailable: Redis does not answer; the letter stays open.
     """
     _check(job_id)
-    with runtime().database.transaction() as tx:
+    with deployment.database.transaction() as tx:
         letter = runs.letter(tx, job_id, lock=True)
         again = reviews.settle(tx, job_id, drop=False) if letter is None else None
         if letter:
@@ -171,12 +171,12 @@ def retry(job_id: str) -> JobResult:
                 f"There is no open dead letter {job_id!r}.", remedy="List them with `nexus jobs list --status dead`."
             )
         # Before the commit: of a letter that is resolved there is a job, whatever happens between the two.
-        job, request = task_of(app, again.kind).anew(again.args, delay=RETRY_DELAY)
-    follow_ups.hurry("delay", [request])
+        job, request = task_of(deployment.engine, again.kind).ask_again(again.args, delay=RETRY_DELAY)
+    follow_ups.hurry(deployment, "delay", [request])
     return job
 
 
-def drop(job_id: str) -> dict[str, Any]:
+def drop(deployment: Deployment, job_id: str) -> dict[str, Any]:
     """Give up a dead letter, discard the plan of a reflection that is held for review, or take a job out of the queue
     together with the work it stands for.
 
@@ -184,8 +184,7 @@ def drop(job_id: str) -> dict[str, Any]:
         NotFound: no open dead letter, no held reflection and no queued job has that id.
     """
     _check(job_id)
-    here = runtime()
-    with here.database.transaction() as tx:
+    with deployment.database.transaction() as tx:
         letter = runs.letter(tx, job_id, lock=True)
         if letter:
             runs.resolve(tx, letter.id, "dropped")
@@ -193,55 +192,55 @@ def drop(job_id: str) -> dict[str, Any]:
         held = reviews.settle(tx, job_id, drop=True)
         if held:
             return {"id": job_id, "kind": held.kind, "status": "dropped"}
-    claim = _find(job_id)
+    claim = _find(deployment, job_id)
     if claim is None:
         raise NotFound(f"There is no dead letter or queued job {job_id!r}.", remedy="List jobs with `nexus jobs list`.")
-    binding().storage.withdraw(claim)
-    _, wakeups = here.claims.drop(claim.key)
-    publish(app, wakeups)
+    deployment.engine.storage.withdraw(claim)
+    _, wakeups = deployment.claims.drop(claim.key)
+    deployment.engine.publisher.publish(wakeups)
     return {"id": job_id, "kind": claim.kind, "status": "dropped"}
 
 
-def resume(kind: str | None) -> list[str]:
+def resume(deployment: Deployment, kind: str | None) -> list[str]:
     """Lift the pause of one job kind, or of every paused one.
 
     Raises:
         InvalidInput: there is no such kind.
     """
-    paused = sorted(runtime().claims.paused())
-    if kind is not None and TASK_PREFIX + kind not in app.tasks and kind not in paused:
+    paused = sorted(deployment.claims.paused())
+    if kind is not None and kind not in declared() and kind not in paused:
         raise InvalidInput(f"There is no job kind {kind!r}.")
     kinds = paused if kind is None else [kind]
     for one in kinds:
-        publish(app, runtime().claims.resume(one))
+        deployment.engine.publisher.publish(deployment.claims.resume(one))
     return kinds
 
 
-def claims(limit: int) -> list[Claim]:
+def claims(deployment: Deployment, limit: int) -> list[Claim]:
     """Every claim, at most ``limit`` of each state and queue: those that run, that wait, and that are queued."""
-    store = runtime().claims
+    store = deployment.claims
     queues = [*config.QUEUES, *sorted(set(store.queues()).difference(config.QUEUES))]  # a kind may bring its own
     pending = [claim for queue in queues for claim in store.pending(queue, limit)]
     return [*store.running(limit), *store.waiting(limit), *pending]
 
 
-def queue_lengths() -> dict[str, int]:
+def queue_lengths(deployment: Deployment) -> dict[str, int]:
     """Messages in each of our Celery queues, those that a worker has taken but not begun left out.
 
     Raises:
         QueueUnavailable: the broker does not answer.
     """
-    with app.connection_for_read() as connection:
+    with deployment.app.connection_for_read() as connection:
         try:
             with connection.channel() as channel:
-                return {queue: _length(channel, queue) for queue in config.QUEUES}
+                return {queue: _length(deployment, channel, queue) for queue in config.QUEUES}
         except (OperationalError, *connection.connection_errors, *connection.channel_errors) as error:
             raise QueueUnavailable(f"The broker does not say how long its queues are: {error}.") from error
 
 
-def _length(channel: Any, queue: str) -> int:
+def _length(deployment: Deployment, channel: Any, queue: str) -> int:
     # Not passively: kombu takes a Redis list that is empty, or has a key prefix, for none at all.
-    return int(app.amqp.queues[queue](channel).queue_declare().message_count)
+    return int(deployment.app.amqp.queues[queue](channel).queue_declare().message_count)
 
 
 def _check(job_id: str) -> None:
@@ -250,9 +249,9 @@ def _check(job_id: str) -> None:
         raise NotFound(f"There is no job {job_id!r}.", remedy="List jobs with `nexus jobs list`.")
 
 
-def _find(job_id: str) -> Claim | None:
+def _find(deployment: Deployment, job_id: str) -> Claim | None:
     """A claim by its job's id: operators ask rarely, so no index is kept for it."""
-    return next((c for c in claims(1_000_000) if job_id in (c.job_id, c.rerun_id, *c.also)), None)
+    return next((c for c in claims(deployment, 1_000_000) if job_id in (c.job_id, c.rerun_id, *c.also)), None)
 
 
 def _claim(claim: Claim) -> dict[str, Any]:

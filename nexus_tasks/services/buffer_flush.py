@@ -1,4 +1,4 @@
-"""Storing what lies in this machine's session buffer. Whoever has the folder may; doing it twice stores it once."""
+"""Storing this machine's session buffer. Every process with the folder may do it; doing it twice stores it once."""
 
 from __future__ import annotations
 
@@ -7,28 +7,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
 
-from nexus_tasks.buffer import Damage, Entry, Segment, SessionBuffer
+from nexus_tasks.buffer import Damage, Entry, Segment
+from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import BufferError, InvalidInput
-from nexus_tasks.services import buffer_entries, hook_events, observation
+from nexus_tasks.services import buffer_entries, hook_events
 from nexus_tasks.services.buffer_entries import Call
-from nexus_tasks.settings import get_settings
-from nexus_tasks.storage import extractions, namespaces, sessions
-from nexus_tasks.storage import messages as turns
-from nexus_tasks.storage.messages import Stored
-from nexus_tasks.tasks import enqueue, extract_session
-from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.services.ingestion import SessionWriter
+from nexus_tasks.storage import namespaces
 from nexus_tasks.transcripts import events
 from nexus_tasks.types import Message, Receipt, check_name, check_namespace
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0  # seconds between a client's looks at the folder
-_looked_at = float("-inf")
 _AT_ONCE = 100  # segments of one session that are stored in one transaction
 
 
@@ -42,22 +36,18 @@ class StoreReport:
     enqueued: int = 0
     sessions: int = 0
     waiting: int = 0  # events that wait for their line in the agent's transcript
-    busy: bool = False  # somebody else was storing, so this call did nothing
+    busy: bool = False  # another process was storing, so this call did nothing
     damages: list[Damage] = field(default_factory=list)
 
 
-@lru_cache(maxsize=1)
-def _buffer(folder: str, fsync: Any, max_bytes: int) -> SessionBuffer:
-    return SessionBuffer(folder, fsync=fsync, max_bytes=max_bytes)
+class _Clock:
+    """When this process looked at the buffer's folder last."""
 
-
-def session_buffer() -> SessionBuffer:
-    """This process's buffer, as the settings say."""
-    settings = get_settings()
-    return _buffer(str(settings.home / "buffer"), settings.buffer_fsync, settings.buffer_max_bytes)
+    looked_at = float("-inf")
 
 
 def keep(
+    deployment: Deployment,
     namespace: str,
     session_key: str,
     messages: Sequence[Message],
@@ -73,9 +63,8 @@ def keep(
     """
     said = [asdict(one) for one in messages]
     payload = {"messages": said, "observers": observers, "observe": observe, "end": end}
-    global _looked_at
-    _looked_at = float("-inf")
-    session_buffer().append(namespace, session_key, buffer_entries.plain(payload), buffer_entries.INGEST)
+    deployment.local(_Clock).looked_at = float("-inf")
+    deployment.buffer.append(namespace, session_key, buffer_entries.plain(payload), buffer_entries.INGEST)
     return Receipt(
         namespaces=(namespace,),
         session_keys=(session_key,),
@@ -87,7 +76,7 @@ def keep(
     )
 
 
-def store_pending() -> None:
+def store_pending(deployment: Deployment) -> None:
     """Before a client's call: store what this machine has buffered.
 
     Looks at once after this process has buffered something, else every few seconds.
@@ -95,28 +84,28 @@ def store_pending() -> None:
     Raises:
         StorageUnavailable: Postgres is still away.
     """
-    global _looked_at
-    if time.monotonic() - _looked_at < LOOK_EVERY:
+    clock = deployment.local(_Clock)
+    if time.monotonic() - clock.looked_at < LOOK_EVERY:
         return
     try:
-        if session_buffer().pending():
-            store_buffer()
-    except BufferError as error:  # what cannot be read now must not keep anyone from what can be stored
+        if deployment.buffer.pending():
+            store_buffer(deployment)
+    except BufferError as error:  # an unreadable segment must not keep the client from its call
         log.warning("The session buffer is not stored yet: %s", error)
-    _looked_at = time.monotonic()
+    clock.looked_at = time.monotonic()
 
 
-def store_buffer(*, wait: bool = False) -> StoreReport:
+def store_buffer(deployment: Deployment, *, wait: bool = False) -> StoreReport:
     """Store every session of this machine's buffer, each in transactions of its own, and acknowledge what is stored.
 
     Args:
-        wait: for whoever stores the folder just now, instead of leaving it to them.
+        wait: for another process that stores the folder just now, instead of leaving it to that one.
 
     Raises:
         StorageUnavailable: Postgres does not answer; what was not stored stays.
         BufferError: the folder cannot be read or written.
     """
-    buffer, report = session_buffer(), StoreReport()
+    buffer, report = deployment.buffer, StoreReport()
     with buffer.storing(wait=wait) as mine:
         if not mine:
             report.busy = True
@@ -128,7 +117,7 @@ def store_buffer(*, wait: bool = False) -> StoreReport:
         for segments in sorted(by_session, key=_since):
             report.sessions += 1
             for first in range(0, len(segments), _AT_ONCE):
-                _store(buffer, segments[first : first + _AT_ONCE], report)
+                _store(deployment, segments[first : first + _AT_ONCE], report)
     return report
 
 
@@ -136,15 +125,16 @@ def _since(segments: Sequence[Segment]) -> float:
     return min((entry.time for segment in segments for entry in segment.entries[:1]), default=0.0)
 
 
-def _store(buffer: SessionBuffer, segments: Sequence[Segment], report: StoreReport) -> None:
+def _store(deployment: Deployment, segments: Sequence[Segment], report: StoreReport) -> None:
+    buffer = deployment.buffer
     entries = [(segment, entry) for segment in segments for entry in segment.entries]
     waiting = set[int]()
     try:
-        waiting = _store_entries(segments[0], [entry for _, entry in entries], report)
+        waiting = _store_entries(deployment, segments[0], [entry for _, entry in entries], report)
     except InvalidInput:  # one of them can never be stored: find out which, and store the others
         for segment, entry in entries:
             try:
-                waiting |= _store_entries(segment, [entry], report)
+                waiting |= _store_entries(deployment, segment, [entry], report)
             except InvalidInput as error:
                 report.damages.append(buffer.refuse(segment, entry, error.message))
     done = [one for one in segments if waiting.isdisjoint(entry.entry_seq for entry in one.entries)]
@@ -152,55 +142,40 @@ def _store(buffer: SessionBuffer, segments: Sequence[Segment], report: StoreRepo
     report.entries += buffer.acknowledge(done)
 
 
-def _store_entries(segment: Segment, entries: Sequence[Entry], report: StoreReport) -> set[int]:
+def _store_entries(deployment: Deployment, segment: Segment, entries: Sequence[Entry], report: StoreReport) -> set[int]:
     """Store entries of one session in one transaction; returns the ``entry_seq`` of those that must wait."""
     namespace, session_key = check_namespace(segment.agent), check_name("session_key", segment.session)
     of_hook = [entry for entry in entries if entry.context_type == events.CONTEXT_TYPE]
     calls = buffer_entries.calls(segment.start_id, (entry for entry in entries if entry not in of_hook))
-    turn = hook_events.read(_transcripts(), segment.start_id, of_hook)
+    turn = hook_events.read(_transcripts(deployment), segment.start_id, of_hook)
     # A message that came after the end has opened the session again.
     ends = turn.ended if of_hook else bool(calls) and calls[-1].end
-    done, flush, digest, to_observe, to_extract = list[Stored](), list[tuple[int, str]](), False, False, False
-    with runtime().database.transaction() as tx:
-        known = namespaces.ensure(tx, namespace)
-
-        def store(call: Call) -> bool:
-            observers = known.observers if call.observers is None else call.observers
-            now = datetime.fromtimestamp(call.time, UTC)
-            done.append(turns.store(tx, known.id, session_key, call.messages, observers, now=now))
-            return observation.note(tx, known, done[-1], call.observe)
-
-        told = [*calls, buffer_entries.told(turn.messages)]
-        for call in told:
+    with deployment.database.transaction() as tx:
+        writer = SessionWriter(deployment, tx, namespaces.ensure(tx, namespace), session_key)
+        for call in [*calls, buffer_entries.told(turn.messages)]:
             if call.messages:
-                to_observe = store(call) or to_observe
-        session = sessions.find(tx, known.id, session_key)
+                _store_call(writer, call)
+        session = writer.session()
         lacking, waiting = hook_events.settle(tx, session.id if session else None, turn)
         if lacking:
-            to_observe = store(buffer_entries.told(lacking)) or to_observe
-        if ends and (session := sessions.find(tx, known.id, session_key)):
-            digest = sessions.end(tx, session)
-            flush = sessions.wanted_memories(tx, session.id)
-        session = sessions.find(tx, known.id, session_key)
-        if session:
-            # After the agent's turn; and when its tools had not answered then, with the next message.
-            wanted = turn.over_at > 0 or ends
-            to_extract = (wanted and extractions.want(tx, session, known_only=not of_hook)) or (
-                bool(done) and extractions.again(tx, session.id)
-            )
-    hook_events.note(_transcripts(), turn)
-    for stored in done:
+            _store_call(writer, buffer_entries.told(lacking))
+        if session := writer.session():
+            if ends:
+                writer.end(session)
+            if ends or turn.over_at > 0:  # after the agent's turn
+                writer.want_extraction(session, known_only=not of_hook)
+    hook_events.note(_transcripts(deployment), turn)
+    for stored in writer.stored:
         report.stored += len(stored.memory_ids)
         report.duplicates += stored.duplicates
-        report.enqueued += enqueue.derivations(namespace, stored)
-    if to_observe:
-        report.enqueued += observation.ask(namespace, session_key)
-    if to_extract:
-        report.enqueued += extract_session.ask(namespace, session_key)
-    if ends and session:
-        report.enqueued += enqueue.ended(namespace, session_key, flush, digest=digest)
+    report.enqueued += writer.enqueue()
     return waiting
 
 
-def _transcripts() -> str:
-    return str(get_settings().home / "transcripts")
+def _store_call(writer: SessionWriter, call: Call) -> None:
+    now = datetime.fromtimestamp(call.time, UTC)
+    writer.store(call.messages, call.observers, observe=call.observe, now=now)
+
+
+def _transcripts(deployment: Deployment) -> str:
+    return str(deployment.settings.home / "transcripts")

@@ -8,11 +8,11 @@ from sqlalchemy import func, select
 
 from nexus_tasks.cognition.context import Ask, assemble
 from nexus_tasks.cognition.extraction import markdown
+from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import namespaces, topics
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, Topic
-from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.transcripts import context_file
 from nexus_tasks.types import check_namespace
 
@@ -21,10 +21,13 @@ log = logging.getLogger(__name__)
 _HEADING = "What nexus remembers about this project from earlier sessions. Each line cites the memory it rests on."
 _TOPICS = "## Topics (each is read with `nexus topics show FILENAME`)"
 _MOST_NAMESPACES = 200  # of an embedded database, the newest of which have a file before anybody asks
-_written: dict[tuple[str, str], tuple[int | None, ...]] = {}  # what there was when a file was last written
 
 
-def refresh(*also: str) -> int:
+class _Written(dict[str, tuple[int | None, ...]]):
+    """namespace → the figures of its memory when its file was last written."""
+
+
+def refresh(deployment: Deployment, *also: str) -> int:
     """Write anew the context of every namespace that a hook has asked for and that has changed; returns how many.
 
     In an embedded database every namespace is a project of this user: they have a file before the first session.
@@ -35,20 +38,20 @@ def refresh(*also: str) -> int:
     Raises:
         StorageUnavailable: Postgres does not answer.
     """
-    here = runtime()
-    home, written = str(here.settings.home), 0
+    settings, written = deployment.settings, 0
+    home = str(settings.home)
     asked = context_file.asked_for(home)
-    if not asked and not also and not here.settings.embedded:
+    if not asked and not also and not settings.embedded:
         return 0
-    with here.database.transaction() as tx:
-        if here.settings.embedded:
+    with deployment.database.transaction() as tx:
+        if settings.embedded:
             asked |= dict.fromkeys([one.name for one in namespaces.every(tx)][-_MOST_NAMESPACES:], 0.0)
         for name in dict.fromkeys((*also, *asked)):
-            written += _refresh(tx, home, name)
+            written += _refresh(deployment, tx, name)
     return written
 
 
-def _refresh(tx: Transaction, home: str, name: str) -> bool:
+def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
     try:
         known = namespaces.find(tx, check_namespace(name))
     except InvalidInput:
@@ -57,13 +60,15 @@ def _refresh(tx: Transaction, home: str, name: str) -> bool:
         return False
     newest = select(func.coalesce(func.max(Memory.id), 0), func.count(Memory.valid_to))
     written = select(func.count(Topic.id), func.coalesce(func.sum(Topic.revision), 0), func.max(Topic.id))
-    standing = (
+    figures = (
         *tx.execute(newest.where(Memory.namespace_id == known.id)).one(),
         *tx.execute(written.where(Topic.namespace_id == known.id)).one(),
     )
-    if _written.get((home, name)) == standing:
+    known_files = deployment.local(_Written)
+    if known_files.get(name) == figures:
         return False
-    budget = runtime().settings.hook_context_tokens
+    settings = deployment.settings
+    home, budget = str(settings.home), settings.hook_context_tokens
     ask = Ask(
         namespace=name,
         namespace_id=known.id,
@@ -73,7 +78,7 @@ def _refresh(tx: Transaction, home: str, name: str) -> bool:
         subject=None,
         max_tokens=max(budget - len(_HEADING) // 4 - 2, 1),
     )
-    text = assemble(tx, runtime().embedder, ask).text.strip()
+    text = assemble(tx, deployment.embedder, ask).text.strip()
     text = f"{_HEADING}\n\n{text}" if text else ""
     index = markdown.index(topics.every(tx, known.id)).strip()
     with_index = f"{text}\n\n{_TOPICS}\n{index}".strip()
@@ -84,5 +89,5 @@ def _refresh(tx: Transaction, home: str, name: str) -> bool:
     except OSError as error:
         log.warning("The context of %s could not be kept ready: %s", name, error.strerror)
         return False
-    _written[home, name] = standing
+    known_files[name] = figures
     return True

@@ -6,18 +6,16 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nexus_tasks.celery import app
 from nexus_tasks.cognition import erasure as forgetting
 from nexus_tasks.cognition.erasure import Forgotten
+from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, QueueUnavailable, StorageUnavailable, Transient
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.idempotency.producer.publisher import publish
 from nexus_tasks.services import admin
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import rewriting
 from nexus_tasks.tasks import derive_memory, digest_session, follow_ups
-from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import check_name
 
 log = logging.getLogger(__name__)
@@ -26,25 +24,31 @@ TRIES = 5  # of a transaction that loses a deadlock against jobs
 
 
 def forget(
-    namespace: str, *, memory_id: int | None = None, session_key: str | None = None, everything: bool = False
+    deployment: Deployment,
+    namespace: str,
+    *,
+    memory_id: int | None = None,
+    session_key: str | None = None,
+    everything: bool = False,
 ) -> dict[str, Any]:
     """See :meth:`nexus_tasks.client.Nexus.forget`."""
     if (memory_id is not None) + (session_key is not None) + bool(everything) != 1:
         raise InvalidInput("forget takes one of memory_id, session_key and everything.")
     if memory_id is not None:
-        forgotten = _committed(namespace, lambda tx, i: forgetting.forget_memory(tx, i, memory_id))
+        forgotten = _committed(deployment, namespace, lambda tx, i: forgetting.forget_memory(tx, i, memory_id))
     elif session_key is not None:
         key = check_name("session_key", session_key)
-        forgotten = _committed(namespace, lambda tx, i: forgetting.forget_session(tx, i, key))
+        forgotten = _committed(deployment, namespace, lambda tx, i: forgetting.forget_session(tx, i, key))
     else:
-        forgotten = _committed(namespace, forgetting.forget_namespace)
-    _drop_claims(namespace, forgotten, session_key, everything=everything)
+        forgotten = _committed(deployment, namespace, forgetting.forget_namespace)
+    _drop_claims(deployment, namespace, forgotten, session_key, everything=everything)
     requeued = follow_ups.ask(
+        deployment,
         [
             # Past the marker of the run that derived them before.
             *(request.renewed() for request in derive_memory.requests(namespace, forgotten.again)),
             *(digest_session.request(namespace, key, "manual_rebuild") for key in forgotten.digests),
-        ]
+        ],
     )
     receipt: dict[str, Any] = {
         "deleted": dict(sorted(forgotten.deleted.items())),
@@ -52,14 +56,14 @@ def forget(
         "requeued": [ticket.job_id for ticket in requeued],
     }
     # The files of a database server are its operator's; the embedded ones are ours.
-    busy = rewriting.rewrite(runtime().database, files=runtime().settings.embedded)
+    busy = rewriting.rewrite(deployment.database, files=deployment.settings.embedded)
     return receipt | ({"not_rewritten": busy} if busy else {})
 
 
-def _committed(namespace: str, erase: Callable[[Transaction, int], Forgotten]) -> Forgotten:
+def _committed(deployment: Deployment, namespace: str, erase: Callable[[Transaction, int], Forgotten]) -> Forgotten:
     for attempt in range(1, TRIES + 1):
         try:
-            with runtime().database.transaction() as tx:
+            with deployment.database.transaction() as tx:
                 return erase(tx, namespaces.get(tx, namespace).id)
         except Transient as error:
             if attempt == TRIES or isinstance(error, StorageUnavailable):
@@ -68,27 +72,29 @@ def _committed(namespace: str, erase: Callable[[Transaction, int], Forgotten]) -
     raise AssertionError("unreachable")
 
 
-def _drop_claims(namespace: str, forgotten: Forgotten, session_key: str | None, *, everything: bool) -> None:
+def _drop_claims(
+    deployment: Deployment, namespace: str, forgotten: Forgotten, session_key: str | None, *, everything: bool
+) -> None:
     """Take the claims of what is gone out of the queue.
 
     Not those that run: a run takes innocent siblings along, and finds out by itself that its sources are gone.
     """
     try:
         if everything:
-            gone = [claim for claim in admin.claims(1_000_000) if claim.namespace == namespace]
+            gone = [claim for claim in admin.claims(deployment, 1_000_000) if claim.namespace == namespace]
         else:
             requests = derive_memory.requests(namespace, forgotten.unwanted)
             if session_key is not None:
                 requests.append(digest_session.request(namespace, session_key, "session_end"))
-            found = (runtime().claims.get(runtime().claims.key(request)) for request in requests)
+            found = (deployment.claims.get(deployment.claims.key(request)) for request in requests)
             gone = [claim for claim in found if claim is not None]
-        _drop(gone)
+        _drop(deployment, gone)
     except QueueUnavailable as error:
         log.warning("Redis is away: claims of what was erased stay until their jobs find nothing (%s)", error)
 
 
-def _drop(gone: Sequence[Claim]) -> None:
+def _drop(deployment: Deployment, gone: Sequence[Claim]) -> None:
     for claim in gone:
         if claim.state != "running":
-            _, wakeups = runtime().claims.drop(claim.key)
-            publish(app, wakeups)
+            _, wakeups = deployment.claims.drop(claim.key)
+            deployment.engine.publisher.publish(wakeups)

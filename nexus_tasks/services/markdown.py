@@ -6,16 +6,16 @@ from pathlib import Path
 
 from nexus_tasks.cognition.extraction import markdown
 from nexus_tasks.cognition.extraction.filenames import checked
+from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import memories, namespaces, topics
 from nexus_tasks.storage.searching.scope import Filter
-from nexus_tasks.tasks.runtime import runtime
 
 MOST_FACTS = 100_000
 LARGEST = 1_000_000  # bytes of a topic's file
 
 
-def export(namespace: str, folder: Path) -> dict[str, int]:
+def export(deployment: Deployment, namespace: str, folder: Path) -> dict[str, int]:
     """Write ``MEMORY.md``, a file per topic and ``facts.md`` to ``folder``, made as needed; returns how many of what.
 
     Files of the same names are replaced, others left alone.
@@ -24,7 +24,7 @@ def export(namespace: str, folder: Path) -> dict[str, int]:
         NotFound: there is no such namespace.
         InvalidInput: the folder cannot be written.
     """
-    with runtime().database.transaction() as tx:
+    with deployment.database.transaction() as tx:
         known = namespaces.get(tx, namespace)
         every = topics.every(tx, known.id)
         wanted = Filter(namespace_id=known.id, levels=("explicit",))
@@ -40,7 +40,7 @@ def export(namespace: str, folder: Path) -> dict[str, int]:
     return {"topics": len(every), "facts": len(facts)}
 
 
-def import_(namespace: str, folder: Path) -> dict[str, int]:
+def import_(deployment: Deployment, namespace: str, folder: Path) -> dict[str, int]:
     """Store the topics in ``folder``: new ones, and those whose file has changed; all of them or none.
 
     ``MEMORY.md``, ``facts.md`` and what is no ``.md`` file are left out.
@@ -53,7 +53,7 @@ def import_(namespace: str, folder: Path) -> dict[str, int]:
         drafts = [markdown.read(path.name, _text(path)) for path in paths]
     except OSError as error:
         raise InvalidInput(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
-    with runtime().database.transaction() as tx:
+    with deployment.database.transaction() as tx:
         known = namespaces.ensure(tx, namespace)
         return {"topics": len(drafts), "changed": topics.replace(tx, known.id, drafts)}
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nexus_tasks.cognition import embed
+from nexus_tasks.deployment import Deployment
 from nexus_tasks.storage import embeddings, namespaces
-from nexus_tasks.tasks.runtime import runtime
 
 AT_ONCE = 5_000  # vectors deleted in one transaction
 
 
-def reembed(namespace: str | None, note: Callable[[int, int], None]) -> tuple[int, int, str]:
+def reembed(deployment: Deployment, namespace: str | None, note: Callable[[int, int], None]) -> tuple[int, int, str]:
     """Embed what lacks a vector of the present model, in one namespace or in all.
 
     Args:
@@ -24,10 +24,9 @@ def reembed(namespace: str | None, note: Callable[[int, int], None]) -> tuple[in
         NotFound: there is no such namespace.
         JobError: the embedder is away; what is made by then stays.
     """
-    here = runtime()
-    with here.database.transaction() as tx:
+    with deployment.database.transaction() as tx:
         chosen = [namespaces.get(tx, namespace)] if namespace else list(namespaces.every(tx))
-        left = {known.id: embeddings.count_lacking(tx, known.id, here.embedder.name) for known in chosen}
+        left = {known.id: embeddings.count_lacking(tx, known.id, deployment.embedder.name) for known in chosen}
     filled = refused = 0
     for known in chosen:
         before = filled
@@ -35,18 +34,18 @@ def reembed(namespace: str | None, note: Callable[[int, int], None]) -> tuple[in
         def at(done: int, before: int = before) -> None:
             note(before + done, sum(left.values()))
 
-        made, not_taken = embed.fill(here.database, here.embedder, known.id, at)
+        made, not_taken = embed.fill(deployment.database, deployment.embedder, known.id, at)
         filled, refused = filled + made, refused + not_taken
     note(filled, max(sum(left.values()), filled))
-    return filled, refused, here.embedder.name
+    return filled, refused, deployment.embedder.name
 
 
-def drop_others() -> int:
+def drop_others(deployment: Deployment) -> int:
     """Delete the vectors of every model but the present one; returns how many."""
-    here, dropped = runtime(), 0
+    dropped = 0
     while True:
-        with here.database.transaction() as tx:
-            gone = embeddings.drop_others(tx, here.embedder.name, AT_ONCE)
+        with deployment.database.transaction() as tx:
+            gone = embeddings.drop_others(tx, deployment.embedder.name, AT_ONCE)
         dropped += gone
         if gone < AT_ONCE:
             return dropped

@@ -11,13 +11,15 @@ from typing import Any
 
 from sqlalchemy.exc import DataError, IntegrityError
 
+from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.transfer import reading, writing
-from nexus_tasks.tasks.runtime import runtime
 
 
-def export(namespace: str, path: Path, note: Callable[[int], None] = lambda _rows: None) -> dict[str, int]:
+def export(
+    deployment: Deployment, namespace: str, path: Path, note: Callable[[int], None] = lambda _rows: None
+) -> dict[str, int]:
     """Write a namespace's memory to ``path``; a file that is there is replaced once the new one is whole.
 
     Returns the rows by table; ``note`` hears how many are written.
@@ -32,9 +34,9 @@ def export(namespace: str, path: Path, note: Callable[[int], None] = lambda _row
     except OSError as error:
         raise InvalidInput(f"{path} cannot be written: {error.strerror}.") from error
     try:
-        with runtime().database.transaction() as tx:
+        with deployment.database.transaction() as tx:
             namespace_id = namespaces.get(tx, namespace).id
-        with open(handle, "w", encoding="utf-8") as file, runtime().database.transaction() as tx:
+        with open(handle, "w", encoding="utf-8") as file, deployment.database.transaction() as tx:
             for position, document in enumerate(writing.lines(tx, namespace_id)):
                 file.write(json.dumps(document, ensure_ascii=False) + "\n")
                 if name := document.get("table"):
@@ -50,7 +52,9 @@ def export(namespace: str, path: Path, note: Callable[[int], None] = lambda _row
     return counts
 
 
-def import_(namespace: str, path: Path, note: Callable[[int], None] = lambda _rows: None) -> dict[str, int]:
+def import_(
+    deployment: Deployment, namespace: str, path: Path, note: Callable[[int], None] = lambda _rows: None
+) -> dict[str, int]:
     """Store the export in ``path`` in a new namespace, or one that remembers nothing; all of it or nothing.
 
     Returns the rows by table. What was wanted in the export (derivations, digests) is wanted here, and reconcile finds
@@ -60,7 +64,7 @@ def import_(namespace: str, path: Path, note: Callable[[int], None] = lambda _ro
         InvalidInput: the file is no export, is cut off, or the namespace is not empty.
     """
     try:
-        with path.open(encoding="utf-8") as file, runtime().database.transaction() as tx:
+        with path.open(encoding="utf-8") as file, deployment.database.transaction() as tx:
             known = namespaces.ensure(tx, namespace)
             return reading.store(tx, known.id, _documents(file, note))
     except (IntegrityError, DataError) as error:

@@ -1,12 +1,10 @@
-"""Connections to Postgres: one engine per process and URL, a transaction as a ``with`` block."""
+"""Connections to Postgres: a pool per deployment and process, a transaction as a ``with`` block."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import psycopg
@@ -152,21 +150,3 @@ def _translate(error: DBAPIError) -> Exception:
     if isinstance(error, DataError) and "NUL" in str(error.orig):  # the driver's own check: it has no code
         return InvalidInput("A text holds a NUL character, which Postgres cannot store.")
     return error
-
-
-@lru_cache(maxsize=8)
-def _database(url: str, pool_size: int, _pid: int) -> Database:
-    return Database(url, pool_size)
-
-
-def database(url: str, pool_size: int = 10) -> Database:
-    """This process's :class:`Database` for ``url``; a forked child gets its own."""
-    return _database(url, pool_size, os.getpid())
-
-
-def _forget_after_fork() -> None:
-    # A child must not speak on its parent's sockets, nor close them with a goodbye on the wire.
-    _database.cache_clear()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)

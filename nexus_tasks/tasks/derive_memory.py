@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
-from typing import ClassVar, Self
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self, cast
 
-from nexus_tasks.celery import app
 from nexus_tasks.cognition import derive
+from nexus_tasks.cognition.derive import FollowUps
+from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidAnswer, JobError, Permanent, QueueUnavailable
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.idempotency.producer.publisher import publish
+from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.task import Arguments, job
-from nexus_tasks.idempotency.worker.heartbeat import heartbeat
-from nexus_tasks.idempotency.worker.run import Run, Wait
-from nexus_tasks.storage import derivations
-from nexus_tasks.storage.namespaces import NamespaceSettings
-from nexus_tasks.tasks import follow_ups
+from nexus_tasks.idempotency.worker.run import Wait
+from nexus_tasks.storage import derivations, sessions
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Memory
+from nexus_tasks.tasks import digest_session, follow_ups, reflect_perspective
 from nexus_tasks.tasks.arguments import MemoryId, Name, NamespaceName
-from nexus_tasks.tasks.job_context import job_context
-from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
+from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
 log = logging.getLogger(__name__)
 
 DEFAULT_OBSERVERS = ("assistant",)
+RIPENESS = "ripeness"  # the reason for which a message waits for company
+# A reflection that new facts make due waits 5 s for more: that lets one reflection replace about twelve while an import
+# or a long conversation is derived. A request by hand, a dream and reconcile make it due at once.
+GATHER_SECONDS = 5.0
 
 Culprit = tuple[Claim, JobError]  # a message that gives no answer even alone, and its error
 
@@ -39,54 +43,84 @@ class DeriveMemory(Arguments):
     memory_id: MemoryId
     observer: Name | None = None
 
-    def each(self) -> Sequence[Self]:
+    def each(self, deployment: Deployment) -> Sequence[Self]:
         """One request per observer."""
         if self.observer is not None:
             return [self]
-        known = runtime().namespace(self.namespace)
+        known = deployment.namespace(self.namespace)
         observers = known.observers if known else DEFAULT_OBSERVERS
         return [self.model_copy(update={"observer": observer}) for observer in observers]
 
 
-@job(arguments=DeriveMemory, queue="derive", while_running="drop", immutable=True, gathers=True)
-def derive_memory(run: Run, arguments: DeriveMemory) -> JobOutcome:
+def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
+    rows = derivations.page(tx, after, limit)
+    return [(cursor, request(namespace, memory_id, observer)) for cursor, namespace, memory_id, observer in rows]
+
+
+def _mark(tx: Transaction, _namespace_id: int, args: Any, *, dead: bool) -> None:
+    derivations.mark(tx, int(args["memory_id"]), args["observer"], dead=dead)
+
+
+def _wake_digest(deployment: Deployment, tx: Transaction, claim: Claim) -> Callable[[], None] | None:
+    """When a session's last derivation gives up, the digest that waits for it is due."""
+    memory = tx.get(Memory, int(claim.args["memory_id"]))
+    if memory is None or memory.session_id is None:
+        return None
+    found = sessions.standing(tx, memory.session_id)
+    if found.underived:
+        return None
+    digest = digest_session.request(claim.namespace, found.session_key, "session_end")
+    return lambda: follow_ups.hurry(deployment, digest_session.DERIVATION, [digest])
+
+
+@job(
+    arguments=DeriveMemory,
+    queue="derive",
+    while_running="drop",
+    immutable=True,
+    gathers=RIPENESS,
+    outbox=Outbox(page=_wanted, mark=_mark),
+    probe=probe_model,
+    on_dead=_wake_digest,
+)
+@in_namespace
+def derive_memory(work: NamespaceRun, arguments: DeriveMemory) -> JobOutcome:
     """Derive facts from a message for one observer."""
-    here = runtime()
-    if arguments.observer is None:  # a message sent past the task class, which asks for each observer
-        derive_memory.enqueue([derive_memory.request_for(one) for one in arguments.each()])
+    run, namespace, settings, observer = work.run, work.namespace, work.deployment.settings, arguments.observer
+    if observer is None:  # a message sent past the task class, which asks for each observer
+        each = [derive_memory.request_for(one) for one in arguments.each(work.deployment)]
+        work.deployment.engine.publisher.enqueue(each)
         return JobOutcome(status="superseded")
-    namespace = here.namespace(arguments.namespace)
-    if namespace is None:
-        return JobOutcome(status="gone")
-    with here.database.transaction() as tx:
-        plan = derive.plan(tx, here.settings, namespace.id, arguments.memory_id, arguments.observer, alone=run.isolated)
+    with work.database.transaction() as tx:
+        plan = derive.plan(tx, settings, namespace.id, arguments.memory_id, observer, alone=run.isolated)
         if plan.outcome:
-            return job_context(run, namespace).commit(tx, plan.outcome)
+            return work.commit(tx, plan.outcome)
     if plan.wait and not run.eager:
-        raise Wait("ripeness", plan.wait, f"{plan.wanted_tokens} of {here.settings.derive_min_tokens} tokens")
+        raise Wait(RIPENESS, plan.wait, f"{plan.wanted_tokens} of {settings.derive_min_tokens} tokens")
     siblings = [i for i in plan.memory_ids if i != arguments.memory_id]
-    run.take([request(arguments.namespace, i, arguments.observer) for i in siblings], again=plan.again)
+    run.take([request(namespace.name, i, observer) for i in siblings], again=plan.again)
     if plan.next_id:
-        follow_ups.hurry("ripeness", [request(arguments.namespace, plan.next_id, arguments.observer)])
-    return _derive(run, namespace, arguments.observer, call=None if plan.again else uuid.uuid4().hex)
+        follow_ups.hurry(work.deployment, RIPENESS, [request(namespace.name, plan.next_id, observer)])
+    return _derive(work, observer, call=None if plan.again else uuid.uuid4().hex)
 
 
-def _derive(run: Run, namespace: NamespaceSettings, observer: str, *, call: str | None) -> JobOutcome:
-    """Derive the run's messages in one call; a batch that gives no answer is halved until the culprits stand alone.
+def _derive(work: NamespaceRun, observer: str, *, call: str | None) -> JobOutcome:
+    """Derive the run's messages in one call. A batch without a valid answer is halved until the culprits stand alone.
 
-    Its halves are asked about without what was said before them: that may be what the model stumbles over.
+    The halves are sent without the messages before them: those may be the part that the model cannot answer.
     """
+    run = work.run
     whole = list(run.claims)
     parts, culprits = [whole], list[Culprit]()
     outcome = JobOutcome(status="completed")
     while parts:
         part = parts.pop()
         try:
-            outcome = _derive_part(run, namespace, observer, part, whole=part is whole, call=call)
+            outcome = _derive_part(work, observer, part, whole=part is whole, call=call)
         except (InvalidAnswer, Permanent) as failure:
             middle = len(part) // 2
             if middle:
-                in_order = sorted(part, key=_memory_id)  # the lead comes first, whichever message it is
+                in_order = sorted(part, key=_memory_id)  # the primary claim may be any message of the batch
                 parts += [in_order[middle:], in_order[:middle]]
             else:
                 culprits.append((part[0], failure))
@@ -94,40 +128,52 @@ def _derive(run: Run, namespace: NamespaceSettings, observer: str, *, call: str 
             if part is not whole:
                 run.part_done(part, outcome)
     if culprits:
-        # What is left in the run are the culprits; only those that failed alike may end with this error.
+        # Only the culprits are left in the run. Those that failed in another way must not end with this error.
         _, error = culprits[0]
-        _give_back(run, observer, [claim for claim, other in culprits if type(other) is not type(error)])
+        _give_back(work, observer, [claim for claim, other in culprits if type(other) is not type(error)])
         raise error
     return outcome
 
 
 def _derive_part(
-    run: Run, namespace: NamespaceSettings, observer: str, claims: Sequence[Claim], *, whole: bool, call: str | None
+    work: NamespaceRun, observer: str, claims: Sequence[Claim], *, whole: bool, call: str | None
 ) -> JobOutcome:
     outcome, due = derive.derive(
-        runtime().resources,
-        job_context(run, namespace, claims),
+        work.resources,
+        work.context(claims),
         observer,
         [_memory_id(claim) for claim in claims],
         context=whole,
         call=call if whole else None,
     )
-    follow_ups.after_derivation(namespace.name, observer, due, eager=run.eager)
+    _follow_up(work, observer, due)
     return outcome
 
 
-def _give_back(run: Run, observer: str, claims: Sequence[Claim]) -> None:
-    """Let claims fail in a run of their own, at once; nothing is counted against them here."""
+def _follow_up(work: NamespaceRun, observer: str, due: FollowUps) -> None:
+    """Ask for the reflections and the digest that a derivation made due. An eager run's reflections do not wait."""
+    deployment, namespace = work.deployment, work.namespace.name
+    gather = 0.0 if work.run.eager else min(GATHER_SECONDS, deployment.settings.derive_max_wait)
+    requests = [reflect_perspective.request(namespace, observer, subject, delay=gather) for subject in due.reflect]
+    if due.digest:
+        reason = cast(digest_session.Reason, due.digest.reason)
+        digest = digest_session.request(namespace, due.digest.session_key, reason)
+        follow_ups.ask(deployment, [*requests, digest])
+        follow_ups.hurry(deployment, digest_session.DERIVATION, [digest])
+    elif requests:
+        follow_ups.ask(deployment, requests)
+
+
+def _give_back(work: NamespaceRun, observer: str, claims: Sequence[Claim]) -> None:
+    """Let claims fail in a run of their own, at once. Nothing is counted against them here."""
     if not claims:
         return
-    with runtime().database.transaction() as tx:
+    with work.database.transaction() as tx:
         derivations.store_batch(tx, [_memory_id(claim) for claim in claims], observer, uuid.uuid4().hex)
-    keys = {claim.key for claim in claims}
-    kept = [(c, r) for c, r in zip(run.claims, run.requests, strict=True) if c.key not in keys]
-    run.claims, run.requests = [c for c, _ in kept], [r for _, r in kept]
-    heartbeat().let_go(claims)
+    work.run.leave(claims)
     try:
-        publish(app, run.store.wait(claims, "retry", 0.0, detail="in a batch with another"))
+        wakeups = work.run.store.wait(claims, "retry", 0.0, detail="in a batch with another")
+        work.deployment.engine.publisher.publish(wakeups)
     except QueueUnavailable as error:
         log.warning("%d claims were not given back, they return when their lease ends: %s", len(claims), error)
 

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from datetime import timedelta
+from typing import Any, ClassVar, Literal
 
 from nexus_tasks.cognition import digest
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.idempotency.request import Flags, Request
-from nexus_tasks.idempotency.task import Arguments, job
 from nexus_tasks.idempotency.worker.run import Run, Wait
 from nexus_tasks.storage import sessions
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
-from nexus_tasks.tasks.job_context import job_context
-from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
+from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
 Reason = Literal["rollover", "dream_digest", "session_end", "manual_digest", "manual_rebuild"]
 Urgency = Literal["live", "dream"]
 
-# Digests that nobody asked for by hand wait until the session is derived: facts are shorter than what was said.
+# A digest for these reasons waits until its session is derived: facts are shorter than what was said.
 PATIENT = frozenset(("rollover", "session_end"))
+DERIVATION = "derivation"  # the reason for which it waits
 PATIENCE, LOOK_AGAIN = 300.0, 10.0  # seconds
 
 
 class DigestSession(Arguments):
-    """Any reason but ``rollover`` forces a digest below the threshold. ``urgency=None``: tonight will do for a dream's
-    digests, somebody waits for the others.
+    """Any reason but ``rollover`` forces a digest below the threshold.
+
+    ``urgency=None`` means ``dream`` for a dream's digests and ``live`` for the others.
     """
 
     scope: ClassVar = ("namespace", "session_key")
@@ -36,41 +42,55 @@ class DigestSession(Arguments):
     urgency: Urgency | None = None
 
     def flags(self) -> Flags:
-        """Requests for one session merge: a forced one is never swallowed by a rollover that came first."""
+        """Requests for one session merge. A forced one is not swallowed by a rollover that came first."""
         urgency = self.urgency or ("dream" if self.reason == "dream_digest" else "live")
         return Flags(force=self.reason != "rollover", reasons=(self.reason,), urgency=urgency)
 
 
-@job(arguments=DigestSession, queue="digest")
-def digest_session(run: Run, arguments: DigestSession) -> JobOutcome:
+def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
+    # The last derivation of a session asks for its digest. Reconcile leaves a request to it for this long.
+    rows = sessions.wanted_digests(tx, after, limit, timedelta(seconds=PATIENCE))
+    return [(cursor, request(namespace, key, "session_end")) for cursor, namespace, key in rows]
+
+
+def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
+    sessions.mark_requests(tx, namespace_id, args["session_key"], dead=dead)
+
+
+@job(
+    arguments=DigestSession,
+    queue="digest",
+    outbox=Outbox(page=_wanted, mark=_mark),
+    probe=probe_model,
+    live_ends_wait="batch",
+)
+@in_namespace
+def digest_session(work: NamespaceRun, arguments: DigestSession) -> JobOutcome:
     """Digest what is new in a session."""
-    here = runtime()
-    namespace = here.namespace(arguments.namespace)
-    if namespace is None:
-        return JobOutcome(status="gone")
+    run, namespace = work.run, work.namespace
     reasons = frozenset(run.flags.reasons)
-    waited = (run.lead.started_at or 0.0) - run.lead.enqueued_at
+    waited = (run.primary.started_at or 0.0) - run.primary.enqueued_at
     if reasons <= PATIENT and not run.eager and waited < PATIENCE:
-        with here.database.reading() as tx:
+        with work.database.reading() as tx:
             waiting = sessions.underived(tx, namespace.id, arguments.session_key)
         if waiting:
-            raise Wait("derivation", LOOK_AGAIN, f"{waiting} messages to derive")
+            raise Wait(DERIVATION, LOOK_AGAIN, f"{waiting} messages to derive")
     outcome, more = digest.digest(
-        here.resources,
-        job_context(run, namespace),
+        work.resources,
+        work.context(),
         arguments.session_key,
         force=run.flags.force,
         rebuild="manual_rebuild" in reasons,
         patient=run.flags.urgency == "dream",
     )
     if more:
-        follow_ups.ask([_the_rest(run, arguments)])
-    follow_ups.dream_goes_on(namespace)
+        follow_ups.ask(work.deployment, [_the_rest(run, arguments)])
+    follow_ups.hurry_dream(work.deployment, namespace)
     return outcome
 
 
 def _the_rest(run: Run, arguments: DigestSession) -> Request:
-    """The same once more, for what came after the model had been asked; a rebuild is done, and goes on from its end."""
+    """The same digest once more, for messages that came after the model was asked. A rebuild goes on from its end."""
     reasons = tuple("manual_digest" if reason == "manual_rebuild" else reason for reason in run.flags.reasons)
     asked = digest_session.request_for(arguments)
     return replace(asked, flags=replace(run.flags, reasons=reasons))
@@ -88,5 +108,5 @@ def request(
     return digest_session.request_for(
         DigestSession(namespace=namespace, session_key=session_key, reason=reason, urgency=urgency),
         delay=LOOK_AGAIN if after_derivation else 0.0,
-        wait_reason="derivation",
+        wait_reason=DERIVATION,
     )

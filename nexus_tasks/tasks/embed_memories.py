@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from nexus_tasks.cognition import embed
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.task import Arguments, job
-from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.storage import embeddings
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks.arguments import NamespaceName
-from nexus_tasks.tasks.job_context import job_context
-from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.tasks.handler import NamespaceRun, in_namespace
+from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
 
@@ -21,14 +24,23 @@ class EmbedMemories(Arguments):
     namespace: NamespaceName
 
 
-@job(arguments=EmbedMemories, queue="maintenance")
-def embed_memories(run: Run, arguments: EmbedMemories) -> JobOutcome:
+def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
+    return [(cursor, request(namespace)) for cursor, namespace in embeddings.gaps(tx, after, limit)]
+
+
+def _mark(tx: Transaction, namespace_id: int, _args: Any, *, dead: bool) -> None:
+    embeddings.mark(tx, namespace_id, dead=dead)
+
+
+def _probe(deployment: Deployment) -> None:
+    deployment.embedder.embed(["probe"])
+
+
+@job(arguments=EmbedMemories, queue="maintenance", outbox=Outbox(page=_wanted, mark=_mark), probe=_probe)
+@in_namespace
+def embed_memories(work: NamespaceRun, _arguments: EmbedMemories) -> JobOutcome:
     """Fill in a namespace's missing vectors."""
-    here = runtime()
-    namespace = here.namespace(arguments.namespace)
-    if namespace is None:
-        return JobOutcome(status="gone")
-    return embed.embed_memories(here.resources, job_context(run, namespace))
+    return embed.embed_memories(work.resources, work.context())
 
 
 def request(namespace: str) -> Request:

@@ -2,49 +2,54 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from nexus_tasks.cognition.extraction import extract
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.idempotency.request import Flags, Request
-from nexus_tasks.idempotency.task import Arguments, job
-from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.storage import extractions
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
-from nexus_tasks.tasks.job_context import job_context
-from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
+from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
 
 class ExtractSession(Arguments):
-    """The session; how far it is extracted is known to Postgres."""
+    """The session. Postgres knows how far it is extracted."""
 
     scope: ClassVar = ("namespace", "session_key")
     namespace: NamespaceName
     session_key: Name
 
     def flags(self) -> Flags:
-        """Requests for one session merge, and one that comes during a run becomes one rerun."""
+        """Requests for one session merge. One that arrives during a run becomes one rerun."""
         return Flags(force=False, reasons=("turn",), urgency="live")
 
 
-@job(arguments=ExtractSession, queue="capture")
-def extract_session(run: Run, arguments: ExtractSession) -> JobOutcome:
+def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
+    rows = extractions.wanted(tx, after, limit)
+    return [(cursor, request(namespace, key)) for cursor, namespace, key in rows]
+
+
+def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
+    extractions.mark(tx, namespace_id, args["session_key"], dead=dead)
+
+
+@job(arguments=ExtractSession, queue="capture", outbox=Outbox(page=_wanted, mark=_mark), probe=probe_model)
+@in_namespace
+def extract_session(work: NamespaceRun, arguments: ExtractSession) -> JobOutcome:
     """Extract topics and facts, one session at a time."""
-    here = runtime()
-    namespace = here.namespace(arguments.namespace)
-    if namespace is None:
-        return JobOutcome(status="gone")
-    outcome, more = extract(here.resources, job_context(run, namespace), arguments.session_key, namespace.observers)
+    namespace = work.namespace
+    outcome, more = extract(work.resources, work.context(), arguments.session_key, namespace.observers)
     if more:
-        follow_ups.ask([request(namespace.name, arguments.session_key)])
+        follow_ups.ask(work.deployment, [request(namespace.name, arguments.session_key)])
     return outcome
 
 
 def request(namespace: str, session_key: str) -> Request:
     """The request to extract from a session."""
     return extract_session.request_for(ExtractSession(namespace=namespace, session_key=session_key))
-
-
-def ask(namespace: str, session_key: str) -> int:
-    """Ask for an extraction, after the commit; returns how many jobs that made: 0 while Redis is away."""
-    return len(follow_ups.ask([request(namespace, session_key)]))

@@ -1,33 +1,36 @@
-"""Dreams: digest every due session of a namespace, then reflect. A chord carries it, the `dreams` row is the truth."""
+"""finish_dream: sees a dream to its end. A dream digests every due session of a namespace, then reflects.
+
+A chord carries a dream; the ``dreams`` row is its durable state.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from celery import chord
 from kombu.exceptions import OperationalError
 
+from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claims import answering
+from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.idempotency.request import Flags, Request
-from nexus_tasks.idempotency.task import Arguments, job
-from nexus_tasks.idempotency.worker.run import Run, Wait
+from nexus_tasks.idempotency.worker.run import Wait
 from nexus_tasks.storage import dreams, namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import digest_session, follow_ups, reflect_namespace, reflect_perspective
 from nexus_tasks.tasks.arguments import MemoryId, NamespaceName
-from nexus_tasks.tasks.digest_session import Urgency
-from nexus_tasks.tasks.job_context import job_context
-from nexus_tasks.tasks.runtime import runtime
-from nexus_tasks.types import JobOutcome
+from nexus_tasks.tasks.handler import NamespaceRun, in_namespace
+from nexus_tasks.tasks.registry import job
+from nexus_tasks.types import JobOutcome, Urgency
 
 log = logging.getLogger(__name__)
 
 SLICE = 200  # header tasks per chord
-REASON = "dream"  # why a dream waits: see `follow_up.dream_goes_on`
+REASON = follow_ups.DREAM  # the reason for which a dream waits; `follow_ups.hurry_dream` wakes it
 LOOK_AGAIN = 15.0  # seconds
 
 
@@ -39,39 +42,45 @@ class FinishDream(Arguments):
     dream_id: MemoryId
 
     def flags(self) -> Flags:
-        """Tonight will do: closing a dream calls no model."""
+        """Urgency ``dream``: closing a dream calls no model."""
         return Flags(urgency="dream")
 
 
-@job(arguments=FinishDream, queue="digest")
-def finish_dream(run: Run, arguments: FinishDream) -> JobOutcome:
-    """See a dream to its end: its digests, then its reflections. What gave up does not hold it back."""
-    here = runtime()
-    namespace = here.namespace(arguments.namespace)
-    if namespace is None:
-        return JobOutcome(status="gone")
-    with here.database.transaction() as tx:
+def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
+    return [(dream_id, request(namespace, dream_id)) for dream_id, namespace in dreams.open_dreams(tx, after, limit)]
+
+
+def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
+    dreams.mark(tx, namespace_id, int(args["dream_id"]), dead=dead)
+
+
+@job(arguments=FinishDream, queue="digest", outbox=Outbox(page=_wanted, mark=_mark))
+@in_namespace
+def finish_dream(work: NamespaceRun, arguments: FinishDream) -> JobOutcome:
+    """See a dream to its end: its digests, then its reflections. It does not wait for jobs that gave up."""
+    namespace = work.namespace
+    with work.database.transaction() as tx:
         dream = dreams.get(tx, namespace.id, arguments.dream_id, lock=True)
         if dream is None:
-            return job_context(run, namespace).commit(tx, JobOutcome(status="gone"))
+            return work.commit(tx, JobOutcome(status="gone"))
         if dream.state == "finished":
-            return job_context(run, namespace).commit(tx, JobOutcome(status="unchanged"))
+            return work.commit(tx, JobOutcome(status="unchanged"))
         if to_come := dreams.digests_to_come(tx, dream):
             raise Wait(REASON, LOOK_AGAIN, f"digests to come: {to_come} of {len(dream.sessions)}")
         if not dreams.has_reflected(tx, dream):
-            _insist([reflect_namespace.request(namespace.name, urgency=dream.urgency)])
+            _ensure_asked(work.deployment, [reflect_namespace.request(namespace.name, urgency=dream.urgency)])
             raise Wait(REASON, LOOK_AGAIN, "reflections to come")
         if perspectives := dreams.reflections_to_come(tx, dream):
-            _insist([reflect_perspective.request(namespace.name, *one) for one in perspectives])
+            _ensure_asked(work.deployment, [reflect_perspective.request(namespace.name, *one) for one in perspectives])
             raise Wait(REASON, LOOK_AGAIN, f"reflections to come: {len(perspectives)}")
         dreams.finish(tx, dream.id)
         details = {"dream": dream.id, "sessions": len(dream.sessions)}
-        return job_context(run, namespace).commit(tx, JobOutcome(status="completed", details=details))
+        return work.commit(tx, JobOutcome(status="completed", details=details))
 
 
-def _insist(requests: Sequence[Request]) -> None:
-    """Ask for what should be under way already: no flag is set, and what runs is not run again."""
-    follow_ups.ask([replace(one, anew=True) for one in requests])
+def _ensure_asked(deployment: Deployment, requests: Sequence[Request]) -> None:
+    """Ask for jobs that should be under way already. No flag is set, and a job that runs gets no rerun."""
+    follow_ups.ask(deployment, [replace(one, anew=True) for one in requests])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,22 +92,23 @@ class Started:
     sessions: tuple[str, ...] = ()
 
 
-def start(namespace: str, *, urgency: Urgency = "dream", reason: str = "schedule") -> Started:
+def start(deployment: Deployment, namespace: str, *, urgency: Urgency = "dream", reason: str = "schedule") -> Started:
     """Open a dream over the namespace's due sessions, or join the one that is open: a live request makes it live.
 
     Raises:
         NotFound: there is no such namespace.
     """
-    with runtime().database.transaction() as tx:
+    with deployment.database.transaction() as tx:
         known = namespaces.get(tx, namespace)
         opened, dream_id, keys = _open(tx, known.id, urgency)
-    # The dream's own job waits from the start: `nexus status` tells how far it is, and who asked waits for this one.
+    # The dream's own job waits from the start: `nexus status` shows its progress, and the caller waits for this job.
     asked = request(namespace, dream_id, delay=LOOK_AGAIN if keys else 0.0)
-    follow_ups.ask([replace(asked, flags=replace(asked.flags, reasons=(reason,)))])
+    follow_ups.ask(deployment, [replace(asked, flags=replace(asked.flags, reasons=(reason,)))])
     if opened:
-        _carry(namespace, dream_id, keys, urgency)
+        _carry(deployment, namespace, dream_id, keys, urgency)
     elif urgency == "live":
-        follow_ups.ask([digest_session.request(namespace, key, "dream_digest", urgency="live") for key in keys])
+        live = [digest_session.request(namespace, key, "dream_digest", urgency="live") for key in keys]
+        follow_ups.ask(deployment, live)
     return Started(dream_id=dream_id, opened=opened, sessions=keys if opened else ())
 
 
@@ -113,9 +123,9 @@ def _open(tx: Transaction, namespace_id: int, urgency: Urgency) -> tuple[bool, i
             return True, dream_id, tuple(one.session_key for one in due)
 
 
-def _carry(namespace: str, dream_id: int, keys: Sequence[str], urgency: Urgency) -> None:
-    """One chord per slice: each body looks at the whole dream, and whichever comes last closes it."""
-    digest = digest_session.digest_session
+def _carry(deployment: Deployment, namespace: str, dream_id: int, keys: Sequence[str], urgency: Urgency) -> None:
+    """One chord per slice. Each body checks the whole dream, and the last one closes it."""
+    digest, finish = digest_session.digest_session.on(deployment), finish_dream.on(deployment)
     try:
         with answering():
             for first in range(0, len(keys), SLICE):
@@ -123,7 +133,7 @@ def _carry(namespace: str, dream_id: int, keys: Sequence[str], urgency: Urgency)
                     digest.si(namespace=namespace, session_key=key, reason="dream_digest", urgency=urgency)
                     for key in keys[first : first + SLICE]
                 ]
-                chord(header, finish_dream.si(namespace=namespace, dream_id=dream_id)).apply_async()
+                chord(header, finish.si(namespace=namespace, dream_id=dream_id)).apply_async()
     except (QueueUnavailable, OperationalError) as error:
         log.warning("Dream %d of %s was not queued, reconcile will: %s", dream_id, namespace, error)
 

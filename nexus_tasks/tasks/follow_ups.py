@@ -1,83 +1,77 @@
-"""What one job makes due: more jobs, asked for after the commit. What gets lost here reconcile finds in Postgres."""
+"""Asking for more jobs after a commit. What gets lost here, reconcile finds in Postgres."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Sequence
-from typing import cast
 
-from nexus_tasks.celery import app
-from nexus_tasks.cognition.derive import FollowUps
+from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claim import Ticket
-from nexus_tasks.idempotency.producer.publisher import enqueue, publish
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.storage import dreams
 from nexus_tasks.storage.namespaces import NamespaceSettings
-from nexus_tasks.tasks.runtime import runtime
 
 log = logging.getLogger(__name__)
-# A reflection waits this long for more facts, unless somebody asks for it: while an import or a long conversation is
-# derived, one reflects on what a dozen would have, and nothing reflects on what the next derivation adds to.
-GATHER_SECONDS = 5.0
-_complained_at = float("-inf")
+
+DREAM = "dream"  # the reason for which an open dream waits for its digests and reflections
+_SILENCE = 60.0  # seconds between two warnings
 
 
-def _complain(message: str, *values: object) -> None:
-    """One line a minute: a Redis that is away would otherwise cost several for every session that is ingested."""
-    global _complained_at
-    if time.monotonic() - _complained_at >= 60:
-        _complained_at = time.monotonic()
-        log.warning(message, *values)
+class _Warnings:
+    """One warning a minute: while Redis is away, every session that is ingested would cost several."""
+
+    def __init__(self) -> None:
+        self._warned_at = float("-inf")
+
+    def warn(self, message: str, *values: object) -> None:
+        if time.monotonic() - self._warned_at >= _SILENCE:
+            self._warned_at = time.monotonic()
+            log.warning(message, *values)
 
 
-def ask(requests: Sequence[Request]) -> list[Ticket]:
-    """Claim and publish; with Redis away nothing is asked for, and a line is logged."""
+def ask(deployment: Deployment, requests: Sequence[Request]) -> list[Ticket]:
+    """Claim and publish. While Redis is away nothing is asked for, and the list is empty."""
     try:
-        return enqueue(app, requests)
+        return deployment.engine.publisher.enqueue(requests)
     except QueueUnavailable as error:
-        _complain("%d follow-up jobs were not queued, reconcile will: %s", len(requests), error)
+        message = "%d follow-up jobs were not queued, reconcile will: %s"
+        deployment.local(_Warnings).warn(message, len(requests), error)
         return []
 
 
-def hurry(reason: str, requests: Sequence[Request]) -> None:
+def ask_for(deployment: Deployment, kind: str, **arguments: object) -> None:
+    """Ask for a job by its kind's name, where importing the kind would be an import circle."""
+    declared = deployment.engine.kind(kind)
+    ask(deployment, [declared.request_for(declared.load(arguments))])
+
+
+def hurry(deployment: Deployment, reason: str, requests: Sequence[Request]) -> None:
     """Wake those of ``requests`` that wait for ``reason``."""
     try:
-        publish(app, runtime().claims.hurry(reason, requests=requests))
+        deployment.engine.publisher.publish(deployment.claims.hurry(reason, requests=requests))
     except QueueUnavailable as error:
-        _complain("Jobs that wait for %s were not woken, they will be when due: %s", reason, error)
+        _warn_of_sleepers(deployment, reason, error)
 
 
-def hurry_all(reason: str, namespace: str) -> None:
-    """Wake everything in a namespace that waits for ``reason``."""
+def hurry_all(deployment: Deployment, reason: str, namespace: str) -> None:
+    """Wake every job of a namespace that waits for ``reason``."""
     try:
-        while wakeups := runtime().claims.hurry(reason, whose=namespace):
-            publish(app, wakeups)
+        while wakeups := deployment.claims.hurry(reason, whose=namespace):
+            deployment.engine.publisher.publish(wakeups)
     except QueueUnavailable as error:
-        _complain("Jobs that wait for %s were not woken, they will be when due: %s", reason, error)
+        _warn_of_sleepers(deployment, reason, error)
 
 
-def after_derivation(namespace: str, observer: str, due: FollowUps, *, eager: bool) -> None:
-    """Ask for the reflections and the digest that a derivation made due; ``eager`` ones wait for no company."""
-    from nexus_tasks.tasks import digest_session, reflect_perspective  # both import this module
-
-    gather = 0.0 if eager else min(GATHER_SECONDS, runtime().settings.derive_max_wait)
-    requests = [reflect_perspective.request(namespace, observer, subject, delay=gather) for subject in due.reflect]
-    if due.digest:
-        reason = cast(digest_session.Reason, due.digest.reason)
-        digest = digest_session.request(namespace, due.digest.session_key, reason)
-        ask([*requests, digest])
-        hurry("derivation", [digest])
-    elif requests:
-        ask(requests)
+def hurry_dream(deployment: Deployment, namespace: NamespaceSettings) -> None:
+    """A digest or a reflection has ended. When an open dream waited for the last of these, it is due now."""
+    with deployment.database.reading() as tx:
+        ready = dreams.waits_for_nothing(tx, namespace.id) is not None
+    if ready:
+        hurry_all(deployment, DREAM, namespace.name)
 
 
-def dream_goes_on(namespace: NamespaceSettings) -> None:
-    """A digest or a reflection has ended: when an open dream waited for the last of these, it is due now."""
-    from nexus_tasks.tasks import finish_dream  # it imports this module
-
-    with runtime().database.reading() as tx:
-        dream_id = dreams.waits_for_nothing(tx, namespace.id)
-    if dream_id is not None:
-        hurry(finish_dream.REASON, [finish_dream.request(namespace.name, dream_id)])
+def _warn_of_sleepers(deployment: Deployment, reason: str, error: QueueUnavailable) -> None:
+    message = "Jobs that wait for %s were not woken, they will be when due: %s"
+    deployment.local(_Warnings).warn(message, reason, error)

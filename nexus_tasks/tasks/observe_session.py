@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
 
 from nexus_tasks.cognition.observing import observe
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.idempotency.request import Flags, Request
-from nexus_tasks.idempotency.task import Arguments, job
-from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.storage import observations
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
-from nexus_tasks.tasks.job_context import job_context
-from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
+from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
 Reason = Literal["ingest", "blocked"]
 
 
 class ObserveSession(Arguments):
-    """``blocked``: a reader waits; then less than a whole interval is observed too, in larger batches."""
+    """``blocked``: a reader waits. Then less than a whole interval is observed too, in larger batches."""
 
     scope: ClassVar = ("namespace", "session_key")
     namespace: NamespaceName
@@ -26,22 +29,27 @@ class ObserveSession(Arguments):
     reason: Reason = "ingest"
 
     def flags(self) -> Flags:
-        """Requests for one session merge: a reader's is never swallowed by one that came first."""
+        """Requests for one session merge. A reader's request is not swallowed by an earlier one from ingest."""
         return Flags(force=self.reason == "blocked", reasons=(self.reason,), urgency="live")
 
 
-@job(arguments=ObserveSession, queue="capture")
-def observe_session(run: Run, arguments: ObserveSession) -> JobOutcome:
+def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
+    rows = observations.wanted(tx, "observing", after, limit)
+    return [(cursor, request(namespace, key)) for cursor, namespace, key in rows]
+
+
+def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
+    observations.mark(tx, namespace_id, args["session_key"], "observing", dead=dead)
+
+
+@job(arguments=ObserveSession, queue="capture", outbox=Outbox(page=_wanted, mark=_mark), probe=probe_model)
+@in_namespace
+def observe_session(work: NamespaceRun, arguments: ObserveSession) -> JobOutcome:
     """Observe what is new in a session, batch after batch."""
-    here = runtime()
-    namespace = here.namespace(arguments.namespace)
-    if namespace is None:
-        return JobOutcome(status="gone")
-    outcome, more = observe.observe(
-        here.resources, job_context(run, namespace), arguments.session_key, urgent=run.flags.force
-    )
+    urgent = work.run.flags.force
+    outcome, more = observe.observe(work.resources, work.context(), arguments.session_key, urgent=urgent)
     if more:
-        follow_ups.ask([request(namespace.name, arguments.session_key)])
+        follow_ups.ask(work.deployment, [request(work.namespace.name, arguments.session_key)])
     return outcome
 
 

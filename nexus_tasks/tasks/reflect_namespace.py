@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 from nexus_tasks.cognition import reflect
+from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.task import Arguments, job
-from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.tasks import follow_ups, reflect_perspective
 from nexus_tasks.tasks.arguments import NamespaceName
-from nexus_tasks.tasks.job_context import job_context
-from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
+from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
 
@@ -23,17 +22,16 @@ class ReflectNamespace(Arguments):
     namespace: NamespaceName
 
 
-@job(arguments=ReflectNamespace, queue="reflect")
-def reflect_namespace(run: Run, arguments: ReflectNamespace) -> JobOutcome:
+@job(arguments=ReflectNamespace, queue="reflect", probe=probe_model)
+@in_namespace
+def reflect_namespace(work: NamespaceRun, _arguments: ReflectNamespace) -> JobOutcome:
     """Start the reflections that a namespace is due."""
-    here = runtime()
-    namespace = here.namespace(arguments.namespace)
-    if namespace is None:
-        return JobOutcome(status="gone")
-    outcome, due = reflect.reflect_namespace(here.resources, job_context(run, namespace))
-    urgency = run.flags.urgency or "live"
-    follow_ups.ask([reflect_perspective.request(namespace.name, *perspective, urgency=urgency) for perspective in due])
-    follow_ups.dream_goes_on(namespace)
+    namespace = work.namespace.name
+    outcome, due = reflect.reflect_namespace(work.resources, work.context())
+    urgency = work.run.flags.urgency or "live"
+    requests = [reflect_perspective.request(namespace, *perspective, urgency=urgency) for perspective in due]
+    follow_ups.ask(work.deployment, requests)
+    follow_ups.hurry_dream(work.deployment, work.namespace)
     return outcome
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from nexus_tasks.cognition.observing import condense
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.task import Arguments, job
-from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.storage import observations
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks.arguments import Name, NamespaceName
-from nexus_tasks.tasks.job_context import job_context
-from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
+from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
 
@@ -22,14 +25,20 @@ class ReflectObservations(Arguments):
     session_key: Name
 
 
-@job(arguments=ReflectObservations, queue="capture")
-def reflect_observations(run: Run, arguments: ReflectObservations) -> JobOutcome:
+def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
+    rows = observations.wanted(tx, "reflecting", after, limit)
+    return [(cursor, request(namespace, key)) for cursor, namespace, key in rows]
+
+
+def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
+    observations.mark(tx, namespace_id, args["session_key"], "reflecting", dead=dead)
+
+
+@job(arguments=ReflectObservations, queue="capture", outbox=Outbox(page=_wanted, mark=_mark), probe=probe_model)
+@in_namespace
+def reflect_observations(work: NamespaceRun, arguments: ReflectObservations) -> JobOutcome:
     """Condense the observation log of a session."""
-    here = runtime()
-    namespace = here.namespace(arguments.namespace)
-    if namespace is None:
-        return JobOutcome(status="gone")
-    return condense.condense(here.resources, job_context(run, namespace), arguments.session_key)
+    return condense.condense(work.resources, work.context(), arguments.session_key)
 
 
 def request(namespace: str, session_key: str) -> Request:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from nexus_tasks.cognition import reflect
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.task import Arguments, job
-from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.storage import perspectives
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
-from nexus_tasks.tasks.job_context import job_context
-from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
+from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
 
 class ReflectPerspective(Arguments):
-    """Who holds the memories, about whom."""
+    """The holder of the memories (``observer``), and the person or thing they are about (``subject``)."""
 
     scope: ClassVar = ("namespace", "observer", "subject")
     namespace: NamespaceName
@@ -25,20 +28,32 @@ class ReflectPerspective(Arguments):
     subject: Name
 
 
-@job(arguments=ReflectPerspective, queue="reflect")
-def reflect_perspective(run: Run, arguments: ReflectPerspective) -> JobOutcome:
+def _wanted(deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
+    rows = perspectives.ripe(tx, at_least=deployment.settings.reflect_min_new, after=after, limit=limit)
+    return [(cursor, request(namespace, observer, subject)) for cursor, namespace, observer, subject in rows]
+
+
+def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
+    perspectives.mark(tx, namespace_id, args["observer"], args["subject"], dead=dead)
+
+
+@job(
+    arguments=ReflectPerspective,
+    queue="reflect",
+    outbox=Outbox(page=_wanted, mark=_mark),
+    probe=probe_model,
+    live_ends_wait="batch",
+)
+@in_namespace
+def reflect_perspective(work: NamespaceRun, arguments: ReflectPerspective) -> JobOutcome:
     """Reflect on a perspective's new facts, a hundred per run."""
-    here = runtime()
-    namespace = here.namespace(arguments.namespace)
-    if namespace is None:
-        return JobOutcome(status="gone")
-    outcome, more = reflect.reflect_perspective(
-        here.resources, job_context(run, namespace), arguments.observer, arguments.subject
-    )
+    observer, subject, namespace = arguments.observer, arguments.subject, work.namespace.name
+    outcome, more = reflect.reflect_perspective(work.resources, work.context(), observer, subject)
     if more:
-        follow_ups.ask([request(namespace.name, arguments.observer, arguments.subject, urgency=run.flags.urgency)])
+        again = request(namespace, observer, subject, urgency=work.run.flags.urgency)
+        follow_ups.ask(work.deployment, [again])
     else:
-        follow_ups.dream_goes_on(namespace)
+        follow_ups.hurry_dream(work.deployment, work.namespace)
     return outcome
 
 

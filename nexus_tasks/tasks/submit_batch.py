@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from nexus_tasks.cognition import message_batches
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.task import Arguments, job
-from nexus_tasks.idempotency.worker.run import Run, Wait
+from nexus_tasks.idempotency.worker.run import Wait
+from nexus_tasks.storage import batches
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import NamespaceName
-from nexus_tasks.tasks.job_context import job_context
-from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
+from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
+
+BATCH = "batch"  # the reason for which jobs wait for a message batch, and this job for the next look at it
 
 
 class SubmitBatch(Arguments):
@@ -22,20 +28,28 @@ class SubmitBatch(Arguments):
     namespace: NamespaceName
 
 
-@job(arguments=SubmitBatch, queue="maintenance")
-def submit_batch(run: Run, arguments: SubmitBatch) -> JobOutcome:
-    """Collect what has come back, submit what is due, and look again later while anything is under way."""
-    here = runtime()
-    namespace = here.namespace(arguments.namespace)
-    if namespace is None:
-        return JobOutcome(status="gone")
-    standing = message_batches.advance(here.resources, namespace.id, run.check)
+def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
+    return [(cursor, request(namespace)) for cursor, namespace in batches.unattended(tx, after, limit)]
+
+
+@job(
+    arguments=SubmitBatch,
+    queue="maintenance",
+    outbox=Outbox(page=_wanted),
+    probe=probe_model,
+    live_ends_wait=BATCH,
+)
+@in_namespace
+def submit_batch(work: NamespaceRun, _arguments: SubmitBatch) -> JobOutcome:
+    """Collect the answers that have come, submit what is due, and wait while anything is under way."""
+    namespace = work.namespace
+    standing = message_batches.advance(work.resources, namespace.id, work.run.check)
     if standing.back:
-        follow_ups.hurry_all("batch", namespace.name)
+        follow_ups.hurry_all(work.deployment, BATCH, namespace.name)
     if standing.seconds is not None:
-        raise Wait("batch", standing.seconds, standing.detail)
-    with here.database.transaction() as tx:
-        return job_context(run, namespace).commit(tx, JobOutcome(status="completed"))
+        raise Wait(BATCH, standing.seconds, standing.detail)
+    with work.database.transaction() as tx:
+        return work.commit(tx, JobOutcome(status="completed"))
 
 
 def request(namespace: str) -> Request:

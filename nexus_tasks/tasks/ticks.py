@@ -1,66 +1,69 @@
-"""What beat starts. Each tick is done once per slot of its schedule: two beats running at once do no harm."""
+"""Beat's ticks: short Celery tasks on a schedule (``beat_schedule`` in ``config.py``).
+
+Each tick is done once per slot of its schedule: two beats that run at once do no harm.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from nexus_tasks.celery import app
+from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.storage import dreams, embeddings, runs
 from nexus_tasks.storage.searching import upkeep
-from nexus_tasks.tasks import finish_dream, worker_buffer
-from nexus_tasks.tasks.runtime import runtime
+from nexus_tasks.tasks import finish_dream
+from nexus_tasks.tasks.registry import tick
 
 
-@app.task(name="nexus_tasks.dream_due")  # type: ignore[untyped-decorator]
-def dream_due() -> list[str]:
+def _once_per_slot(function: Callable[[Deployment], Any]) -> Callable[[Deployment], Any]:
+    """Let a tick do nothing when the present slot of its schedule has been done."""
+
+    def guarded(deployment: Deployment) -> Any:
+        return function(deployment) if _first_in_slot(deployment, function.__name__) else None
+
+    guarded.__name__, guarded.__doc__ = function.__name__, function.__doc__
+    return guarded
+
+
+@tick
+@_once_per_slot
+def dream_due(deployment: Deployment) -> list[str]:
     """Start the dreams that are due; returns their namespaces."""
-    if not _first_in_slot("dream_due"):
-        return []
-    with runtime().database.transaction() as tx:
+    with deployment.database.transaction() as tx:
         due = dreams.due(tx)
-    return [namespace for namespace in due if finish_dream.start(namespace).opened]
+    return [namespace for namespace in due if finish_dream.start(deployment, namespace).opened]
 
 
-@app.task(name="nexus_tasks.prune")  # type: ignore[untyped-decorator]
-def prune() -> dict[str, int]:
-    """Delete job runs, and dead letters that were dealt with, after 30 days. Open dead letters stay."""
-    if not _first_in_slot("prune"):
-        return {}
-    with runtime().database.transaction() as tx:
+@tick
+@_once_per_slot
+def prune(deployment: Deployment) -> dict[str, int]:
+    """Delete job runs, and dead letters that were retried or dropped, after 30 days. Open dead letters stay."""
+    with deployment.database.transaction() as tx:
         return runs.prune(tx)
 
 
-@app.task(name="nexus_tasks.recover_buffers")  # type: ignore[untyped-decorator]
-def recover_buffers() -> dict[str, int]:
-    """Store what lies in the session buffer of the machine that this worker runs on.
-
-    Not once per slot: every machine has a folder of its own, and storing one twice stores it once.
-    """
-    return worker_buffer.store()
-
-
-@app.task(name="nexus_tasks.find_embedding_gaps")  # type: ignore[untyped-decorator]
-def find_embedding_gaps() -> list[str]:
-    """Find memories without a vector of the present model, as after a change of it; reconcile has them filled in."""
-    if not _first_in_slot("find_embedding_gaps"):
-        return []
-    here = runtime()
-    with here.database.transaction() as tx:
-        return list(embeddings.find_gaps(tx, here.embedder.name))
+@tick
+@_once_per_slot
+def find_embedding_gaps(deployment: Deployment) -> list[str]:
+    """Find memories without a vector of the present model, as after a change of it. Reconcile has them filled in."""
+    with deployment.database.transaction() as tx:
+        return list(embeddings.find_gaps(tx, deployment.embedder.name))
 
 
-@app.task(name="nexus_tasks.keep_search_fast")  # type: ignore[untyped-decorator]
-def keep_search_fast() -> dict[str, Any]:
-    """Fold search's totals, count common words, index the vectors of large namespaces; what it did."""
-    return asdict(upkeep.run(runtime().database)) if _first_in_slot("keep_search_fast") else {}
+@tick
+@_once_per_slot
+def keep_search_fast(deployment: Deployment) -> dict[str, Any]:
+    """Fold search's totals, count common words, index the vectors of large namespaces; returns what it did."""
+    return asdict(upkeep.run(deployment.database))
 
 
-def _first_in_slot(schedule: str) -> bool:
-    """Whether nobody has done this schedule's tick for the present slot."""
-    seconds = app.conf.beat_schedule[schedule]["schedule"]
-    claims = runtime().claims
+def _first_in_slot(deployment: Deployment, schedule: str) -> bool:
+    """Whether no other process has done this schedule's tick for the present slot."""
+    entries = deployment.app.conf.beat_schedule
+    seconds = (entries.get(schedule) or entries[f"nexus_tasks.{schedule}"])["schedule"]
+    claims = deployment.claims
     with answering():
         slot = int(claims.now() // seconds)
         key = f"{claims.prefix}:tick:{schedule}:{slot}"

@@ -8,9 +8,9 @@ from typing import Any
 from nexus_tasks.cli.checks import machine, queue, servers
 from nexus_tasks.cli.checks.check import Check, failed, passed, run_checks
 from nexus_tasks.cli.connect import start_logging
-from nexus_tasks.endpoints import Endpoints, endpoints
+from nexus_tasks.endpoints import Endpoints, endpoints_of
 from nexus_tasks.errors import NexusError
-from nexus_tasks.settings import Settings, get_settings
+from nexus_tasks.settings import Settings, load_settings
 
 _FIELDS = ("database_url", "redis_url", "model", "embedder", "home")
 
@@ -25,7 +25,7 @@ def examine(*, canary: bool) -> dict[str, Any]:
 def _settings(about: dict[str, Any], *, canary: bool) -> Iterator[Check]:
     try:
         start_logging()
-        settings = get_settings()
+        settings = load_settings()
     except NexusError as error:
         yield failed("settings", error.message, error.remedy)
         return
@@ -50,7 +50,7 @@ def _servers(settings: Settings, about: dict[str, Any], *, canary: bool) -> Iter
     if not found[0].ok:
         return
     try:
-        where = endpoints()
+        where = endpoints_of(settings)
     except NexusError as error:
         yield failed("start", error.message, error.remedy)
         return

@@ -34,7 +34,9 @@ def run(data: Path | None, namespace: str) -> None:
     settings = set_up()
     conversations = _read(data, namespace)
     report.print_opening(settings.home, data)
-    with stage(settings):
+    from nexus_tasks.deployment import Deployment, use
+
+    with stage(settings), use(Deployment(settings)):
         nexus = connect()
         began = time.monotonic()
         result = store_and_wait(nexus, conversations, end=True, worker=nullcontext(), timeout=_TIMEOUT)

@@ -13,7 +13,7 @@ from nexus_tasks import embedded
 from nexus_tasks.cli.stack import temporary_worker
 from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.file_locks import try_lock
-from nexus_tasks.settings import Settings, get_settings
+from nexus_tasks.settings import Settings, load_settings
 
 _KEPT = ("NEXUS_HOME", "NEXUS_LOG_LEVEL")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -28,11 +28,9 @@ def set_up() -> Settings:
     for name in list(os.environ):
         if name.upper().startswith(("NEXUS_", "CELERY_")) and name.upper() not in _KEPT:
             del os.environ[name]
-    get_settings.cache_clear()
-    home = get_settings().home.expanduser().resolve() / "demo"
+    home = load_settings().home.expanduser().resolve() / "demo"
     os.environ.update(NEXUS_HOME=str(home), NEXUS_MODEL="offline", CELERY_CONFIG_MODULE="nexus_tasks.config")
-    get_settings.cache_clear()
-    return get_settings()
+    return load_settings()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from nexus_tasks.cli.stack.lifetime import claim, end
 from nexus_tasks.cli.stack.run import StackOptions, detach, supervise
 from nexus_tasks.embedded.clients import in_use
 from nexus_tasks.errors import ConfigurationError
-from nexus_tasks.settings import Settings, get_settings
+from nexus_tasks.settings import Settings, load_settings
 
 
 def up(
@@ -27,10 +27,10 @@ def up(
 
     With NEXUS_DATABASE_URL and NEXUS_REDIS_URL set, it starts no servers.
     """
-    settings = get_settings()
+    settings = load_settings()
     with claim(settings.home) as held:
         options = StackOptions(concurrency, _flower_port() if flower else None)
-        _upgrade_schema()
+        _upgrade_schema(settings)
         if in_background:
             pid = detach(settings, options, held)
             _announce(options, f"The stack runs (pid {pid}), logs in {settings.home / 'logs'}. `nexus down` stops it.")
@@ -44,7 +44,7 @@ def up(
 
 def down() -> None:
     """Stop the stack: the processes of `nexus up`, then the embedded servers."""
-    settings = get_settings()
+    settings = load_settings()
     stopped = ["worker and companions"] if end(settings.home) else []
     if settings.embedded:
         stopped += embedded.stop(settings.home)
@@ -57,12 +57,12 @@ def _announce(options: StackOptions, message: str) -> None:
         typer.echo(f"Flower: http://127.0.0.1:{options.flower_port}")
 
 
-def _upgrade_schema() -> None:
+def _upgrade_schema(settings: Settings) -> None:
     # Imported here, so that `nexus down` and `nexus --help` load neither SQLAlchemy nor Alembic.
-    from nexus_tasks.endpoints import endpoints
+    from nexus_tasks.endpoints import endpoints_of
     from nexus_tasks.storage.schema import upgrade
 
-    upgrade(endpoints().database_url)
+    upgrade(endpoints_of(settings).database_url)
 
 
 def _stop_unless_used(settings: Settings) -> None:

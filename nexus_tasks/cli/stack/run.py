@@ -18,7 +18,7 @@ from nexus_tasks.cli.stack.workers import beat_arguments, worker_arguments
 from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.file_locks import FileLock
 from nexus_tasks.files import open_log
-from nexus_tasks.settings import Settings, get_settings
+from nexus_tasks.settings import Settings, load_settings
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def main() -> None:
     held, ready = FileLock(int(sys.argv[1])), int(sys.argv[2])
     held.write(f"{os.getpid()}\n")
     try:
-        supervise(get_settings(), StackOptions(*json.loads(sys.argv[3])), lambda: _answer(ready, "ready"), logs=True)
+        supervise(load_settings(), StackOptions(*json.loads(sys.argv[3])), lambda: _answer(ready, "ready"), logs=True)
     except EmbeddedError as error:
         _answer(ready, json.dumps(error.as_dict()))
         raise SystemExit(1) from error

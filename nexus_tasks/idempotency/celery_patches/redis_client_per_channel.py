@@ -1,7 +1,7 @@
-"""A worker's way to the broker: one Redis client per channel, not one for every message it acknowledges.
+"""Patch of kombu 5.7: a worker keeps one Redis client per channel, instead of making one for every message.
 
 kombu makes a client object for each acknowledgement and event. A client is a table of some two hundred callbacks around
-a connection pool, and making it costs more than the command itself: a fifth of what a short job costs its worker.
+a connection pool. Making it costs more than the command itself: a fifth of a short job's cost in its worker.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kombu.transport import redis
 
 
 class Channel(redis.Channel):  # type: ignore[misc]
-    """kombu's channel, keeping the client that it would make anew each time. A client is safe between threads."""
+    """kombu's channel, which keeps the client that kombu would make again each time. Threads may share a client."""
 
     _kept: Any = None
 
@@ -26,8 +26,8 @@ class Channel(redis.Channel):  # type: ignore[misc]
         return kept
 
 
-class ChannelStep(bootsteps.Step):  # type: ignore[misc]
-    """Lets this worker process use :class:`Channel`, before it connects. With another broker than Redis it is idle."""
+class RedisClientStep(bootsteps.Step):  # type: ignore[misc]
+    """Lets this worker process use :class:`Channel`, before it connects. With another broker it changes nothing."""
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)

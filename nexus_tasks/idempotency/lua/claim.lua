@@ -1,6 +1,6 @@
 -- claim: a producer asks for a job. KEYS: one claim key per request. ARGV[2..]: four for each: the request, a JSON object
 -- with id, kind, namespace, queue, scope, args, version, force, reasons, urgency, delay (ms), while_running (drop|rerun),
--- immutable, anew; then the broker's list (a key), and both halves of the message around its published_at, with which a
+-- immutable, anew, live_ends_wait; then the broker's list (a key), and both halves of the message around its published_at, with which a
 -- new job's wake-up is pushed right here. Without a list ('') the caller publishes it.
 -- A canvas delivery also has `delivery`: id, options, parts (how many requests it stands for), first. Each part is parked
 -- for the run that answers it; where that run is done the delivery is settled at once.
@@ -49,8 +49,9 @@ local function claim(key, request)
       redis.call('HSET', key, 'due_at', integer(due))
       redis.call('ZADD', prefix .. ':due', integer(due), key)
     end
-    -- Someone waits for the answer now: it is asked for again, past the batch that it was to come with.
-    if field(key, 'wait_reason') == 'batch' and request.urgency == 'live' and not request.anew then due = now end
+    -- The kind names one wait that a live request ends: a derivation, say, no longer waits for its message batch.
+    local ends = request.live_ends_wait or ''
+    if ends ~= '' and field(key, 'wait_reason') == ends and request.urgency == 'live' and not request.anew then due = now end
     if due <= now then return { 'MERGED', id, to_pending(key) } end
   end
   return { 'MERGED', id, false }

@@ -1,12 +1,15 @@
 -- take: a run gathers its batch. KEYS[1] the run's own claim, KEYS[2..] the siblings it wants. ARGV: 2 token,
--- 3 lease (ms), 4 whether these were members before the run was cut off ('1': whatever they wait for ends now),
--- 5.. a request per sibling (JSON), for those Redis has lost.
--- A sibling is taken when nobody runs it (or its run has not gathered yet: two runs of one session that start together
--- become one), it has not failed twice (crashes and unknown errors), no newer release has written it, and it waits for
--- nothing but company or a slot. Whoever waits for the slot of a run that was taken is due now.
--- Returns false when the run is no longer the claim's, else per sibling its fields, or {} where it was left alone.
+-- 3 lease (ms), 4 whether these were members before the run was cut off ('1': their waits end, for any reason),
+-- 5 the wait reason of siblings that wait for company, 6.. a request per sibling (JSON), for those Redis has lost.
+-- A sibling is taken when all of this holds:
+--   no other run has it, or that run has not gathered yet (two runs of one session that start together become one);
+--   it has fewer than two crashes and unknown errors;
+--   no newer release has written it;
+--   it waits for nothing, for company, or for a slot.
+-- When a run with a slot is taken, the claims that waited for its slot become due now.
+-- Returns false when the claim is no longer this run's. Else, per sibling, its fields, or {} when it was not taken.
 
-local lead, token, lease, again = KEYS[1], ARGV[2], number(ARGV[3]), ARGV[4] == '1'
+local lead, token, lease, again, company = KEYS[1], ARGV[2], number(ARGV[3]), ARGV[4] == '1', ARGV[5]
 if field(lead, 'token') ~= token then return false end
 redis.call('HDEL', lead, 'open')
 
@@ -17,13 +20,13 @@ local function free(key, request)
   if number(field(key, 'version')) > request.version then return false end
   if state == 'running' then return field(key, 'open') == '1' end
   local reason = field(key, 'wait_reason')
-  return state == 'pending' or again or reason == 'ripeness' or reason == 'concurrency'
+  return state == 'pending' or again or reason == company or reason == 'concurrency'
 end
 
 local freed = 0
 local taken = {}
 for i = 2, #KEYS do
-  local key, request = KEYS[i], cjson.decode(ARGV[i + 3])
+  local key, request = KEYS[i], cjson.decode(ARGV[i + 4])
   if free(key, request) then
     if not field(key, 'state') then
       create(key, request)

@@ -9,8 +9,8 @@ from typing import Any, cast
 from celery.result import AsyncResult
 
 from nexus_tasks.errors import JobFailed, WaitTimeout
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Claimed
+from nexus_tasks.idempotency.engine import JobEngine
 from nexus_tasks.idempotency.request import claim_key
 from nexus_tasks.types import JobOutcome, Status
 
@@ -18,16 +18,18 @@ _FIRST_LOOK, _LONGEST_PAUSE = 0.02, 0.5
 
 
 class JobResult(AsyncResult):  # type: ignore[misc]
-    """A job that was asked for. ``job_id`` is that of the job which does the work: the waiting one's for a duplicate.
+    """A job that was asked for.
 
-    So is ``id``, unless Celery waits for this very message (a chord, a link, an explicit task_id): then it is the
-    message's own, which Celery's results and ``revoke`` go by.
+    ``job_id`` is the id of the job that does the work: of the waiting job when the request was a duplicate. ``id`` is the
+    same, unless Celery waits for this very message (a chord, a link, an explicit ``task_id``): then ``id`` is the
+    message's own, by which Celery's results and ``revoke`` find it.
     """
 
     def __init__(
         self,
         id: str,
         *,
+        engine: JobEngine,
         outcome: Claimed,
         kind: str,
         scope: str,
@@ -35,7 +37,8 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         asked_at: float,
         **options: Any,
     ) -> None:
-        super().__init__(id, **options)
+        super().__init__(id, app=engine.app, **options)
+        self._engine = engine
         self.job_id = str(id)
         self.outcome = outcome
         self.kind = kind
@@ -45,7 +48,7 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         self._asked_at = asked_at  # seconds since the epoch, of the Redis server
 
     def __del__(self) -> None:
-        # Celery's cancels what waits for an answer; nothing does when it is ignored, which is the rule.
+        # Celery's own cancels the wait for a result. An ignored result, which is the rule, has none.
         if not self.ignored:
             super().__del__()
 
@@ -74,7 +77,7 @@ class JobResult(AsyncResult):  # type: ignore[misc]
     def _await(self, deadline: float | None) -> JobOutcome:
         pause = _FIRST_LOOK
         while True:
-            outcome = self.look()
+            outcome = self.poll()
             if outcome:
                 return outcome
             if deadline is not None and time.monotonic() >= deadline:
@@ -82,15 +85,15 @@ class JobResult(AsyncResult):  # type: ignore[misc]
             time.sleep(pause if deadline is None else min(pause, max(deadline - time.monotonic(), 0.0)))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
-    def look(self) -> JobOutcome | None:
+    def poll(self) -> JobOutcome | None:
         """How the job ended, or ``None`` while it has not."""
-        bound = binding()
         # Order matters: a claim that is seen absent first has its run row already.
-        key = claim_key(bound.claims.prefix, self.kind, self.scope)
-        claim = bound.claims.get(key)
+        claims = self._engine.claims
+        key = claim_key(claims.prefix, self.kind, self.scope)
+        claim = claims.get(key)
         mine = claim and self.job_id in (claim.job_id, claim.rerun_id, *claim.also)
-        marker = None if claim else bound.claims.marker(key)
-        outcome = bound.storage.outcome(self.job_id, self.kind, self.scope, self._asked_at)
+        marker = None if claim else claims.marker(key)
+        outcome = self._engine.storage.outcome(self.job_id, self.kind, self.scope, self._asked_at)
         if outcome and (outcome.job_id == self.job_id or not mine):
             return outcome
         if marker:  # dropped, or of a kind that writes no run rows

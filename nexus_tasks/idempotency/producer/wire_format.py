@@ -12,19 +12,15 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from celery import Celery, signals
+from celery import Task
 from kombu import Producer
 from kombu.transport import redis
 
 from nexus_tasks.embedded.urls import celery_url
 from nexus_tasks.idempotency.claim import Wakeup
 from nexus_tasks.idempotency.request import VERSION, Request, compact
-
-if TYPE_CHECKING:
-    from nexus_tasks.idempotency.task import JobTask
 
 HEADER = "nexus"
 LONGEST_SHOWN = 1_024  # of the arguments, as Flower and the log show them, characters: Celery's own limit
@@ -41,17 +37,29 @@ def header(wakeup: Wakeup) -> dict[str, Any]:
     return {HEADER: told}
 
 
-def is_plain(app: Celery) -> bool:
-    """Whether nobody wants to see, or to change, every single message when it is sent."""
-    if signals.before_task_publish.receivers or signals.after_task_publish.receivers:
-        return False
-    changed = app.conf.changes  # a setting read through all of Celery's layers costs as much as half a round trip
-    return not any(changed.get(name, configured) for name, configured in _watching(app))
+def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
+    """Publish one wake-up as Celery writes it, past the claim: it has one already.
 
+    Args:
+        task: the :class:`~nexus_tasks.idempotency.task.JobTask` of its kind; :meth:`celery.Task.apply_async` is called.
 
-@lru_cache(maxsize=8)
-def _watching(app: Celery) -> tuple[tuple[str, bool], ...]:
-    return tuple((name, bool(app.conf[name])) for name in ("task_always_eager", "task_send_sent_event"))
+    Raises:
+        celery.exceptions.QueueNotFound: the kind's queue is not configured.
+        kombu.exceptions.KombuError: the broker does not answer.
+    """
+    # A claim of a release whose queue is gone travels in the kind's queue of today.
+    queue = wakeup.queue if wakeup.queue in task.app.amqp.queues else task.kind.queue
+    options = {**(wakeup.options or {}), **options}
+    if wakeup.outcome:
+        options["add_to_parent"] = False  # the job whose run ends here is not the parent of the deliveries it settles
+    Task.apply_async(
+        task,
+        kwargs=dict(wakeup.args),
+        task_id=wakeup.job_id,
+        queue=queue,
+        headers={**(options.pop("headers", None) or {}), **header(wakeup)},
+        **options,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +112,7 @@ class Template:
         producer.publish(body, headers=headers, **{**self.options, "correlation_id": wakeup.job_id, **options})
 
 
-def make_template(task: JobTask, claims_url: str) -> Template | None:
+def make_template(task: Any, claims_url: str) -> Template | None:
     """The template of ``task``'s messages; ``None`` when each must be written by Celery (a serializer of its own, say).
 
     Raises:
@@ -116,21 +124,21 @@ def make_template(task: JobTask, claims_url: str) -> Template | None:
         if shared := shared and connection.get_transport_cls() is redis.Transport:
             connection.transport_cls = _Scribes
         producer = _Dictation(connection, slots, send=shared)
-        task.send(_blank(task, slots), producer=producer)
+        send(task, _blank(task, slots), producer=producer)
         wire = _wire(producer, slots) if shared else None
     if producer.options["serializer"] != "json" or producer.options["compression"]:
         return None
     return Template(
-        queue=task.job_queue, headers=producer.headers, embed=producer.embed, options=producer.options, wire=wire
+        queue=task.kind.queue, headers=producer.headers, embed=producer.embed, options=producer.options, wire=wire
     )
 
 
-def _blank(task: JobTask, slots: Mapping[str, str]) -> Wakeup:
+def _blank(task: Any, slots: Mapping[str, str]) -> Wakeup:
     return Wakeup(
         key="",
         job_id=slots["id"],
-        kind=task.kind,
-        queue=task.job_queue,
+        kind=task.kind.name,
+        queue=task.kind.queue,
         args={},
         published_at=slots["published"],
         namespace="",

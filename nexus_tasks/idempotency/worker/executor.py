@@ -1,4 +1,4 @@
-"""The worker's side of a job: its run under a lease, from begin to whatever end it finds."""
+"""The executor: a worker's side of a job, from ``begin`` over the handler to the recorded end of its run."""
 
 from __future__ import annotations
 
@@ -8,168 +8,192 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
+from celery import Celery
 from celery.exceptions import Ignore
 
 from nexus_tasks.errors import NexusError, QueueUnavailable, StorageUnavailable, Transient
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Wakeup
-from nexus_tasks.idempotency.producer.publisher import publish
+from nexus_tasks.idempotency.engine import JobEngine, engine_of
+from nexus_tasks.idempotency.kind import JobKind
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.worker import circuit_breaker
-from nexus_tasks.idempotency.worker.heartbeat import heartbeat
-from nexus_tasks.idempotency.worker.isolation import is_alone, perform_isolated
+from nexus_tasks.idempotency.worker.isolation import in_pool_child
 from nexus_tasks.idempotency.worker.retry_policy import Decision, decide, retry_later
-from nexus_tasks.idempotency.worker.run import ALONE_FROM, Run, Superseded, new_token
+from nexus_tasks.idempotency.worker.run import ISOLATED_FROM, Run, Superseded, new_token
 from nexus_tasks.types import JobOutcome, Status, clean_text
-
-if TYPE_CHECKING:
-    from nexus_tasks.idempotency.task import JobTask
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-_TRY_AGAIN = 0.5  # seconds between attempts to record a run's end
+TRY_AGAIN_AFTER = 0.5  # seconds between attempts to record a run's end
 
 
-def work(task: JobTask, request: Request, *, published_at: str, eager: bool) -> JobOutcome:
-    """Run the job that ``request`` stands for, if its claim is free; every way it may end is recorded in the claim."""
-    if not eager and not circuit_breaker.outlasted():
+def execute(engine: JobEngine, kind: JobKind, request: Request, *, published_at: str, eager: bool) -> JobOutcome:
+    """Run the job that ``request`` asks for, if its claim is free. Every end of the run is recorded in the claim.
+
+    Args:
+        published_at: when the message that woke this worker was published, as it says itself.
+        eager: run in the producer's process (``task_always_eager``, ``apply()``).
+
+    Raises:
+        celery.exceptions.Ignore: nothing was begun, and the claim stays pending.
+    """
+    if not eager and not engine.breaker.wait_until_closed():
         raise Ignore
     try:
-        begun, claim = _begin(task, request, published_at)
+        begun, claim = _begin(engine, kind, request, published_at)
         if eager and begun is Begun.STALE:
-            # Whoever performs a job on the spot asks for it anew, as `.delay()` does.
-            [ticket] = binding().claims.claim([request])
+            # A direct call asks for the job once more, as `.delay()` does.
+            [ticket] = engine.claims.claim([request])
             if ticket.outcome is Claimed.DONE:
-                return _served(request, ticket.job_id)
-            begun, claim = _begin(task, request, published_at)
+                return _outcome_of_marker(engine, request, ticket.job_id)
+            begun, claim = _begin(engine, kind, request, published_at)
     except NexusError as error:
-        # The claim stays pending; once Redis answers, the sweep finds that this message is lost and sends another.
+        # The claim stays pending. Once Redis answers, the sweep finds this message lost and publishes another.
         log.warning("Job %s was not begun: %s", request.id, error)
         raise Ignore from error
     if claim is None:
         return JobOutcome(status="superseded", job_id=request.id, details={"begin": begun.value})
-    run = run_of(task, claim, request, eager=eager, delivery=request.delivery.id if request.delivery else "")
-    with alive(run):
-        if claim.crashes >= ALONE_FROM and not eager and not is_alone():
+    delivery = request.delivery.id if request.delivery else ""
+    run = run_of(engine, kind, claim, request, eager=eager, delivery=delivery)
+    with heartbeat_of(run):
+        if claim.crashes >= ISOLATED_FROM and not eager and not in_pool_child():
             try:
-                return perform_isolated(task, run)
-            except OSError as error:  # no memory for a process, say: not this job's fault
-                return _failed(task, run, Transient(f"No process could be started: {error}."))
-        return perform(task, run)
+                return engine.isolation.perform(run)
+            except OSError as error:  # too little memory for a process, say: the job is not the cause
+                return _failed(engine, kind, run, Transient(f"No process could be started: {error}."))
+        return perform(engine, kind, run)
 
 
-def _begin(task: JobTask, request: Request, published_at: str) -> tuple[Begun, Claim | None]:
-    bound = binding()
-    return bound.claims.begin(
-        request,
-        new_token(),
-        lease=bound.lease,
-        cap=bound.storage.cap(request.namespace),
-        gathers=task.gathers,
-        published_at=published_at,
-    )
+def take_up(app: Celery, kind_name: str, key: str, token: str, delivery: str) -> JobOutcome:
+    """Perform a run that the worker has begun, in a child of its fork server."""
+    engine = engine_of(app)
+    kind, claim = engine.kind(kind_name), engine.claims.get(key)
+    if claim is None or claim.token != token:
+        return JobOutcome(status="superseded")
+    request = kind.request_for(kind.load(claim.args), job_id=claim.job_id)
+    run = run_of(engine, kind, claim, request, delivery=delivery)
+    with heartbeat_of(run):
+        return perform(engine, kind, run)
 
 
-def _served(request: Request, job_id: str) -> JobOutcome:
-    """How the run ended that has served this request already."""
-    claims = binding().claims
-    marker = claims.marker(claims.key(request))
-    return JobOutcome(status=cast(Status, marker[1] if marker else "completed"), job_id=job_id)
-
-
-def run_of(task: JobTask, claim: Claim, request: Request, *, eager: bool = False, delivery: str = "") -> Run:
-    """The run that a claim's token stands for, started by a canvas delivery or by none."""
-    bound = binding()
+def run_of(
+    engine: JobEngine, kind: JobKind, claim: Claim, request: Request, *, eager: bool = False, delivery: str = ""
+) -> Run:
+    """The run that a claim's token stands for; ``delivery`` is the canvas delivery that started it, if one did."""
     return Run(
-        store=bound.claims,
-        lease=bound.lease,
+        deployment=engine.deployment,
+        store=engine.claims,
+        heartbeat=engine.heartbeat,
+        lease=engine.limits.lease,
         claims=[claim],
         requests=[request],
-        settle=lambda claims, outcome: _finish(task, claims, outcome, delivery=delivery),
+        settle=lambda claims, outcome: _finish(engine, claims, outcome, delivery=delivery),
+        company=kind.gathers,
         eager=eager,
         delivery=delivery,
     )
 
 
 @contextmanager
-def alive(run: Run) -> Iterator[None]:
-    """Keep the run's claims alive meanwhile."""
-    heart = heartbeat()
-    heart.hold(run, run.claims)
+def heartbeat_of(run: Run) -> Iterator[None]:
+    """Have the run's leases renewed inside the block."""
+    run.hold(run.claims)
     try:
         yield
     finally:
-        heart.let_go(run.claims)
+        run.heartbeat.let_go(run.claims)
 
 
-def perform(task: JobTask, run: Run) -> JobOutcome:
-    """Call the job's function, and end the run as its outcome or its error demands."""
-    lead = run.lead
+def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
+    """Call the kind's handler, and end the run as its outcome or its error demands."""
+    primary = run.primary
     try:
-        outcome = JobOutcome(status="dead") if _has_letter(lead) else task.run(run, task.load(lead.args))
+        if _has_letter(engine, primary):
+            outcome = JobOutcome(status="dead")
+        else:
+            outcome = kind.handler(run, kind.load(primary.args))
         if not isinstance(outcome, JobOutcome):
-            raise TypeError(f"{task.kind} must return a JobOutcome, not {type(outcome).__name__}.")
+            raise TypeError(f"{kind.name} must return a JobOutcome, not {type(outcome).__name__}.")
     except Superseded:
-        # One claim is lost, the others of a batch may not be: they go back at once, and nothing is counted.
-        _settle(task, run.claims, lambda claims: run.store.wait(claims, "retry", 0.0, detail="Superseded"))
-        return JobOutcome(status="superseded", job_id=lead.job_id)
+        # One claim of a batch is lost, the others may not be: they go back at once, and nothing is counted.
+        _settle(engine, run.claims, lambda claims: run.store.wait(claims, "retry", 0.0, detail="Superseded"))
+        return JobOutcome(status="superseded", job_id=primary.job_id)
     except BaseException as error:  # the type decides: this is the one place that catches everything
-        outcome = _failed(task, run, error)
-        # Celery's threads leak a message, and with it a place in their pool, when a SystemExit reaches them.
+        outcome = _failed(engine, kind, run, error)
+        # A SystemExit that reaches one of Celery's threads leaks its message and its place in the pool.
         if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
             raise
         return outcome
-    _finish(task, run.claims, outcome, delivery=run.delivery)
-    return replace(outcome, job_id=lead.job_id, reasons=lead.flags.reasons)
+    _finish(engine, run.claims, outcome, delivery=run.delivery)
+    return replace(outcome, job_id=primary.job_id, reasons=primary.flags.reasons)
 
 
-def _has_letter(claim: Claim) -> bool:
-    """Whether the dead letter of this job was committed, and only the claim's end was not."""
-    return (claim.attempts > 1 or claim.remade) and binding().storage.is_dead(claim.job_id)
+def _begin(engine: JobEngine, kind: JobKind, request: Request, published_at: str) -> tuple[Begun, Claim | None]:
+    return engine.claims.begin(
+        request,
+        new_token(),
+        lease=engine.limits.lease,
+        cap=engine.storage.cap(request.namespace),
+        gathers=bool(kind.gathers),
+        published_at=published_at,
+    )
 
 
-def _failed(task: JobTask, run: Run, error: BaseException) -> JobOutcome:
-    """Decide about each claim of a run that raised, by its own history: it waits, or becomes a dead letter."""
+def _outcome_of_marker(engine: JobEngine, request: Request, job_id: str) -> JobOutcome:
+    """How the run ended that has served this request before."""
+    marker = engine.claims.marker(engine.claims.key(request))
+    return JobOutcome(status=cast(Status, marker[1] if marker else "completed"), job_id=job_id)
+
+
+def _has_letter(engine: JobEngine, claim: Claim) -> bool:
+    """Whether the dead letter of this job is committed, and only the claim's end was not recorded."""
+    return (claim.attempts > 1 or claim.remade) and engine.storage.is_dead(claim.job_id)
+
+
+def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) -> JobOutcome:
+    """Decide about the claims of a run that raised ``error``: they wait, or become dead letters.
+
+    Each claim's own history decides whether it dies. The others wait together, as long as the first of them has to:
+    a batch that goes back apart could not reuse the answer that was saved for it.
+    """
     if not run.claims:
-        log.error("%s raised after the end of its last claim.", task.kind, exc_info=error)
+        log.error("%s raised after the end of its last claim.", kind.name, exc_info=error)
         return JobOutcome(status="completed")
-    bound, lead = binding(), run.lead
+    primary, limits = run.primary, engine.limits
     if isinstance(error, StorageUnavailable):
-        circuit_breaker.note()
-    now = _now()
+        engine.breaker.trip()
+    now = _redis_time(engine)
     decisions = {
-        claim.key: decide(error, claim, now=now, max_attempts=bound.max_attempts, retry_for=bound.retry_for)
+        claim.key: decide(error, claim, now=now, max_attempts=limits.max_attempts, retry_for=limits.retry_for)
         for claim in run.claims
     }
     dying = [claim for claim in run.claims if decisions[claim.key].dead]
     others = [claim for claim in run.claims if not decisions[claim.key].dead]
     if others:
-        _wait(task, others, decisions[others[0].key], error)
-    if dying and _buried(task, dying, error, run.delivery):
-        return JobOutcome(status="dead", job_id=lead.job_id)
-    return JobOutcome(status="superseded", job_id=lead.job_id, details={"waits": str(error)})
+        _wait(engine, kind, others, decisions[others[0].key], error)
+    if dying and _give_up(engine, kind, dying, error, run.delivery):
+        return JobOutcome(status="dead", job_id=primary.job_id)
+    return JobOutcome(status="superseded", job_id=primary.job_id, details={"waits": str(error)})
 
 
-def _now() -> float:
-    """The time of Redis, by which claims note since when they fail; this machine's clock may be wrong by days."""
+def _redis_time(engine: JobEngine) -> float:
+    """The time of Redis, by which claims note when they began to fail. This machine's clock may be wrong by days."""
     try:
-        return binding().claims.now()
+        return engine.claims.now()
     except QueueUnavailable:
         return time.time()
 
 
-def _wait(task: JobTask, claims: Sequence[Claim], decision: Decision, error: BaseException) -> None:
+def _wait(engine: JobEngine, kind: JobKind, claims: Sequence[Claim], decision: Decision, error: BaseException) -> None:
     if decision.error:
-        log.error("Job %s (%s) failed and will be retried.", claims[0].job_id, task.kind, exc_info=error)
+        log.error("Job %s (%s) failed and will be retried.", claims[0].job_id, kind.name, exc_info=error)
 
     def transition(waiting: Sequence[Claim]) -> Sequence[Wakeup]:
-        store = binding().claims
         if decision.pause:
-            store.pause(task.kind, clean_text(str(error)))
-        return store.wait(
+            engine.claims.pause(kind.name, clean_text(str(error)))
+        return engine.claims.wait(
             waiting,
             decision.reason,
             decision.seconds,
@@ -178,54 +202,58 @@ def _wait(task: JobTask, claims: Sequence[Claim], decision: Decision, error: Bas
             error=decision.error,
         )
 
-    _settle(task, claims, transition)
+    _settle(engine, claims, transition)
 
 
-def _buried(task: JobTask, claims: Sequence[Claim], error: BaseException, delivery: str) -> bool:
-    """Commit the dead letters of those claims that are still this run's, then end them; ``False``: not now."""
-    bound = binding()
+def _give_up(engine: JobEngine, kind: JobKind, claims: Sequence[Claim], error: BaseException, delivery: str) -> bool:
+    """Commit the dead letters of the claims that are still this run's, then end them.
+
+    Returns ``False`` when there is no such claim, or the letters could not be written: the jobs try again then.
+    """
     try:
-        lost = _patiently(lambda: bound.claims.renew(claims, lease=bound.lease))
-        claims = [claim for claim in claims if claim not in lost]  # a zombie writes no letter for what another run does
+        lost = _with_patience(engine, lambda: engine.claims.renew(claims, lease=engine.limits.lease))
+        claims = [claim for claim in claims if claim not in lost]  # another run has these: their end is its matter
         for claim in claims:
-            log.error("Job %s (%s) is a dead letter: %s", claim.job_id, task.kind, error)
-            bound.storage.dead_letter(claim, error)
+            log.error("Job %s (%s) is a dead letter: %s", claim.job_id, kind.name, error)
+            engine.storage.dead_letter(claim, error)
     except NexusError as unwritten:
-        log.warning("A dead letter of %s was not written, the job tries again: %s", task.kind, unwritten)
-        _wait(task, claims, retry_later(claims[0], type(unwritten).__name__), unwritten)
+        log.warning("A dead letter of %s was not written, the job tries again: %s", kind.name, unwritten)
+        _wait(engine, kind, claims, retry_later(claims[0], type(unwritten).__name__), unwritten)
         return False
-    _finish(task, claims, JobOutcome(status="dead"), delivery=delivery)
+    _finish(engine, claims, JobOutcome(status="dead"), delivery=delivery)
     return bool(claims)
 
 
-def _finish(task: JobTask, claims: Sequence[Claim], outcome: JobOutcome, *, delivery: str = "") -> None:
+def _finish(engine: JobEngine, claims: Sequence[Claim], outcome: JobOutcome, *, delivery: str = "") -> None:
     def transition(ended: Sequence[Claim]) -> Sequence[Wakeup]:
-        return binding().claims.finish(ended, [outcome.status] * len(ended), delivery=delivery)
+        return engine.claims.finish(ended, [outcome.status] * len(ended), delivery=delivery)
 
-    _settle(task, claims, transition)
+    _settle(engine, claims, transition)
 
 
-def _settle(task: JobTask, claims: Sequence[Claim], transition: Callable[[Sequence[Claim]], Sequence[Wakeup]]) -> None:
-    """Take claims out of the run into their next state, and publish what that wakes."""
+def _settle(
+    engine: JobEngine, claims: Sequence[Claim], transition: Callable[[Sequence[Claim]], Sequence[Wakeup]]
+) -> None:
+    """Take claims out of the run into their next state, and publish the wake-ups that follow."""
     if not claims:
         return
-    heartbeat().let_go(claims)
+    engine.heartbeat.let_go(claims)
     try:
-        wakeups = _patiently(lambda: transition(claims))
+        wakeups = _with_patience(engine, lambda: transition(claims))
     except QueueUnavailable as error:
-        # What the run committed stays; when its lease ends the claim comes back and finds nothing left to do.
+        # The run's commit stays. When the lease ends, the claim comes back and its run finds nothing left to do.
         log.warning("The end of a run was not recorded: %s", error)
     else:
-        publish(task.app, wakeups)
+        engine.publisher.publish(wakeups)
 
 
-def _patiently(transition: Callable[[], T]) -> T:
-    """Try for a lease: a Redis that restarts just then should not make an ended run a crashed one."""
-    deadline = time.monotonic() + binding().lease
+def _with_patience(engine: JobEngine, transition: Callable[[], T]) -> T:
+    """Try for the length of a lease: a restart of Redis must not make an ended run a crashed one."""
+    deadline = time.monotonic() + engine.limits.lease
     while True:
         try:
             return transition()
         except QueueUnavailable:
             if time.monotonic() >= deadline:
                 raise
-            time.sleep(_TRY_AGAIN)
+            time.sleep(TRY_AGAIN_AFTER)

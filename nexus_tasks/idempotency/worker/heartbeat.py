@@ -1,76 +1,66 @@
-"""One thread per worker process renews the leases of all its runs, three times per lease."""
+"""The heartbeat: one thread per worker process renews the leases of all its running claims, three times per lease."""
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from nexus_tasks.errors import QueueUnavailable
-from nexus_tasks.idempotency.binding import Binding, binding
 from nexus_tasks.idempotency.claim import Claim
-
-if TYPE_CHECKING:
-    from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.idempotency.claims import Claims
 
 log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """The claims whose runs are alive in this process, kept alive while they are held here."""
+    """Renews the leases of the claims that runs of this process hold. Its thread starts with the first of them.
 
-    def __init__(self, bound: Binding) -> None:
-        self.pid = os.getpid()
-        self._bound = bound
-        self._held: dict[tuple[str, str], tuple[Claim, Run]] = {}
+    Args:
+        claims: a client of its own, whose socket timeout is shorter than a third of a lease.
+        lease: seconds that a running claim stays valid without a renewal.
+    """
+
+    def __init__(self, claims: Claims, lease: float) -> None:
+        self._claims, self._lease = claims, lease
+        self._held: dict[tuple[str, str], tuple[Claim, Callable[[Claim], None]]] = {}
         self._lock = threading.Lock()
-        threading.Thread(target=self._beat, name="nexus-heartbeat", daemon=True).start()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
 
-    def hold(self, run: Run, claims: Sequence[Claim]) -> None:
-        """Keep ``claims`` of ``run`` alive from now on."""
+    def hold(self, claims: Sequence[Claim], on_lost: Callable[[Claim], None]) -> None:
+        """Renew ``claims`` from now on; ``on_lost`` is called with each that another run has taken over."""
         with self._lock:
-            self._held |= {(claim.key, claim.token): (claim, run) for claim in claims}
+            self._held |= {(claim.key, claim.token): (claim, on_lost) for claim in claims}
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._beat, name="nexus-heartbeat", daemon=True)
+                self._thread.start()
 
     def let_go(self, claims: Sequence[Claim]) -> None:
-        """Renew them no more: their run ends."""
+        """Renew ``claims`` no more: their run ends."""
         with self._lock:
             for claim in claims:
                 self._held.pop((claim.key, claim.token), None)
 
+    def stop(self) -> None:
+        """End the thread; leases that are still held run out."""
+        self._stopped.set()
+
     def _beat(self) -> None:
-        pause = self._bound.lease / 3
-        while True:
-            time.sleep(pause)
+        while not self._stopped.wait(self._lease / 3):
             try:
                 self._renew()
             except QueueUnavailable as error:
-                # The leases may run out meanwhile; the sweep holds back one lease after Redis answers again.
+                # The leases may run out meanwhile. The sweep expires none until one lease after Redis answers again.
                 log.warning("Leases were not renewed: %s", error)
-            except Exception:  # without this thread every run of the process would be taken for dead, for good
+            except Exception:  # the thread must go on: without it every run of this process loses its lease
                 log.exception("Leases were not renewed.")
 
     def _renew(self) -> None:
         with self._lock:
             held = dict(self._held)
-        lost = self._bound.heartbeat_claims.renew([claim for claim, _ in held.values()], lease=self._bound.lease)
+        lost = self._claims.renew([claim for claim, _ in held.values()], lease=self._lease)
         self.let_go(lost)
         for claim in lost:
-            _, run = held[claim.key, claim.token]
-            if claim in run.claims:  # else it has ended meanwhile, as a part of its run
-                run.lost.set()
-
-
-_heartbeat: Heartbeat | None = None
-_starting = threading.Lock()
-
-
-def heartbeat() -> Heartbeat:
-    """This process's heartbeat, started on first use: a forked child starts its own."""
-    global _heartbeat
-    with _starting:
-        if _heartbeat is None or _heartbeat.pid != os.getpid():
-            _heartbeat = Heartbeat(binding())
-        return _heartbeat
+            _, on_lost = held[claim.key, claim.token]
+            on_lost(claim)

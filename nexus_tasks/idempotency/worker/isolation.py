@@ -1,8 +1,9 @@
-"""A process of its own for a job that has crashed twice: whoever it kills then is itself.
+"""Isolation: a job that has crashed twice runs in its own process. If it crashes again, it kills only this process.
 
 A worker that was killed among hundreds of jobs leaves hundreds of suspects, nearly all innocent, and a process takes
-seconds to load all it needs. So a worker with threads keeps one that has loaded it, and forks for every such job: the
-:mod:`~nexus_tasks.idempotency.worker.fork_server`. A child of a prefork pool is a process of its own already.
+seconds to load the code it needs. So a worker with threads forks each such process from its fork server
+(:mod:`~nexus_tasks.idempotency.worker.fork_server`), which has loaded that code. A child of a prefork pool needs no
+isolation: it is a process of its own already.
 """
 
 from __future__ import annotations
@@ -16,38 +17,46 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from celery import bootsteps
-from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.signals import worker_process_init
 
+from nexus_tasks.idempotency.worker.fork_server import serve
+from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.types import JobOutcome
-
-if TYPE_CHECKING:
-    from nexus_tasks.idempotency.task import JobTask
-    from nexus_tasks.idempotency.worker.run import Run
 
 log = logging.getLogger(__name__)
 
-# Of a worker process. Few, because what made the jobs crash may have been that memory was short; more than one, because
-# each waits for a model, and so do those that come after it.
+# Isolated runs of one worker process at a time. Few, because a lack of memory may have made the jobs crash. More than
+# one, because each waits for a model.
 AT_ONCE = 4
 
-_places = threading.BoundedSemaphore(AT_ONCE)
-_asking = threading.Lock()
-_alone = False
+# (kind, claim key, token, canvas delivery): the run that a child takes up
+TakeUp = Callable[[str, str, str, str], JobOutcome]
+
+_in_pool_child = False
+
+
+@worker_process_init.connect  # type: ignore[untyped-decorator]
+def _note_pool_child(**_kwargs: object) -> None:
+    global _in_pool_child
+    _in_pool_child = True
+
+
+def in_pool_child() -> bool:
+    """Whether this process is a child of a prefork pool: it runs one job at a time and takes no other with it."""
+    return _in_pool_child
 
 
 @dataclass(frozen=True)
-class _Nursery:
-    """The process that forks, and the line to it; it ends when the line is closed, however its worker went."""
+class ForkServerLine:
+    """The line to a fork server. The fork server ends when the line is closed, also when its worker was killed."""
 
     line: socket.socket
-    wait: Callable[[], int]  # for its end; returns its exit code
+    wait: Callable[[], int]  # for the fork server's end; returns its exit code
 
     def ask(self, run: bytes) -> Any:
-        """Let a child of its do a run: its answers, once there is such a child; ``None`` when there will be none."""
+        """Have a child do a run. Returns the file with its answers, or ``None`` when no child could be forked."""
         ours, theirs = os.pipe()
         answers = os.fdopen(ours)
         try:
@@ -63,94 +72,78 @@ class _Nursery:
         return None
 
     def end(self) -> int:
-        """Close the line to it; returns its exit code."""
+        """Close the line; returns the fork server's exit code."""
         self.line.close()
         return self.wait()
 
 
-_nursery: _Nursery | None = None
+class Isolation:
+    """One deployment's fork server in a worker process.
 
-
-@worker_process_init.connect  # type: ignore[untyped-decorator]
-def _begin_in_child(**_kwargs: object) -> None:
-    global _alone
-    _alone = True
-
-
-def is_alone() -> bool:
-    """Whether this is a child of a prefork pool: it runs one job at a time, and dies alone."""
-    return _alone
-
-
-def perform_isolated(task: JobTask, run: Run) -> JobOutcome:
-    """Perform the run in a process of its own, under the token that it has, and wait for it.
-
-    Raises:
-        OSError: no process could be started.
-    """
-    lead = run.lead
-    with _places:
-        if run.lost.is_set():
-            return JobOutcome(status="superseded", job_id=lead.job_id)
-        with _ask(task, [task.kind, lead.key, lead.token, run.delivery]) as answers:
-            said = [json.loads(answer) for answer in answers]  # its outcome unless it died, and its exit code
-    if not said or isinstance(said[0], int):
-        # Its lease runs out, and the sweep counts the crash.
-        ended = said[0] if said else None
-        log.error("Job %s (%s) ended its process with %s.", lead.job_id, lead.kind, ended)
-        return JobOutcome(status="superseded", job_id=lead.job_id, details={"process": ended})
-    outcome = said[0]
-    return JobOutcome(**outcome | {"reasons": tuple(outcome["reasons"])})
-
-
-def _ask(task: JobTask, run: list[str]) -> Any:
-    global _nursery
-    ended = 0
-    with _asking:
-        for _ in range(2):  # the first one may have ended meanwhile, having been idle
-            _nursery = _nursery or _start(
-                [str(module) for module in task.app.conf.include]
-            )  # `celery worker --include`
-            if answers := _nursery.ask(json.dumps(run).encode()):
-                return answers
-            ended, _nursery = _nursery.end(), None
-    raise OSError(f"it ended with {ended} before it took a job")
-
-
-def _start(modules: list[str]) -> _Nursery:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        command = [sys.executable, "-m", "nexus_tasks.idempotency.worker.fork_server", *modules]
-        return _Nursery(ours, subprocess.Popen(command, stdin=theirs.fileno()).wait)
-
-
-class ForkServerStep(bootsteps.Step):  # type: ignore[misc]
-    """Forks the nursery from a worker that has loaded everything, and has no thread or connection yet: that is cheap.
-
-    Only for a pool of threads: others are processes already, or change what a child would inherit. And only while there
-    is no other thread, whose locks a child would inherit locked. Else, and after the death of the first one, it is
-    started when it is needed.
+    Args:
+        command: the arguments that start a fork server, without the interpreter: called when it is first needed and the
+            worker has not forked one.
     """
 
-    def __init__(self, parent: Any, **options: Any) -> None:
-        super().__init__(parent, **options)
-        if issubclass(parent.pool_cls, ThreadPool) and threading.active_count() == 1:
-            _fork()
+    def __init__(self, command: Callable[[], list[str]]) -> None:
+        self._command = command
+        self._places = threading.BoundedSemaphore(AT_ONCE)
+        self._asking = threading.Lock()
+        self._line: ForkServerLine | None = None
 
+    def perform(self, run: Run) -> JobOutcome:
+        """Perform the run in its own process, under the token that it has, and wait for it.
 
-def _fork() -> None:
-    global _nursery
-    from nexus_tasks.idempotency.worker import fork_server
+        Raises:
+            OSError: no process could be started.
+        """
+        primary = run.primary
+        with self._places:
+            if run.lost.is_set():
+                return JobOutcome(status="superseded", job_id=primary.job_id)
+            with self._ask([primary.kind, primary.key, primary.token, run.delivery]) as answers:
+                said = [json.loads(answer) for answer in answers]  # the outcome unless it died, then its exit code
+        if not said or isinstance(said[0], int):
+            # The lease runs out, and the sweep counts the crash.
+            ended = said[0] if said else None
+            log.error("Job %s (%s) ended its process with %s.", primary.job_id, primary.kind, ended)
+            return JobOutcome(status="superseded", job_id=primary.job_id, details={"process": ended})
+        outcome = said[0]
+        return JobOutcome(**outcome | {"reasons": tuple(outcome["reasons"])})
 
-    ours, theirs = socket.socketpair()
-    if pid := os.fork():
-        theirs.close()
-        _nursery = _Nursery(ours, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        return
-    code = 1
-    try:
-        ours.close()
-        fork_server.serve(theirs, None)
-        code = 0
-    finally:
-        os._exit(code)
+    def fork(self, take_up: TakeUp) -> None:
+        """Fork the fork server from this process, which has loaded everything and has no other thread."""
+        ours, theirs = socket.socketpair()
+        if pid := os.fork():
+            theirs.close()
+            self._line = ForkServerLine(ours, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            return
+        code = 1
+        try:
+            ours.close()
+            serve(theirs, take_up, idle=None)
+            code = 0
+        finally:
+            os._exit(code)
+
+    def close(self) -> None:
+        """End the fork server, if there is one."""
+        if self._line is not None:
+            self._line.end()
+            self._line = None
+
+    def _ask(self, run: list[str]) -> Any:
+        ended = 0
+        with self._asking:
+            for _ in range(2):  # an idle fork server ends after a minute
+                self._line = self._line or self._start()
+                if answers := self._line.ask(json.dumps(run).encode()):
+                    return answers
+                ended, self._line = self._line.end(), None
+        raise OSError(f"the fork server ended with {ended} before it took a job")
+
+    def _start(self) -> ForkServerLine:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, *self._command()]
+            return ForkServerLine(ours, subprocess.Popen(command, stdin=theirs.fileno()).wait)

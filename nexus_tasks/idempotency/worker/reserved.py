@@ -1,28 +1,25 @@
-"""Messages between their arrival in a worker and their run: what is revoked there, and what is held back there."""
+"""Messages that a worker has reserved (Celery's word) and not begun: which are revoked, and which are held back."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.signals import task_revoked
 from celery.worker import state
 
 from nexus_tasks.errors import InvalidInput, NexusError
-from nexus_tasks.idempotency.binding import binding
 from nexus_tasks.idempotency.claims import Claims
-from nexus_tasks.idempotency.producer.publisher import publish
-
-if TYPE_CHECKING:
-    from nexus_tasks.idempotency.task import JobTask
+from nexus_tasks.idempotency.engine import JobEngine
+from nexus_tasks.idempotency.kind import JobKind
 
 log = logging.getLogger(__name__)
 
 
-def listen() -> None:
-    """Hear of revoked messages in this process, a worker."""
+def listen_for_revokes() -> None:
+    """Drop the claims of messages that are revoked in this process, a worker."""
     task_revoked.connect(_on_revoked, weak=False, dispatch_uid="nexus-revoked")
 
 
@@ -30,45 +27,45 @@ def _on_revoked(sender: Any, request: Any, **_how: Any) -> None:
     if not _is_job(sender):
         return
     try:
-        revoked(sender, request.id, request.kwargs)
+        drop_revoked(sender.engine, sender.kind, request.id, request.kwargs)
     except NexusError as error:
-        # The claim stays; its next message bears the same id and is revoked as well.
+        # The claim stays. Its next message bears the same id and is revoked as well.
         log.warning("The claim of job %s, which was revoked, is still there: %s", request.id, error)
 
 
 def _is_job(task: Any) -> bool:
-    return hasattr(task, "request_for")
+    return isinstance(getattr(task, "kind", None), JobKind)
 
 
-def revoked(task: JobTask, job_id: str, args: Mapping[str, Any]) -> None:
-    """Drop the claim whose own id was revoked, with the work it stands for; a canvas delivery waits for it no more.
+def drop_revoked(engine: JobEngine, kind: JobKind, job_id: str, args: Mapping[str, Any]) -> None:
+    """Drop the claim whose own id was revoked, with the work it stands for. A canvas delivery waits for it no more.
 
     Raises:
         NexusError: Redis or Postgres does not answer.
     """
-    bound = binding()
-    key = bound.claims.key(task.request_for(task.load(args)))
-    claim = bound.claims.get(key)
+    key = engine.claims.key(kind.request_for(kind.load(args)))
+    claim = engine.claims.get(key)
     if claim and claim.job_id == job_id:
-        bound.storage.withdraw(claim)  # first: what storage wants would be asked for again
-    dropped, wakeups = bound.claims.drop(key, job_id=job_id, delivery=job_id)
+        engine.storage.withdraw(claim)  # first: reconcile asks again for work that storage still wants
+    dropped, wakeups = engine.claims.drop(key, job_id=job_id, delivery=job_id)
     if dropped:
-        log.info("Job %s (%s) was revoked and is dropped.", job_id, task.kind)
-    publish(task.app, wakeups)
+        log.info("Job %s (%s) was revoked and is dropped.", job_id, kind.name)
+    engine.publisher.publish(wakeups)
 
 
-def hold(claims: Claims) -> None:
-    """Say which messages this worker has received and not begun (a rate limit, a busy pool): they are not lost.
+def report_reserved(claims: Claims) -> None:
+    """Tell Redis which messages this worker has reserved and not begun (a rate limit, a busy pool): they are not lost.
 
     Raises:
         QueueUnavailable: Redis does not answer.
     """
     try:
         waiting = [one for one in set(state.reserved_requests) - set(state.active_requests) if _is_job(one.task)]
-    except RuntimeError:  # one arrived just now; there is another look in two seconds
+    except RuntimeError:  # a message arrived just now; the next call is two seconds away
         return
-    held = {}
+    reserved = {}
     for one in waiting:
         with suppress(InvalidInput):  # sent past the task class; it must not keep the sweep from its work
-            held[one.id] = claims.key(one.task.request_for(one.task.load(one.kwargs)))
-    claims.hold(held)
+            kind: JobKind = one.task.kind
+            reserved[one.id] = claims.key(kind.request_for(kind.load(one.kwargs)))
+    claims.keep_reserved(reserved)

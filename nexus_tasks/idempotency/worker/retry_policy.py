@@ -1,32 +1,27 @@
-"""What an error means for the job that raised it. The type decides; see the table in ``docs/jobs.md``."""
+"""What an error means for the job that raised it. Its type decides; see the table in ``docs/jobs.md``."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from nexus_tasks.errors import (
-    AwaitsBatch,
     ConfigurationError,
+    JobError,
     Misconfigured,
-    OverBudget,
     Permanent,
     QueueUnavailable,
     SchemaOutdated,
     StorageUnavailable,
-    Throttled,
     Transient,
 )
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.worker.run import Wait
 
-BACKOFF_FIRST = 2.0
-BACKOFF_LONGEST = 300.0
-PROBE_EVERY = 60.0
-BATCH_LOOK_AGAIN = 600.0  # in case the hurry that follows an answer is lost
+BACKOFF_FIRST, BACKOFF_LONGEST = 2.0, 300.0  # seconds
+PROBE_EVERY = 60.0  # seconds
 
-# What no job is to blame for: the deployment's settings, and servers that are away.
+# Errors of the deployment's settings, and of servers that are away: the job is not their cause.
 MISCONFIGURED = (Misconfigured, ConfigurationError, SchemaOutdated)
 PASSING = (Transient, QueueUnavailable, StorageUnavailable)
 
@@ -38,14 +33,20 @@ class Decision:
     reason: str = ""
     seconds: float = 0.0
     detail: str = ""
-    retry: bool = False
-    error: bool = False
-    pause: bool = False
+    retry: bool = False  # a failed attempt
+    error: bool = False  # of unknown cause: it counts against `max_attempts`
+    pause: bool = False  # the whole kind pauses
     dead: bool = False
 
 
 def decide(error: BaseException, claim: Claim, *, now: float, max_attempts: int, retry_for: float) -> Decision:
-    """What happens to a claim whose run raised ``error``; ``now`` is seconds since the epoch."""
+    """What happens to a claim whose run raised ``error``.
+
+    Args:
+        now: seconds since the epoch, by the Redis server's clock.
+        max_attempts: crashes and unknown errors that make a dead letter.
+        retry_for: seconds for which passing errors are retried.
+    """
     if isinstance(error, Wait):
         return Decision(reason=error.reason, seconds=error.seconds, detail=error.detail)
     detail = type(error).__name__
@@ -53,12 +54,8 @@ def decide(error: BaseException, claim: Claim, *, now: float, max_attempts: int,
         return Decision(dead=True)
     if isinstance(error, MISCONFIGURED):
         return Decision(reason="pause", seconds=PROBE_EVERY, detail=detail, pause=True)
-    if isinstance(error, OverBudget):
-        return Decision(reason="budget", seconds=until_tomorrow(now), detail=error.detail or detail)
-    if isinstance(error, AwaitsBatch):
-        return Decision(reason="batch", seconds=BATCH_LOOK_AGAIN)
-    if isinstance(error, Throttled):
-        return Decision(reason="throttle", seconds=error.retry_after, detail=detail)
+    if isinstance(error, JobError) and error.wait_reason:
+        return Decision(reason=error.wait_reason, seconds=error.wait_seconds(now), detail=error.wait_detail)
     if isinstance(error, PASSING):
         expired = claim.failing_since is not None and now - claim.failing_since > retry_for
         return Decision(dead=True) if expired else retry_later(claim, detail)
@@ -73,11 +70,8 @@ def retry_later(claim: Claim, detail: str, *, error: bool = False) -> Decision:
 
 
 def backoff(retries: int) -> float:
-    """Seconds before the next try: 2 s · 2^n with full jitter, at most 5 minutes."""
+    """Seconds before the next try: a random share of 2 s · 2^n ("full jitter"), at most 5 minutes.
+
+    Celery's ``get_exponential_backoff_interval`` returns whole seconds: jobs that failed together would retry together.
+    """
     return random.uniform(0, min(BACKOFF_FIRST * 2.0 ** min(retries, 16), BACKOFF_LONGEST))
-
-
-def until_tomorrow(now: float) -> float:
-    """Seconds until the UTC day turns, and a little for clocks that disagree."""
-    today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    return (today + timedelta(days=1)).timestamp() - now + 2

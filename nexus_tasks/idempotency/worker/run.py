@@ -1,4 +1,4 @@
-"""A run: a worker's hold on a claim, and on those of the siblings it takes along."""
+"""A run: a worker's hold on a claim, and on the claims of the siblings that it takes along."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.request import Flags, Request
-from nexus_tasks.idempotency.worker.heartbeat import heartbeat
+from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
 from nexus_tasks.types import JobOutcome
 
-# Crashes and unknown errors after which a job runs without siblings.
-ALONE_FROM = 2
+# From this many crashes and unknown errors on, a job runs without siblings; from this many crashes on, in its own process.
+ISOLATED_FROM = 2
 
 
 class Superseded(Exception):
-    """The run lost its claim (a lease that ran out, a drop, a sibling that took it): it stops and changes nothing."""
+    """The run lost its claim: its lease ran out, the claim was dropped, or another run took it. It changes nothing."""
 
 
 class Wait(Exception):
-    """The job cannot go on now, by nobody's fault: it is due again in ``seconds``, for a reason people can read."""
+    """The job cannot go on now, and nothing has failed. It is due again in ``seconds``.
+
+    Example: ``raise Wait("ripeness", 9.0, "312 of 512 tokens")``. ``nexus status`` shows the reason and the detail.
+    """
 
     def __init__(self, reason: str, seconds: float, detail: str = "") -> None:
         self.reason, self.seconds, self.detail = reason, seconds, detail
@@ -30,61 +34,77 @@ class Wait(Exception):
 
 
 def new_token() -> str:
-    """A fencing token. Unique rather than counted: Redis counters do not survive a flush."""
+    """A fencing token. It is random, not counted: a counter in Redis does not survive a flush."""
     return uuid.uuid4().hex
 
 
 @dataclass(kw_only=True)
 class Run:
-    """What a job's function gets beside its arguments. ``claims`` holds the lead first, then its siblings."""
+    """What a handler gets beside its arguments."""
 
+    deployment: Any  # the nexus_tasks.deployment.Deployment whose job this is; claims do not look into it
     store: Claims
-    lease: float
-    claims: list[Claim]  # replaced, never changed in place: the heartbeat's thread reads it
-    requests: list[Request]
-    settle: Callable[[Sequence[Claim], JobOutcome], None]
-    eager: bool = False
-    delivery: str = ""  # the canvas delivery that started it, and is completed by whoever performs it
+    heartbeat: Heartbeat
+    lease: float  # seconds
+    claims: list[Claim]  # the primary claim first, then its siblings; replaced, never changed: the heartbeat reads it
+    requests: list[Request]  # of each claim, in the same order
+    settle: Callable[[Sequence[Claim], JobOutcome], None]  # ends the run of some claims with an outcome
+    company: str = ""  # the wait reason of siblings that this run may take along
+    eager: bool = False  # performed in the producer, without a worker
+    delivery: str = ""  # the canvas delivery that started the run; its own worker completes it
     lost: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def lead(self) -> Claim:
-        """The claim this run was started for."""
+    def primary(self) -> Claim:
+        """The claim that this run was started for."""
         return self.claims[0]
 
     @property
     def flags(self) -> Flags:
         """The merged flags of every request that this run serves."""
-        return self.lead.flags
+        return self.primary.flags
 
     @property
     def isolated(self) -> bool:
-        """Whether the job has failed twice, no one knows why: it runs without siblings then, and harms none."""
-        return self.lead.crashes + self.lead.errors >= ALONE_FROM
+        """Whether the job has crashed or failed unexplained twice: then it runs without siblings, to spare them."""
+        return self.primary.crashes + self.primary.errors >= ISOLATED_FROM
 
     def check(self) -> None:
-        """Raise :class:`Superseded` when the run has lost a claim; called before anything is committed."""
+        """Raise :class:`Superseded` when the run has lost a claim. Call it before a commit."""
         if self.lost.is_set():
             raise Superseded
 
     def take(self, siblings: Sequence[Request], *, again: bool = False) -> list[Claim]:
-        """Take siblings into this run (see :meth:`Claims.take`); returns those that came along.
+        """Take siblings into this run (see :meth:`Claims.take`); returns the claims that were taken.
 
         Raises:
             Superseded: a sibling's run took this one first.
         """
-        taken = self.store.take(self.lead, siblings, lease=self.lease, again=again)
+        taken = self.store.take(self.primary, siblings, lease=self.lease, company=self.company, again=again)
         if taken is None:
             raise Superseded
         asked = {self.store.key(request): request for request in siblings}
         self.claims = [*self.claims, *taken]
         self.requests = [*self.requests, *(asked[claim.key] for claim in taken)]
-        heartbeat().hold(self, taken)
+        self.hold(taken)
         return taken
 
+    def hold(self, claims: Sequence[Claim]) -> None:
+        """Have the heartbeat renew ``claims`` until they leave the run."""
+        self.heartbeat.hold(claims, self._on_lost)
+
     def part_done(self, claims: Sequence[Claim], outcome: JobOutcome) -> None:
-        """End some of the run's claims now; whatever the run does next concerns only the rest."""
+        """End the run of some of its claims now. The rest of the run concerns only the other claims."""
+        self.leave(claims)
+        self.settle(claims, outcome)
+
+    def leave(self, claims: Sequence[Claim]) -> None:
+        """Take claims out of the run. The caller moves them into their next state."""
         keys = {claim.key for claim in claims}
         rest = [(c, r) for c, r in zip(self.claims, self.requests, strict=True) if c.key not in keys]
         self.claims, self.requests = [c for c, _ in rest], [r for _, r in rest]
-        self.settle(claims, outcome)
+        self.heartbeat.let_go(claims)
+
+    def _on_lost(self, claim: Claim) -> None:
+        if claim in self.claims:  # otherwise its part of the run has ended meanwhile
+            self.lost.set()

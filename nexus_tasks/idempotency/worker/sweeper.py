@@ -7,20 +7,20 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 from celery import Celery
 from kombu import Queue
 from kombu.exceptions import OperationalError
+from redis.exceptions import LockError
 
 from nexus_tasks.errors import NexusError, QueueUnavailable, StorageUnavailable
-from nexus_tasks.idempotency.binding import Binding, binding
-from nexus_tasks.idempotency.celery_patches.closed_channel import outlive_lost_connections
 from nexus_tasks.idempotency.claim import Claim, Claimed
-from nexus_tasks.idempotency.producer.publisher import TASK_PREFIX, enqueue, publish
-from nexus_tasks.idempotency.worker import circuit_breaker
+from nexus_tasks.idempotency.claims import answering
+from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.worker.background import BackgroundStep
-from nexus_tasks.idempotency.worker.reserved import hold, listen
+from nexus_tasks.idempotency.worker.reserved import report_reserved
 from nexus_tasks.idempotency.worker.retry_policy import PROBE_EVERY
 from nexus_tasks.idempotency.worker.run import new_token
 
@@ -42,17 +42,18 @@ LOCK_SECONDS = 2.0  # it is taken anew after every step of a tick; each step is 
 class Sweeper:
     """Returns to the queue what a dead worker, a lost message or a flushed Redis left behind."""
 
-    def __init__(self, app: Celery, bound: Binding) -> None:
-        self.app, self.bound, self.claims = app, bound, bound.claims
+    def __init__(self, engine: JobEngine) -> None:
+        self.engine, self.claims = engine, engine.claims
         self.token = new_token()
+        self._lock = self.claims.lock(LOCK, seconds=LOCK_SECONDS)
         self._answered: float | None = None  # when Redis last did, by its own clock; -inf while it does not
         self._hold_leases_until = 0.0
         self._reconciled_at = self._probed_at = float("-inf")
-        self.look_again_in = EVERY  # seconds after the last tick
+        self.next_tick_in = EVERY  # seconds after the last tick
 
     def tick(self) -> None:
         """One look at everything; does nothing while another worker's tick is under way."""
-        self.look_again_in = EVERY * random.uniform(1 - GIVE_OR_TAKE, 1 + GIVE_OR_TAKE)
+        self.next_tick_in = EVERY * random.uniform(1 - GIVE_OR_TAKE, 1 + GIVE_OR_TAKE)
         try:
             self._note_answer()
             if not self._has_lock():
@@ -63,17 +64,26 @@ class Sweeper:
                     if not self._has_lock():
                         break  # a step took long, and somebody else looks
             finally:
-                self.claims.unlock(LOCK, self.token)
+                self._unlock()
             self._answered = self.claims.now()
         except QueueUnavailable:
             self._answered = float("-inf")
             raise
 
     def _has_lock(self) -> bool:
-        return self.claims.lock(LOCK, self.token, seconds=LOCK_SECONDS)
+        """Take the lock, or keep it for LOCK_SECONDS from now; ``False`` while another worker has it."""
+        with answering():
+            try:
+                return self._lock.reacquire()
+            except LockError:
+                return bool(self._lock.acquire())
+
+    def _unlock(self) -> None:
+        with suppress(LockError), answering():  # a sweeper that stalled has lost it: the next one's lock stays
+            self._lock.release()
 
     def _steps(self) -> Iterator[Callable[[], object]]:
-        works = circuit_breaker.over()  # else no message is sent: workers begin nothing
+        works = self.engine.breaker.closed()  # else no message is sent: workers begin nothing
         if works:
             yield self._due
         yield self._leases
@@ -94,13 +104,13 @@ class Sweeper:
     def reconcile(self) -> int:
         """Enqueue what storage wants and no claim stands for; returns how many jobs that made."""
         try:
-            wanted = self.bound.storage.wanted(AT_ONCE)
+            wanted = self.engine.storage.wanted(AT_ONCE)
         except StorageUnavailable:
-            circuit_breaker.note()
+            self.engine.breaker.trip()
             raise
         exist = self.claims.exist(wanted) if wanted else []
         missing = [request.renewed() for request, there in zip(wanted, exist, strict=True) if not there]
-        made = sum(ticket.outcome is Claimed.ENQUEUED for ticket in enqueue(self.app, missing))
+        made = sum(ticket.outcome is Claimed.ENQUEUED for ticket in self.engine.publisher.enqueue(missing))
         if made:
             log.info("Reconcile enqueued %d jobs that storage wanted.", made)
         return made
@@ -109,7 +119,7 @@ class Sweeper:
         """Lift the pause of every kind whose cause is gone."""
         for kind in self.claims.paused():
             try:
-                self.bound.storage.probe(kind)
+                self.engine.storage.probe(kind)
             except NexusError as error:
                 log.warning("%s stays paused: %s", kind, error)
             else:
@@ -117,14 +127,14 @@ class Sweeper:
 
     def resume(self, kind: str) -> None:
         """Lift the pause of ``kind`` and wake what waited for it."""
-        publish(self.app, self.claims.resume(kind))
+        self.engine.publisher.publish(self.claims.resume(kind))
 
     def _note_answer(self) -> None:
         """After Redis was away nobody could renew: no lease is expired until one full lease has passed.
 
         By the time of Redis, which also shows that it, or the whole machine, stood still.
         """
-        now, uptime, lease = self.claims.now(), self.claims.uptime(), self.bound.lease
+        now, uptime, lease = self.claims.now(), self.claims.uptime(), self.engine.limits.lease
         away = self._answered is not None and now - self._answered > EVERY + lease / 2
         if away or uptime < lease:
             until = time.monotonic() + lease - (0 if away else uptime)
@@ -134,7 +144,7 @@ class Sweeper:
     def _due(self) -> None:
         enough = time.monotonic() + EVERY
         while wakeups := self.claims.sweep_due(AT_ONCE):
-            sent = publish(self.app, wakeups)
+            sent = self.engine.publisher.publish(wakeups)
             if len(wakeups) < AT_ONCE or sent < len(wakeups) or time.monotonic() > enough:
                 break
 
@@ -143,12 +153,16 @@ class Sweeper:
             return
         due_in = JITTER * random.random()
         returned, dead, wakeups = self.claims.sweep_leases(
-            AT_ONCE, attempts=self.bound.max_attempts, token=self.token, lease=self.bound.lease, due_in=due_in
+            AT_ONCE,
+            attempts=self.engine.limits.max_attempts,
+            token=self.token,
+            lease=self.engine.limits.lease,
+            due_in=due_in,
         )
         if returned:
-            self.look_again_in = min(self.look_again_in, due_in)
+            self.next_tick_in = min(self.next_tick_in, due_in)
             log.warning("%d jobs lost their worker and go back to the queue.", returned)
-        publish(self.app, wakeups)
+        self.engine.publisher.publish(wakeups)
         self._bury(dead)
 
     def _lost(self, queue: str, *, empty: bool) -> None:
@@ -156,26 +170,26 @@ class Sweeper:
             queue,
             AT_ONCE,
             empty=empty,
-            attempts=self.bound.max_attempts,
+            attempts=self.engine.limits.max_attempts,
             token=self.token,
-            lease=self.bound.lease,
+            lease=self.engine.limits.lease,
             grace=GRACE,
             longest=LONGEST_GRACE,
         )
         if wakeups:
             log.warning("%d messages of queue %s were lost and are sent again.", len(wakeups), queue)
-        publish(self.app, wakeups)
+        self.engine.publisher.publish(wakeups)
         self._bury(dead)
         settling = self.claims.sweep_settle(queue, AT_ONCE, empty=empty, grace=GRACE, longest=LONGEST_GRACE)
-        publish(self.app, settling)
+        self.engine.publisher.publish(settling)
 
     def _empty(self, queues: Sequence[str]) -> set[str]:
         """Those of ``queues`` that hold no message; none of them while the broker does not answer."""
         empty = set()
-        with self.app.connection_for_read() as connection:
+        with self.engine.app.connection_for_read() as connection:
             try:
                 for queue in queues:
-                    declared = self.app.amqp.queues.get(queue) or Queue(queue)
+                    declared = self.engine.app.amqp.queues.get(queue) or Queue(queue)
                     with connection.channel() as channel:
                         # Not passively: kombu takes a Redis list that is empty, or has a key prefix, for none at all.
                         if declared(channel).queue_declare().message_count == 0:
@@ -187,7 +201,7 @@ class Sweeper:
     def _bury(self, dead: Sequence[Claim]) -> None:
         for claim in dead:
             try:
-                self.bound.storage.dead_letter(claim, None)
+                self.engine.storage.dead_letter(claim, None)
             except NexusError as error:
                 # Postgres is away, for the others too. Their leases end, and the sweep comes by again.
                 log.warning("%d dead letters could not be written: %s", len(dead), error)
@@ -196,27 +210,22 @@ class Sweeper:
                 log.exception("The dead letter of job %s (%s) could not be written.", claim.job_id, claim.kind)
                 continue
             log.error("Job %s (%s) is a dead letter: its worker died every time.", claim.job_id, claim.kind)
-            publish(self.app, self.claims.finish([claim], ["dead"]))
+            self.engine.publisher.publish(self.claims.finish([claim], ["dead"]))
 
 
 class SweepStep(BackgroundStep):
     """Runs the sweep in every worker."""
 
-    called = "nexus-sweep"
-
-    def __init__(self, worker: object, **options: object) -> None:
-        super().__init__(worker, **options)
-        outlive_lost_connections()
-        listen()
+    thread_name = "nexus-sweep"
 
     def work(self, app: Celery) -> None:
-        """Look again and again, whatever fails."""
+        """Tick until the worker ends, whatever fails."""
         sweeper: Sweeper | None = None
         silent_until = 0.0
         while True:
             try:
-                sweeper = sweeper or self._first_look(app)
-                hold(sweeper.claims)
+                sweeper = sweeper or _first_look(app)
+                report_reserved(sweeper.claims)
                 sweeper.tick()
             except NexusError as error:
                 # One line a minute while something is away: the next tick tries again.
@@ -225,13 +234,13 @@ class SweepStep(BackgroundStep):
                     silent_until = time.monotonic() + 60
             except Exception:
                 log.exception("The sweep failed; it goes on.")
-            if self.over(sweeper.look_again_in if sweeper else EVERY):
+            if self.ends_within(sweeper.next_tick_in if sweeper else EVERY):
                 return
 
-    def _first_look(self, app: Celery) -> Sweeper:
-        """A worker that starts may bring what a kind was paused for."""
-        sweeper = Sweeper(app, binding())
-        for name, task in app.tasks.items():
-            if name.startswith(TASK_PREFIX) and hasattr(task, "kind"):
-                sweeper.resume(task.kind)
-        return sweeper
+
+def _first_look(app: Celery) -> Sweeper:
+    """The sweeper of a worker that starts. It lifts every pause: the worker may bring the remedy."""
+    sweeper = Sweeper(engine_of(app))
+    for kind in sweeper.engine.kinds():
+        sweeper.resume(kind)
+    return sweeper

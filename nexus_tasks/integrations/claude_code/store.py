@@ -6,7 +6,7 @@ import logging
 import time
 
 from nexus_tasks.errors import NexusError
-from nexus_tasks.settings import get_settings
+from nexus_tasks.settings import load_settings
 
 log = logging.getLogger(__name__)
 
@@ -16,17 +16,18 @@ _LAST_LINES = 0.5  # seconds to wait, because the agent writes the last lines of
 def main() -> None:
     """Store this machine's buffer if the servers run. Starts no servers: once they run, a worker stores the buffer."""
     time.sleep(_LAST_LINES)
-    settings = get_settings()
+    settings = load_settings()
     if settings.embedded:
         from nexus_tasks import embedded
 
         if embedded.running(settings.home) is None:
             return
+    from nexus_tasks.deployment import default_deployment
     from nexus_tasks.services import buffer_flush, context_cache
 
     try:
-        buffer_flush.store_buffer(wait=True)
-        context_cache.refresh()
+        buffer_flush.store_buffer(default_deployment(), wait=True)
+        context_cache.refresh(default_deployment())
     except NexusError as error:
         log.warning("%s", error)  # the entries stay in the buffer; the next command or worker reports the error
 

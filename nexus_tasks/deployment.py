@@ -1,0 +1,389 @@
+"""A deployment: one set of settings, and everything that hangs on it in this process.
+
+    deployment = Deployment(Settings(database_url=..., redis_url=..., key_prefix="staging"))
+    nexus = Nexus(deployment)
+
+Its database, claims, Celery application, model, embedder and caches are made when they are first needed: importing
+this module and making a deployment starts nothing. Two deployments in one process share nothing. In a forked child a
+deployment makes its own connections and threads.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Generic, TypeVar, overload
+from weakref import WeakSet
+
+from celery import Celery
+
+from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.cognition.resources import Resources
+from nexus_tasks.config import CeleryConfig
+from nexus_tasks.embeddings.base import Embedder
+from nexus_tasks.embeddings.choose import embedder
+from nexus_tasks.endpoints import Endpoints, endpoints_of
+from nexus_tasks.errors import ConfigurationError, NexusError, SchemaOutdated
+from nexus_tasks.idempotency import kind as kinds
+from nexus_tasks.idempotency.claims import Claims
+from nexus_tasks.idempotency.engine import JobEngine, Limits, attach
+from nexus_tasks.idempotency.task import add_tasks
+from nexus_tasks.idempotency.worker.isolation import Isolation
+from nexus_tasks.llm.anthropic import AnthropicModel
+from nexus_tasks.llm.base import LanguageModel
+from nexus_tasks.llm.choose import language_model
+from nexus_tasks.outbox import PostgresJobStorage
+from nexus_tasks.settings import Settings, load_settings
+from nexus_tasks.storage import namespaces, schema
+from nexus_tasks.storage.engine import Database
+from nexus_tasks.storage.namespaces import NamespaceSettings
+
+T = TypeVar("T")
+
+# The worker steps, in the order of their work; `nexus_tasks/worker.py` says what each does.
+WORKER_STEPS = (
+    "nexus_tasks.worker:PatchStep",
+    "nexus_tasks.worker:RedisClientStep",
+    "nexus_tasks.worker:ForkServerStep",
+    "nexus_tasks.worker:SweepStep",
+    "nexus_tasks.worker:BufferStep",
+)
+NAMESPACE_REMEMBERED_SECONDS = 10.0
+
+
+class _Once(Generic[T]):
+    """An attribute that is made when it is first read, by one thread, once per process."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, deployment: None, owner: type) -> _Once[T]: ...
+    @overload
+    def __get__(self, deployment: Any, owner: type) -> T: ...
+    def __get__(self, deployment: Any, owner: type) -> Any:
+        if deployment is None:
+            return self
+        with deployment._making:
+            if self._name not in deployment._made:
+                deployment._made[self._name] = self._make(deployment)
+        return deployment.__dict__.setdefault(self._name, deployment._made[self._name])
+
+
+class Deployment:
+    """One set of settings with its database, claims, Celery application, model and caches. Thread-safe.
+
+    Args:
+        settings: ``None``: those of the environment's ``NEXUS_*`` variables.
+        app: an existing Celery application that carries this deployment's jobs (see :func:`nexus_tasks.register`);
+            ``None``: the deployment makes its own.
+
+    Raises:
+        ConfigurationError: a setting is wrong, or only one of the two URLs is set.
+    """
+
+    def __init__(self, settings: Settings | None = None, *, app: Celery | None = None) -> None:
+        self.settings = (settings or load_settings()).checked()
+        self._config: Any = CeleryConfig(self.settings, lambda: self.endpoints)
+        self._given_app = app
+        self._inherited: list[dict[str, Any]] = []
+        self._start_afresh()
+        if app is not None:
+            self._join(app)
+        _deployments.add(self)
+
+    def _start_afresh(self) -> None:
+        self._making = threading.RLock()
+        self._made: dict[str, Any] = {}
+        self._local: dict[type, Any] = {}
+        self._namespaces: dict[str, tuple[float, NamespaceSettings | None]] = {}
+
+    # --- servers ------------------------------------------------------------------------------------------------------
+    @_Once
+    def endpoints(self) -> Endpoints:
+        """Where the servers are. The first read may start the embedded ones.
+
+        Raises:
+            EmbeddedError: an embedded server could not be started.
+        """
+        return endpoints_of(self.settings)
+
+    @_Once
+    def database(self) -> Database:
+        """The connections to Postgres. The embedded database is brought to this version's schema first."""
+        url = self.endpoints.database_url
+        if self.settings.embedded:
+            _bring_up_to_date(url)
+        return Database(url, self.settings.database_pool_size)
+
+    @_Once
+    def claims(self) -> Claims:
+        """The claims in Redis."""
+        return self._claims()
+
+    def _claims(self, **options: Any) -> Claims:
+        settings = self.settings
+        return Claims(self.endpoints.redis_url, settings.key_prefix, master_name=settings.redis_master, **options)
+
+    @_Once
+    def buffer(self) -> SessionBuffer:
+        """The session buffer of this machine, below the deployment's home."""
+        settings = self.settings
+        folder = str(settings.home / "buffer")
+        return SessionBuffer(folder, fsync=settings.buffer_fsync, max_bytes=settings.buffer_max_bytes)
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+    @_Once
+    def app(self) -> Celery:
+        """The Celery application: the one that was given, else one of the deployment's own."""
+        if self._given_app is not None:
+            return self._given_app
+        app = Celery("nexus_tasks", set_as_current=False)
+        app.config_from_object(self._config)
+        self._join(app)
+        return app
+
+    def _join(self, app: Celery) -> None:
+        """Put the jobs and the worker steps into ``app``."""
+        attach(app, lambda: self.engine)
+        app.steps["worker"].update(WORKER_STEPS)
+        add_tasks(app)
+
+    @_Once
+    def engine(self) -> JobEngine:
+        """What producers and workers reach the claims, the broker and the jobs' storage through."""
+        lease = self.settings.lease_seconds
+        return JobEngine(
+            self.app,
+            deployment=self,
+            claims=self.claims,
+            heartbeat_claims=self._claims(timeout=lease / 4),
+            storage=PostgresJobStorage(self),
+            limits=Limits(lease=lease, max_attempts=self.settings.max_attempts, retry_for=self.settings.retry_for),
+            kinds=kinds.declared,
+            isolation=self.isolation,
+        )
+
+    @_Once
+    def isolation(self) -> Isolation:
+        """The fork server for jobs that have crashed twice."""
+        return Isolation(self._fork_server_command)
+
+    def _fork_server_command(self) -> list[str]:
+        modules = [str(module) for module in self.app.conf.include]  # of `celery worker --include`
+        return ["-m", "nexus_tasks.idempotency.worker.fork_server_main", self.app_path(), *modules]
+
+    def app_path(self) -> str:
+        """The import path of the Celery application, for processes that this one starts.
+
+        Raises:
+            ConfigurationError: the application is no global of an imported module.
+        """
+        if self._given_app is None:
+            return "nexus_tasks.celery:app"
+        for name, module in list(sys.modules.items()):
+            for attribute, value in list(getattr(module, "__dict__", {}).items()):
+                if value is self._given_app:
+                    return f"{name}:{attribute}"
+        raise ConfigurationError(
+            "The Celery application is no global of a module, so that another process cannot load it.",
+            remedy="Assign it to a module's global, as `celery -A module:name` needs it.",
+        )
+
+    # --- thinking -----------------------------------------------------------------------------------------------------
+    @_Once
+    def embedder(self) -> Embedder:
+        """The embedder, which turns texts into vectors. Readers need no model.
+
+        Raises:
+            ConfigurationError: there is no embedder of that name.
+        """
+        return embedder(self.settings)
+
+    @_Once
+    def model(self) -> LanguageModel:
+        """The language model.
+
+        Raises:
+            ConfigurationError: no model can speak (see ``NEXUS_MODEL``).
+        """
+        return language_model(self.settings)
+
+    @_Once
+    def claude(self) -> AnthropicModel:
+        """Claude, also where another model speaks: for counting tokens. Needs no credentials until it is asked."""
+        return AnthropicModel(self.settings)
+
+    @_Once
+    def resources(self) -> Resources:
+        """The database, model, embedder and settings that every job works with.
+
+        Raises:
+            ConfigurationError: as :attr:`model` and :attr:`embedder`.
+        """
+        return Resources(database=self.database, model=self.model, embedder=self.embedder, settings=self.settings)
+
+    def preload(self) -> None:
+        """Load the libraries that jobs need, over a second for Claude's. Leaves no thread and no connection behind.
+
+        Raises:
+            ConfigurationError: no model can speak.
+        """
+        if self.model.name == "anthropic":
+            import anthropic
+
+            with anthropic.Anthropic(api_key="unused") as client:
+                _ = client.messages  # the library loads much of itself only when a client is made and used
+
+    # --- namespaces ---------------------------------------------------------------------------------------------------
+    def namespace(self, name: str) -> NamespaceSettings | None:
+        """A namespace's settings, or ``None``. Remembered for ten seconds, because every job asks for them.
+
+        Settings with a budget are not remembered: a job that is woken because the budget was raised would read the old
+        one and wait for the next day again.
+        """
+        read_at, known = self._namespaces.get(name, (float("-inf"), None))
+        if known is None or time.monotonic() - read_at > NAMESPACE_REMEMBERED_SECONDS:
+            with self.database.transaction() as tx:
+                known = namespaces.find(tx, name)
+            if self.settings.budget_usd_per_day is None and (known is None or known.budget_usd_per_day is None):
+                self._namespaces[name] = time.monotonic(), known
+            else:
+                self._namespaces.pop(name, None)
+        return known
+
+    def cap(self, name: str) -> int:
+        """How many runs a namespace may have at a time; the process-wide setting while Postgres is away."""
+        try:
+            known = self.namespace(name)
+        except NexusError:
+            known = None
+        return known.concurrency if known and known.concurrency else self.settings.namespace_concurrency
+
+    # --- this process -------------------------------------------------------------------------------------------------
+    def local(self, factory: type[T]) -> T:
+        """This deployment's one object of a class, made at first use: where a module keeps its caches and clocks."""
+        with self._making:
+            if factory not in self._local:
+                self._local[factory] = factory()
+            found: T = self._local[factory]
+            return found
+
+    def close(self) -> None:
+        """Close connections and end threads. The next use makes them again."""
+        with self._making:
+            if "engine" in self._made:
+                self.engine.close()
+            if "isolation" in self._made:
+                self.isolation.close()
+            if "database" in self._made:
+                self.database.dispose()
+            for name in self._made.keys() - {"app"}:
+                del self._made[name]
+                self.__dict__.pop(name, None)
+
+    def _after_fork(self) -> None:
+        """In a forked child: leave the parent's connections, locks and threads alone, and make new ones when needed.
+
+        The parent's objects are kept and never collected: closing them would speak on the parent's sockets.
+        """
+        made, app = self._made, self._made.get("app")
+        self._inherited.append(made)
+        for name in made:
+            self.__dict__.pop(name, None)
+        self._start_afresh()
+        if app is not None:
+            self._made["app"] = app
+
+
+_deployments: WeakSet[Deployment] = WeakSet()  # for forked children only
+
+
+def _reset_in_child() -> None:
+    for deployment in list(_deployments):
+        deployment._after_fork()
+
+
+os.register_at_fork(after_in_child=_reset_in_child)
+
+
+def _bring_up_to_date(url: str) -> None:
+    """Upgrade the embedded database: it is used by no other release."""
+    found, needed = schema.versions(url)
+    if found is not None and found > needed:
+        raise SchemaOutdated(
+            f"The embedded database is at schema {found}, this version knows {needed}.",
+            remedy="Upgrade nexus-tasks; it was used with a newer version before.",
+        )
+    if found != needed:
+        schema.upgrade(url)
+
+
+# --- the default deployment -------------------------------------------------------------------------------------------
+_default: Deployment | None = None
+_choosing = threading.RLock()
+
+
+def default_deployment() -> Deployment:
+    """The deployment of the environment's ``NEXUS_*`` variables, made at the first call; or the one of :func:`use`.
+
+    ``Nexus()`` uses it, ``derive_memory.delay()`` asks it for a job, and ``nexus_tasks.celery.app`` is its application.
+
+    Raises:
+        ConfigurationError: a setting is wrong.
+    """
+    global _default
+    with _choosing:
+        if _default is None:
+            _default = _DefaultDeployment()
+        return _default
+
+
+@contextmanager
+def use(deployment: Deployment) -> Iterator[Deployment]:
+    """Make ``deployment`` the default one of this process inside the block."""
+    global _default
+    with _choosing:
+        before, _default = _default, deployment
+    try:
+        yield deployment
+    finally:
+        with _choosing:
+            _default = before
+
+
+class _DefaultDeployment(Deployment):
+    """The environment's deployment: a module may override its Celery settings."""
+
+    def __init__(self, app: Celery | None = None) -> None:
+        super().__init__(app=app)
+        # CELERY_CONFIG_MODULE, else the current folder's celeryconfig.py, else the package's own settings.
+        named = os.environ.get("CELERY_CONFIG_MODULE")
+        if named or Path("celeryconfig.py").is_file():
+            self._config = named or "celeryconfig"
+
+
+def default_deployment_in(app: Celery) -> Deployment:
+    """Make the environment's deployment the default one, with ``app`` as its Celery application.
+
+    Raises:
+        ConfigurationError: a setting is wrong, or this process has used the default deployment before.
+    """
+    global _default
+    with _choosing:
+        if _default is not None:
+            raise ConfigurationError(
+                "The default deployment has a Celery application already.",
+                remedy="Call register(app) before anything else uses nexus-tasks, or give it settings.",
+            )
+        _default = _DefaultDeployment(app)
+        return _default

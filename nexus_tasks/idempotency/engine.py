@@ -1,0 +1,166 @@
+"""The job engine: one deployment's claims, its Celery application, and the storage behind its jobs, in one process.
+
+Producers and workers reach everything through it. No module remembers an engine: it hangs on its deployment, and a task
+finds it through its Celery application (:func:`engine_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from celery import Celery
+
+from nexus_tasks.errors import ConfigurationError
+from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.claims import Claims
+from nexus_tasks.idempotency.kind import JobKind
+from nexus_tasks.idempotency.producer.publisher import Publisher
+from nexus_tasks.idempotency.request import Request
+from nexus_tasks.idempotency.worker.circuit_breaker import CircuitBreaker
+from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
+from nexus_tasks.idempotency.worker.isolation import Isolation
+from nexus_tasks.types import JobOutcome
+
+_FIND_ENGINE = "nexus_find_engine"  # the attribute of a Celery application that leads to its engine
+
+
+class JobStorage(Protocol):
+    """The durable side of jobs. Claims know nothing of Postgres: they ask this."""
+
+    def dead_letter(self, claim: Claim, error: BaseException | None) -> None:
+        """Commit that ``claim`` gave up. ``error`` is ``None`` when its worker died. A second call changes nothing."""
+        ...
+
+    def withdraw(self, claim: Claim) -> None:
+        """Commit that the work of ``claim`` is not wanted any more, before the claim is dropped."""
+        ...
+
+    def is_dead(self, job_id: str) -> bool:
+        """Whether an open dead letter of this job is committed."""
+        ...
+
+    def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
+        """How the job ended: by its own run or its dead letter, else by the latest run of the same work that began
+        after ``since`` (seconds since the epoch, of the Redis server).
+        """
+        ...
+
+    def wanted(self, limit: int) -> Sequence[Request]:
+        """Work that storage wants done: a page of at most ``limit`` per kind. Each call goes on where the last ended."""
+        ...
+
+    def cap(self, namespace: str) -> int:
+        """How many runs the namespace may have at a time."""
+        ...
+
+    def answers(self) -> bool:
+        """Whether storage can be reached now."""
+        ...
+
+    def probe(self, kind: str) -> None:
+        """Check the cause for which ``kind`` was paused; raises while it lasts."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The settings that decide about runs."""
+
+    lease: float  # seconds that a running claim stays valid without a heartbeat
+    max_attempts: int  # crashes plus unknown errors before a job is a dead letter
+    retry_for: float  # seconds for which passing errors are retried
+
+
+class JobEngine:
+    """One deployment's jobs in one process. After a fork the child makes an engine of its own.
+
+    Args:
+        app: the Celery application whose broker carries the wake-ups.
+        deployment: what handlers get as ``run.deployment``.
+        claims: for producers and runs.
+        heartbeat_claims: the same claims through a client whose socket timeout is shorter than a third of a lease.
+        kinds: every declared job kind by its name.
+    """
+
+    def __init__(
+        self,
+        app: Celery,
+        *,
+        deployment: Any,
+        claims: Claims,
+        heartbeat_claims: Claims,
+        storage: JobStorage,
+        limits: Limits,
+        kinds: Callable[[], Mapping[str, JobKind]],
+        isolation: Isolation,
+    ) -> None:
+        self.app = app
+        self.deployment = deployment
+        self.claims = claims
+        self.storage = storage
+        self.limits = limits
+        self.isolation = isolation
+        self.publisher = Publisher(app, claims)
+        self.heartbeat = Heartbeat(heartbeat_claims, limits.lease)
+        self._kinds = kinds
+
+    @cached_property
+    def breaker(self) -> CircuitBreaker:
+        """Keeps jobs from beginning while storage is away."""
+        return CircuitBreaker(self.storage.answers)
+
+    def kind(self, name: str) -> JobKind:
+        """The job kind of this name.
+
+        Raises:
+            ConfigurationError: neither this process nor the modules that Celery's ``imports`` name declare it.
+        """
+        if name not in self._kinds():
+            self.app.loader.import_default_modules()  # a worker has imported them, a command has not
+        found = self._kinds().get(name)
+        if found is None:
+            raise ConfigurationError(
+                f"There is no job kind {name!r} here.",
+                remedy="Name the module that declares it in `imports` of your celeryconfig.py.",
+            )
+        return found
+
+    def kinds(self) -> Mapping[str, JobKind]:
+        """Every job kind that this process declares, by name."""
+        return self._kinds()
+
+    def close(self) -> None:
+        """Stop the heartbeat's thread."""
+        self.heartbeat.stop()
+
+
+def attach(app: Celery, find: Callable[[], JobEngine]) -> None:
+    """Let the tasks and worker steps of ``app`` find their engine.
+
+    Raises:
+        ConfigurationError: another deployment's jobs are registered in ``app`` already.
+    """
+    if getattr(app, _FIND_ENGINE, None) is not None:
+        raise ConfigurationError(
+            f"The Celery application {app.main!r} has the jobs of a deployment already.",
+            remedy="Register one deployment per application.",
+        )
+    setattr(app, _FIND_ENGINE, find)
+
+
+def engine_of(app: Celery) -> JobEngine:
+    """The engine of the deployment whose jobs are registered in ``app``.
+
+    Raises:
+        ConfigurationError: there are none, or a setting is wrong.
+    """
+    find: Callable[[], JobEngine] | None = getattr(app, _FIND_ENGINE, None)
+    if find is None:
+        raise ConfigurationError(
+            f"The Celery application {app.main!r} has no jobs of nexus-tasks.",
+            remedy="Call `nexus_tasks.register(app)` where the application is made.",
+        )
+    return find()

@@ -1,0 +1,174 @@
+"""A job kind: its name, its arguments, and the rules for its runs.
+
+A :class:`JobKind` is a declaration. It knows neither Celery nor Redis nor Postgres: the producer and the worker read it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from nexus_tasks.errors import ConfigurationError, InvalidInput, faults
+from nexus_tasks.idempotency.request import Flags, Request, WhileRunning, canonical, compact
+from nexus_tasks.types import JobOutcome
+
+OURS = "nexus_tasks."  # the first part of the Celery names of this package's own kinds
+LIVE = Flags(urgency="live")
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # a NUL as JSON writes it
+
+
+class Arguments(BaseModel):
+    """A job's arguments, validated in the producer. ``scope`` names the fields that make two requests the same work."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    scope: ClassVar[tuple[str, ...]]
+    namespace: str
+
+    def flags(self) -> Flags:
+        """The flags that merge when this request meets another one for the same work."""
+        return LIVE
+
+    def each(self, deployment: Any) -> Sequence[Self]:  # noqa: ARG002 - a kind may need it to resolve a default
+        """The requests that this one stands for. Usually itself; several when a default means several."""
+        return [self]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outbox:
+    """The rows in storage that want jobs of one kind. They outlive Redis: reconcile asks again for what they want.
+
+    ``tx`` is a transaction of the storage, ``deployment`` the deployment whose storage it is.
+    """
+
+    # (deployment, tx, after, limit) -> up to `limit` rows behind the cursor `after`: (cursor, request)
+    page: Callable[[Any, Any, int, int], Sequence[tuple[int, Request]]]
+    # (tx, namespace id, arguments, dead=...): a dead letter takes the row out (True), a retry puts it back (False)
+    mark: Callable[..., None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JobKind:
+    """One kind of job.
+
+    Example: ``derive_memory`` has the arguments ``namespace``, ``memory_id`` and ``observer``, all three in its scope.
+    """
+
+    name: str  # in claims, Redis keys, run rows and dead letters
+    task_name: str  # Celery's name of its task
+    declared_at: str  # "module:function", for the error about two kinds of one name
+    arguments: type[Arguments]
+    handler: Callable[[Any, Any], JobOutcome]  # (Run, arguments) -> outcome
+    queue: str
+    while_running: WhileRunning = "rerun"  # what a request means that arrives during a run
+    immutable: bool = False  # a finished job answers later requests too, while its done marker lasts
+    gathers: str = ""  # set: its runs take siblings along (`Run.take`), also those that wait for this reason
+    live_ends_wait: str = ""  # the wait reason that a request of urgency `live` ends at once
+    outbox: Outbox | None = None
+    probe: Callable[[Any], None] | None = None  # (deployment): raises while the cause of a pause lasts
+    # (deployment, tx, claim) -> a step to take after the commit of the claim's dead letter, or None
+    on_dead: Callable[[Any, Any, Any], Callable[[], None] | None] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)  # further Celery options of its task
+
+    def parse(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Arguments:
+        """The validated arguments of a call.
+
+        Raises:
+            InvalidInput: names the field and what is wrong with it.
+        """
+        named = self.named(args, kwargs)
+        return self._validated(lambda: self.arguments.model_validate(named))
+
+    def load(self, args: Mapping[str, Any]) -> Arguments:
+        """The arguments of a claim or a message: times, tuples and the like are read back from JSON.
+
+        Raises:
+            InvalidInput: another version wrote them, with another meaning.
+        """
+        return self._validated(lambda: self.arguments.model_validate_json(json.dumps(dict(args))))
+
+    def named(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Positional and keyword arguments as one mapping.
+
+        Raises:
+            InvalidInput: there are too many, or one is given twice.
+        """
+        names = list(self.arguments.model_fields)
+        if len(args or ()) > len(names):
+            raise InvalidInput(f"{self.name} takes at most {len(names)} arguments.")
+        named = dict(zip(names, args or (), strict=False))
+        if twice := sorted(named.keys() & (kwargs or {}).keys()):
+            raise InvalidInput(f"{self.name}: {', '.join(twice)} is given twice.")
+        return named | dict(kwargs or {})
+
+    def request_for(
+        self, arguments: Arguments, *, job_id: str | None = None, delay: float = 0.0, wait_reason: str = "delay"
+    ) -> Request:
+        """The request that asks for this job with ``arguments``, due in ``delay`` seconds."""
+        named = arguments.model_dump(mode="json")
+        args = compact(named)
+        if "\\u0000" in args and _NUL.search(args):
+            raise InvalidInput(f"{self.name}: an argument holds a NUL, which Postgres cannot store.")
+        return Request(
+            id=job_id or str(uuid.uuid4()),
+            kind=self.name,
+            namespace=arguments.namespace,
+            queue=self.queue,
+            scope=canonical({name: named[name] for name in arguments.scope}),
+            args=args,
+            flags=arguments.flags(),
+            while_running=self.while_running,
+            immutable=self.immutable,
+            live_ends_wait=self.live_ends_wait,
+            delay=delay,
+            wait_reason=wait_reason,
+        )
+
+    def _validated(self, validate: Callable[[], Arguments]) -> Arguments:
+        try:
+            return validate()
+        except ValidationError as error:
+            raise InvalidInput(f"{self.name}: {faults(error.errors())}.") from None
+
+
+_declared: dict[str, JobKind] = {}
+_listeners: list[Callable[[JobKind], None]] = []
+
+
+def declare(kind: JobKind) -> None:
+    """Add a kind to the declared ones, of which every deployment of this process may run jobs.
+
+    Raises:
+        ConfigurationError: another function declares a kind of this name.
+    """
+    known = _declared.get(kind.name)
+    if known is not None and known.declared_at != kind.declared_at:
+        raise ConfigurationError(
+            f"Two job kinds are named {kind.name!r}: {known.declared_at} and {kind.declared_at}.",
+            remedy="Give one of them another name: @job(name=...).",
+        )
+    _declared[kind.name] = kind
+    for listener in _listeners:
+        listener(kind)
+
+
+def declared() -> Mapping[str, JobKind]:
+    """Every declared kind, by name."""
+    return _declared
+
+
+def on_declared(listener: Callable[[JobKind], None]) -> None:
+    """Call ``listener`` with every kind, those declared before included."""
+    _listeners.append(listener)
+    for kind in _declared.values():
+        listener(kind)
+
+
+def task_name_of(kind: str) -> str:
+    """Celery's name of a kind's task: that of a kind of ours is short in claims, another's is the same in both."""
+    return kind if "." in kind else OURS + kind

@@ -1,0 +1,43 @@
+"""Starts a fork server as a process of its own, for a worker that could not fork one.
+
+``python -m nexus_tasks.idempotency.worker.fork_server_main APP [MODULE …]``: APP is the import path of the worker's
+Celery application (``package.module:name``), each MODULE one that ``celery worker --include`` named.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import os
+import socket
+import sys
+from contextlib import suppress
+from functools import partial
+
+from celery.app.utils import find_app
+
+from nexus_tasks.errors import NexusError
+from nexus_tasks.idempotency.engine import engine_of
+from nexus_tasks.idempotency.worker.executor import take_up
+from nexus_tasks.idempotency.worker.fork_server import IDLE_SECONDS, serve
+
+
+def main(path: str, *modules: str) -> None:
+    """Load the code that jobs need, then serve the socket on standard input."""
+    app = find_app(path)
+    app.loader.import_default_modules()
+    for module in modules:
+        importlib.import_module(module)
+    with suppress(NexusError):  # each job reports the same error
+        engine_of(app).deployment.preload()
+    logging.basicConfig(level=logging.INFO, format=app.conf.worker_log_format)
+    gc.collect()
+    gc.freeze()  # children share the loaded code as long as its memory is not written to
+    line = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    serve(line, partial(take_up, app), idle=IDLE_SECONDS)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,44 @@
+"""Everything to write a job kind of your own with: see ``docs/job-kinds.md``.
+
+    @job(arguments=CountWords, queue="maintenance")
+    @in_namespace
+    def count_words(work: NamespaceRun, arguments: CountWords) -> JobOutcome: ...
+"""
+
+from nexus_tasks.errors import (
+    JobError,
+    Misconfigured,
+    OverBudget,
+    Permanent,
+    Throttled,
+    Transient,
+)
+from nexus_tasks.idempotency.kind import Arguments, Outbox
+from nexus_tasks.idempotency.producer.result import JobResult
+from nexus_tasks.idempotency.request import Flags, Request
+from nexus_tasks.idempotency.worker.run import Run, Superseded, Wait
+from nexus_tasks.tasks.handler import NamespaceRun, in_namespace
+from nexus_tasks.tasks.registry import Job, job
+from nexus_tasks.types import JobOutcome
+
+__all__ = [
+    "Arguments",
+    "Flags",
+    "Job",
+    "JobError",
+    "JobOutcome",
+    "JobResult",
+    "Misconfigured",
+    "NamespaceRun",
+    "OverBudget",
+    "Outbox",
+    "Permanent",
+    "Request",
+    "Run",
+    "Superseded",
+    "Throttled",
+    "Transient",
+    "Wait",
+    "in_namespace",
+    "job",
+]

@@ -1,0 +1,119 @@
+"""The durable side of jobs, as claims see it: dead letters, outcomes, and the work that Postgres wants done.
+
+Each kind declares its own rows (:class:`nexus_tasks.idempotency.kind.Outbox`); nothing here names a kind.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+from nexus_tasks.errors import StorageUnavailable
+from nexus_tasks.idempotency import kind as kinds
+from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.request import Request
+from nexus_tasks.storage import namespaces, runs
+from nexus_tasks.storage.engine import Database, Transaction
+from nexus_tasks.types import JobOutcome, clean_text
+
+
+class Owner(Protocol):
+    """The parts of a deployment that this needs."""
+
+    @property
+    def database(self) -> Database:
+        """Its connections to Postgres."""
+        ...
+
+    def cap(self, name: str) -> int:
+        """How many runs a namespace may have at a time."""
+        ...
+
+
+class PostgresJobStorage:
+    """See :class:`nexus_tasks.idempotency.engine.JobStorage`."""
+
+    def __init__(self, deployment: Owner) -> None:
+        self.deployment = deployment
+        self._cursors: dict[str, int] = {}  # by kind: where its next page of wanted rows begins
+
+    def dead_letter(self, claim: Claim, error: BaseException | None) -> None:
+        """Commit the letters of a claim, and take its work out of the outbox."""
+        why = runs.Failure(
+            error_type=type(error).__name__ if error else "WorkerLost",
+            message=clean_text(str(error)) if error else "The worker died every time it ran this job.",
+            traceback=clean_text("".join(traceback.format_exception(error))) if error else "",
+            errors=claim.errors + (1 if error else 0),
+            crashes=claim.crashes,
+            first_at=datetime.fromtimestamp(claim.failing_since or claim.enqueued_at, UTC),
+        )
+        then = None
+        with self.deployment.database.transaction() as tx:
+            namespace = namespaces.find(tx, claim.namespace)
+            if namespace is None:
+                return
+            for job_id in (claim.job_id, *claim.also):
+                runs.bury(tx, namespace.id, job_id=job_id, kind=claim.kind, scope=claim.scope, args=claim.args, why=why)
+            mark(tx, namespace.id, claim.kind, claim.args, dead=True)
+            kind = kinds.declared().get(claim.kind)
+            if kind is not None and kind.on_dead is not None:
+                then = kind.on_dead(self.deployment, tx, claim)
+        if then is not None:
+            then()
+
+    def withdraw(self, claim: Claim) -> None:
+        """Take the work of a claim that is to be dropped out of the outbox."""
+        with self.deployment.database.transaction() as tx:
+            namespace = namespaces.find(tx, claim.namespace)
+            if namespace:
+                mark(tx, namespace.id, claim.kind, claim.args, dead=True)
+
+    def is_dead(self, job_id: str) -> bool:
+        """Whether the job has an open dead letter."""
+        with self.deployment.database.transaction() as tx:
+            return runs.letter(tx, job_id) is not None
+
+    def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
+        """How the job ended."""
+        with self.deployment.database.transaction() as tx:
+            return runs.outcome_of(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
+
+    def wanted(self, limit: int) -> Sequence[Request]:
+        """The next page of each kind's wanted rows. Behind the last row of a kind its next page is the first again."""
+        found = list[Request]()
+        with self.deployment.database.transaction() as tx:
+            for name, kind in list(kinds.declared().items()):
+                if kind.outbox is None:
+                    continue
+                page = kind.outbox.page(self.deployment, tx, self._cursors.get(name, 0), limit)
+                self._cursors[name] = page[-1][0] if len(page) == limit else 0
+                found += [request for _, request in page]
+        return found
+
+    def cap(self, namespace: str) -> int:
+        """How many runs a namespace may have at a time."""
+        return self.deployment.cap(namespace)
+
+    def answers(self) -> bool:
+        """Whether Postgres can be reached now."""
+        try:
+            with self.deployment.database.transaction() as tx:
+                tx.connection()
+        except StorageUnavailable:
+            return False
+        return True
+
+    def probe(self, kind: str) -> None:
+        """Ask the kind whether the cause of its pause is gone. A kind that cannot tell is simply tried again."""
+        declared = kinds.declared().get(kind)
+        if declared is not None and declared.probe is not None:
+            declared.probe(self.deployment)
+
+
+def mark(tx: Transaction, namespace_id: int, kind: str, args: object, *, dead: bool) -> None:
+    """Take a job's wanted row out of the outbox with its dead letter, or put it back when the job is retried."""
+    declared = kinds.declared().get(kind)
+    if declared is not None and declared.outbox is not None and declared.outbox.mark is not None:
+        declared.outbox.mark(tx, namespace_id, args, dead=dead)

@@ -1,0 +1,126 @@
+"""The preamble that the handlers of most kinds share: find the namespace, and give the work what it needs."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from nexus_tasks.cognition.resources import JobContext, Resources
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.kind import Arguments
+from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.storage import runs
+from nexus_tasks.storage.engine import Database, Transaction
+from nexus_tasks.storage.namespaces import NamespaceSettings
+from nexus_tasks.tasks import follow_ups
+from nexus_tasks.types import JobOutcome
+
+A = TypeVar("A", bound=Arguments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamespaceRun:
+    """A run of a job in a namespace that exists: what a handler under :func:`in_namespace` works with."""
+
+    run: Run
+    deployment: Deployment
+    namespace: NamespaceSettings
+
+    @property
+    def resources(self) -> Resources:
+        """The database, model, embedder and settings."""
+        return self.deployment.resources
+
+    @property
+    def database(self) -> Database:
+        """The connections to Postgres."""
+        return self.deployment.database
+
+    def context(self, claims: Sequence[Claim] | None = None) -> JobContext:
+        """The run as cognition sees it, for all of its claims or some: each gets its run row with the effects."""
+        chosen = list(claims or self.run.claims)
+        namespace = self.namespace
+
+        def record(tx: Transaction, outcome: JobOutcome) -> None:
+            runs.record(tx, namespace.id, [run_row(claim) for claim in chosen], outcome)
+
+        return JobContext(
+            namespace_id=namespace.id,
+            namespace=namespace.name,
+            job_id=chosen[0].job_id,
+            budget_usd=_budget(self.deployment, namespace),
+            still_mine=self.run.check,
+            record=record,
+            urgency=self.run.flags.urgency if not self.run.eager else "live",
+            queued=lambda: follow_ups.ask_for(self.deployment, "submit_batch", namespace=namespace.name),
+        )
+
+    def commit(self, tx: Transaction, outcome: JobOutcome) -> JobOutcome:
+        """Write the run row, as the last step of the transaction that holds the job's effects; returns ``outcome``.
+
+        Raises:
+            Superseded: the run has lost its claim. The transaction must not commit; let the exception pass.
+        """
+        return self.context().commit(tx, outcome)
+
+
+def in_namespace(handler: Callable[[NamespaceRun, A], JobOutcome]) -> Callable[[Run, A], JobOutcome]:
+    """Let a handler take a :class:`NamespaceRun`. Where the namespace is gone, the job ends as ``gone``."""
+
+    @functools.wraps(handler)
+    def handle(run: Run, arguments: A) -> JobOutcome:
+        deployment: Deployment = run.deployment
+        namespace = deployment.namespace(arguments.namespace)
+        if namespace is None:
+            return JobOutcome(status="gone")
+        return handler(NamespaceRun(run=run, deployment=deployment, namespace=namespace), arguments)
+
+    return handle
+
+
+def probe_model(deployment: Deployment) -> None:
+    """The probe of kinds that ask the model: one small call.
+
+    Raises:
+        JobError: the model still refuses the credentials or the model's name.
+    """
+    deployment.model.probe()
+
+
+def dry_context(deployment: Deployment, namespace: NamespaceSettings) -> JobContext:
+    """The context of a dry run: it may ask the model, and commits nothing."""
+    return JobContext(
+        namespace_id=namespace.id,
+        namespace=namespace.name,
+        job_id=f"dry-run-{uuid.uuid4()}",
+        budget_usd=_budget(deployment, namespace),
+        still_mine=lambda: None,
+        record=lambda _tx, _outcome: None,
+    )
+
+
+def run_row(claim: Claim) -> runs.JobHeader:
+    """What a claim's run row says beside the outcome."""
+    return runs.JobHeader(
+        ids=(claim.job_id, *claim.also),
+        kind=claim.kind,
+        scope=claim.scope,
+        reasons=claim.flags.reasons,
+        attempts=claim.attempts,
+        queued_at=_moment(claim.enqueued_at),
+        started_at=_moment(claim.started_at),
+    )
+
+
+def _budget(deployment: Deployment, namespace: NamespaceSettings) -> float | None:
+    own = namespace.budget_usd_per_day
+    return own if own is not None else deployment.settings.budget_usd_per_day
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return datetime.fromtimestamp(seconds, UTC) if seconds else None

@@ -1,0 +1,189 @@
+"""``@job`` declares a job kind and returns its handle, on which ``.delay()`` asks for a job. ``@tick`` declares a tick.
+
+A declaration belongs to no deployment. The handle asks the default deployment; ``handle.on(deployment)`` is the Celery
+task of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from celery import Celery
+
+from nexus_tasks.deployment import Deployment, default_deployment
+from nexus_tasks.errors import ConfigurationError
+from nexus_tasks.idempotency.engine import engine_of
+from nexus_tasks.idempotency.kind import OURS, Arguments, JobKind, Outbox, declare
+from nexus_tasks.idempotency.producer.result import JobResult
+from nexus_tasks.idempotency.request import Request, WhileRunning
+from nexus_tasks.idempotency.task import JobTask, on_every_app, task_of
+from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.types import JobOutcome
+
+P = ParamSpec("P")
+A = TypeVar("A", bound=Arguments)
+
+
+class Job(Generic[P]):
+    """The handle of a job kind.
+
+    Example::
+
+        job = derive_memory.delay(namespace="acme", memory_id=17)
+        job.created, job.wait(timeout=30).status
+
+    Every other attribute of a Celery task (``apply``, ``AsyncResult``, ``chunks``, …) is that of the default
+    deployment's task.
+    """
+
+    def __init__(self, kind: JobKind) -> None:
+        self.kind = kind
+        self.__doc__ = kind.handler.__doc__
+
+    def on(self, deployment: Deployment) -> JobTask:
+        """The kind's Celery task in a deployment's application."""
+        return task_of(deployment.engine, self.kind.name)
+
+    @property
+    def task(self) -> JobTask:
+        """The kind's Celery task in the default deployment's application."""
+        return self.on(default_deployment())
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> JobResult:
+        """Ask for the job now.
+
+        Returns:
+            The job that does the work; ``created`` is ``False`` when the same job was already waiting.
+
+        Raises:
+            InvalidInput: an argument is wrong; nothing was queued.
+            QueueUnavailable: Redis does not answer; nothing was queued.
+        """
+        return self.task.apply_async(args, kwargs)
+
+    def apply_async(
+        self,
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        task_id: str | None = None,
+        **options: Any,
+    ) -> JobResult:
+        """Ask for the job as Celery's ``apply_async`` does; see :meth:`JobTask.apply_async`.
+
+        Args:
+            countdown: seconds from now; or ``eta``, a time.
+            task_id: an id of the caller's own for this delivery.
+        """
+        positional = None if args is None else list(args)
+        return self.task.apply_async(positional, kwargs, task_id=task_id, countdown=countdown, eta=eta, **options)
+
+    def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[JobResult]:
+        """Ask for many jobs at once; see :meth:`JobTask.enqueue_many`."""
+        return self.task.enqueue_many(calls)
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Celery's signature, for a canvas."""
+        return self.task.s(*args, **kwargs)
+
+    def si(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Celery's immutable signature: it takes no result of the task before it."""
+        return self.task.si(*args, **kwargs)
+
+    def request_for(self, arguments: Arguments, **options: Any) -> Request:
+        """See :meth:`JobKind.request_for`."""
+        return self.kind.request_for(arguments, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.task, name)
+
+    def __repr__(self) -> str:
+        return f"<job {self.kind.name}>"
+
+
+def job(
+    *,
+    arguments: Callable[P, A],
+    queue: str,
+    name: str | None = None,
+    while_running: WhileRunning = "rerun",
+    immutable: bool = False,
+    gathers: str = "",
+    live_ends_wait: str = "",
+    outbox: Outbox | None = None,
+    probe: Callable[[Deployment], None] | None = None,
+    on_dead: Callable[[Any, Any, Any], Callable[[], None] | None] | None = None,
+    **options: Any,
+) -> Callable[[Callable[[Run, A], JobOutcome]], Job[P]]:
+    """Declare a job kind: decorate ``handler(run, arguments) -> JobOutcome``.
+
+    Args:
+        arguments: the model of its arguments; its ``scope`` is the idempotency key.
+        queue: the Celery queue that carries its messages.
+        name: Celery's name of its task. By default the import path of the handler; for this package's own kinds
+            ``nexus_tasks.<handler>``.
+        while_running: the meaning of a request that arrives during a run: ``rerun`` (one more run follows) or ``drop``
+            (for jobs whose input cannot change).
+        immutable: whether a finished job answers later requests too, while its marker lasts (15 minutes).
+        gathers: set when its runs take siblings along (:meth:`Run.take`): the wait reason of those that may be taken.
+        live_ends_wait: the wait reason that a request of urgency ``live`` ends at once.
+        outbox: the rows in Postgres that want its jobs, so that they survive a Redis flush.
+        probe: checks the cause of a pause; raises while it lasts. Without it a paused kind is tried every 60 s.
+        on_dead: ``(deployment, tx, claim)``, called in the transaction of a dead letter; returns a step to take after
+            the commit, or ``None``.
+        options: further options of its Celery task.
+
+    Raises:
+        ConfigurationError: another function declares a kind of this name, or the scope names no fields.
+    """
+
+    def declared(handler: Callable[[Run, A], JobOutcome]) -> Job[P]:
+        model: Any = arguments
+        function: Any = handler
+        if unknown := set(model.scope) - set(model.model_fields):
+            raise ConfigurationError(
+                f"The scope of {function.__name__} names {', '.join(sorted(unknown))}, which {model.__name__} lacks.",
+                remedy="Name fields of the arguments.",
+            )
+        ours = function.__module__.startswith(OURS)
+        task_name = name or (OURS + function.__name__ if ours else f"{function.__module__}.{function.__name__}")
+        kind = JobKind(
+            name=task_name.removeprefix(OURS) if "." not in task_name.removeprefix(OURS) else task_name,
+            task_name=task_name,
+            declared_at=f"{function.__module__}:{function.__qualname__}",
+            arguments=model,
+            handler=handler,
+            queue=queue,
+            while_running=while_running,
+            immutable=immutable,
+            gathers=gathers,
+            live_ends_wait=live_ends_wait,
+            outbox=outbox,
+            probe=probe,
+            on_dead=on_dead,
+            options=options,
+        )
+        declare(kind)
+        return Job(kind)
+
+    return declared
+
+
+def tick(function: Callable[[Deployment], Any]) -> Callable[[Deployment], Any]:
+    """Declare a task of beat's schedule, named ``nexus_tasks.<function>``. It gets the deployment it runs for."""
+
+    def add(app: Celery) -> None:
+        def run() -> Any:
+            return function(engine_of(app).deployment)
+
+        run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
+        app.task(name=OURS + function.__name__, shared=False)(run)
+
+    on_every_app(add)
+    return function
