@@ -28,7 +28,7 @@ from celery_singleton import Singleton
 from benchmarks.machine import calibration, table
 from nexus_tasks import derive_memory, embedded
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.embedded.urls import celery_url, client_url
 from nexus_tasks.tasks.derive_memory import DeriveMemory
 from tests.sandbox import Deployment, make_template, sandbox
@@ -59,7 +59,7 @@ def main() -> None:
             embedded.stop(Path(folder))
 
 
-def _peers(servers: Endpoints) -> dict[str, Call]:
+def _peers(servers: ServerAddresses) -> dict[str, Call]:
     """The same call by every peer: ``call(n)`` asks for the n-th job."""
     app = Celery("peers", set_as_current=False)
     app.conf.update(
@@ -93,7 +93,7 @@ def _peers(servers: Endpoints) -> dict[str, Call]:
     }
 
 
-def _one_by_one(servers: Endpoints, *, turns: int) -> list[list[object]]:
+def _one_by_one(servers: ServerAddresses, *, turns: int) -> list[list[object]]:
     """Calls per second and the ratio to stock Celery, which knows no duplicates."""
     calls, numbers = _peers(servers), itertools.count(1)
     for call in calls.values():
@@ -120,7 +120,7 @@ def _rate(seconds: float, calls: int, stock: float) -> str:
     return f"{calls / seconds:,.0f}/s ({stock / seconds:.2f}×)"
 
 
-def _in_bulk(servers: Endpoints, *, calls: int, runs: int) -> str:
+def _in_bulk(servers: ServerAddresses, *, calls: int, runs: int) -> str:
     stock, ratios, rates = _peers(servers)["stock Celery"], [], []
     for run in range(runs):
         loop = _seconds(stock, iter(range(calls)))

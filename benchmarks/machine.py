@@ -9,10 +9,10 @@ from pathlib import Path
 import redis
 from sqlalchemy import create_engine, text
 
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 
 
-def calibration(servers: Endpoints) -> str:
+def calibration(servers: ServerAddresses) -> str:
     """Redis round trips, Postgres commits and turns of a Python loop, per second."""
     client = redis.Redis.from_url(servers.redis_url)
     engine = create_engine(servers.database_url)

@@ -25,7 +25,7 @@ from benchmarks.machine import calibration, table
 from benchmarks.retrieval import LOCOMO, settings
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.searching import upkeep
 from tests.sandbox import make_template, sandbox
@@ -70,7 +70,7 @@ def ways(asked: Sequence[str], people: Sequence[str], sessions: Sequence[str]) -
     }
 
 
-def measured(servers: Endpoints, size: int, count: int, embedder: str) -> tuple[list[list[object]], list[object]]:
+def measured(servers: ServerAddresses, size: int, count: int, embedder: str) -> tuple[list[list[object]], list[object]]:
     """The times and the sizes on disk of one namespace of ``size`` memories."""
     with sandbox(servers, **settings(embedder)):
         here = default_deployment()

@@ -1,13 +1,39 @@
-"""Every error the package raises. The docstring is the default message; ``remedy`` says what to do about it.
+"""Every error that the package raises::
 
-For a job the type decides what happens to it (see ``docs/jobs.md``): ``Transient``, ``Throttled`` and ``OverBudget``
-wait, ``Misconfigured`` pauses the kind, ``Permanent`` is a dead letter at once, anything else is counted and retried.
+    NexusError
+    ├── InvalidInput (ValueError)            the caller's arguments
+    ├── NotFound (LookupError)
+    ├── UndoRefused
+    ├── UnsupportedOption (TypeError)
+    ├── ConfigurationError                   settings, servers and the disk
+    ├── SchemaOutdated
+    ├── QueueUnavailable
+    ├── BufferError
+    ├── EmbeddedError
+    ├── JobFailed                            how a job ended
+    ├── WaitTimeout (TimeoutError)
+    └── JobError                             raised inside a job: the type decides what happens next
+        ├── Transient                        waits and tries again, for a day
+        │   ├── StorageUnavailable
+        │   ├── Erased
+        │   └── Throttled                    waits as long as the server asked
+        ├── OverBudget                       waits until the next day
+        ├── AwaitsBatch                      waits until the batch is finished
+        ├── Misconfigured                    pauses the job kind
+        ├── InvalidAnswer                    counted and retried, as an exception of any other type
+        └── Permanent                        a dead letter at once
+            ├── Refused
+            └── TooLarge
+
+The docstring of a class is its default message. ``remedy`` says what to do about the error. Each class has a remedy of
+its own, and an instance may be given a better one. A ``JobError`` can also reach a caller, because a search and a dry
+run use the same models and the same database. Its remedy therefore says what a job does and what a caller should do.
+See ``docs/jobs.md`` for what happens to a job after each error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 
@@ -24,7 +50,7 @@ class NexusError(Exception):
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}"
 
-    def __reduce__(self) -> tuple[object, ...]:  # errors cross process boundaries; keyword arguments must survive
+    def __reduce__(self) -> tuple[object, ...]:  # errors are pickled between processes, with their keyword arguments
         return _rebuild, (type(self), self.__dict__.copy())
 
     def as_dict(self) -> dict[str, str]:
@@ -33,7 +59,7 @@ class NexusError(Exception):
 
 
 def faults(errors: Iterable[Any], *, root: str = "arguments") -> str:
-    """What a pydantic ``ValidationError.errors()`` says, in one line: each field and what is wrong with it."""
+    """A pydantic ``ValidationError.errors()`` in one line: each field with its fault; ``root`` names the whole."""
     return "; ".join(
         f"{'.'.join(map(str, error['loc'])) or root}: {error['msg'].removeprefix('Value error, ').rstrip('.')}"
         for error in errors
@@ -47,7 +73,7 @@ def _rebuild(kind: type[NexusError], state: dict[str, object]) -> NexusError:
     return error
 
 
-# --- what a caller did ------------------------------------------------------------------------------------------------
+# --- the caller's arguments -------------------------------------------------------------------------------------------
 class InvalidInput(NexusError, ValueError):
     """An argument is not acceptable."""
 
@@ -61,7 +87,7 @@ class NotFound(NexusError, LookupError):
 
 
 class UndoRefused(NexusError):
-    """Later work builds on this reflection, so that it cannot be undone."""
+    """This reflection cannot be undone, because a later one builds on it."""
 
     default_remedy = "Undo the later reflections first."
 
@@ -69,10 +95,10 @@ class UndoRefused(NexusError):
 class UnsupportedOption(NexusError, TypeError):
     """This Celery option does not work on nexus-tasks jobs."""
 
-    default_remedy = "Leave it out: claims bring retries, back-off and recovery of their own."
+    default_remedy = "Leave it out: nexus-tasks jobs have retries, back-off and recovery of their own."
 
 
-# --- what the surroundings lack ---------------------------------------------------------------------------------------
+# --- settings, servers and the disk -----------------------------------------------------------------------------------
 class ConfigurationError(NexusError):
     """A setting is missing or contradicts another."""
 
@@ -94,7 +120,7 @@ class QueueUnavailable(NexusError):
 class BufferError(NexusError):
     """The session buffer could not keep an entry."""
 
-    default_remedy = "See what it holds with `nexus buffer status`, and whether its folder can be written."
+    default_remedy = "Run `nexus buffer status`, and check that the buffer's folder can be written."
 
 
 class EmbeddedError(NexusError):
@@ -105,7 +131,7 @@ class EmbeddedError(NexusError):
     )
 
 
-# --- what became of a job ---------------------------------------------------------------------------------------------
+# --- how a job ended --------------------------------------------------------------------------------------------------
 class JobFailed(NexusError):
     """The job gave up and is a dead letter now."""
 
@@ -113,7 +139,7 @@ class JobFailed(NexusError):
 
 
 class WaitTimeout(NexusError, TimeoutError):
-    """The job was not finished when the time was up; it goes on in the background."""
+    """The job did not end in time. It goes on in the background."""
 
     default_remedy = "See what it waits for with `nexus status`, or wait longer."
 
@@ -135,9 +161,12 @@ class JobError(NexusError):
 
 
 class Transient(JobError):
-    """Something outside failed in a way that passes: network, timeout, an overloaded server."""
+    """A network or a server failed in a way that passes."""
 
-    default_remedy = "Nothing to do: the job backs off and tries again for a day."
+    default_remedy = (
+        "A job tries again by itself for a day. After a command or a call, try again; if it fails again, run"
+        " `nexus doctor`."
+    )
 
 
 class StorageUnavailable(Transient):
@@ -149,15 +178,15 @@ class StorageUnavailable(Transient):
 
 
 class Erased(Transient):
-    """What this job was reading was erased meanwhile."""
+    """A memory was erased while a job or a call was reading it."""
 
-    default_remedy = "Nothing to do: the job tries again with what is left."
+    default_remedy = "A job tries again by itself with what is left. After a command or a call, try again."
 
 
 class Throttled(Transient):
     """A server asked to be called later."""
 
-    default_remedy = "Nothing to do: the job waits as long as the server asked."
+    default_remedy = "A job waits by itself as long as the server asked. After a command or a call, try again later."
     wait_reason = "throttle"
 
     def __init__(self, message: str | None = None, *, retry_after: float = 5.0, remedy: str | None = None) -> None:
@@ -165,7 +194,7 @@ class Throttled(Transient):
         self.retry_after = retry_after  # seconds
 
     def wait_seconds(self, now: float) -> float:  # noqa: ARG002
-        """As long as the server asked."""
+        """The seconds that the server asked for."""
         return self.retry_after
 
 
@@ -177,35 +206,36 @@ class OverBudget(JobError):
 
     def __init__(self, message: str | None = None, *, detail: str = "", remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
-        self.detail = detail  # the figures that explain it
+        self.detail = detail  # the figures behind it, which `nexus status` shows
 
     @property
     def wait_detail(self) -> str:
-        """The figures, where they are known."""
+        """The figures; without them the name of the error."""
         return self.detail or type(self).__name__
 
     def wait_seconds(self, now: float) -> float:
-        """Seconds until the UTC day turns, and 2 more for clocks that disagree."""
-        today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        return (today + timedelta(days=1)).timestamp() - now + 2
+        """Seconds until the next UTC day, and 2 more for clocks that differ."""
+        return 86_400.0 - now % 86_400.0 + 2.0
 
 
 class AwaitsBatch(JobError):
     """The answer comes through a message batch, at half the price."""
 
-    default_remedy = "Nothing to do: the job goes on when it is in; a request of urgency `live` goes ahead of it."
+    default_remedy = (
+        "Nothing to do: the job goes on when the answer is there. A request of urgency `live` does not wait."
+    )
     wait_reason = "batch"
     wait_detail = ""
 
     def wait_seconds(self, now: float) -> float:  # noqa: ARG002
-        """Ten minutes, in case the wake-up that follows the answer is lost."""
+        """600 s. The answer wakes the job earlier; this covers a lost wake-up."""
         return 600.0
 
 
 class Misconfigured(JobError):
     """The model refused the credentials or does not know the model's name."""
 
-    default_remedy = "Correct the credentials or NEXUS_MODEL_* and run `nexus jobs resume`; the jobs wait meanwhile."
+    default_remedy = "Correct the credentials or NEXUS_MODEL_*, then run `nexus jobs resume`. Until then the jobs wait."
 
 
 class Permanent(JobError):
@@ -225,4 +255,7 @@ class TooLarge(Permanent):
 class InvalidAnswer(JobError):
     """The model's answer does not fit the schema or was cut off."""
 
-    default_remedy = "Nothing to do: the job asks again, and gives up as a dead letter when it stays that way."
+    default_remedy = (
+        "A job asks again by itself, and becomes a dead letter after NEXUS_MAX_ATTEMPTS failures. After a command or a"
+        " call, try again."
+    )

@@ -196,10 +196,16 @@ def load_settings() -> Settings:
 
 # libpq, redis-py and Celery take passwords as options too: ?password=, ?sslpassword=, ?ssl_keyfile_password=.
 _SECRET_OPTION = re.compile(r"(?<=[?&])(\w*pass(?:word|wd|phrase)?)=[^&#]*", re.IGNORECASE)
+# SQLAlchemy accepts a password with an unescaped slash, which ``urlsplit`` takes for the path.
+_UNESCAPED_PASSWORD = re.compile(r"(?<=://)([^:/?#@]*):[^@]*@")
 
 
 def mask_url(url: str) -> str:
-    """``url`` with its passwords replaced by ``***``; of several, as Sentinels have, in each."""
+    """``url`` with every password replaced by ``***``, also in each address of a list of Sentinels.
+
+    Neither SQLAlchemy's ``hide_password`` nor kombu's ``maybe_sanitize_url`` does this: each shows passwords in options
+    or in the second address of such a list, or drops the options.
+    """
     return ";".join(_mask(one) for one in re.split(r";(?=\w+://)", url))
 
 
@@ -207,6 +213,6 @@ def _mask(url: str) -> str:
     url = _SECRET_OPTION.sub(r"\1=***", url)
     parts = urlsplit(url)
     if parts.password is None:
-        return url
+        return _UNESCAPED_PASSWORD.sub(r"\1:***@", url)
     user, _, host = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:***@{host}"))

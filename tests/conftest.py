@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from nexus_tasks import embedded
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from tests import rabbitmq
 from tests.sandbox import Sandbox, make_template, sandbox
 
@@ -74,7 +74,7 @@ def nothing_in_the_default_home(pytestconfig: pytest.Config) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[Endpoints]:
+def servers() -> Iterator[ServerAddresses]:
     """A real Redis and Postgres for the whole run."""
     home = Path(tempfile.mkdtemp(prefix="nexus-run-"))
     try:
@@ -87,7 +87,7 @@ def servers() -> Iterator[Endpoints]:
 
 
 @pytest.fixture
-def deploy(servers: Endpoints) -> Iterator[Callable[..., Sandbox]]:
+def deploy(servers: ServerAddresses) -> Iterator[Callable[..., Sandbox]]:
     """Make a deployment with settings of the test's choice: ``deploy(NEXUS_DERIVE_MAX_WAIT="0")``."""
     with ExitStack() as stack:
         yield lambda **settings: stack.enter_context(sandbox(servers, **settings))

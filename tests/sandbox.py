@@ -20,7 +20,7 @@ import redis
 from sqlalchemy import Engine, create_engine, text
 
 from nexus_tasks.deployment import Deployment, default_deployment, use
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from tests import rabbitmq
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class Sandbox:
     """One test's own deployment, and the environment of every process that the test starts."""
 
     deployment: Deployment
-    servers: Endpoints
+    servers: ServerAddresses
     name: str
     environment: dict[str, str]
     folder: Path
@@ -158,7 +158,7 @@ class Sandbox:
         self.flush()
 
 
-def make_template(servers: Endpoints) -> None:
+def make_template(servers: ServerAddresses) -> None:
     """A migrated database that each test's own is copied from: faster than migrating every time."""
     from nexus_tasks.storage import schema
 
@@ -170,7 +170,7 @@ def make_template(servers: Endpoints) -> None:
     schema.upgrade(servers.database_url.replace("/nexus?", f"/{TEMPLATE}?"))
 
 
-def administer(servers: Endpoints, statement: str) -> None:
+def administer(servers: ServerAddresses, statement: str) -> None:
     """Run a statement outside any transaction, on the run's first database."""
     with _administration(servers.database_url).connect() as connection:
         connection.execute(text(statement))
@@ -183,7 +183,7 @@ def _administration(url: str) -> Engine:
 
 
 @contextmanager
-def sandbox(servers: Endpoints, **settings: str) -> Iterator[Sandbox]:
+def sandbox(servers: ServerAddresses, **settings: str) -> Iterator[Sandbox]:
     """A fresh deployment, the default one of this process meanwhile."""
     name = f"t{uuid.uuid4().hex[:12]}"
     administer(servers, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY FILE_COPY")

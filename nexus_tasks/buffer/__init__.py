@@ -1,4 +1,4 @@
-"""The crash-safe session buffer: what an agent says survives the agent, Redis and Postgres. Standard library only."""
+"""The session buffer keeps messages through a crash of the agent, of Redis and of Postgres. Standard library only."""
 
 from __future__ import annotations
 

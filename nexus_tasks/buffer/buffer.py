@@ -1,31 +1,44 @@
-"""The session buffer: start → append → flush → recover after a crash → acknowledge once stored."""
+"""The session buffer.
+
+The life of an entry:
+
+1. ``append`` writes it to the open segment (a file) of its session.
+2. ``flush``, or a full segment, seals the segment: nothing is appended to it any more.
+3. The caller stores the entries of the sealed segments in Postgres.
+4. ``acknowledge`` deletes the stored segments.
+
+After a crash ``recover`` returns every segment that is not acknowledged, also those of processes that died.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple, cast
 
-from nexus_tasks.buffer import entry, files
+from nexus_tasks import file_locks, files
+from nexus_tasks.buffer import entry, stats
 from nexus_tasks.buffer.places import default_folder
 from nexus_tasks.buffer.quarantine import Damage
 from nexus_tasks.buffer.segment import Segment
-from nexus_tasks.buffer.session import FLUSHED, Gone
+from nexus_tasks.buffer.session import FLUSHED, SessionCleared
 from nexus_tasks.buffer.sessions import Sessions
-from nexus_tasks.buffer.stats import measure, pending, quarantined, standing
 from nexus_tasks.errors import BufferError
 
 Fsync = Literal["always", "interval", "off"]
 
 MAX_BYTES = 1 << 30
 INTERVAL = 1.0  # seconds
-_SHARE = 64  # of the room that is left, how small a part is used before measuring again
-_IDLE_SECONDS = 7 * 86_400.0  # an empty session's folder is deleted after this time
+_SHARE = 64  # the size is measured again after 1/64 of the free room is written; chosen by hand, not measured
+_IDLE_SECONDS = 7 * 86_400.0  # the folder of an empty session is deleted after this time without an append
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Recovery(NamedTuple):
-    """What :meth:`SessionBuffer.recover` found: what is to be stored, and what could not be read."""
+    """What :meth:`SessionBuffer.recover` found: segments to store, and damaged parts of files."""
 
     segments: list[Segment]
     damages: list[Damage]
@@ -34,14 +47,18 @@ class Recovery(NamedTuple):
 class SessionBuffer:
     """Append-only files, one folder per (agent, session). Any number of threads and processes may share one folder.
 
-    What an append that returned survives: any crash of any process, always. A power cut: with ``fsync="always"`` too;
-    with ``"interval"`` unless it was in the last second before the cut, or before its writer was killed; with
-    ``"off"`` when the system had written it by itself (commonly within half a minute).
+    An entry whose ``append`` returned survives a crash of any process. Whether it survives a power cut depends on
+    ``fsync``:
+
+    - ``"always"``: it survives.
+    - ``"interval"``: it can be lost when it was written in the last second before the cut, or in the last second
+      before its process was killed.
+    - ``"off"``: it survives once the operating system has written it to disk (commonly within 30 s).
 
     Args:
         folder: default: ``buffer`` under ``NEXUS_HOME``.
         fsync: default: ``NEXUS_BUFFER_FSYNC``, else ``interval``.
-        max_bytes: default: ``NEXUS_BUFFER_MAX_BYTES``, else 1 GiB; beyond it appends fail, nothing is dropped.
+        max_bytes: default: ``NEXUS_BUFFER_MAX_BYTES``, else 1 GiB. Above it ``append`` raises; nothing is dropped.
     """
 
     def __init__(
@@ -55,62 +72,72 @@ class SessionBuffer:
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def start(self, agent: str, session: str) -> None:
-        """Make the session's folder, so that appending finds out early whether it can. Starting twice is harmless.
+        """Make the session's folder, so that a folder that cannot be written is noticed before the first append.
+
+        Starting a session again changes nothing.
 
         Raises:
             BufferError: the folder cannot be written.
         """
-        with self._explained():
-            self._sessions.made(agent, session)
+        with self._os_errors_explained():
+            self._sessions.get_or_make(agent, session)
 
     def append(self, agent: str, session: str, payload: Any, context_type: str = "message") -> int:
-        """Write one entry and return its ``entry_seq``: the line is in the file, synced as the policy says.
+        """Write one entry to the session's open segment, synced according to ``fsync``.
 
         Args:
-            payload: anything JSON has a form for; of a ``message`` the fields of :class:`nexus_tasks.Message`, or text.
-            context_type: how whoever stores it is to read the payload.
+            agent: the first part of the session's name; a namespace, where a command or the hook appends.
+            session: the session's key.
+            payload: a JSON value; with ``context_type="message"`` the fields of :class:`nexus_tasks.Message`, or text.
+            context_type: tells the code that stores the entry how to read the payload.
+
+        Returns:
+            The entry's ``entry_seq``: 1 for the first entry of the session.
 
         Raises:
-            BufferError: it is not kept: the disk or the buffer is full, the folder is read-only, or it is no JSON.
+            BufferError: the entry is not kept, because the disk or the buffer is full, the folder cannot be written,
+                or the payload is not JSON.
         """
         try:
             kind, body = entry.as_json(context_type), entry.as_json(payload)
         except (TypeError, ValueError, RecursionError) as error:
-            raise BufferError(f"The payload is no JSON: {error}.", remedy="Append what json.dumps takes.") from None
-        with self._explained():
-            self._make_room(len(body))
+            raise BufferError(
+                f"The payload is not JSON: {error}.", remedy="Append a value that json.dumps accepts."
+            ) from None
+        with self._os_errors_explained():
+            self._check_room(len(body))
             while True:
                 try:
-                    seq, length = self._sessions.made(agent, session).append(kind, body)
-                except Gone:
-                    self._sessions.let_go(agent, session)
+                    seq, length = self._sessions.get_or_make(agent, session).append(kind, body)
+                except SessionCleared:
+                    self._sessions.forget(agent, session)
                 else:
                     self._room -= length
                     return seq
 
-    def _make_room(self, length: int) -> None:
+    def _check_room(self, length: int) -> None:
         if self._room < length:
-            held = measure(self.folder)
-            if held + length > self.max_bytes:
+            used = stats.total_bytes(self.folder)
+            if used + length > self.max_bytes:
                 raise BufferError(
-                    f"The buffer {self.folder} holds {held:,} bytes and may hold {self.max_bytes:,}.",
+                    f"The buffer {self.folder} holds {used:,} bytes and may hold {self.max_bytes:,}.",
                     remedy="Store it with `nexus buffer flush` once Postgres answers, or raise NEXUS_BUFFER_MAX_BYTES.",
                 )
-            # Others write too: after a part of what is left, measure again.
-            self._room = max((self.max_bytes - held) // _SHARE, length)
+            # Other processes write to the same folder: measure again after a small part of the free room is used.
+            self._room = max((self.max_bytes - used) // _SHARE, length)
 
     # --- storing ------------------------------------------------------------------------------------------------------
     def flush(self, agent: str, session: str) -> list[Segment]:
-        """Seal what a session has and return every segment that is not acknowledged, oldest first, synced to disk.
+        """Seal the session's open segment; return every segment that is not acknowledged, oldest first, synced to disk.
 
         Raises:
             BufferError: the folder cannot be written or read.
         """
-        with self._explained():
+        with self._os_errors_explained():
             found = self._sessions.find(agent, session)
             try:
                 return found.flush()[0] if found else []
-            except Gone:
+            except SessionCleared:
                 return []
 
     def flush_all(self) -> list[Segment]:
@@ -122,35 +149,37 @@ class SessionBuffer:
         return self.recover().segments
 
     def recover(self) -> Recovery:
-        """Flush every session, also those of processes that have died, and report what could not be read.
+        """Flush every session, also those of processes that died, and report the parts that cannot be read.
 
-        A torn last line is cut, a corrupt line among others is left out; both are kept in ``quarantine`` with their
-        position. Recovering again returns the same segments until they are acknowledged.
+        A torn last line is cut off; a corrupt line is skipped. Both are copied to ``quarantine`` with their position.
+        A second call returns the same segments until they are acknowledged.
 
         Raises:
             BufferError: the folder cannot be written or read.
         """
         found = Recovery([], [])
-        with self._explained():
-            for one in self._sessions.every():
-                with suppress(Gone):
-                    segments, damages = one.flush()
+        with self._os_errors_explained():
+            for session_files in self._sessions.all():
+                with suppress(SessionCleared):
+                    segments, damages = session_files.flush()
                     found.segments.extend(segments)
                     found.damages.extend(damages)
-                    if not segments and one.clear(idle_for=_IDLE_SECONDS):
-                        self._sessions.let_go(one.agent, one.session)
+                    if not segments and session_files.clear(idle_for=_IDLE_SECONDS):
+                        self._sessions.forget(session_files.agent, session_files.session)
         return found
 
     def acknowledge(self, segments: Iterable[Segment]) -> int:
-        """Delete segments that are stored, as they were read; returns the number of their entries.
+        """Delete segments whose entries are stored; returns the number of their entries.
+
+        A segment that changed after it was read, or that is deleted already, is skipped.
 
         Raises:
             BufferError: a file cannot be deleted.
         """
         entries = 0
-        with self._explained():
+        with self._os_errors_explained():
             for segment in segments:
-                with suppress(FileNotFoundError):  # acknowledged already
+                with suppress(FileNotFoundError):  # acknowledged before
                     if os.path.getsize(segment.path) == segment.size:
                         os.unlink(segment.path)
                         entries += len(segment.entries)
@@ -158,83 +187,107 @@ class SessionBuffer:
         return entries
 
     def clear(self, agent: str, session: str) -> bool:
-        """Delete a session with everything in it, stored or not; returns whether there was one.
+        """Delete a session and all its entries, also those that are not stored; returns whether it existed.
 
         Raises:
             BufferError: the folder cannot be written.
         """
-        with self._explained():
+        with self._os_errors_explained():
             found = self._sessions.find(agent, session)
-            with suppress(Gone):
+            with suppress(SessionCleared):
                 if found:
                     found.clear()
-            self._sessions.let_go(agent, session)
+            self._sessions.forget(agent, session)
             return found is not None
 
     def refuse(self, segment: Segment, refused: entry.Entry, reason: str) -> Damage:
-        """Keep an entry that can never be stored in quarantine, so that its segment can be acknowledged.
+        """Copy an entry that can never be stored to quarantine, so that its segment can be acknowledged.
 
         Raises:
             BufferError: the folder cannot be written.
         """
-        with self._explained():
-            return self._sessions.refuse(segment, refused, reason)
+        with self._os_errors_explained():
+            return self._sessions.quarantine_entry(segment, refused, reason)
 
     @contextmanager
     def storing(self, *, wait: bool = False) -> Iterator[bool]:
-        """One at a time stores what lies in a folder: ``True`` for who may. Only saves work, storing is idempotent.
+        """Let one process at a time store the entries of this folder. The block gets ``True`` when it holds the lock.
+
+        The lock only saves work: storing an entry twice changes nothing.
 
         Args:
-            wait: for one's turn, instead of ``False`` while somebody else is at it.
-        """
-        with self._explained():
-            fd = files.open_lock(os.path.join(self.folder, "storing.lock"))
-        try:
-            yield files.lock(fd, wait=wait)
-        finally:
-            os.close(fd)
+            wait: wait for the lock; by default the block gets ``False`` while another process holds it.
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+        Raises:
+            BufferError: the folder cannot be written.
+        """
+        path = os.path.join(self.folder, "storing.lock")
+        with self._os_errors_explained():
+            files.make_folder(self.folder)
+            held = file_locks.lock(path) if wait else file_locks.try_lock(path)
+        try:
+            yield held is not None
+        finally:
+            if held is not None:
+                held.release()
+
+    # --- reading ------------------------------------------------------------------------------------------------------
     def status(self) -> list[dict[str, Any]]:
         """Each session: ``agent``, ``session``, ``started_at``, ``entries``, ``last_flush``, ``bytes``,
         ``oldest_unacknowledged`` (times in seconds since 1970, or ``None``). Changes nothing."""
-        with self._explained():
-            return [standing(found) for found in self._sessions.every()]
+        with self._os_errors_explained():
+            return [stats.session_stats(found) for found in self._sessions.all()]
 
     def list(self) -> list[tuple[str, str]]:
         """The (agent, session) pairs that have a folder here."""
-        with self._explained():
-            return [(found.agent, found.session) for found in self._sessions.every()]
+        with self._os_errors_explained():
+            return [(found.agent, found.session) for found in self._sessions.all()]
 
     def has(self, agent: str, session: str) -> bool:
-        """Whether the session has anything that is not acknowledged."""
-        with self._explained():
+        """Whether the session has an entry that is not acknowledged."""
+        with self._os_errors_explained():
             found = self._sessions.find(agent, session)
-            return found is not None and standing(found)["entries"] > 0
+            return found is not None and stats.session_stats(found)["entries"] > 0
 
     def pending(self) -> bool:
-        """Whether anything at all is not acknowledged; reads names and sizes only."""
-        with self._explained():
-            return pending(self.folder)
+        """Whether any session has an entry that is not acknowledged. Reads only names and sizes of files."""
+        with self._os_errors_explained():
+            return stats.has_pending_entries(self.folder)
 
     def quarantined(self) -> int:
-        """How many files are in quarantine, for a person to look at."""
-        with self._explained():
-            return quarantined(self.folder)
+        """How many files are in quarantine."""
+        with self._os_errors_explained():
+            return stats.count_quarantined(self.folder)
 
     def close(self) -> None:
-        """Sync what is written and close the files. The buffer can be used again."""
+        """Sync the written entries and close the files. The buffer can be used again."""
         self._sessions.close()
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _os_errors_explained(self) -> Iterator[None]:
+        """Turn an ``OSError`` of the block into a ``BufferError`` that says what to do."""
         try:
             yield
         except OSError as error:
-            raise files.explain(error, self.folder) from error
+            raise _explain(error, self.folder) from error
 
 
 def _policy(name: str) -> Fsync:
     if name not in ("always", "interval", "off"):
         raise BufferError(f"There is no fsync policy {name!r}.", remedy="Use always, interval or off.")
     return cast("Fsync", name)
+
+
+def _explain(error: OSError, folder: str) -> BufferError:
+    path = error.filename or folder
+    if error.errno in _DISK_FULL:
+        return BufferError(
+            f"The disk that holds {folder} is full: nothing was kept.",
+            remedy="Free some space, or set NEXUS_HOME to a folder on another disk.",
+        )
+    if error.errno in _NO_ACCESS:
+        return BufferError(
+            f"{path} cannot be written ({error.strerror}): nothing was kept.",
+            remedy="Give yourself access to the folder, or set NEXUS_HOME to another one.",
+        )
+    return BufferError(f"{path}: {error.strerror or error}: nothing was kept.")

@@ -1,4 +1,4 @@
-"""Where the buffer lies, and under which names: those of agents and sessions are never used as paths."""
+"""The buffer's folder and the names of its files. Names of agents and sessions are hashed, never used as paths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SEQ_DIGITS = 12
 
 
 def default_home() -> str:
-    """``NEXUS_HOME``, else the user's data folder: what the settings say, without importing them."""
+    """``NEXUS_HOME``, else the user's data folder: the value of ``Settings.home`` without importing pydantic."""
     if home := os.environ.get("NEXUS_HOME"):
         return os.path.expanduser(home)
     if sys.platform == "darwin":
@@ -26,21 +26,21 @@ def default_folder() -> str:
 
 
 def session_folder_name(agent: str, session: str) -> str:
-    """The name of the folder of a session: a hash, whatever the names hold and however long they are."""
+    """The name of a session's folder: a hash, because session keys may hold any character and be of any length."""
     return sha256(f"{len(agent)}:{agent}{session}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def open_name(first_seq: int) -> str:
-    """The file that takes appends."""
+    """The name of the open segment, which takes appends."""
     return f"{first_seq:0{_SEQ_DIGITS}d}.open"
 
 
 def sealed_name(first_seq: int, last_seq: int) -> str:
-    """A file that nothing is appended to any more."""
+    """The name of a sealed segment, which never changes again."""
     return f"{first_seq:0{_SEQ_DIGITS}d}-{last_seq:0{_SEQ_DIGITS}d}.sealed"
 
 
 def sealed_range(name: str) -> tuple[int, int]:
-    """The first and last ``entry_seq`` that a sealed file's name tells."""
+    """The first and last ``entry_seq`` in the name of a sealed segment."""
     first, _, last = name.removesuffix(".sealed").partition("-")
     return int(first), int(last)

@@ -1,4 +1,4 @@
-"""What could not be read is set aside, with its position: nothing is dropped without a trace."""
+"""Damaged bytes and refused entries are copied to ``quarantine`` with their position, so that nothing is dropped."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 from base64 import b64encode
 from typing import NamedTuple
 
-from nexus_tasks.buffer import files
+from nexus_tasks import files
 
 
 class Damage(NamedTuple):
-    """A stretch of a segment that is not as it was written."""
+    """A part of a segment that is not as it was written, or an entry that cannot be stored."""
 
-    kind: str  # "torn": the end of the file, cut; "corrupt": a line among others; "refused": it cannot be stored
+    kind: str  # "torn": the file's end, cut off; "corrupt": a line within it; "refused": an entry that cannot be stored
     agent: str
     session: str
     segment: str  # the file's name
@@ -25,12 +25,12 @@ class Damage(NamedTuple):
 
 
 def set_aside(folder: str, session_folder: str, damage: Damage, raw: bytes) -> Damage:
-    """Keep ``raw`` in quarantine beside what is known of it; doing so twice keeps it once."""
+    """Write ``raw`` and its description to the quarantine ``folder``. Doing so twice keeps one file."""
     name = f"{session_folder}-{damage.segment.partition('.')[0]}-{damage.line}-{damage.offset}-{damage.kind}.json"
     path = os.path.join(folder, name)
     damage = damage._replace(kept_as=path)
     if not os.path.exists(path):
         files.make_folder(folder)
         document = damage._asdict() | {"raw_base64": b64encode(raw).decode("ascii")}
-        files.write_whole(path, json.dumps(document, indent=2).encode("ascii"))
+        files.write_atomic(path, json.dumps(document, indent=2).encode("ascii"), durable=True)
     return damage

@@ -1,4 +1,4 @@
-"""Reading a segment: every line that is as it was written, and where the others are."""
+"""Reading a segment: its whole lines, and the position of every damaged one."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from nexus_tasks.buffer.entry import Entry, parse
 
 
 class Segment(NamedTuple):
-    """A sealed file and its entries: what is stored in one go and then acknowledged."""
+    """A sealed file and its entries. A segment is stored and acknowledged as a whole."""
 
     agent: str
     session: str
-    start_id: str  # of this buffering of the session: with ``entry_seq`` it names an entry for good
+    start_id: str  # random, made with the session's folder; with ``entry_seq`` it identifies an entry for good
     path: str
     size: int  # bytes
     entries: tuple[Entry, ...]
 
 
 class Flaw(NamedTuple):
-    """A stretch that holds no entry. ``torn``: it is the end of the file and lacks its line break."""
+    """A part of the file that holds no entry. ``torn``: it is the end of the file and lacks its line break."""
 
-    line: int
-    offset: int
+    line: int  # counted from 1
+    offset: int  # bytes from the file's start
     raw: bytes
     reason: str
     torn: bool
 
 
 def read(data: bytes) -> tuple[list[Entry], list[Flaw]]:
-    """The entries of a segment's bytes, and what is wrong with the rest."""
+    """The entries in a segment's bytes, and the flaws between them."""
     entries, flaws = list[Entry](), list[Flaw]()
     offset = 0
     lines = data.split(b"\n")
-    last = lines.pop()  # what follows the last line break: nothing, unless a write was cut off
+    last = lines.pop()  # the bytes after the last line break: none, unless a write was cut off
     for number, raw in enumerate(lines, start=1):
-        # A power cut may leave zeros where a page had not reached the disk; what follows them may be whole.
+        # A power cut leaves zeros where a page had not reached the disk. An entry after the zeros may be whole.
         text = raw.lstrip(b"\0")
         try:
             entries.append(parse(text))

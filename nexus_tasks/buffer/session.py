@@ -1,4 +1,4 @@
-"""The segments of one session: appending, sealing and reading them under a lock that threads and processes share."""
+"""The segments of one session: append to them, seal them and read them, under a lock for threads and processes."""
 
 from __future__ import annotations
 
@@ -10,42 +10,57 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import time
 
+from nexus_tasks import files
 from nexus_tasks.buffer import entry as entries
-from nexus_tasks.buffer import files
 from nexus_tasks.buffer.places import open_name, sealed_name, sealed_range
 from nexus_tasks.buffer.quarantine import Damage, set_aside
 from nexus_tasks.buffer.segment import Flaw, Segment, read
 
+# A segment is sealed after this many entries, or by the first append this long after its first entry. The sizes are
+# chosen by hand, not measured.
 SEAL_ENTRIES, SEAL_SECONDS = 10, 10.0
 _LOCK, _ABOUT, FLUSHED = "lock", "session.json", "flushed"
 
 
-class Gone(Exception):
-    """The session was cleared by somebody else."""
+class SessionCleared(Exception):
+    """Another thread or process deleted the session's folder."""
 
 
 class SessionFiles:
-    """One session's folder. Appends go to the one open segment; sealed segments never change."""
+    """One session's folder. Appends go to its one open segment; sealed segments never change.
+
+    Args:
+        folder: the session's folder, which :meth:`make` made.
+        quarantine: the folder for damaged parts of segments.
+        written: called with the path of every file that was written to or renamed.
+        always: sync every append to disk.
+
+    Raises:
+        FileNotFoundError: the folder does not exist.
+        ValueError, KeyError, TypeError: ``session.json`` in it is damaged.
+    """
 
     def __init__(self, folder: str, quarantine: str, written: Callable[[str], None], *, always: bool) -> None:
         self._fd = self._lock_fd = -1
-        about = json.loads(_whole(os.path.join(folder, _ABOUT)))
+        about = json.loads(_content(os.path.join(folder, _ABOUT)))
         self.agent, self.session = str(about["agent"]), str(about["session"])
         self.start_id, self.started_at = str(about["start_id"]), float(about["started_at"])
         self.folder, self._quarantine = folder, quarantine
         self._written, self._always = written, always
-        self._turn = threading.Lock()
+        self._thread_lock = threading.Lock()  # flock does not exclude threads that share a descriptor
         self._lock_fd = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # The open segment, as this process saw it last: the file, its first and its next entry_seq, its size in bytes,
+        # and the time of its first entry.
         self._inode, self._path = 0, ""
         self._first, self._next, self._end, self._began = 1, 1, 0, 0.0
 
     @staticmethod
     def make(folder: str, agent: str, session: str) -> None:
-        """Make a session's folder; another process may do the same at the same time."""
+        """Make a session's folder, unless another process makes it at the same time."""
         aside = f"{os.path.dirname(folder)}/.{os.path.basename(folder)}.{os.urandom(6).hex()}"
         os.mkdir(aside, 0o700)
         about = {"agent": agent, "session": session, "start_id": os.urandom(8).hex(), "started_at": time()}
-        files.write_whole(os.path.join(aside, _ABOUT), entries.as_json(about))
+        files.write_atomic(os.path.join(aside, _ABOUT), entries.as_json(about), durable=True)
         try:
             os.rename(aside, folder)
         except OSError:
@@ -56,7 +71,7 @@ class SessionFiles:
         files.sync(os.path.dirname(folder))
 
     def __del__(self) -> None:
-        # When the last thread that uses them is done. A forked child's copy closes nothing of its parent's.
+        # Runs when the last thread drops this object. A forked child closes only its own copies of the descriptors.
         for fd in (self._fd, self._lock_fd):
             if fd >= 0:
                 os.close(fd)
@@ -65,9 +80,13 @@ class SessionFiles:
     def append(self, context_type: bytes, payload: bytes) -> tuple[int, int]:
         """Write one entry; returns its ``entry_seq`` and its length in bytes.
 
+        Args:
+            context_type: as JSON.
+            payload: as JSON.
+
         Raises:
-            Gone: the session was cleared meanwhile.
-            OSError: it could not be written; the segment is as it was before.
+            SessionCleared: the session was deleted meanwhile.
+            OSError: the entry could not be written; the segment is as it was before.
         """
         with self._locked():
             self._refresh()
@@ -80,7 +99,7 @@ class SessionFiles:
                 files.write_all(self._fd, line)
                 if self._always:
                     os.fdatasync(self._fd) if hasattr(os, "fdatasync") else os.fsync(self._fd)
-            except BaseException:  # an interrupt too: half an entry must not stay
+            except BaseException:  # also a KeyboardInterrupt: no half-written entry stays behind
                 os.ftruncate(self._fd, end)
                 raise
             self._began = self._began if self._count else now
@@ -95,7 +114,7 @@ class SessionFiles:
         return self._next - self._first
 
     def _refresh(self) -> list[Damage]:
-        """See what others have done since our last turn: more lines, or another segment."""
+        """Take in the changes of other processes since this one last held the lock: more lines, or another segment."""
         try:
             found = os.stat(self._path) if self._fd >= 0 else None
         except FileNotFoundError:
@@ -112,7 +131,7 @@ class SessionFiles:
         following = 1 + max((sealed_range(name)[1] for name in sealed), default=0)
         opened = [name for name in names if name.endswith(".open")]
         damages = list[Damage]()
-        for name in opened[:-1]:  # a power cut has undone the renaming of an older one
+        for name in opened[:-1]:  # a power cut undid the renaming of an older segment
             self._open(name)
             damages += self._catch_up()
             self._rename()
@@ -132,7 +151,10 @@ class SessionFiles:
             files.sync(self.folder)
 
     def _catch_up(self) -> list[Damage]:
-        """Read what others have appended. An unfinished last line is a writer's that died: it is cut and kept aside."""
+        """Read the lines that other processes appended.
+
+        An unfinished last line was written by a process that died: it is cut off and copied to quarantine.
+        """
         offset = self._end
         data = os.pread(self._fd, os.fstat(self._fd).st_size - offset, offset)
         whole = data.rfind(b"\n") + 1
@@ -145,14 +167,14 @@ class SessionFiles:
             found = read(data[:whole])[0]
             if not self._count:
                 self._began = found[0].time if found else time()
-            # A hole that a power cut has left may have swallowed line breaks: the numbers count, not the lines.
+            # Zeros left by a power cut may hide line breaks, so the highest entry_seq counts too, not only the lines.
             self._next += data.count(b"\n", 0, whole)
-            self._next = max([self._next, *(one.entry_seq + 1 for one in found)])
+            self._next = max([self._next, *(parsed.entry_seq + 1 for parsed in found)])
             self._end += whole
         return damages
 
     def _seal(self) -> None:
-        """Nothing is appended to the open segment any more; the next one is made."""
+        """Seal the open segment and open the next one."""
         following = self._next
         self._rename()
         self._open(open_name(following))
@@ -164,10 +186,10 @@ class SessionFiles:
 
     # --- storing ------------------------------------------------------------------------------------------------------
     def flush(self) -> tuple[list[Segment], list[Damage]]:
-        """Seal what there is and make it durable; returns every sealed segment, oldest first, and what was damaged.
+        """Seal the open segment and sync; returns every sealed segment, oldest first, and the damaged parts.
 
         Raises:
-            Gone: the session was cleared meanwhile.
+            SessionCleared: the session was deleted meanwhile.
             OSError: a file could not be read or synced.
         """
         with self._locked():
@@ -176,14 +198,14 @@ class SessionFiles:
                 self._seal()
             names = sorted(name for name in os.listdir(self.folder) if name.endswith(".sealed"))
             if names:
-                files.sync(self.folder)  # the next segment's name too: no entry_seq is ever given again
+                files.sync(self.folder)  # includes the next segment's name, so that no entry_seq is used twice
         segments = []
         for path in (os.path.join(self.folder, name) for name in names):
             try:
-                files.sync(path)  # what is stored has been durable before, so that it cannot be written differently
-                data = _whole(path)
+                files.sync(path)  # before it is stored: a power cut must not change an entry that Postgres has
+                data = _content(path)
             except FileNotFoundError:
-                continue  # somebody else has stored it
+                continue  # another process has stored it
             found, flaws = read(data)
             damages += [self._set_aside(path, flaw) for flaw in flaws]
             segments.append(Segment(self.agent, self.session, self.start_id, path, len(data), tuple(found)))
@@ -196,9 +218,17 @@ class SessionFiles:
         return set_aside(self._quarantine, os.path.basename(self.folder), made, flaw.raw)
 
     def clear(self, *, idle_for: float = 0.0) -> bool:
-        """Delete the folder with everything in it; with ``idle_for`` only if it is empty and so long unused, seconds.
+        """Delete the folder with everything in it; returns whether it was deleted.
 
-        Those who wait for its lock find it gone.
+        Threads and processes that wait for its lock get :class:`SessionCleared`.
+
+        Args:
+            idle_for: delete the folder only if it holds no entry and was not written to for this many seconds;
+                default: delete it in any case.
+
+        Raises:
+            SessionCleared: the session was deleted meanwhile.
+            OSError: the folder cannot be written.
         """
         with self._locked():
             if idle_for and not self._idle(idle_for):
@@ -219,16 +249,16 @@ class SessionFiles:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with self._turn:
+        with self._thread_lock:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
             try:
                 if not os.fstat(self._lock_fd).st_nlink:
-                    raise Gone
+                    raise SessionCleared
                 yield
             finally:
                 fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
 
 
-def _whole(path: str) -> bytes:
+def _content(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()

@@ -1,4 +1,4 @@
-"""The sessions of a buffer's folder, and those whose files this process keeps open."""
+"""The sessions in a buffer's folder, and the ones whose files this process keeps open."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
-from nexus_tasks.buffer import files
+from nexus_tasks import files
 from nexus_tasks.buffer.entry import Entry, as_json
 from nexus_tasks.buffer.places import QUARANTINE, SESSIONS, session_folder_name
 from nexus_tasks.buffer.quarantine import Damage, set_aside
@@ -15,11 +15,11 @@ from nexus_tasks.buffer.segment import Segment
 from nexus_tasks.buffer.session import SessionFiles
 from nexus_tasks.buffer.syncing import Syncer
 
-_MOST_OPEN = 64  # the one that was opened first is closed for the next: a process may talk to any number of sessions
+_MOST_OPEN = 64  # sessions kept open at a time; for one more the one opened first is closed
 
 
 class Sessions:
-    """Finds and makes session folders; threads share what is open, a forked child opens its own."""
+    """Finds and makes session folders. Threads share the open files; a forked child opens its own."""
 
     def __init__(self, folder: str, fsync: str, interval: float) -> None:
         self._folder, self._quarantine = os.path.join(folder, SESSIONS), os.path.join(folder, QUARANTINE)
@@ -29,23 +29,23 @@ class Sessions:
 
     def _reset(self) -> None:
         self._open: dict[str, SessionFiles] = {}
-        self._turn = threading.Lock()
+        self._thread_lock = threading.Lock()
         self._pid = os.getpid()
 
     def find(self, agent: str, session: str) -> SessionFiles | None:
-        """The session's files, or ``None`` when it has none."""
+        """The session's files, or ``None`` when the session has no folder."""
         return self._opened(session_folder_name(agent, session))
 
-    def made(self, agent: str, session: str) -> SessionFiles:
-        """The session's files, made as needed."""
+    def get_or_make(self, agent: str, session: str) -> SessionFiles:
+        """The session's files; makes the folder when there is none."""
         name = session_folder_name(agent, session)
         while (found := self._opened(name)) is None:
             files.make_folder(self._folder)
             SessionFiles.make(os.path.join(self._folder, name), agent, session)
         return found
 
-    def every(self) -> Iterator[SessionFiles]:
-        """All sessions here, in no particular order."""
+    def all(self) -> Iterator[SessionFiles]:
+        """The files of every session, in no particular order."""
         try:
             names = sorted(os.listdir(self._folder))
         except FileNotFoundError:
@@ -54,28 +54,28 @@ class Sessions:
             if not name.startswith(".") and (found := self._opened(name)):
                 yield found
 
-    def refuse(self, segment: Segment, entry: Entry, reason: str) -> Damage:
-        """Keep an entry that can never be stored in quarantine."""
+    def quarantine_entry(self, segment: Segment, entry: Entry, reason: str) -> Damage:
+        """Copy an entry that can never be stored to quarantine."""
         name = os.path.basename(segment.path)
         seq = entry.entry_seq
         made = Damage("refused", segment.agent, segment.session, name, seq, 0, 0, reason, "")
         return set_aside(self._quarantine, os.path.basename(os.path.dirname(segment.path)), made, as_json(entry))
 
-    def let_go(self, agent: str, session: str) -> None:
-        """Open the session's files anew the next time."""
-        with self._turn:
+    def forget(self, agent: str, session: str) -> None:
+        """Drop the open files of a session; the next use opens them again."""
+        with self._thread_lock:
             self._open.pop(session_folder_name(agent, session), None)
 
     def close(self) -> None:
-        """Sync what was written, and let go of everything."""
+        """Sync the written entries and drop all open files."""
         if self._pid == os.getpid():
             self._syncer.now()
         self._reset()
 
     def _opened(self, name: str) -> SessionFiles | None:
         if self._pid != os.getpid():
-            self._reset()  # a lock on a descriptor that is shared with the parent excludes nobody
-        with self._turn:
+            self._reset()  # a lock on a descriptor shared with the parent would not exclude the parent
+        with self._thread_lock:
             if name not in self._open:
                 folder = os.path.join(self._folder, name)
                 try:
@@ -91,7 +91,7 @@ class Sessions:
             return self._open[name]
 
     def _set_aside(self, name: str) -> None:
-        """A power cut has left a folder that does not say whose it is: keep it for a person to look at."""
+        """Move a folder whose ``session.json`` a power cut damaged to quarantine: its session is not known."""
         files.make_folder(self._quarantine)
         with suppress(FileNotFoundError):
             os.rename(

@@ -1,4 +1,4 @@
-"""What lies in the buffer, found out by looking at the files: names tell most of it."""
+"""Figures of the buffer, read from the files: mostly from their names and sizes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from nexus_tasks.buffer.segment import read
 from nexus_tasks.buffer.session import FLUSHED, SessionFiles
 
 
-def standing(files: SessionFiles) -> dict[str, Any]:
+def session_stats(files: SessionFiles) -> dict[str, Any]:
     """The figures of one session; see :meth:`SessionBuffer.status`."""
     entries, size, oldest, last_flush = 0, 0, None, None
-    with suppress(FileNotFoundError):  # cleared meanwhile
+    with suppress(FileNotFoundError):  # the session was deleted meanwhile
         for item in sorted(os.scandir(files.folder), key=lambda item: item.name):
-            with suppress(FileNotFoundError):  # sealed or stored meanwhile
+            with suppress(FileNotFoundError):  # the segment was sealed or stored meanwhile
                 found = item.stat()
                 if item.name == FLUSHED:
                     last_flush = found.st_mtime
@@ -45,7 +45,7 @@ def _first_time(path: str) -> float | None:
     return found[0].time if found else None
 
 
-def pending(folder: str) -> bool:
+def has_pending_entries(folder: str) -> bool:
     """Whether any session under the buffer's folder has an entry that is not acknowledged."""
     with suppress(FileNotFoundError):
         for session in os.scandir(os.path.join(folder, SESSIONS)):
@@ -57,18 +57,18 @@ def pending(folder: str) -> bool:
     return False
 
 
-def quarantined(folder: str) -> int:
-    """How many files and folders are in quarantine."""
+def count_quarantined(folder: str) -> int:
+    """The number of files and folders in quarantine."""
     with suppress(FileNotFoundError):
         return len(os.listdir(os.path.join(folder, QUARANTINE)))
     return 0
 
 
-def measure(folder: str) -> int:
-    """The bytes of all files under ``folder``."""
+def total_bytes(folder: str) -> int:
+    """The size of all files under ``folder``, bytes."""
     total = 0
     with suppress(FileNotFoundError):
         for item in os.scandir(folder):
             with suppress(FileNotFoundError):
-                total += measure(item.path) if item.is_dir(follow_symlinks=False) else item.stat().st_size
+                total += total_bytes(item.path) if item.is_dir(follow_symlinks=False) else item.stat().st_size
     return total

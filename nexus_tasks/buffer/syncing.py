@@ -1,4 +1,4 @@
-"""Syncing in the background: with ``fsync="interval"`` no append waits for the disk."""
+"""Syncing in a background thread, so that with ``fsync="interval"`` no append waits for the disk."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import threading
 import time
 from contextlib import suppress
 
-from nexus_tasks.buffer import files
+from nexus_tasks import files
 
 
 class Syncer:
-    """Syncs files at most ``interval`` seconds after they were written to, and when the process ends."""
+    """Syncs files at most ``interval`` seconds after a write, and when the process ends."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
@@ -25,8 +25,8 @@ class Syncer:
         self._wake = threading.Event()
 
     def written(self, path: str) -> None:
-        """``path`` has new bytes."""
-        if self._pid != os.getpid():  # the first time, and in a forked child, which has no thread of its own
+        """Note that ``path`` has new bytes."""
+        if self._pid != os.getpid():  # the first write of a process; a forked child inherits no thread
             self._begin()
         with self._marking:
             clean = not self._dirty
@@ -35,12 +35,12 @@ class Syncer:
             self._wake.set()
 
     def now(self) -> None:
-        """Sync everything that is not synced yet."""
+        """Sync every file that was written since the last sync."""
         with self._syncing:
             with self._marking:
                 paths, self._dirty = self._dirty, set()
             for path in (*paths, *{os.path.dirname(path) for path in paths}):
-                with suppress(OSError):  # sealed or deleted meanwhile; a disk that fails says so to the next append
+                with suppress(OSError):  # sealed or deleted meanwhile; a failing disk makes the next append fail
                     files.sync(path)
 
     def _begin(self) -> None:

@@ -1,21 +1,25 @@
-"""``nexus buffer``: what this machine keeps until Postgres has it."""
+"""``nexus buffer``: the messages that this machine keeps until they are stored in Postgres."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import start_logging
+from nexus_tasks.cli.layout import table
 from nexus_tasks.cli.options import Json
-from nexus_tasks.cli.output import emit
+from nexus_tasks.cli.output import emit, hint, warn
 
 if TYPE_CHECKING:
-    from nexus_tasks.buffer import SessionBuffer
+    from nexus_tasks.buffer import Damage, SessionBuffer
+    from nexus_tasks.services.buffer_flush import StoreReport
 
-app = typer.Typer(help="What this machine keeps until Postgres has it.", no_args_is_help=True)
+app = typer.Typer(help="Messages that this machine keeps until they are stored in Postgres.", no_args_is_help=True)
 
 
 def _buffer() -> SessionBuffer:
@@ -27,59 +31,55 @@ def _buffer() -> SessionBuffer:
     return SessionBuffer(settings.home / "buffer", fsync=settings.buffer_fsync, max_bytes=settings.buffer_max_bytes)
 
 
-def _sessions(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one | {name: _moment(one[name]) for name in ("started_at", *_TIMES)} for one in found]
+_TIMES = ("started_at", "last_flush", "oldest_unacknowledged")
 
 
-_TIMES = ("last_flush", "oldest_unacknowledged")
+def _with_datetimes(sessions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [session | {name: _datetime(session[name]) for name in _TIMES} for session in sessions]
 
 
-def _moment(seconds: float | None) -> datetime | None:
+def _datetime(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 @app.command()
 def status(json: Json = False) -> None:
-    """Show how much is kept, since when, and what is in quarantine."""
+    """Show how many entries are kept, since when, and how many files are in quarantine."""
     buffer = _buffer()
-    found = _sessions(buffer.status())
-    waiting = [one for one in found if one["entries"]]
+    sessions = _with_datetimes(buffer.status())
+    waiting = [session for session in sessions if session["entries"]]
     document = {
         "folder": buffer.folder,
         "fsync": buffer.fsync,
-        "entries": sum(one["entries"] for one in found),
-        "bytes": sum(one["bytes"] for one in found),
+        "entries": sum(session["entries"] for session in sessions),
+        "bytes": sum(session["bytes"] for session in sessions),
         "max_bytes": buffer.max_bytes,
         "sessions": len(waiting),
         "oldest_unacknowledged": min(
-            (one["oldest_unacknowledged"] or one["started_at"] for one in waiting), default=None
+            (session["oldest_unacknowledged"] or session["started_at"] for session in waiting), default=None
         ),
         "quarantined": buffer.quarantined(),
     }
     if json:
         emit(document)
-        return
-    from nexus_tasks.cli.show import buffer as show
-
-    show.status(document)
+    else:
+        _print_status(document)
 
 
 @app.command("list")
 def list_(json: Json = False) -> None:
     """List the sessions of this machine's buffer."""
     buffer = _buffer()
-    found = _sessions(buffer.status())
+    sessions = _with_datetimes(buffer.status())
     if json:
-        emit({"folder": buffer.folder, "sessions": found})
-        return
-    from nexus_tasks.cli.show import buffer as show
-
-    show.listed(found)
+        emit({"folder": buffer.folder, "sessions": sessions})
+    else:
+        _print_sessions(sessions)
 
 
 @app.command()
 def flush(json: Json = False) -> None:
-    """Store everything now. Stored entries are deleted from the buffer; what cannot be stored goes to quarantine."""
+    """Store everything now. Stored entries are deleted from the buffer; entries that are refused go to quarantine."""
     start_logging()
     from nexus_tasks.deployment import default_deployment
     from nexus_tasks.services import buffer_flush
@@ -87,21 +87,55 @@ def flush(json: Json = False) -> None:
     report = buffer_flush.store_buffer(default_deployment(), wait=True)
     if json:
         emit(asdict(report) | {"damages": [damage._asdict() for damage in report.damages]})
-        return
-    from nexus_tasks.cli.show import buffer as show
-
-    show.flushed(report)
+    else:
+        _print_flushed(report)
 
 
 @app.command()
 def recover(json: Json = False) -> None:
-    """Look for what a crash has left: torn and corrupt lines are set aside, the rest is ready to be stored."""
+    """Recover after a crash: torn and corrupt lines go to quarantine, all other entries can be stored."""
     recovery = _buffer().recover()
     entries = sum(len(segment.entries) for segment in recovery.segments)
     damages = [damage._asdict() for damage in recovery.damages]
     if json:
         emit({"entries": entries, "segments": len(recovery.segments), "damages": damages})
-        return
-    from nexus_tasks.cli.show import buffer as show
+    else:
+        _print_recovered(entries, recovery.damages)
 
-    show.recovered(entries, recovery.damages)
+
+# --- for people ------------------------------------------------------------------------------------------------------
+def _print_status(found: Mapping[str, Any]) -> None:
+    if found["entries"]:
+        entries, sessions = words.count(found["entries"], "entry", "entries"), words.count(found["sessions"], "session")
+        print(f"{entries} of {sessions} to store, the oldest from {words.ago(found['oldest_unacknowledged'])}.")
+        print(f"{found['bytes']:,} of {found['max_bytes']:,} bytes in {found['folder']}.")
+        hint("Store them now with `nexus buffer flush`; workers of this machine do it every five minutes.")
+    else:
+        print("The buffer is empty: everything is stored.")
+    if found["quarantined"]:
+        warn(f"{words.count(found['quarantined'], 'file')} in {found['folder']}/quarantine could not be stored.")
+
+
+def _print_sessions(sessions: Sequence[Mapping[str, Any]]) -> None:
+    names = ("session", "agent", "entries", "bytes", "oldest_unacknowledged", "last_flush")
+    titles = ("session", "agent", "entries", "bytes", "oldest", "last flush")
+    table(titles, [[one[name] for name in names] for one in sessions], elastic="session", empty="The buffer is empty.")
+
+
+def _print_flushed(report: StoreReport) -> None:
+    entries = words.count(report.entries, "entry", "entries")
+    print(f"Stored {words.count(report.stored, 'message')} from {entries} of the buffer.")
+    if report.duplicates:
+        print(f"{report.duplicates:,} were stored already.")
+    _warn_of_damages(report.damages)
+
+
+def _print_recovered(entries: int, damages: Sequence[Damage]) -> None:
+    print(f"{words.count(entries, 'entry', 'entries')} can be stored.")
+    _warn_of_damages(damages)
+
+
+def _warn_of_damages(damages: Sequence[Damage]) -> None:
+    for damage in damages:
+        where = f"{damage.agent}, session {damage.session}, {damage.segment} line {damage.line}"
+        warn(f"{where}: {damage.kind}, {damage.reason}. Kept as {damage.kept_as}.")

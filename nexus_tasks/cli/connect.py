@@ -1,4 +1,4 @@
-"""The client that commands use. What it imports takes a second, so that nobody imports it before it is needed."""
+"""The client that commands use. Importing the client takes a second, so a command imports it only when it needs it."""
 
 from __future__ import annotations
 

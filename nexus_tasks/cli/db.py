@@ -11,14 +11,12 @@ from nexus_tasks.cli.options import Json
 from nexus_tasks.cli.output import emit
 from nexus_tasks.errors import SchemaOutdated
 
-app = typer.Typer(
-    help="Check the database's schema, bring it up to date, change the embedding model.", no_args_is_help=True
-)
+app = typer.Typer(help="Check and upgrade the database's schema; change the embedding model.", no_args_is_help=True)
 
 
 @app.command()
 def upgrade(json: Json = False) -> None:
-    """Bring the database to the schema this version needs. Safe to run from several machines at once."""
+    """Upgrade the database to the schema that this version needs. Several machines may run it at once."""
     found, needed, url = _versions()
     if found != needed:
         _refuse_newer(found, needed)
@@ -35,7 +33,7 @@ def upgrade(json: Json = False) -> None:
 
 @app.command()
 def check(json: Json = False) -> None:
-    """Say whether the database has the schema this version needs; exit 1 when not."""
+    """Check that the database has the schema that this version needs. The exit code is 1 when it has not."""
     found, needed, _ = _versions()
     if found != needed:
         _refuse_newer(found, needed)
@@ -49,19 +47,19 @@ def check(json: Json = False) -> None:
 @app.command()
 def reembed(
     namespace: Annotated[
-        str | None, typer.Option("--namespace", metavar="NS", help="Only this one; default: every namespace.")
+        str | None, typer.Option("--namespace", metavar="NS", help="Only this namespace; default: every namespace.")
     ] = None,
     drop_others: Annotated[
-        bool, typer.Option("--drop-others", help="Then delete the vectors of every other model.")
+        bool, typer.Option("--drop-others", help="Afterwards delete the vectors of every other model.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Make the vectors that NEXUS_EMBEDDER has not made yet, beside those of the model in use until now.
+    """Make the missing vectors of the model in NEXUS_EMBEDDER; the vectors of other models stay.
 
-    Run it with the new settings while the workers go on with the old ones, switch them over, and run it once more with
-    --drop-others.
+    To change the model: run this with the new settings while the workers still use the old ones, restart the workers
+    with the new settings, and run it once more with --drop-others.
     """
-    from nexus_tasks.cli.show.progress import meter
+    from nexus_tasks.cli.progress import meter
 
     deployment = connect().deployment
     from nexus_tasks.services.reembedding import drop_others as drop

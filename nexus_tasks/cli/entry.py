@@ -1,4 +1,4 @@
-"""The command ``nexus``. The hook goes past everything else: a command-line framework alone takes too long."""
+"""The command ``nexus``. The hook is run without importing Typer, which alone would take too long for the hook."""
 
 from __future__ import annotations
 

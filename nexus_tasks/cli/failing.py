@@ -1,4 +1,4 @@
-"""How a command ends when something is wrong: the message, the document and the exit code."""
+"""The end of a command that fails: the error line, the error document with ``--json``, and the exit code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from rich.text import Text
 
 from nexus_tasks.cli.output import emit, err, json_wanted
-from nexus_tasks.errors import JobFailed, NexusError, StorageUnavailable, Transient, WaitTimeout
+from nexus_tasks.errors import JobFailed, NexusError, WaitTimeout
 
 FAILED, WAITED_IN_VAIN, INTERRUPTED = 1, 3, 130
 _BUG_REMEDY = "Set NEXUS_LOG_LEVEL=DEBUG and run it again to see the traceback."
@@ -18,25 +18,18 @@ log = logging.getLogger(__name__)
 
 
 def fail(error: NexusError) -> int:
-    """Report an expected error; returns the exit code."""
+    """Print an error of this package; returns the exit code: 3 when a wait failed, else 1."""
     log.debug("The command failed.", exc_info=error)
-    _report(type(error).__name__, error.message, _remedy(error))
+    _report(type(error).__name__, error.message, error.remedy)
     return WAITED_IN_VAIN if isinstance(error, JobFailed | WaitTimeout) else FAILED
 
 
 def crash(error: Exception) -> int:
-    """Report what nobody expected; returns the exit code."""
+    """Print the first line of any other exception; returns the exit code."""
     log.debug("The command failed.", exc_info=error)
-    said = str(error).strip().partition("\n")[0]
-    _report(type(error).__name__, f"{type(error).__name__}: {said}" if said else type(error).__name__, _BUG_REMEDY)
+    kind, text = type(error).__name__, str(error).strip().partition("\n")[0]
+    _report(kind, f"{kind}: {text}" if text else kind, _BUG_REMEDY)
     return FAILED
-
-
-def _remedy(error: NexusError) -> str:
-    # A job backs off and comes again by itself; a person at the command line has to.
-    if isinstance(error, Transient) and error.remedy == type(error).default_remedy:
-        return StorageUnavailable.default_remedy
-    return error.remedy
 
 
 def _report(kind: str, message: str, remedy: str) -> None:
@@ -48,5 +41,5 @@ def _report(kind: str, message: str, remedy: str) -> None:
 
 
 def hang_up() -> None:
-    """The reader of our output is gone: say nothing more, not even when the interpreter flushes at exit."""
+    """Send further output to /dev/null. The reader of standard output is gone, and the flush at exit must not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

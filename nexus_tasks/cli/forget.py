@@ -1,4 +1,4 @@
-"""``nexus forget``: erasure, with a receipt."""
+"""``nexus forget``: erase memories, and print a receipt."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def forget(
         int | None, typer.Option("--memory", metavar="ID", min=1, help="One memory: 17, as in [m17].")
     ] = None,
     session: Annotated[str | None, typer.Option("--session", metavar="KEY", help="One session.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that the namespace remembers.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first, on a terminal.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Everything that the namespace remembers.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="On a terminal, do not ask first.")] = False,
     json: Json = False,
 ) -> None:
-    """Erase a memory, a session or everything, and all that was derived only from it. There is no way back."""
+    """Erase a memory, a session or everything, with all memories derived only from it. This cannot be undone."""
     if (memory is not None) + (session is not None) + everything != 1:
         raise typer.BadParameter("give one of --memory, --session and --all")
     what = f"memory {memory}" if memory is not None else f"session {session}" if session else "everything"
@@ -31,11 +31,11 @@ def forget(
     receipt = connect().forget(namespace, memory_id=memory, session_key=session, everything=everything)
     if json:
         emit(receipt)
-        return
-    _told(receipt)
+    else:
+        _print_receipt(receipt)
 
 
-def _told(receipt: dict[str, Any]) -> None:
+def _print_receipt(receipt: dict[str, Any]) -> None:
     rows = receipt["deleted"]
     print(f"{len(receipt['ids'])} memories erased, {sum(rows.values())} rows in all:")
     for table, count in rows.items():

@@ -1,4 +1,4 @@
-"""``nexus hook``: memory for a coding agent's sessions."""
+"""``nexus hook``: remember the sessions of a coding agent."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from nexus_tasks.cli.connect import start_logging
 from nexus_tasks.cli.options import Json
 from nexus_tasks.cli.output import emit, hint, warn
 
-app = typer.Typer(help="Remember a coding agent's sessions.", no_args_is_help=True)
+app = typer.Typer(help="Remember the sessions of a coding agent.", no_args_is_help=True)
 
 Agent = Annotated[Literal["claude-code"], typer.Argument(metavar="AGENT", help="The agent: claude-code.")]
 Project = Annotated[
-    bool, typer.Option("--project", help="Only for the project in this folder, in its local settings file.")
+    bool, typer.Option("--project", help="Only the project in this folder: use its local settings file.")
 ]
 OwnNamespace = Annotated[
     str | None,
-    typer.Option("--namespace", metavar="NS", help="Where to remember; default: one namespace per project."),
+    typer.Option("--namespace", metavar="NS", help="The namespace to store in; default: one per project."),
 ]
 
 
 @app.command("claude-code")
 def claude_code(namespace: OwnNamespace = None) -> None:
-    """Take one event of Claude Code from standard input. The agent calls this, people do not."""
+    """Store one event of Claude Code from standard input. Claude Code calls this command, people do not."""
     from nexus_tasks.integrations.claude_code.hook import main
 
     raise typer.Exit(main(["--namespace", namespace] if namespace else []))
@@ -33,13 +33,13 @@ def claude_code(namespace: OwnNamespace = None) -> None:
 
 @app.command()
 def install(agent: Agent, project: Project = False, namespace: OwnNamespace = None, json: Json = False) -> None:
-    """Have the agent call the hook. What the settings file holds already stays; installing twice changes nothing."""
+    """Add the hook to the agent's settings file; other settings stay. Installing it twice changes nothing."""
     start_logging()
-    from nexus_tasks.integrations.claude_code.install import install as put
+    from nexus_tasks.integrations.claude_code.install import install as add_hook
     from nexus_tasks.integrations.claude_code.install import settings_file
     from nexus_tasks.types import check_namespace
 
-    change = put(settings_file(project=project), namespace=check_namespace(namespace) if namespace else None)
+    change = add_hook(settings_file(project=project), namespace=check_namespace(namespace) if namespace else None)
     if json:
         emit({"agent": agent, "settings": str(change.path), "changed": change.changed, "command": change.command})
         return
@@ -50,11 +50,11 @@ def install(agent: Agent, project: Project = False, namespace: OwnNamespace = No
 
 @app.command()
 def uninstall(agent: Agent, project: Project = False, json: Json = False) -> None:
-    """Take the hook out of the agent's settings. What is remembered stays."""
+    """Remove the hook from the agent's settings file. Stored memories stay."""
     from nexus_tasks.integrations.claude_code.install import settings_file
-    from nexus_tasks.integrations.claude_code.install import uninstall as take_out
+    from nexus_tasks.integrations.claude_code.install import uninstall as remove_hook
 
-    change = take_out(settings_file(project=project))
+    change = remove_hook(settings_file(project=project))
     if json:
         emit({"agent": agent, "settings": str(change.path), "changed": change.changed})
     else:
@@ -62,7 +62,7 @@ def uninstall(agent: Agent, project: Project = False, json: Json = False) -> Non
 
 
 def _offer_the_stack() -> None:
-    """Facts are derived while a worker runs: start one, if a person says so."""
+    """Offer to start a worker when none runs: without one no facts are derived."""
     from nexus_tasks.cli import stack
     from nexus_tasks.settings import load_settings
 

@@ -1,22 +1,29 @@
-"""``nexus jobs``: the queue, dead letters, recent runs, paused kinds."""
+"""``nexus jobs``: the queue, dead letters, recent runs and paused kinds."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+import json as encoder
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.text import Text
 
+from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
+from nexus_tasks.cli.layout import table
 from nexus_tasks.cli.options import AnyNamespace, Json, Limit
-from nexus_tasks.cli.output import emit
+from nexus_tasks.cli.output import emit, iso, out
 from nexus_tasks.errors import InvalidInput
 
 if TYPE_CHECKING:
     from nexus_tasks.client import Nexus
 
-app = typer.Typer(help="See jobs and dead letters; retry, drop, resume.", no_args_is_help=True)
+app = typer.Typer(help="List jobs and dead letters; retry, drop and resume them.", no_args_is_help=True)
 
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or how it begins.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or its beginning.")]
 JobStatus = Literal[
     "waiting",
     "pending",
@@ -31,13 +38,13 @@ JobStatus = Literal[
     "superseded",
     "needs_review",
 ]
-_ID_LENGTH, _LOOKED_THROUGH = 36, 10_000
+_ID_LENGTH, _SEARCHED_JOBS = 36, 10_000
 
 
 @app.command("list")
 def list_(
     namespace: AnyNamespace = None,
-    status: Annotated[JobStatus | None, typer.Option("--status", help="Only these.", metavar="S")] = None,
+    status: Annotated[JobStatus | None, typer.Option("--status", help="Only jobs of this status.", metavar="S")] = None,
     limit: Limit = 50,
     json: Json = False,
 ) -> None:
@@ -45,42 +52,38 @@ def list_(
     found = connect().jobs(namespace=namespace, status=status, limit=limit)
     if json:
         emit({"jobs": found})
-        return
-    from nexus_tasks.cli.show import jobs as show
-
-    show.listed(found)
+    else:
+        _print_jobs(found)
 
 
 @app.command()
 def show(job: JobId, json: Json = False) -> None:
-    """Show everything known of a job; of a dead letter also why it gave up."""
+    """Show all fields of a job, and the error of a dead letter."""
     client = connect()
-    found = client.job(_whole(client, job))
+    found = client.job(_full_id(client, job))
     if json:
         emit(found)
-        return
-    from nexus_tasks.cli.show import jobs as show
-
-    show.one(found)
+    else:
+        _print_job(found)
 
 
 @app.command()
 def retry(job: JobId, json: Json = False) -> None:
-    """Run a dead letter again, its counters at 0. Retrying twice enqueues once."""
+    """Run a dead letter again, with its counters at 0. Retrying it twice queues one job."""
     client = connect()
-    whole = _whole(client, job, status="dead")
-    again = client.retry_job(whole)
+    job_id = _full_id(client, job, status="dead")
+    again = client.retry_job(job_id)
     if json:
-        emit({"id": whole, "job_id": again.id, "created": again.created})
+        emit({"id": job_id, "job_id": again.id, "created": again.created})
     else:
         print(f"Job {again.id} does the work now. See `nexus jobs show {again.id}`.")
 
 
 @app.command()
 def drop(job: JobId, json: Json = False) -> None:
-    """Give a dead letter up, or take a job out of the queue together with the work it stands for."""
+    """Drop a dead letter, or a queued job. The work of the job is not done."""
     client = connect()
-    dropped = client.drop_job(_whole(client, job))
+    dropped = client.drop_job(_full_id(client, job))
     if json:
         emit(dropped)
     else:
@@ -92,7 +95,7 @@ def resume(
     kind: Annotated[str | None, typer.Argument(metavar="KIND", help="Only this kind.", show_default="all")] = None,
     json: Json = False,
 ) -> None:
-    """Let paused job kinds run again, once the cause is gone (credentials, a model's name)."""
+    """Let paused job kinds run again, once their cause is corrected (credentials, a model's name)."""
     kinds = connect().resume_jobs(kind)
     if json:
         emit({"resumed": kinds})
@@ -100,11 +103,49 @@ def resume(
         print(f"Resumed: {', '.join(kinds)}." if kinds else "Nothing was paused.")
 
 
-def _whole(client: Nexus, job: str, *, status: str | None = None) -> str:
-    """The id that begins with ``job``: lists on a terminal show only the beginning."""
+def _full_id(client: Nexus, job: str, *, status: str | None = None) -> str:
+    """The id that begins with ``job``. Lists on a terminal show only the first characters of an id."""
     if len(job) >= _ID_LENGTH or not job:
         return job
-    found = {row["id"] for row in client.jobs(status=status, limit=_LOOKED_THROUGH) if row["id"].startswith(job)}
+    found = {row["id"] for row in client.jobs(status=status, limit=_SEARCHED_JOBS) if row["id"].startswith(job)}
     if len(found) > 1:
         raise InvalidInput(f"{len(found)} jobs begin with {job!r}.", remedy="Give more of the id.")
     return found.pop() if found else job
+
+
+# --- for people ------------------------------------------------------------------------------------------------------
+_SHORT_ID = 8  # characters of a job's id in a list on a terminal
+_FIRST = ("id", "namespace", "kind", "scope", "status", "attempts")
+
+
+def _print_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:
+    length = _SHORT_ID if sys.stdout.isatty() else None
+    rows = [
+        (
+            job["id"][:length],
+            job["kind"],
+            f"{job['namespace']} · {words.scope(job['scope'])}",
+            job["status"] if job["attempts"] < 2 else f"{job['status']}, try {job['attempts']}",
+            job["finished_at"] or job["started_at"] or job["queued_at"],
+        )
+        for job in jobs
+    ]
+    table(("job", "kind", "on", "status", "when"), rows, elastic="on", empty="There are no jobs.")
+
+
+def _print_job(job: Mapping[str, Any]) -> None:
+    console = out()
+    rest = [name for name in job if name not in (*_FIRST, "traceback")]
+    for name in (*_FIRST, *rest):
+        if job.get(name) not in (None, "", [], {}):
+            console.print(Text.assemble((name.ljust(13), "dim"), _value(job[name])), soft_wrap=True)
+    if job.get("traceback"):
+        console.print(Text.assemble("\n", (job["traceback"], "dim")), soft_wrap=True)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, datetime):
+        return f"{iso(value)} ({words.ago(value)})"
+    if isinstance(value, dict | list):
+        return encoder.dumps(value, ensure_ascii=False)
+    return str(value)

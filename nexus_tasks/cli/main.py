@@ -1,4 +1,4 @@
-"""The command line: ``nexus``."""
+"""The commands of ``nexus``, and the exit codes of their failures."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import typer
 from nexus_tasks import __version__
 from nexus_tasks.cli import (
     buffer,
+    consolidation,
     db,
     demo,
-    digest,
     doctor,
-    dream,
-    extract,
     forget,
     hook,
     ingest,
@@ -31,7 +29,6 @@ from nexus_tasks.cli import (
     status,
     topics,
     transfer,
-    undo,
 )
 from nexus_tasks.cli.failing import FAILED, INTERRUPTED, crash, fail, hang_up
 from nexus_tasks.errors import NexusError
@@ -41,8 +38,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",  # it joins a docstring's lines into paragraphs
-    epilog="Settings are NEXUS_* variables; `nexus doctor` shows what is found.",
+    rich_markup_mode="markdown",  # joins the lines of a docstring into paragraphs
+    epilog="Settings are NEXUS_* variables; `nexus doctor` shows those that are set.",
 )
 
 
@@ -71,11 +68,11 @@ app.command()(recall.context)
 app.add_typer(memories.app, name="memories")
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(namespaces.app, name="namespaces")
-app.command()(digest.digest)
-app.command()(dream.dream)
-app.command()(extract.extract)
+app.command()(consolidation.digest)
+app.command()(consolidation.dream)
+app.command()(consolidation.extract)
 app.add_typer(topics.app, name="topics")
-app.command()(undo.undo)
+app.command()(consolidation.undo)
 app.command()(forget.forget)
 app.command()(transfer.export)
 app.command("import")(transfer.import_)
@@ -96,13 +93,13 @@ def main() -> None:
 def _run() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a character, a file name that is not text
+            stream.reconfigure(errors="replace")  # for characters that the terminal, or a file name, cannot express
     try:
         try:
             app(prog_name="nexus")
         finally:
             sys.stdout.flush()  # here, where a closed pipe can still be handled
-    except SystemExit as ended:  # how Typer ends; wrong usage is 2
+    except SystemExit as ended:  # from Typer; the code of wrong usage is 2
         return ended.code if isinstance(ended.code, int) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -111,7 +108,7 @@ def _run() -> int:
         return FAILED
     except NexusError as error:
         return fail(error)
-    except Exception as error:  # the top: whoever runs a command wants a line, not a traceback
+    except Exception as error:  # at the top level a person gets one line instead of a traceback
         return crash(error)
     return 0
 

@@ -1,4 +1,4 @@
-"""``nexus mcp``: memory as tools for agents that speak the Model Context Protocol."""
+"""``nexus mcp``: serve memory as tools to agents that use the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ def mcp(
     http: Annotated[
         str | None,
         typer.Option(
-            "--http", metavar="HOST:PORT", help="Serve over HTTP, behind NEXUS_MCP_TOKEN; a port alone: this machine."
+            "--http",
+            metavar="HOST:PORT",
+            help="Serve over HTTP, behind NEXUS_MCP_TOKEN; just a port: this machine only.",
         ),
     ] = None,
     namespace: Annotated[
         str | None,
-        typer.Option("--namespace", metavar="NS", help="Serve this memory only; without it every call names one."),
+        typer.Option("--namespace", metavar="NS", help="Serve this namespace only; else every call names one."),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", metavar="HOST", help="With --http: another name clients reach it by; repeat."),
+        typer.Option(
+            "--allow-host", metavar="HOST", help="With --http: another host name of this server; repeat for more."
+        ),
     ] = None,
 ) -> None:
-    """Serve memory to an agent: remember, recall, context, digest_session, forget and memory_status as tools."""
+    """Serve these tools to an agent: remember, recall, context, digest_session, forget and memory_status."""
     start_logging()
     from nexus_tasks.settings import load_settings
     from nexus_tasks.types import check_namespace

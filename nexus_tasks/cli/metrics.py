@@ -1,4 +1,4 @@
-"""``nexus metrics``: what a monitoring system wants to know, in Prometheus' text format."""
+"""``nexus metrics``: figures of queue and memory for a monitoring system, in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nexus_tasks.cli.options import Json
 from nexus_tasks.cli.output import emit
 from nexus_tasks.errors import ConfigurationError
 
-# Metric → its labels and its help. All are gauges of this moment: a counter would begin again with every command.
+# Each metric with its labels and its help text. All are gauges: a counter would start at 0 with every command.
 _METRICS = {
     "nexus_jobs": (("namespace", "state"), "Jobs by state; dead: open dead letters."),
     "nexus_memories": (("namespace", "level"), "Active memories by level."),
@@ -28,7 +28,7 @@ Sample = tuple[str, tuple[str, ...], float]
 
 
 def metrics(json: Json = False) -> None:
-    """Print the state of queue and memory for Prometheus, as for node_exporter's textfile collector."""
+    """Print figures of queue and memory for Prometheus, for example for node_exporter's textfile collector."""
     client = connect()
     from nexus_tasks.services.admin import queue_lengths
 
@@ -42,15 +42,15 @@ def metrics(json: Json = False) -> None:
 
 def _samples(status: Mapping[str, Any], queues: Mapping[str, int]) -> Iterable[Sample]:
     for one in status["namespaces"]:
-        whose = one["namespace"]
-        yield from (("nexus_jobs", (whose, state), count) for state, count in one["jobs"].items())
-        yield from (("nexus_memories", (whose, level), count) for level, count in one["memories"].items())
-        yield "nexus_underived_messages", (whose,), one["underived"]
-        yield "nexus_oldest_underived_seconds", (whose,), one["oldest_underived_seconds"] or 0.0
-        yield "nexus_digests_wanted", (whose,), one["digests_wanted"]
-        yield "nexus_reviews", (whose,), len(one["reviews"])
-        yield "nexus_spend_today_usd", (whose,), one["spend_today_usd"]
-        yield "nexus_model_calls_today", (whose,), one["model_calls_today"]
+        namespace = one["namespace"]
+        yield from (("nexus_jobs", (namespace, state), count) for state, count in one["jobs"].items())
+        yield from (("nexus_memories", (namespace, level), count) for level, count in one["memories"].items())
+        yield "nexus_underived_messages", (namespace,), one["underived"]
+        yield "nexus_oldest_underived_seconds", (namespace,), one["oldest_underived_seconds"] or 0.0
+        yield "nexus_digests_wanted", (namespace,), one["digests_wanted"]
+        yield "nexus_reviews", (namespace,), len(one["reviews"])
+        yield "nexus_spend_today_usd", (namespace,), one["spend_today_usd"]
+        yield "nexus_model_calls_today", (namespace,), one["model_calls_today"]
     yield from (("nexus_kind_paused", (paused["kind"],), 1.0) for paused in status["paused"])
     yield from (("nexus_queued_messages", (queue,), float(count)) for queue, count in sorted(queues.items()))
 

@@ -1,19 +1,22 @@
-"""``nexus namespaces``: tenants and their settings."""
+"""``nexus namespaces``: the namespaces (tenants) and their settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
+from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
+from nexus_tasks.cli.layout import paragraph, table
 from nexus_tasks.cli.options import Json
-from nexus_tasks.cli.output import emit
+from nexus_tasks.cli.output import emit, out
 
-app = typer.Typer(help="See, make and set tenants.", no_args_is_help=True)
+app = typer.Typer(help="List namespaces (tenants), make them and change their settings.", no_args_is_help=True)
 
-# What an option `--unset NAME` means to the client.
+# The setting that `--unset NAME` resets.
 _UNSETTABLE = {"budget": "budget_usd_per_day", "concurrency": "concurrency"}
 
 
@@ -27,14 +30,22 @@ def _unset(values: list[str] | None) -> list[str] | None:
 Name = Annotated[str, typer.Argument(metavar="NS", help="The namespace's name.")]
 Observers = Annotated[
     list[str] | None,
-    typer.Option("--observer", metavar="O", help="Who holds memories here; repeat for several. Default: assistant."),
+    typer.Option(
+        "--observer",
+        metavar="O",
+        help="An observer, which holds memories of its own; repeat for several. Default: assistant.",
+    ),
 ]
-Budget = Annotated[float | None, typer.Option("--budget", metavar="USD", min=0, help="Most US dollars a day (UTC).")]
-Concurrency = Annotated[int | None, typer.Option("--concurrency", metavar="N", min=1, help="Most runs at a time.")]
+Budget = Annotated[
+    float | None, typer.Option("--budget", metavar="USD", min=0, help="At most this many US dollars a day (UTC).")
+]
+Concurrency = Annotated[
+    int | None, typer.Option("--concurrency", metavar="N", min=1, help="At most this many jobs at a time.")
+]
 
 Observe = Annotated[
     bool | None,
-    typer.Option("--observe/--no-observe", help="Observe long conversations: notes take the place of old messages."),
+    typer.Option("--observe/--no-observe", help="Observe long conversations: notes replace their old messages."),
 ]
 
 
@@ -44,16 +55,14 @@ def list_(json: Json = False) -> None:
     found = connect().namespaces()
     if json:
         emit({"namespaces": found})
-        return
-    from nexus_tasks.cli.show import namespaces as show
-
-    show.listed(found)
+    else:
+        _print_namespaces(found)
 
 
 @app.command()
 def show(namespace: Name, json: Json = False) -> None:
-    """Show a namespace's settings and how much it remembers."""
-    _shown(connect().namespace(namespace), json)
+    """Show a namespace's settings, and the number of its memories."""
+    _emit_or_print(connect().namespace(namespace), json)
 
 
 @app.command("set")
@@ -65,11 +74,13 @@ def set_(
     observe: Observe = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option("--unset", metavar="S", help="Back to the default: budget or concurrency.", callback=_unset),
+        typer.Option(
+            "--unset", metavar="S", help="Reset a setting to its default: budget or concurrency.", callback=_unset
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Change a namespace's settings; what is not named stays. New observers hear what is said from now on."""
+    """Change a namespace's settings; others stay. A new observer gets memories of new messages only."""
     client = connect()
     client.set_namespace(
         namespace,
@@ -79,7 +90,7 @@ def set_(
         observe=observe,
         unset=[_UNSETTABLE[name] for name in unset or ()],
     )
-    _shown(client.namespace(namespace), json)
+    _emit_or_print(client.namespace(namespace), json)
 
 
 @app.command()
@@ -91,18 +102,50 @@ def create(
     observe: Observe = None,
     json: Json = False,
 ) -> None:
-    """Make a namespace; one that exists stays and takes the settings given. (The first ingest makes one too.)"""
+    """Make a namespace, or change the settings of one that exists. (The first ingest makes a namespace too.)"""
     client = connect()
     client.create_namespace(
         namespace, observers=observer or None, budget_usd_per_day=budget, concurrency=concurrency, observe=observe
     )
-    _shown(client.namespace(namespace), json)
+    _emit_or_print(client.namespace(namespace), json)
 
 
-def _shown(found: Mapping[str, Any], json: bool) -> None:
+def _emit_or_print(found: Mapping[str, Any], json: bool) -> None:
     if json:
         emit(found)
-        return
-    from nexus_tasks.cli.show import namespaces as show
+    else:
+        _print_namespace(found)
 
-    show.one(found)
+
+# --- for people ------------------------------------------------------------------------------------------------------
+def _print_namespaces(namespaces: Sequence[Mapping[str, Any]]) -> None:
+    rows = [(found["namespace"], ", ".join(found["observers"]), _budget(found), _runs(found)) for found in namespaces]
+    table(
+        ("namespace", "observers", "budget", "concurrency"),
+        rows,
+        elastic="observers",
+        empty="There are no namespaces yet.",
+    )
+
+
+def _print_namespace(found: Mapping[str, Any]) -> None:
+    console = out()
+    console.print(Text(found["namespace"], style="bold"))
+    named = {
+        "observers": ", ".join(found["observers"]),
+        "budget": _budget(found),
+        "concurrency": _runs(found),
+        "observe": "long conversations" if found["observe"] else "no",
+        "memories": words.memory_counts(found["memories"]),
+    }
+    for name, value in named.items():
+        paragraph(console, value, indent=13, first=Text(name, style="dim"))
+
+
+def _budget(found: Mapping[str, Any]) -> str:
+    budget = found["budget_usd_per_day"]
+    return "no limit" if budget is None else f"{words.money(budget)} a day"
+
+
+def _runs(found: Mapping[str, Any]) -> str:
+    return "default" if found["concurrency"] is None else words.count(found["concurrency"], "run")

@@ -26,13 +26,13 @@ def _levels(values: list[str] | None) -> list[str] | None:
 
 
 Json = Annotated[bool, JSON]
-Namespace = Annotated[str, typer.Option("--namespace", metavar="NS", help="Whose memory: a tenant's name.")]
+Namespace = Annotated[str, typer.Option("--namespace", metavar="NS", help="The namespace (tenant).")]
 AnyNamespace = Annotated[
     str | None, typer.Option("--namespace", metavar="NS", help="Only this namespace.", show_default="all")
 ]
 Session = Annotated[str | None, typer.Option("--session", metavar="KEY", help="Only this session.")]
-Observer = Annotated[str | None, typer.Option("--observer", metavar="O", help="Only what this observer holds.")]
-Subject = Annotated[str | None, typer.Option("--subject", metavar="S", help="Only what is about this subject.")]
+Observer = Annotated[str | None, typer.Option("--observer", metavar="O", help="Only memories of this observer.")]
+Subject = Annotated[str | None, typer.Option("--subject", metavar="S", help="Only memories about this subject.")]
 Levels = Annotated[
     list[str] | None,
     typer.Option(
@@ -43,18 +43,23 @@ Categories = Annotated[
     list[str] | None, typer.Option("--category", metavar="C", help="Only facts of this category; repeat for more.")
 ]
 Since = Annotated[
-    datetime | None, typer.Option("--since", metavar="T", parser=_moment, help="Only what occurred from then on.")
+    datetime | None,
+    typer.Option("--since", metavar="T", parser=_moment, help="Only what occurred at this time or later."),
 ]
 Until = Annotated[
-    datetime | None, typer.Option("--until", metavar="T", parser=_moment, help="Only what occurred before.")
+    datetime | None, typer.Option("--until", metavar="T", parser=_moment, help="Only what occurred before this time.")
 ]
 AsOf = Annotated[
     datetime | None,
-    typer.Option("--as-of", metavar="T", parser=_moment, help="What held at that time (ISO 8601; UTC without a zone)."),
+    typer.Option(
+        "--as-of", metavar="T", parser=_moment, help="The facts that held at this time (ISO 8601; UTC without a zone)."
+    ),
 ]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1_000, help="At most this many.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done; starts a worker when there is none.")]
+Wait = Annotated[
+    bool, typer.Option("--wait", help="Wait until the jobs are done; start a worker for it when none runs.")
+]
 Timeout = Annotated[
-    float, typer.Option("--timeout", metavar="S", min=0, help="With --wait: give up after this many seconds.")
+    float, typer.Option("--timeout", metavar="S", min=0, help="With --wait: stop waiting after this many seconds.")
 ]
 DEFAULT_TIMEOUT = 3_600.0

@@ -1,4 +1,4 @@
-"""Where a command's words go: its result to standard output, everything else to standard error."""
+"""Output of commands: results go to standard output; hints, warnings, progress and errors to standard error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JSON = typer.Option("--json", help="Print one JSON document.", callback=_remembe
 
 
 def json_wanted() -> bool:
-    """Whether the command in progress was asked for JSON: an error is then a document too."""
+    """Whether the present command has ``--json``: its error is then printed as a document."""
     return _json
 
 
@@ -51,15 +51,15 @@ def iso(moment: datetime) -> str:
     return aware.isoformat().replace("+00:00", "Z")
 
 
-# What people wrote may hold "[bold]" or ":smile:", so neither markup nor emoji codes mean anything on any console.
-# Made anew for each use: tests and pipes replace the streams.
+# Messages may hold "[bold]" or ":smile:", so markup and emoji codes are off on every console. Every call makes a new
+# console, because tests and pipes replace the streams.
 def out() -> Console:
-    """The console for results: as wide as the terminal; in a pipe, where people search, no line is broken."""
+    """The console for results: as wide as the terminal. In a pipe no line is wrapped, so that lines can be searched."""
     return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else _ENDLESS)
 
 
 def page() -> Console:
-    """The console for what is laid out to be read as a whole: 80 columns wherever it goes."""
+    """The console for a whole page, such as the demo's report: at most 80 columns, also in a pipe."""
     console = Console(markup=False, emoji=False, highlight=False)
     console.width = min(console.width, PAGE_WIDTH) if sys.stdout.isatty() else PAGE_WIDTH
     return console
@@ -67,15 +67,15 @@ def page() -> Console:
 
 def err() -> Console:
     """The console for hints, warnings and progress."""
-    # In a log a line stays a line, however long.
+    # In a log no line is wrapped.
     return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
 def hint(text: str) -> None:
-    """Tell a person what to do next; scripts ignore it."""
+    """Print on standard error what a person may do next."""
     err().print(text, style="dim")
 
 
 def warn(text: str) -> None:
-    """Tell a person that something is not as they may think."""
+    """Print a warning on standard error."""
     err().print(f"warning: {text}", style="yellow")

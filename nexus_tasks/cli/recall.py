@@ -1,4 +1,4 @@
-"""``nexus search`` and ``nexus context``: reading memory back."""
+"""``nexus search`` and ``nexus context``: read memory back."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from nexus_tasks.cli.connect import connect
+from nexus_tasks.cli.memories import print_hits
 from nexus_tasks.cli.options import (
     AsOf,
     Categories,
@@ -57,18 +58,21 @@ def search(
     if json:
         found = [asdict(result) for result in results]
         emit({"query": query, "namespace": namespace, "results": found, "missing_embeddings": missing})
-        return
-    from nexus_tasks.cli.show import memories as show
-
-    show.found(results, missing)
+    else:
+        print_hits(results, missing)
 
 
 def context(
     namespace: Namespace,
     session: Annotated[
-        str | None, typer.Option("--session", metavar="KEY", help="With this session's digest and what is not derived.")
+        str | None,
+        typer.Option(
+            "--session", metavar="KEY", help="With this session's digest and its messages that are not derived yet."
+        ),
     ] = None,
-    query: Annotated[str | None, typer.Option("--query", metavar="Q", help="Choose the facts by this.")] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", metavar="Q", help="Choose the facts that fit this question.")
+    ] = None,
     observer: Observer = None,
     subject: Subject = None,
     max_tokens: Annotated[
@@ -78,24 +82,24 @@ def context(
             metavar="N",
             min=1,
             max=1_000_000,
-            help="The block's bound; with --observe the whole session by default.",
+            help="The longest block; with --observe the default is the whole session.",
             show_default="2000",
         ),
     ] = None,
     format: Annotated[
         Literal["text", "anthropic", "json"],
-        typer.Option("--format", help="Text, messages for Claude, or the sections as JSON."),
+        typer.Option("--format", help="A text, messages for Claude, or the sections as JSON."),
     ] = "text",
     observe: Annotated[
-        bool, typer.Option("--observe", help="The session itself: its observation log, then what was said since.")
+        bool, typer.Option("--observe", help="The session itself: its observation log, then its newest messages.")
     ] = False,
     count: Annotated[
         Literal["estimate", "anthropic"],
-        typer.Option("--count", help="How tokens are counted: estimated (characters / 4), or by Claude."),
+        typer.Option("--count", help="How to count tokens: estimate them (characters / 4), or ask Claude."),
     ] = "estimate",
     json: Json = False,
 ) -> None:
-    """Assemble what an agent should know now, under a token bound, every line with a citation."""
+    """Assemble the memories that an agent should know now, at most --max-tokens, every line with a citation."""
     block = connect().context(
         namespace,
         session_key=session,
@@ -113,7 +117,7 @@ def context(
     if format == "anthropic":
         print(encoder.dumps(block.messages, ensure_ascii=False, indent=2))
     else:
-        print(block.text)  # as it is: it goes into a prompt
+        print(block.text)  # not wrapped: it goes into a prompt
     for note in block.notes:
         warn(note)
     how = "" if block.counted_by == "estimate" else ", counted by Claude"

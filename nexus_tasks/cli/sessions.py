@@ -1,16 +1,20 @@
-"""``nexus sessions``: the conversations of a namespace."""
+"""``nexus sessions``: the sessions (conversations) of a namespace."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
+from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
+from nexus_tasks.cli.layout import paragraph, table
 from nexus_tasks.cli.options import Json, Namespace
-from nexus_tasks.cli.output import emit
+from nexus_tasks.cli.output import emit, out
 
-app = typer.Typer(help="Read and end conversations.", no_args_is_help=True)
+app = typer.Typer(help="List, show and end sessions (conversations).", no_args_is_help=True)
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The session's key.")]
 
@@ -21,27 +25,23 @@ def list_(namespace: Namespace, json: Json = False) -> None:
     found = connect().sessions(namespace)
     if json:
         emit({"namespace": namespace, "sessions": found})
-        return
-    from nexus_tasks.cli.show import sessions as show
-
-    show.listed(found)
+    else:
+        _print_sessions(found)
 
 
 @app.command()
 def show(session: Key, namespace: Namespace, json: Json = False) -> None:
-    """Show a session: its figures, its digest and what was said."""
+    """Show a session: its figures, its digest and its messages."""
     found = connect().session(namespace, session)
     if json:
         emit({"namespace": namespace} | found)
-        return
-    from nexus_tasks.cli.show import sessions as show
-
-    show.one(found)
+    else:
+        _print_session(found)
 
 
 @app.command()
 def end(session: Key, namespace: Namespace, json: Json = False) -> None:
-    """End a session: what waits for company is derived now, then it is digested."""
+    """End a session: its waiting messages are derived at once, then the session is digested."""
     job = connect().end_session(namespace, session)
     if json:
         emit({"namespace": namespace, "session_key": session, "job_id": job.id if job else None})
@@ -49,3 +49,39 @@ def end(session: Key, namespace: Namespace, json: Json = False) -> None:
         print(f"Session {session} has ended; job {job.id} digests it.")
     else:
         print(f"Session {session} has ended; nothing is new since its last digest.")
+
+
+# --- for people ------------------------------------------------------------------------------------------------------
+def _print_sessions(sessions: Sequence[Mapping[str, Any]]) -> None:
+    rows = [
+        (
+            session["session_key"],
+            session["messages"],
+            session["underived"],
+            session["digested_through"],
+            "open" if session["open"] else "ended",
+            session["created_at"],
+        )
+        for session in sessions
+    ]
+    titles = ("session", "messages", "underived", "digested to", "state", "since")
+    table(titles, rows, elastic="session", empty="There are no sessions yet.")
+
+
+def _print_session(session: Mapping[str, Any]) -> None:
+    console = out()
+    state = "open" if session["open"] else f"ended {words.ago(session['ended_at'])}"
+    figures = f"{words.count(session['messages'], 'message')}, {session['underived']:,} not derived yet, {state}"
+    console.print(Text.assemble((session["session_key"], "bold"), (f"  {figures}", "dim")))
+    if session["observation"]:
+        console.print(Text(f"observed: {words.observation(session['observation'])}", style="dim"))
+    digest = session["digests"].get("summary_long") or session["digests"].get("summary_short")
+    if digest:
+        console.print(Text.assemble("\n", (f"digest m{digest['id']}", "cyan")))
+        paragraph(console, digest["content"], indent=2)
+    for message in session["said"]:
+        head = f"\nm{message['id']} ", "cyan"
+        console.print(
+            Text.assemble(head, (message["author"], "bold"), (f"  {message['occurred_at']:%Y-%m-%d %H:%M}", "dim"))
+        )
+        paragraph(console, message["content"], indent=2)

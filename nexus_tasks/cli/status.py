@@ -1,18 +1,81 @@
-"""``nexus status``: what goes on, and why what waits waits."""
+"""``nexus status``: the work of each namespace, and why it waits."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
+from nexus_tasks.cli.layout import paragraph
 from nexus_tasks.cli.options import AnyNamespace, Json
-from nexus_tasks.cli.output import emit
+from nexus_tasks.cli.output import emit, out
+
+_MOST_WAITS = 8  # of a namespace
+_LABEL = 11  # columns
 
 
 def status(namespace: AnyNamespace = None, json: Json = False) -> None:
-    """Show what is waiting, running and dead, why it waits, and what was spent today (UTC)."""
+    """Show waiting, running and dead jobs, the reason of each wait, and the money spent today (UTC)."""
     found = connect().status(namespace)
     if json:
         emit(found)
-        return
-    from nexus_tasks.cli.show import status as show
+    else:
+        _print_status(found)
 
-    show.status(found)
+
+def _print_status(found: Mapping[str, Any]) -> None:
+    console = out()
+    if not found["namespaces"]:
+        console.print("Nothing is stored yet: begin with `nexus ingest` or `nexus remember`.", style="dim")
+    for one in found["namespaces"]:
+        _namespace(console, one)
+    for paused in found["paused"]:
+        text = f"{paused['kind']}, {words.ago(paused['since'])}: {words.line(paused['reason'])}"
+        paragraph(console, text, indent=_LABEL, first=Text("paused", style="bold red"))
+
+
+def _namespace(console: Console, one: Mapping[str, Any]) -> None:
+    console.print(Text(one["namespace"], style="bold"))
+    _line(console, "memories", words.memory_counts(one["memories"]))
+    _line(console, "to derive", _backlog(one))
+    jobs = one["jobs"]
+    counted = ", ".join(f"{n:,} {state}" for state, n in jobs.items() if n) or "none"
+    _line(console, "jobs", counted, style="red" if jobs["dead"] else "")
+    if jobs["dead"]:
+        _line(console, "", f"read why with `nexus jobs list --status dead --namespace {one['namespace']}`", style="dim")
+    for waiting in one["waits"][:_MOST_WAITS]:
+        _line(console, "waiting", f"{waiting['kind']} {words.scope(waiting['scope'])}: {words.wait(waiting)}")
+    for held in one["reviews"]:
+        _line(console, "review", _review(held), style="yellow")
+    if len(one["waits"]) > _MOST_WAITS:
+        _line(console, "", "… and more: `nexus jobs list --status waiting`", style="dim")
+    for observed in one["observation"][:_MOST_WAITS]:
+        _line(console, "observed", f"{observed['session_key']}: {words.observation(observed)}")
+    calls = words.count(one["model_calls_today"], "model call")
+    _line(console, "today", f"{calls}, {words.money(one['spend_today_usd'])} spent")
+    console.print()
+
+
+def _review(held: Mapping[str, Any]) -> str:
+    about = f"{held['observer']} about {held['subject']}"
+    if held["released"]:
+        return f"the reflection of {about} is released and will be carried out"
+    return (
+        f"a reflection of {about} would supersede {words.count(held['supersedes'], 'fact')}: "
+        f"`nexus jobs retry {held['job_id']}` does it, `nexus jobs drop {held['job_id']}` discards it"
+    )
+
+
+def _backlog(one: Mapping[str, Any]) -> str:
+    if not one["underived"]:
+        return "nothing, all messages are derived"
+    oldest = words.span(one["oldest_underived_seconds"])
+    return f"{words.count(one['underived'], 'message')}, the oldest stored {oldest} ago"
+
+
+def _line(console: Console, name: str, value: str, style: str = "") -> None:
+    paragraph(console, Text(value, style=style), indent=_LABEL, first=Text(name, style="dim"))

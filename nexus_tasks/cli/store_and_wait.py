@@ -1,4 +1,4 @@
-"""Storing conversations, and waiting until everything they ask for is done."""
+"""Store conversations, and wait until all jobs for them are done."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nexus_tasks.cli.show import words
-from nexus_tasks.cli.show.progress import Meter, meter
+from nexus_tasks.cli import words
+from nexus_tasks.cli.progress import Meter, meter
 from nexus_tasks.types import Receipt
 
 if TYPE_CHECKING:
     from nexus_tasks.client import Nexus
     from nexus_tasks.integrations.importers import Conversation
 
-_FIRST_LOOK, _LONGEST_PAUSE = 0.05, 0.5
-_MOST_LETTERS = 1_000
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5  # seconds between two polls of the status
+_MOST_DEAD_LETTERS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settled:
-    """How a wait ended. ``dead`` are the jobs that gave up meanwhile; ``left`` messages are not derived in time."""
+class WaitResult:
+    """The end of a wait."""
 
     receipt: Receipt
-    dead: tuple[dict[str, Any], ...] = ()
-    left: int = 0
-    late: bool = False
+    dead: tuple[dict[str, Any], ...] = ()  # jobs that became dead letters during the wait
+    underived: int = 0  # messages that were not derived in time
+    late: bool = False  # the time was over before all jobs were done
 
     @property
-    def well(self) -> bool:
-        """Whether everything is done, and nothing gave up."""
+    def done(self) -> bool:
+        """Whether all jobs are done, and none became a dead letter."""
         return not self.dead and not self.late
 
 
-def load(
+def store_and_wait(
     nexus: Nexus,
     conversations: Sequence[Conversation],
     *,
@@ -44,21 +44,26 @@ def load(
     observe: bool | None = None,
     worker: AbstractContextManager[None] | None = None,
     timeout: float = 0.0,
-) -> Settled:
-    """Store each conversation as a session, ended unless it is to stay open. With a ``worker``, wait while it runs.
+) -> WaitResult:
+    """Store each conversation as a session. With a ``worker``, wait until nothing in their namespaces is left to do.
 
-    ``observe`` is whether the sessions are observed; ``None`` leaves that as it is.
+    The wait is over when no message is underived, no digest is due and no job is queued or running.
 
-    The wait is over when nothing of the conversations' namespaces is underived, undigested or queued, or after
-    ``timeout`` seconds.
+    Args:
+        nexus: the client.
+        conversations: the sessions to store.
+        end: end each session after its last message.
+        observe: whether the sessions are observed; default: it stays as it is.
+        worker: entered for the wait; without it the call returns as soon as everything is stored.
+        timeout: the longest wait, seconds.
     """
-    before = _letters(nexus, {one.namespace for one in conversations}) if worker else {}
+    before = _dead_letters(nexus, {one.namespace for one in conversations}) if worker else {}
     with meter("stored") as progress:
         receipt = _store(nexus, conversations, end=end, observe=observe, meter=progress)
     if worker is None:
-        return Settled(receipt=receipt)
+        return WaitResult(receipt=receipt)
     with worker, meter("derived") as progress:
-        return _settle(nexus, receipt, before, timeout=timeout, meter=progress)
+        return _wait(nexus, receipt, before, timeout=timeout, meter=progress)
 
 
 def _store(
@@ -84,18 +89,20 @@ def _sum(first: Receipt, second: Receipt) -> Receipt:
     )
 
 
-def _letters(nexus: Nexus, namespaces: Collection[str]) -> dict[str, dict[str, Any]]:
+def _dead_letters(nexus: Nexus, namespaces: Collection[str]) -> dict[str, dict[str, Any]]:
     """The open dead letters of those namespaces that exist, by job id."""
     known = {one["namespace"] for one in nexus.namespaces()}
     return {
         job["id"]: job
         for namespace in sorted(known.intersection(namespaces))
-        for job in nexus.jobs(namespace=namespace, status="dead", limit=_MOST_LETTERS)
+        for job in nexus.jobs(namespace=namespace, status="dead", limit=_MOST_DEAD_LETTERS)
     }
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Backlog:
+    """The work that is left in the namespaces of a wait."""
+
     underived: int
     jobs: int
     waits: tuple[dict[str, Any], ...]
@@ -103,7 +110,7 @@ class _Look:
     digests: int
 
     @property
-    def settled(self) -> bool:
+    def empty(self) -> bool:
         return not (self.underived or self.jobs or self.digests)
 
     @property
@@ -112,34 +119,38 @@ class _Look:
         return f"{words.count(self.jobs, 'job')} left{soonest}"
 
 
-def _settle(nexus: Nexus, receipt: Receipt, known: Collection[str], *, timeout: float, meter: Meter) -> Settled:
+def _wait(nexus: Nexus, receipt: Receipt, known: Collection[str], *, timeout: float, meter: Meter) -> WaitResult:
+    """Poll the namespaces until they have no backlog; ``known`` are the dead letters from before."""
     deadline = time.monotonic() + timeout
-    pause, total = _FIRST_LOOK, receipt.stored
+    pause, total = _FIRST_PAUSE, receipt.stored
     warned: set[str] = set()
     while True:
-        look = _look(nexus, receipt.namespaces)
-        for paused in look.paused:
-            if look.jobs and paused["kind"] not in warned:
+        backlog = _backlog(nexus, receipt.namespaces)
+        for paused in backlog.paused:
+            if backlog.jobs and paused["kind"] not in warned:
                 meter.warn(f"{paused['kind']} is paused: {words.line(paused['reason'])}")
                 warned.add(paused["kind"])
-        total = max(total, look.underived)
-        meter.at(total - look.underived, total, look.note)
-        if look.settled or time.monotonic() >= deadline:
+        total = max(total, backlog.underived)
+        meter.at(total - backlog.underived, total, backlog.note)
+        if backlog.empty or time.monotonic() >= deadline:
             break
         time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
-    dead = [job for id, job in _letters(nexus, receipt.namespaces).items() if id not in known]
-    lost = {json.loads(job["scope"])["memory_id"] for job in dead if job["kind"] == "derive_memory"}
-    derived = max(receipt.stored - look.underived - len(lost), 0)
-    return Settled(
-        receipt=replace(receipt, derived=derived), dead=tuple(dead), left=look.underived, late=not look.settled
+    dead = [job for id, job in _dead_letters(nexus, receipt.namespaces).items() if id not in known]
+    given_up = {json.loads(job["scope"])["memory_id"] for job in dead if job["kind"] == "derive_memory"}
+    derived = max(receipt.stored - backlog.underived - len(given_up), 0)
+    return WaitResult(
+        receipt=replace(receipt, derived=derived),
+        dead=tuple(dead),
+        underived=backlog.underived,
+        late=not backlog.empty,
     )
 
 
-def _look(nexus: Nexus, namespaces: Sequence[str]) -> _Look:
+def _backlog(nexus: Nexus, namespaces: Sequence[str]) -> _Backlog:
     found = [nexus.status(namespace) for namespace in namespaces]
     spaces = [one["namespaces"][0] for one in found]
-    return _Look(
+    return _Backlog(
         underived=sum(one["underived"] for one in spaces),
         jobs=sum(one["jobs"][state] for one in spaces for state in ("waiting", "pending", "running")),
         waits=tuple(waiting for one in spaces for waiting in one["waits"]),

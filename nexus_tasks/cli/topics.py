@@ -1,4 +1,4 @@
-"""``nexus topics``: what was extracted, as files of knowledge."""
+"""``nexus topics``: the topics (files of knowledge) that extraction has written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ app = typer.Typer(help="Read topics.", no_args_is_help=True)
 
 @app.command("list")
 def list_(namespace: Namespace, json: Json = False) -> None:
-    """List topics, those that changed last first."""
+    """List topics; the last changed comes first."""
     found = connect().topics(namespace)
     if json:
         emit({"namespace": namespace, "topics": found})
@@ -32,7 +32,7 @@ def show(
     namespace: Namespace,
     json: Json = False,
 ) -> None:
-    """Show a topic."""
+    """Show the content of a topic."""
     found = connect().topic(namespace, filename)
     if json:
         emit({"namespace": namespace} | found)

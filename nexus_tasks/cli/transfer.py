@@ -1,4 +1,4 @@
-"""``nexus export`` and ``nexus import``: a namespace's memory as a file, or its topics as a folder of Markdown."""
+"""``nexus export`` and ``nexus import``: a namespace's memory in a file, or its topics in a folder of Markdown."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ File = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="The file, one JSON document per line.", show_default=False)
 ]
 Folder = Annotated[
-    Path | None, typer.Option("--markdown", metavar="DIR", help="A folder of Markdown instead of a file: topics only.")
+    Path | None, typer.Option("--markdown", metavar="DIR", help="A folder of Markdown with topics, instead of a file.")
 ]
 
 
 def export(namespace: Namespace, file: File = None, markdown: Folder = None, json: Json = False) -> None:
-    """Write all that a namespace remembers to a file, without loss; `nexus import` reads it.
+    """Write everything that a namespace remembers to a file, which `nexus import` reads without loss.
 
-    With `--markdown` write its topics and facts to a folder, to be read: MEMORY.md, a file per topic, facts.md.
+    With `--markdown` write its topics and facts to a folder for people: MEMORY.md, a file per topic, facts.md.
     """
     path = _one_of(file, markdown)
     if markdown is not None:
@@ -40,9 +40,9 @@ def export(namespace: Namespace, file: File = None, markdown: Folder = None, jso
 
 
 def import_(namespace: Namespace, file: File = None, markdown: Folder = None, json: Json = False) -> None:
-    """Read an export into a new namespace. Vectors are made by a job afterwards.
+    """Read an export into a new namespace. A job makes the vectors afterwards.
 
-    With `--markdown` read the topics in a folder into any namespace; those of the same file name are replaced.
+    With `--markdown` read the topics in a folder into any namespace; a topic of the same file name is replaced.
     """
     path = _one_of(file, markdown)
     if markdown is not None:

@@ -1,4 +1,4 @@
-"""Is there a worker? And one for the duration of a command where there is none."""
+"""Whether a worker runs, and a worker for the duration of one command."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nexus_tasks.errors import QueueUnavailable
 _OWN = "No worker answers: nothing is derived until one runs. Start one with `celery -A nexus_tasks worker`."
 _EMBEDDED = "No worker runs: jobs wait until one does. Start one with `nexus up`."
 
-_TEMPORARY = "nexus-temporary-"  # how the nodes of `stack.temporary_worker` begin
+_TEMPORARY = "nexus-temporary-"  # the names of the nodes of `stack.temporary_worker` begin with this
 _PING_SECONDS = 1.0
 
 
-def alive() -> bool:
-    """Whether a stack of this home is up, or a worker answers that is there to stay.
+def worker_runs() -> bool:
+    """Whether a stack of this home runs, or a permanent worker answers.
 
-    One that another command started for itself does not count: it may be gone before our jobs are done.
+    The temporary worker of another command does not count: it may end before the jobs of this command are done.
 
     Raises:
         QueueUnavailable: the broker does not answer.
@@ -38,12 +38,12 @@ def alive() -> bool:
     return any(not node.startswith(_TEMPORARY) for node in alive)
 
 
-def say_when_there_is_none() -> None:
-    """Tell a person that nothing is going to happen by itself."""
+def warn_if_none() -> None:
+    """Warn that the queued jobs wait, when no worker runs."""
     from nexus_tasks.settings import load_settings
 
     try:
-        found = alive()
+        found = worker_runs()
     except QueueUnavailable as error:
         warn(f"{error.message} What was stored is queued by a worker once it does.")
         return
@@ -52,16 +52,17 @@ def say_when_there_is_none() -> None:
 
 
 @contextmanager
-def for_the_wait() -> Iterator[None]:
-    """A worker for as long as the block lasts: the running one, or on the embedded stack one of its own.
+def worker_for_wait() -> Iterator[None]:
+    """A worker for as long as the block lasts. On the embedded stack one is started when none runs.
 
     Raises:
-        EmbeddedError: it does not start.
+        EmbeddedError: the worker does not start.
+        QueueUnavailable: the broker does not answer.
     """
     from nexus_tasks.settings import load_settings
 
     settings = load_settings()
-    if alive():
+    if worker_runs():
         yield
     elif settings.embedded:
         with stack.temporary_worker(settings):

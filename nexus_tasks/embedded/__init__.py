@@ -1,7 +1,7 @@
 """A real Redis and a real PostgreSQL with pgvector for one machine, shared by every process of one user.
 
-Importing starts nothing. :func:`ensure` starts what does not run and leaves it running: the servers belong to the home
-folder, not to the process that happened to need them first. Stop them before you delete the folder.
+Importing starts nothing. :func:`ensure` starts the servers that do not run. They belong to the home folder, not to the
+process that started them: they keep running when it ends. Stop them before you delete the folder.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from nexus_tasks.embedded.locks import lock
 from nexus_tasks.embedded.places import Places, forget_run_folder, locate, prepare, prepare_home, start_lock
 from nexus_tasks.embedded.postgres import DATABASE, USER, initialise, postgres_server
 from nexus_tasks.embedded.redis import redis_server
-from nexus_tasks.embedded.server import Server, State, await_up, halt, log_size, start
+from nexus_tasks.embedded.server import Server, State, await_lock, await_up, halt, log_size, start
 from nexus_tasks.embedded.urls import celery_url, client_url
 from nexus_tasks.errors import EmbeddedError
 
-__all__ = ["Endpoints", "celery_url", "client_url", "ensure", "running", "stop"]
+__all__ = ["ServerAddresses", "celery_url", "client_url", "ensure", "running", "stop"]
 
-_TURN_SECONDS = 120.0  # how long one waits for another who starts or stops the servers
+_START_LOCK_SECONDS = 120.0  # the longest wait for another process that starts or stops the servers
 
 
 @dataclass(frozen=True)
-class Endpoints:
-    """Where the servers answer."""
+class ServerAddresses:
+    """The addresses of the embedded servers."""
 
     database_url: str
     """For SQLAlchemy with psycopg: ``postgresql+psycopg://nexus@/nexus?host=FOLDER``."""
@@ -39,14 +38,14 @@ class Endpoints:
         return celery_url(self.redis_url)
 
 
-def ensure(home: Path) -> Endpoints:
-    """Start what does not run under ``home`` and return when both servers answer; costs milliseconds when they do.
+def ensure(home: Path) -> ServerAddresses:
+    """Start the servers of ``home`` that do not run; return when both answer. Takes milliseconds when both run.
 
-    Safe to call from any number of processes at once, and after a ``kill -9`` of anything.
+    Any number of processes may call this at once, also after a ``kill -9`` of any process.
 
     Raises:
-        EmbeddedError: the extra is not installed, the folder cannot be written, the disk is full, or a server refuses.
-            What this call had started is stopped again.
+        EmbeddedError: the extra is not installed, the folder cannot be written, the disk is full, or a server does not
+            start. The servers that this call started are stopped again.
     """
     home = _absolute(home)
     try:
@@ -55,21 +54,21 @@ def ensure(home: Path) -> Endpoints:
             places = _bring_up(home)
     except OSError as error:
         raise _explain(error, home) from error
-    return _endpoints(places)
+    return _addresses(places)
 
 
-def running(home: Path) -> Endpoints | None:
-    """Where the servers of ``home`` answer, or ``None`` unless both do. Starts and changes nothing."""
+def running(home: Path) -> ServerAddresses | None:
+    """The addresses of the servers of ``home``, or ``None`` unless both answer. Starts and changes nothing."""
     places = locate(_absolute(home))
     if places is None or any(server.probe() in (State.DOWN, State.STARTING) for server in _servers(places)):
         return None
-    return _endpoints(places)
+    return _addresses(places)
 
 
 def stop(home: Path) -> list[str]:
-    """Stop the servers of ``home``; returns the names of those that ran. At most half a minute per server.
+    """Stop the servers of ``home``; returns the names of those that ran. Takes at most 30 s per server.
 
-    Redis saves its append-only file, Postgres shuts down fast: clients are disconnected, nothing committed is lost.
+    Redis writes its append-only file. Postgres shuts down fast: it disconnects its clients and loses no commit.
 
     Raises:
         EmbeddedError: a server does not end, or another process holds the start lock.
@@ -77,8 +76,8 @@ def stop(home: Path) -> list[str]:
     home = _absolute(home)
     if not start_lock(home).exists():
         return []
-    with lock(start_lock(home), _TURN_SECONDS):
-        places = Places(home, home / "run")  # stopping needs no socket: a living server is found by its lock
+    with await_lock(start_lock(home), _START_LOCK_SECONDS):
+        places = Places(home, home / "run")  # stopping needs no socket: the lock tells whether a server lives
         stopped = [server.name for server in _servers(places) if halt(server)]
         forget_run_folder(home)
     return stopped
@@ -86,20 +85,20 @@ def stop(home: Path) -> list[str]:
 
 def _bring_up(home: Path) -> Places:
     account = prepare_home(home)
-    with lock(start_lock(home), _TURN_SECONDS):
+    with await_lock(start_lock(home), _START_LOCK_SECONDS):
         places = prepare(home, account)
         _probe_disk(home)
         launched: list[Server] = []
         try:
             redis, postgres = _servers(places)
-            marks = {server.name: log_size(server) for server in (redis, postgres)}
-            if start(redis):  # it loads its file while Postgres is made and starts
+            log_starts = {server.name: log_size(server) for server in (redis, postgres)}
+            if start(redis):  # Redis loads its file while Postgres is initialised and starts
                 launched.append(redis)
             initialise(places)
             if start(postgres):
                 launched.append(postgres)
             for server in (redis, postgres):
-                await_up(server, launched, marks[server.name])
+                await_up(server, launched, log_starts[server.name])
         except (EmbeddedError, OSError):
             for server in launched:
                 halt(server)
@@ -111,8 +110,8 @@ def _servers(places: Places) -> tuple[Server, Server]:
     return redis_server(places), postgres_server(places)
 
 
-def _endpoints(places: Places) -> Endpoints:
-    return Endpoints(
+def _addresses(places: Places) -> ServerAddresses:
+    return ServerAddresses(
         database_url=f"postgresql+psycopg://{USER}@/{DATABASE}?host={places.postgres_sockets}",
         redis_url=f"unix://{places.redis_socket}?db=0",
     )
@@ -123,7 +122,7 @@ def _absolute(home: Path) -> Path:
 
 
 def _probe_disk(home: Path) -> None:
-    # Both servers start on a full disk and fail later, or fail without being able to write down why.
+    # On a full disk a server starts and fails later, or fails and cannot write the reason into its log.
     probe = home / "probe"
     try:
         with probe.open("wb") as file:
@@ -137,11 +136,11 @@ def _probe_disk(home: Path) -> None:
 def _explain(error: OSError, home: Path) -> EmbeddedError:
     elsewhere = "set NEXUS_HOME to another folder"
     reason = os.strerror(error.errno) if error.errno else str(error)
-    where = error.filename or home
+    path = error.filename or home
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return EmbeddedError(f"The disk that holds {home} is full.", remedy=f"Free some space, or {elsewhere}.")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return EmbeddedError(f"{where} cannot be written: {reason}.", remedy=f"Give yourself access, or {elsewhere}.")
+        return EmbeddedError(f"{path} cannot be written: {reason}.", remedy=f"Give yourself access, or {elsewhere}.")
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        return EmbeddedError(f"{where} is in the way: {reason}.", remedy=f"Move it away, or {elsewhere}.")
-    return EmbeddedError(f"The embedded servers could not be started: {where}: {reason}.")
+        return EmbeddedError(f"{path} is in the way: {reason}.", remedy=f"Move it away, or {elsewhere}.")
+    return EmbeddedError(f"The embedded servers could not be started: {path}: {reason}.")

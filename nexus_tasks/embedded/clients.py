@@ -1,4 +1,4 @@
-"""Whether anybody uses the servers."""
+"""Whether another process is connected to the servers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ _OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client ba
 
 
 def in_use(database_url: str, redis_url: str) -> bool:
-    """Whether a client other than this call is connected to either server; one that does not answer has none."""
+    """Whether a client other than this call is connected to either server.
+
+    Returns ``False`` for a server that does not answer: another process is stopping it.
+    """
     import psycopg
     import redis
 
@@ -16,6 +19,6 @@ def in_use(database_url: str, redis_url: str) -> bool:
                 return True
         with psycopg.connect(database_url.replace("+psycopg", "", 1)) as connection:
             row = connection.execute(_OTHERS).fetchone()
-    except (redis.ConnectionError, psycopg.OperationalError):  # somebody else is stopping it
+    except (redis.ConnectionError, psycopg.OperationalError):
         return False
     return row is not None and row[0] > 0

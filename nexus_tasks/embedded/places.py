@@ -1,4 +1,4 @@
-"""Where things lie: the folders under ``NEXUS_HOME`` and the sockets, which need a short path."""
+"""The paths of one installation: the folders under ``NEXUS_HOME``, and the sockets, which need a short path."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pathlib import Path
 from nexus_tasks.embedded.account import Account, let_through, postgres_account
 from nexus_tasks.errors import EmbeddedError
 
-# A socket's path has 107 bytes on Linux and 103 on macOS, and Redis cuts a longer one off without a word.
+# The path of a socket has at most 107 bytes on Linux and 103 on macOS. Redis cuts a longer path off without an error.
 _LONGEST = 103
 _LONGEST_NAME = "/pg/.s.PGSQL.5432"
-# Flower takes the socket's path out of the broker URL without unquoting it, and Postgres splits its folders at commas.
+# Flower does not unquote the socket's path in the broker URL, and Postgres splits its list of folders at commas.
 _PLAIN = re.compile(r"[A-Za-z0-9/._+-]+")
 
 
 @dataclass(frozen=True)
 class Places:
-    """The paths of one installation. ``run`` holds the sockets: ``home/run``, or what that links to."""
+    """The paths of one installation. ``run``, the folder of the sockets, is ``home/run`` or the target of that link."""
 
     home: Path
     run: Path
@@ -37,7 +37,7 @@ class Places:
 
     @property
     def redis(self) -> Path:
-        """Redis' folder: the append-only file."""
+        """Redis' folder, with its append-only file."""
         return self.home / "redis"
 
     @property
@@ -47,7 +47,7 @@ class Places:
 
     @property
     def postgres_sockets(self) -> Path:
-        """The folder of Postgres' socket; a folder of its own because another user may own it."""
+        """The folder of Postgres' socket. It is separate, because it belongs to the user that Postgres runs as."""
         return self.run / "pg"
 
     def log(self, name: str) -> Path:
@@ -55,21 +55,21 @@ class Places:
         return self.home / "logs" / f"{name}.log"
 
     def server_lock(self, name: str) -> Path:
-        """The file that a living server keeps locked."""
+        """The file that a server keeps locked as long as it lives."""
         return self.home / f"{name}.lock"
 
 
 def start_lock(home: Path) -> Path:
-    """The file that is locked while servers are started or stopped."""
+    """The file that a process locks while it starts or stops servers."""
     return home / "start.lock"
 
 
 def prepare_home(home: Path) -> Account | None:
-    """Make ``home`` and its folders, closed to other users; returns who Postgres runs as.
+    """Make ``home`` and its folders, closed to other users; returns the account that Postgres runs as.
 
     Raises:
-        EmbeddedError: it belongs to another user.
-        OSError: it cannot be made.
+        EmbeddedError: ``home`` belongs to another user.
+        OSError: a folder cannot be made.
     """
     account = postgres_account()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,11 +84,11 @@ def prepare_home(home: Path) -> Account | None:
 
 
 def prepare(home: Path, account: Account | None) -> Places:
-    """Make the folder of the sockets too. Call it under :func:`start_lock`.
+    """Make the folder of the sockets. Call this under :func:`start_lock`, after :func:`prepare_home`.
 
     Raises:
-        EmbeddedError: no short enough folder was found, or Postgres' user cannot get there.
-        OSError: it cannot be made.
+        EmbeddedError: no folder has a path that is short enough, or Postgres' user cannot reach it.
+        OSError: a folder cannot be made.
     """
     places = Places(home, _run_folder(home, account), account)
     _close(places.run, account)
@@ -101,15 +101,15 @@ def prepare(home: Path, account: Account | None) -> Places:
 
 
 def locate(home: Path) -> Places | None:
-    """The places as they are, or ``None`` when nothing was ever started here; makes nothing."""
+    """The paths of an installation that was started before, or ``None``. Makes nothing."""
     run = home / "run"
-    with suppress(OSError):  # not a link, or nothing there
+    with suppress(OSError):  # ``run`` is not a link, or does not exist
         run = run.readlink()
     return Places(home, run, postgres_account(create=False)) if _is_ours(run) else None
 
 
 def forget_run_folder(home: Path) -> None:
-    """Remove a folder for sockets outside of ``home``, so that a stopped installation leaves nothing elsewhere."""
+    """Remove the folder of the sockets if it lies outside of ``home``."""
     link = home / "run"
     if link.is_symlink() and _is_ours(link.readlink()):
         shutil.rmtree(link.readlink())
@@ -129,12 +129,13 @@ def _run_folder(home: Path, account: Account | None) -> Path:
     if not link.is_symlink() and _fits(link):
         link.mkdir(mode=0o700, exist_ok=True)
         return link
-    # The link tells every process, whatever its TMPDIR, and lets a squatted name be replaced by another.
+    # Every process follows the link, whatever its TMPDIR. If another user takes the folder's name in /tmp, the link
+    # points to a folder with a new name.
     if link.is_symlink():
         if _is_ours(link.readlink()) and _fits(link.readlink()):
             return link.readlink()
         link.unlink()
-    elif link.is_dir():  # made while home had a shorter path
+    elif link.is_dir():  # made when the path of home was shorter
         shutil.rmtree(link)
     for base in dict.fromkeys((Path(tempfile.gettempdir()).resolve(), Path("/tmp").resolve())):
         if _fits(base / "nexus-123456789abc") and base.is_dir():
@@ -143,13 +144,13 @@ def _run_folder(home: Path, account: Account | None) -> Path:
             link.symlink_to(folder)
             return folder
     raise EmbeddedError(
-        f"{home} is too long a path for a socket, and so is the folder for temporary files.",
+        f"{home} is too long for the path of a socket, and so is the folder for temporary files.",
         remedy="Set NEXUS_HOME or TMPDIR to a folder with a short path of plain letters and digits.",
     )
 
 
 def _short_folder(base: Path, home: Path) -> Path:
-    # The same name after every stop, so that the URLs which long-lived processes hold stay true.
+    # The name is the same after every stop, so that URLs in long-lived processes stay valid.
     folder = base / f"nexus-{hashlib.sha256(os.fsencode(home)).hexdigest()[:12]}"
     try:
         folder.mkdir(mode=0o700)
@@ -164,7 +165,7 @@ def _fits(folder: Path) -> bool:
 
 
 def _is_ours(folder: Path) -> bool:
-    # A folder in /tmp may have been cleaned away and made again by somebody who wants to be spoken to.
+    # Another user may make a folder of this name in /tmp after a cleaner removed ours, to catch our connections.
     try:
         found = folder.lstat()
     except OSError:

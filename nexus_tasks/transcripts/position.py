@@ -1,4 +1,4 @@
-"""How far a transcript is stored, so that the next reading goes on from there."""
+"""How far a transcript is stored. The next reading begins there."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ import os
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from nexus_tasks import files
 from nexus_tasks.transcripts.claude_code import Message, Reader
 
 _MARK_BYTES = 512
 
 
 class Position(NamedTuple):
-    """Bytes that are stored, what stood right before their end, and the tool calls that had no answer yet."""
+    """The end of the stored part of a transcript."""
 
-    offset: int = 0
-    mark: str = ""
-    open_calls: dict[str, str] = {}  # noqa: RUF012 - never changed
+    offset: int = 0  # bytes
+    mark: str = ""  # a hash of the 512 bytes before ``offset``: it differs when the file was rewritten
+    open_calls: dict[str, str] = {}  # noqa: RUF012 - never changed; the id and tool of calls without a result
 
 
-class News(NamedTuple):
-    """What a transcript holds beyond a position."""
+class NewPart(NamedTuple):
+    """The part of a transcript after a position."""
 
     messages: list[Message]
-    position: Position
-    broken: int  # lines that are no JSON
+    position: Position  # its end
+    broken: int  # lines that are not JSON
 
 
-def read_on(path: str, position: Position) -> News:
-    """The messages that came after ``position``; all of them when the file was written anew since.
+def read_on(path: str, position: Position) -> NewPart:
+    """The messages after ``position``; all messages when the file was rewritten since.
 
-    A line that is still being written is left for the next time.
+    A line without its line break is still being written and is left for the next reading.
 
     Raises:
         OSError: the file cannot be read.
@@ -48,7 +49,7 @@ def read_on(path: str, position: Position) -> News:
     reader = Reader(position.open_calls)
     messages = list(reader.messages(data.split(b"\n")))
     mark = _mark((before + data)[-_MARK_BYTES:])
-    return News(messages, Position(position.offset + len(data), mark, reader.open_calls), reader.broken)
+    return NewPart(messages, Position(position.offset + len(data), mark, reader.open_calls), reader.broken)
 
 
 def _mark(data: bytes) -> str:
@@ -56,7 +57,7 @@ def _mark(data: bytes) -> str:
 
 
 def load(folder: str, path: str) -> Position:
-    """The position noted for a transcript; the beginning when there is none, or it cannot be read."""
+    """The saved position of a transcript; its beginning when none is saved or the saved one cannot be read."""
     try:
         with open(_file(folder, path), "rb") as file:
             found: dict[str, Any] = json.load(file)
@@ -66,20 +67,14 @@ def load(folder: str, path: str) -> Position:
 
 
 def save(folder: str, path: str, position: Position) -> None:
-    """Note a position, once everything before it is stored.
+    """Save a position. Call it once everything before the position is stored.
 
     Raises:
-        OSError: it cannot be written; the next reading then stores nothing twice, and only takes longer.
+        OSError: the file cannot be written. The next reading then takes longer, and stores nothing twice.
     """
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    name = _file(folder, path)
-    with open(f"{name}.new", "w", encoding="utf-8", opener=_private) as file:
-        json.dump(position._asdict() | {"path": path}, file)
-    os.replace(f"{name}.new", name)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    files.make_folder(folder)
+    document = position._asdict() | {"path": path}
+    files.write_atomic(_file(folder, path), json.dumps(document).encode())
 
 
 def _file(folder: str, path: str) -> str:

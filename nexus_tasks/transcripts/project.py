@@ -1,4 +1,4 @@
-"""Which namespace a project's memory is in."""
+"""The namespace of a project's memory."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from nexus_tasks.services import buffer_flush
 from tests.sandbox import Sandbox, eventually
 
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-STORE = "from nexus_tasks.tasks import buffered\nwhile True: buffered.store_buffer(wait=True)"
+STORE = "from nexus_tasks.services import buffer_flush\nwhile True: buffer_flush.store_buffer(wait=True)"
 
 
 @dataclass

@@ -17,7 +17,7 @@ from typing import Any
 
 import redis
 
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.idempotency.claim import Begun, Claim, Wakeup
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.request import Delivery, Flags, Request, WhileRunning, canonical
@@ -264,7 +264,7 @@ class Bench:
 
 
 @contextmanager
-def new_bench(servers: Endpoints) -> Iterator[Bench]:
+def new_bench(servers: ServerAddresses) -> Iterator[Bench]:
     """A prefix of its own; every key is checked at the end, then deleted."""
     made = Bench(Claims(servers.redis_url, f"c{uuid.uuid4().hex[:12]}"))
     try:

@@ -12,7 +12,7 @@ from celery import chain, chord, group
 from celery.canvas import Signature
 
 from nexus_tasks import Nexus
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from tests.integration.inline import due_at_once
 from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, go, heard, note, play, play_once
 from tests.sandbox import Sandbox, Worker, app, engine, eventually, sandbox
@@ -21,7 +21,7 @@ LONG = 90.0  # seconds: a deadline for a machine that is busy with other things
 
 
 @pytest.fixture(scope="module")
-def here(servers: Endpoints) -> Iterator[Sandbox]:
+def here(servers: ServerAddresses) -> Iterator[Sandbox]:
     """One worker for all canvases: what they wait for are their own jobs."""
     with sandbox(servers, NEXUS_LEASE_SECONDS="3") as made:
         Nexus().create_namespace("acme")

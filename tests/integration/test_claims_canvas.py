@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.idempotency.claim import Begun, Claimed, Wakeup
 from nexus_tasks.idempotency.request import Request
 from tests.integration.claiming import GRACE, Bench, new_bench, tagged, waited_for
 
 
 @pytest.fixture
-def bench(servers: Endpoints) -> Iterator[Bench]:
+def bench(servers: ServerAddresses) -> Iterator[Bench]:
     with new_bench(servers) as made:
         yield made
 

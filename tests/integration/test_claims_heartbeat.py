@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
@@ -20,7 +20,7 @@ Hearts = Callable[..., Heartbeat]
 
 
 @pytest.fixture
-def bench(servers: Endpoints) -> Iterator[Bench]:
+def bench(servers: ServerAddresses) -> Iterator[Bench]:
     with new_bench(servers) as made:
         yield made
 

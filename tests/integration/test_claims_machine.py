@@ -34,7 +34,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Wakeup
 from nexus_tasks.idempotency.request import Request
 from tests.integration.claiming import ATTEMPTS, LEASE, Bench, new_bench, waited_for
@@ -105,7 +105,7 @@ class ClaimsMachine(RuleBasedStateMachine):
     bench: Bench
     leave: Callable[..., Any]
 
-    def __init__(self, servers: Endpoints) -> None:
+    def __init__(self, servers: ServerAddresses) -> None:
         super().__init__()
         self.servers = servers
 
@@ -671,7 +671,7 @@ class ClaimsMachine(RuleBasedStateMachine):
                 self.complete(sorted(self.model.settled).index(wakeup.job_id), False)
 
 
-def play(servers: Endpoints, *, examples: int, steps: int, phases: Sequence[Phase] = tuple(Phase)) -> None:
+def play(servers: ServerAddresses, *, examples: int, steps: int, phases: Sequence[Phase] = tuple(Phase)) -> None:
     """Run the machine; every example on a prefix of its own.
 
     The clock is the real Redis's: on a machine that stalls, two examples with the same choices may differ, and
@@ -706,11 +706,11 @@ def play(servers: Endpoints, *, examples: int, steps: int, phases: Sequence[Phas
     assert played >= examples // 2, f"only {played} examples could be played"
 
 
-def test_claims_keep_their_promises(servers: Endpoints) -> None:
+def test_claims_keep_their_promises(servers: ServerAddresses) -> None:
     play(servers, examples=120, steps=50, phases=[Phase.generate])  # making a failure shorter takes minutes
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)  # three minutes on an idle machine; a failure is made shorter for as long again
-def test_claims_keep_their_promises_for_long(servers: Endpoints) -> None:
+def test_claims_keep_their_promises_for_long(servers: ServerAddresses) -> None:
     play(servers, examples=500, steps=60)

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.idempotency.claim import Begun
 from nexus_tasks.idempotency.request import Flags
 from tests.integration.claiming import ATTEMPTS, GRACE, LEASE, LONGEST, Bench, new_bench, tagged
 
 
 @pytest.fixture
-def bench(servers: Endpoints) -> Iterator[Bench]:
+def bench(servers: ServerAddresses) -> Iterator[Bench]:
     with new_bench(servers) as made:
         yield made
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.idempotency.claim import Begun, Claimed
 from tests.integration.claiming import LEASE, Bench, new_bench, tagged
 
 
 @pytest.fixture
-def bench(servers: Endpoints) -> Iterator[Bench]:
+def bench(servers: ServerAddresses) -> Iterator[Bench]:
     with new_bench(servers) as made:
         yield made
 

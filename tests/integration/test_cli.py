@@ -24,8 +24,8 @@ import psutil
 import pytest
 
 from nexus_tasks import __version__, embedded
-from nexus_tasks.cli.show import words
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.cli import words
+from nexus_tasks.embedded import ServerAddresses
 from tests import commandline
 from tests.sandbox import Sandbox, eventually, sandbox
 from tests.standin import StandIn, faults
@@ -89,7 +89,7 @@ def jsonl(folder: Path, rows: list[tuple[str, ...]] = CHAT) -> str:
 
 # --- a deployment with a worker, its conversation derived -------------------------------------------------------------
 @pytest.fixture(scope="module", autouse=True)
-def acme(servers: Endpoints) -> Iterator[Sandbox]:
+def acme(servers: ServerAddresses) -> Iterator[Sandbox]:
     with sandbox(servers) as made:
         made.worker()
         ran = nexus("ingest", jsonl(made.folder), "--namespace", "acme", "--wait", "--json")
@@ -329,7 +329,7 @@ def test_doctor_sends_a_canary(acme: Sandbox) -> None:
     assert "Everything is in order." in ran.out
 
 
-def test_db(servers: Endpoints, acme: Sandbox) -> None:
+def test_db(servers: ServerAddresses, acme: Sandbox) -> None:
     assert read("db", "check")["ok"] is True
     assert "up to date" in nexus("db", "upgrade").out
     empty = process("db", "check", "--json", env=acme.environment | {"NEXUS_DATABASE_URL": servers.database_url})
@@ -339,7 +339,7 @@ def test_db(servers: Endpoints, acme: Sandbox) -> None:
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
-def test_jobs_that_give_up_make_the_wait_3(servers: Endpoints) -> None:
+def test_jobs_that_give_up_make_the_wait_3(servers: ServerAddresses) -> None:
     rows = [("mon", "user", "ann", "I live in Rome.", "2026-09-14T08:30:00Z", "1")]
     rows += [("tue", "user", "bob", "I like POISON in my tea.", "2026-09-14T08:30:00Z", "2")]
     with StandIn() as claude, sandbox(servers, **claude.environment(), NEXUS_DERIVE_MAX_WAIT="0") as made:
@@ -363,7 +363,7 @@ def test_jobs_that_give_up_make_the_wait_3(servers: Endpoints) -> None:
         assert (refused.code, refused.document["error"]["type"]) == (3, "JobFailed")
 
 
-def test_without_a_worker_one_is_told_and_the_time_runs_out(servers: Endpoints) -> None:
+def test_without_a_worker_one_is_told_and_the_time_runs_out(servers: ServerAddresses) -> None:
     with sandbox(servers) as made:
         ran = nexus("ingest", jsonl(made.folder), "--namespace", "lonely", "--wait", "--timeout", "0.2", "--json")
         assert (ran.code, ran.document["stored"], ran.document["derived"]) == (3, 5, 0)

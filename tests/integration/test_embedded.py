@@ -27,8 +27,8 @@ import redis
 from celery import Celery
 from flower.utils.broker import Broker
 
-from nexus_tasks import embedded
-from nexus_tasks.embedded import account, locks, places, server
+from nexus_tasks import embedded, file_locks
+from nexus_tasks.embedded import account, places, server
 from nexus_tasks.embedded import redis as embedded_redis
 from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.settings import mask_url
@@ -83,14 +83,14 @@ def servers(home: Path, name: str = "") -> list[psutil.Process]:
     return found
 
 
-def sql(endpoints: embedded.Endpoints, query: str) -> list[tuple[object, ...]]:
+def sql(endpoints: embedded.ServerAddresses, query: str) -> list[tuple[object, ...]]:
     url = endpoints.database_url.replace("+psycopg", "")
     with psycopg.connect(url, autocommit=True) as connection:
         cursor = connection.execute(query)
         return cursor.fetchall() if cursor.description else []
 
 
-def client(endpoints: embedded.Endpoints) -> redis.Redis:
+def client(endpoints: embedded.ServerAddresses) -> redis.Redis:
     return redis.Redis.from_url(endpoints.redis_url, decode_responses=True)
 
 
@@ -178,6 +178,12 @@ def test_a_certificate_is_checked_by_all_unless_the_address_says_otherwise(given
 def test_no_password_of_any_sentinel_is_shown() -> None:
     url = "sentinel://:se;cret@one:1/0;sentinel://user:secret2@two:2?password=secret3;sentinel://three"
     assert mask_url(url) == "sentinel://:***@one:1/0;sentinel://user:***@two:2?password=***;sentinel://three"
+
+
+def test_a_password_with_an_unescaped_slash_is_not_shown() -> None:
+    assert mask_url("postgresql://me:s3/cret@host/x") == "postgresql://me:***@host/x"
+    assert mask_url("redis://host:6379/0") == "redis://host:6379/0"
+    assert mask_url("postgresql://me@host:5432/x") == "postgresql://me@host:5432/x"
 
 
 def test_nobody_else_can_read_it(new_home: Path) -> None:
@@ -278,7 +284,7 @@ def test_stale_files_and_reused_pids(home: Path) -> None:
     for process in servers(home):
         kill(process)
     # The children of a killed postmaster live on until they notice, and to a stop they are the server.
-    eventually(lambda: not locks.locked(home / "postgres.lock"))
+    eventually(lambda: not file_locks.is_locked(home / "postgres.lock"))
     # A foreign process of the same user now has the pids that both servers left behind: to Postgres itself that is a
     # running server, and a careless stop would kill it.
     with subprocess.Popen(["sleep", "60"], **(user.popen if user else {})) as foreign:

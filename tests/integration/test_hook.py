@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from nexus_tasks import Message, Nexus
-from nexus_tasks.buffer import SessionBuffer, files
+from nexus_tasks import Message, Nexus, files
+from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.integrations.claude_code import hook, store
 from nexus_tasks.services import buffer_flush, context_cache, hook_events
 from nexus_tasks.transcripts.project import project_namespace

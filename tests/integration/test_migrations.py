@@ -9,13 +9,13 @@ import pytest
 from alembic import command
 from sqlalchemy import create_engine, inspect
 
-from nexus_tasks.embedded import Endpoints
+from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.storage import schema
 from tests.sandbox import administer
 
 
 @pytest.fixture
-def empty(servers: Endpoints) -> Iterator[str]:
+def empty(servers: ServerAddresses) -> Iterator[str]:
     """The address of an empty database."""
     administer(servers, "CREATE DATABASE migrations")
     yield servers.database_url.replace("/nexus?", "/migrations?")

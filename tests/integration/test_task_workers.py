@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus
-from nexus_tasks.embedded import Endpoints, redis
+from nexus_tasks.embedded import ServerAddresses, redis
 from nexus_tasks.errors import JobFailed, Misconfigured
 from nexus_tasks.idempotency.claim import Claim
 from tests.broker import lose, queued
@@ -198,7 +198,7 @@ def own_redis(folder: Path) -> Iterator[tuple[str, Callable[[], None], Callable[
         kill()
 
 
-def test_a_redis_that_restarts_costs_no_run(servers: Endpoints, tmp_path: Path) -> None:
+def test_a_redis_that_restarts_costs_no_run(servers: ServerAddresses, tmp_path: Path) -> None:
     with (
         own_redis(tmp_path / "redis") as (url, kill, launch),
         sandbox(replace(servers, redis_url=url), NEXUS_LEASE_SECONDS=str(LEASE)) as here,

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from nexus_tasks.buffer import BufferError, Segment, SessionBuffer, default_home, files, session
+from nexus_tasks import files
+from nexus_tasks.buffer import BufferError, Segment, SessionBuffer, default_home, session
 from nexus_tasks.settings import Settings
 
 
@@ -197,7 +198,7 @@ def test_a_forked_child_has_locks_of_its_own(tmp_path: Path, monkeypatch: pytest
     """A lock on a descriptor that it shares with its parent would not keep it out."""
     kept = buffer(tmp_path)
     kept.append("acme", "chat", "parent")
-    held = kept._sessions.made("acme", "chat")
+    held = kept._sessions.get_or_make("acme", "chat")
     flock = fcntl.flock
     flock(held._lock_fd, fcntl.LOCK_EX)
     child = os.fork()
@@ -277,7 +278,7 @@ def test_a_full_buffer_fails_loudly_and_drops_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("payload", [object(), float("nan"), {"a": {1, 2}}])
 def test_what_is_no_json_is_refused(tmp_path: Path, payload: object) -> None:
-    with pytest.raises(BufferError, match="is no JSON"):
+    with pytest.raises(BufferError, match="is not JSON"):
         buffer(tmp_path).append("acme", "chat", payload)
 
 

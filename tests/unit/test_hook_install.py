@@ -68,7 +68,7 @@ def test_another_namespace_replaces_the_first(tmp_path: Path) -> None:
 def test_a_file_that_is_none_is_left_as_it_is(tmp_path: Path, text: str) -> None:
     path = tmp_path / "settings.json"
     path.write_text(text)
-    with pytest.raises(ConfigurationError, match="no settings file"):
+    with pytest.raises(ConfigurationError, match="not a settings file"):
         install(path)
     assert path.read_text() == text
 

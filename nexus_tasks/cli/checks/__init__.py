@@ -1,1 +1,1 @@
-"""What ``nexus doctor`` looks at."""
+"""The checks of ``nexus doctor``."""

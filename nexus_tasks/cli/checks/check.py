@@ -1,4 +1,4 @@
-"""One check: what was found, whether that is well, and what to do when it is not."""
+"""The result of one check: what was found, whether it is in order, and the remedy when it is not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nexus_tasks.errors import NexusError
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A finding. ``remedy`` says what to do when it is not ``ok``."""
+    """The result of one check. ``remedy`` says what to do when it is not ``ok``."""
 
     name: str
     ok: bool
@@ -19,33 +19,33 @@ class Check:
     remedy: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """The check as JSON; without a remedy when none is needed."""
+        """The check for JSON; without ``remedy`` when it is empty."""
         document = {"name": self.name, "ok": self.ok, "found": self.found}
         return document | {"remedy": self.remedy} if self.remedy else document
 
 
-def well(name: str, found: str) -> Check:
-    """Something is as it should be."""
+def passed(name: str, found: str) -> Check:
+    """A check without a fault."""
     return Check(name=name, ok=True, found=found)
 
 
-def wrong(name: str, found: str, remedy: str) -> Check:
-    """Something has to be put right."""
+def failed(name: str, found: str, remedy: str) -> Check:
+    """A check with a fault that has to be put right."""
     return Check(name=name, ok=False, found=found, remedy=remedy)
 
 
-def looked(name: str, look: Callable[[], Sequence[Check]], remedy: str) -> list[Check]:
-    """What ``look`` finds. Whatever a server, a driver or a URL can fail with is a finding too, named ``name``."""
+def run_checks(name: str, checks: Callable[[], Sequence[Check]], remedy: str) -> list[Check]:
+    """The results of ``checks``. An error of a server, a driver or a URL becomes one failed check named ``name``."""
     try:
-        return list(look())
+        return list(checks())
     except NexusError as error:
-        return [wrong(name, error.message, error.remedy)]
-    except _faults() as error:
-        said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]  # what the driver said
-        return [wrong(name, f"{type(error).__name__}: {said}" if said else type(error).__name__, remedy)]
+        return [failed(name, error.message, error.remedy)]
+    except _expected_errors() as error:
+        text = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]  # of the driver's error, if any
+        return [failed(name, f"{type(error).__name__}: {text}" if text else type(error).__name__, remedy)]
 
 
-def _faults() -> tuple[type[Exception], ...]:
+def _expected_errors() -> tuple[type[Exception], ...]:
     from kombu.exceptions import KombuError
     from redis.exceptions import RedisError
     from sqlalchemy.exc import SQLAlchemyError

@@ -1,24 +1,24 @@
-"""All checks in their order, and the document that ``nexus doctor --json`` prints."""
+"""All checks in their order, as the document that ``nexus doctor --json`` prints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from nexus_tasks.cli.checks import here, queue, servers
-from nexus_tasks.cli.checks.check import Check, looked, well, wrong
+from nexus_tasks.cli.checks import machine, queue, servers
+from nexus_tasks.cli.checks.check import Check, failed, passed, run_checks
 from nexus_tasks.cli.connect import start_logging
 from nexus_tasks.endpoints import Endpoints, endpoints_of
 from nexus_tasks.errors import NexusError
 from nexus_tasks.settings import Settings, load_settings
 
-_ABOUT = ("database_url", "redis_url", "model", "embedder", "home")
+_FIELDS = ("database_url", "redis_url", "model", "embedder", "home")
 
 
 def examine(*, canary: bool) -> dict[str, Any]:
     """``{"ok", "checks": […], "database_url", "redis_url", "model", "embedder", "home"}``, passwords masked."""
-    about: dict[str, Any] = dict.fromkeys(_ABOUT)
-    checks = [here.python(), *_settings(about, canary=canary)]
+    about: dict[str, Any] = dict.fromkeys(_FIELDS)
+    checks = [machine.python(), *_settings(about, canary=canary)]
     return {"ok": all(check.ok for check in checks), "checks": [check.as_dict() for check in checks], **about}
 
 
@@ -27,53 +27,53 @@ def _settings(about: dict[str, Any], *, canary: bool) -> Iterator[Check]:
         start_logging()
         settings = load_settings()
     except NexusError as error:
-        yield wrong("settings", error.message, error.remedy)
+        yield failed("settings", error.message, error.remedy)
         return
     changed = sorted(f"NEXUS_{name.upper()}" for name in settings.model_fields_set)
-    yield well("settings", ", ".join(changed) or "all defaults")
+    yield passed("settings", ", ".join(changed) or "all defaults")
     about |= {"model": settings.model, "embedder": settings.embedder, "home": str(settings.home)}
     yield from _servers(settings, about, canary=canary)
-    yield here.home(settings)
-    model = looked("model", lambda: here.model(settings), "Correct NEXUS_MODEL.")
+    yield machine.home(settings)
+    model = run_checks("model", lambda: machine.model(settings), "Correct NEXUS_MODEL.")
     if model[0].ok:
         about["model"] = model[0].found.partition(",")[0]
     yield from model
-    yield from looked("embedder", lambda: here.embedder(settings), "Correct NEXUS_EMBEDDER.")
+    yield from run_checks("embedder", lambda: machine.embedder(settings), "Correct NEXUS_EMBEDDER.")
 
 
 def _servers(settings: Settings, about: dict[str, Any], *, canary: bool) -> Iterator[Check]:
-    if settings.database_url and settings.redis_url:  # shown even when they are nonsense
-        about["database_url"] = here.masked(settings.database_url.get_secret_value())
-        about["redis_url"] = here.masked(settings.redis_url.get_secret_value())
-    found = looked("servers", lambda: here.servers(settings), "Install the extra, or set both URLs.")
+    if settings.database_url and settings.redis_url:  # shown even when they are malformed
+        about["database_url"] = machine.masked(settings.database_url.get_secret_value())
+        about["redis_url"] = machine.masked(settings.redis_url.get_secret_value())
+    found = run_checks("servers", lambda: machine.servers(settings), "Install the extra, or set both URLs.")
     yield from found
     if not found[0].ok:
         return
     try:
         where = endpoints_of(settings)
     except NexusError as error:
-        yield wrong("start", error.message, error.remedy)
+        yield failed("start", error.message, error.remedy)
         return
-    about |= {"database_url": here.masked(where.database_url), "redis_url": here.masked(where.redis_url)}
+    about |= {"database_url": machine.masked(where.database_url), "redis_url": machine.masked(where.redis_url)}
     yield from _database(settings, where)
-    yield from looked("redis", lambda: servers.redis(where.redis_url), "Check NEXUS_REDIS_URL and that it runs.")
+    yield from run_checks("redis", lambda: servers.redis(where.redis_url), "Check NEXUS_REDIS_URL and that it runs.")
     yield from _queue(settings, canary=canary)
 
 
 def _database(settings: Settings, where: Endpoints) -> Iterator[Check]:
     remedy = "Check NEXUS_DATABASE_URL and that the server runs."
-    found = looked("postgres", lambda: servers.postgres(where.database_url), remedy)
+    found = run_checks("postgres", lambda: servers.postgres(where.database_url), remedy)
     yield from found
     if found[0].ok:
-        yield from looked("schema", lambda: servers.schema(where.database_url, embedded=settings.embedded), remedy)
+        yield from run_checks("schema", lambda: servers.schema(where.database_url, embedded=settings.embedded), remedy)
 
 
 def _queue(settings: Settings, *, canary: bool) -> Iterator[Check]:
     remedy = "Check NEXUS_BROKER_URL, or NEXUS_REDIS_URL, and that the server runs."
-    reached = looked("broker", queue.broker, remedy)
+    reached = run_checks("broker", queue.broker, remedy)
     yield from reached
     if not reached[0].ok:
         return
-    yield from looked("workers", lambda: queue.workers(settings), remedy)
+    yield from run_checks("workers", lambda: queue.workers(settings), remedy)
     if canary:
-        yield from looked("canary", queue.canary, "See what it waits for with `nexus status`.")
+        yield from run_checks("canary", queue.canary, "See what it waits for with `nexus status`.")

@@ -1,20 +1,20 @@
-"""The way of a job: a message can be sent, a worker answers, and, as a canary, one job goes all the way."""
+"""Checks of the queue: a message can be sent, a worker answers, and a canary job runs from end to end."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from nexus_tasks.cli.checks.check import Check, well, wrong
+from nexus_tasks.cli.checks.check import Check, failed, passed
 from nexus_tasks.cli.stack import live_workers, worker_alive
 from nexus_tasks.settings import Settings
 
-CANARY = "nexus-doctor"  # the namespace of the canary: it stays empty
+CANARY = "nexus-doctor"  # the namespace of the canary job; it stays empty
 _CONNECT_SECONDS, _PING_SECONDS, _CANARY_SECONDS = 5.0, 1.0, 30.0
 
 
 def broker() -> Sequence[Check]:
-    """A producer gets a connection, and the queues can be declared.
+    """A producer can connect to the broker and declare the queues.
 
     Raises:
         kombu.exceptions.OperationalError: the broker does not answer.
@@ -26,34 +26,34 @@ def broker() -> Sequence[Check]:
         with connection.channel() as channel:
             for queue in app.amqp.queues.values():
                 queue(channel).declare()
-        return [well("broker", f"{connection.transport.driver_type}, queues {', '.join(app.amqp.queues)}")]
+        return [passed("broker", f"{connection.transport.driver_type}, queues {', '.join(app.amqp.queues)}")]
 
 
 def workers(settings: Settings) -> Sequence[Check]:
-    """Workers that answer within a second. On the embedded stack none is no fault: some commands bring their own.
+    """The workers that answer within 1 s. On the embedded stack a worker may be missing: commands can start their own.
 
     Raises:
         kombu.exceptions.OperationalError: the broker does not answer.
     """
     if alive := live_workers(_PING_SECONDS):
-        return [well("workers", f"{len(alive)}: {', '.join(alive)}")]
+        return [passed("workers", f"{len(alive)}: {', '.join(alive)}")]
     if settings.embedded:
-        return [well("workers", "none; `nexus up` runs one, and `--wait` starts one for its duration")]
-    return [wrong("workers", "none answers", "Start one with `celery -A nexus_tasks worker`.")]
+        return [passed("workers", "none; `nexus up` runs one, and `--wait` starts one for its duration")]
+    return [failed("workers", "none answers", "Start one with `celery -A nexus_tasks worker`.")]
 
 
 def canary() -> Sequence[Check]:
-    """Queue a job that costs nothing in a namespace of its own and wait until a worker has done it.
+    """Queue a job that costs nothing, in a namespace of its own, and wait up to 30 s until a worker has done it.
 
     Raises:
-        NexusError: something on its way does not answer, or it did not come back.
+        NexusError: the database, Redis or the broker does not answer, or the job did not end in time.
     """
     if not worker_alive():
-        return [wrong("canary", "not sent: no worker answers", "Start one with `nexus up --detach`, then try again.")]
+        return [failed("canary", "not sent: no worker answers", "Start one with `nexus up --detach`, then try again.")]
     from nexus_tasks import Nexus, reflect_namespace
 
     Nexus().create_namespace(CANARY)
     began = time.monotonic()
     outcome = reflect_namespace.delay(namespace=CANARY).wait(timeout=_CANARY_SECONDS)
     took = (time.monotonic() - began) * 1000
-    return [well("canary", f"reflect_namespace of {CANARY}: {outcome.status} after {took:,.0f} ms")]
+    return [passed("canary", f"reflect_namespace of {CANARY}: {outcome.status} after {took:,.0f} ms")]

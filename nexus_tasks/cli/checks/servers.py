@@ -1,10 +1,10 @@
-"""Postgres and Redis: they answer, are new enough, and are set so that nothing gets lost."""
+"""Checks of Postgres and Redis: they answer, are new enough, and are configured to lose nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nexus_tasks.cli.checks.check import Check, well, wrong
+from nexus_tasks.cli.checks.check import Check, failed, passed
 
 _OLDEST_POSTGRES, _OLDEST_REDIS = 14, (6, 2)
 _CONNECT_SECONDS = 5
@@ -14,7 +14,7 @@ def postgres(url: str) -> Sequence[Check]:
     """The server answers, and has pgvector.
 
     Raises:
-        sqlalchemy.exc.SQLAlchemyError: it does not answer, or the URL is not one.
+        sqlalchemy.exc.SQLAlchemyError: the server does not answer, or the URL is malformed.
     """
     from sqlalchemy import create_engine, text
     from sqlalchemy.pool import NullPool
@@ -29,20 +29,20 @@ def postgres(url: str) -> Sequence[Check]:
 
 def _postgres(version: str) -> Check:
     if int(version.split(".")[0].split("beta")[0].split("rc")[0]) >= _OLDEST_POSTGRES:
-        return well("postgres", f"PostgreSQL {version}")
-    return wrong("postgres", f"PostgreSQL {version}", f"Use PostgreSQL {_OLDEST_POSTGRES} or later.")
+        return passed("postgres", f"PostgreSQL {version}")
+    return failed("postgres", f"PostgreSQL {version}", f"Use PostgreSQL {_OLDEST_POSTGRES} or later.")
 
 
 def _pgvector(installed: str | None, available: str | None) -> Check:
     if installed:
-        return well("pgvector", installed)
+        return passed("pgvector", installed)
     if available:
-        return wrong("pgvector", f"{available}, not enabled here", "Run `nexus db upgrade`, which enables it.")
-    return wrong("pgvector", "not installed", "Install pgvector on the database server.")
+        return failed("pgvector", f"{available}, not enabled here", "Run `nexus db upgrade`, which enables it.")
+    return failed("pgvector", "not installed", "Install pgvector on the database server.")
 
 
 def schema(url: str, *, embedded: bool) -> Sequence[Check]:
-    """The tables are those of this version.
+    """The database has the schema of this version.
 
     Raises:
         StorageUnavailable: the server does not answer.
@@ -51,42 +51,42 @@ def schema(url: str, *, embedded: bool) -> Sequence[Check]:
 
     found, needed = versions(url)
     if found == needed:
-        return [well("schema", needed)]
+        return [passed("schema", needed)]
     if found is not None and found > needed:
-        return [wrong("schema", f"{found}, this version knows {needed}", "Upgrade nexus-tasks.")]
+        return [failed("schema", f"{found}, this version knows {needed}", "Upgrade nexus-tasks.")]
     if embedded:
-        return [well("schema", f"{found or 'empty'}; the next command brings it to {needed}")]
-    return [wrong("schema", f"{found or 'empty'}, needed is {needed}", "Run `nexus db upgrade`.")]
+        return [passed("schema", f"{found or 'empty'}; the next command brings it to {needed}")]
+    return [failed("schema", f"{found or 'empty'}, needed is {needed}", "Run `nexus db upgrade`.")]
 
 
 def redis(url: str) -> Sequence[Check]:
     """The server answers, is new enough, never evicts, and writes an append-only file.
 
     Raises:
-        redis.RedisError: it does not answer.
-        ValueError: the URL is not one.
+        redis.RedisError: the server does not answer.
+        ValueError: the URL is malformed.
     """
     from nexus_tasks.idempotency.redis_client import client
 
     with client(url, timeout=_CONNECT_SECONDS) as asked:
-        # Not CONFIG, which hosted servers refuse.
+        # INFO, because hosted servers refuse CONFIG.
         info = asked.info()
     return [_version(str(info["redis_version"])), _eviction(str(info["maxmemory_policy"])), _file(info["aof_enabled"])]
 
 
 def _version(version: str) -> Check:
     if tuple(int(part) for part in version.split(".")[:2]) >= _OLDEST_REDIS:
-        return well("redis", f"Redis {version}")
-    return wrong("redis", f"Redis {version}", "Use Redis 6.2 or later.")
+        return passed("redis", f"Redis {version}")
+    return failed("redis", f"Redis {version}", "Use Redis 6.2 or later.")
 
 
 def _eviction(policy: str) -> Check:
     if policy == "noeviction":
-        return well("redis eviction", policy)
-    return wrong("redis eviction", policy, "Set `maxmemory-policy noeviction`: an evicted claim is a lost wake-up.")
+        return passed("redis eviction", policy)
+    return failed("redis eviction", policy, "Set `maxmemory-policy noeviction`: an evicted claim is a lost wake-up.")
 
 
 def _file(enabled: object) -> Check:
     if enabled:
-        return well("redis file", "append-only file on")
-    return wrong("redis file", "append-only file off", "Set `appendonly yes`, so that a restart keeps the queue.")
+        return passed("redis file", "append-only file on")
+    return failed("redis file", "append-only file off", "Set `appendonly yes`, so that a restart keeps the queue.")

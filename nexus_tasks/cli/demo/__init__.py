@@ -1,4 +1,4 @@
-"""``nexus demo``: everything embedded, from a file of conversations to what is remembered of it."""
+"""``nexus demo``: show the whole system on one machine, from a file of conversations to the memories made of it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ import typer
 def demo(
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="FILE", help="Conversations (JSONL, LoCoMo) instead of the shipped ones."),
+        typer.Option(
+            "--data", metavar="FILE", help="A file of conversations (JSONL, LoCoMo) instead of the shipped one."
+        ),
     ] = None,
-    namespace: Annotated[str, typer.Option("--namespace", metavar="NS", help="Where to store them.")] = "demo",
+    namespace: Annotated[
+        str, typer.Option("--namespace", metavar="NS", help="The namespace to store them in.")
+    ] = "demo",
 ) -> None:
-    """Show the whole system at work on this machine: start it, ingest, wait, show what is remembered, stop it.
+    """Show the whole system at work on this machine: start it, ingest, wait, show the memories, stop it.
 
-    Always with the offline model and the embedded servers, in a home of its own, whatever is exported: no network, no
-    cost, and your own memory is not touched. Run it again to see that nothing is stored twice.
+    The demo always uses the offline model and embedded servers in a home of its own, also when other settings are
+    exported. It needs no network, costs nothing and does not touch your own memory. Run it again to see that nothing is
+    stored twice.
     """
     from nexus_tasks.cli.demo.run import run
 

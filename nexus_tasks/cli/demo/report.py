@@ -1,4 +1,4 @@
-"""How the demo looks, at 80 columns."""
+"""The demo's report, printed at 80 columns."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
+from nexus_tasks.cli import words
 from nexus_tasks.cli.demo.story import Change, Digest, Fact, Figures, Source, Story
+from nexus_tasks.cli.layout import paragraph
+from nexus_tasks.cli.memories import print_hit
 from nexus_tasks.cli.output import PAGE_WIDTH, page
-from nexus_tasks.cli.show import words
-from nexus_tasks.cli.show.memories import hit
-from nexus_tasks.cli.show.namespaces import memories
-from nexus_tasks.cli.show.paragraph import paragraph
 from nexus_tasks.text import shorten
 from nexus_tasks.types import ContextBlock, Receipt
 
@@ -29,8 +28,8 @@ def _title(console: Console, text: str) -> None:
     console.print(Rule(Text(text, style="bold"), align="left", style="dim"))
 
 
-def opening(home: Path, data: Path | None) -> None:
-    """What is about to happen, and that it is harmless."""
+def print_opening(home: Path, data: Path | None) -> None:
+    """Say what the demo does, and that it is harmless."""
     console = page()
     console.print(Text.assemble(("nexus demo", "bold"), " with the ", ("offline", "bold green"), " model"))
     paragraph(
@@ -42,8 +41,8 @@ def opening(home: Path, data: Path | None) -> None:
     console.print(f"home: {home}", style="dim", soft_wrap=True)
 
 
-def stored(receipt: Receipt, sessions: int, seconds: float) -> None:
-    """What went in, and how soon everything was done."""
+def print_stored(receipt: Receipt, sessions: int, seconds: float) -> None:
+    """Say what was stored, and after how many seconds all jobs were done."""
     console = page()
     _title(console, "Stored")
     known = f", {receipt.duplicates:,} were known" if receipt.duplicates else ""
@@ -55,23 +54,24 @@ def stored(receipt: Receipt, sessions: int, seconds: float) -> None:
     )
 
 
-def story(told: Story) -> None:
-    """What a namespace remembers: facts, a change, a digest, a search, a context block, the queue's figures."""
+def print_story(story: Story) -> None:
+    """Show the memories of a namespace: facts, a change, a digest, a search, a context block, the queue's figures."""
     console = page()
-    paragraph(console, f"{told.observer} remembers in namespace {told.namespace}: {memories(told.memories)}.")
-    if told.facts:
+    counts = words.memory_counts(story.memories)
+    paragraph(console, f"{story.observer} remembers in namespace {story.namespace}: {counts}.")
+    if story.facts:
         _title(console, "Facts, and who said so when")
-    for fact in told.facts:
+    for fact in story.facts:
         _fact(console, fact)
-    if told.change:
-        _change(console, told.change)
-    if told.digest:
-        _digest(console, told.digest)
-    _title(console, f"Search: {shorten(told.query, _LONGEST_TITLE)}")
-    for result in told.results:
-        hit(console, result)
-    _context(console, told.context)
-    _figures(console, told.figures)
+    if story.change:
+        _change(console, story.change)
+    if story.digest:
+        _digest(console, story.digest)
+    _title(console, f"Search: {shorten(story.query, _LONGEST_TITLE)}")
+    for result in story.results:
+        print_hit(console, result)
+    _context(console, story.context)
+    _figures(console, story.figures)
 
 
 def _fact(console: Console, fact: Fact, indent: int = _NUMBER, head: Text | None = None, style: str = "") -> None:
@@ -131,8 +131,8 @@ def _figures(console: Console, figures: Figures) -> None:
         paragraph(console, value, indent=_LABEL, first=Text(name, style="dim"))
 
 
-def closing(home: Path, namespace: str) -> None:
-    """What to do next."""
+def print_closing(home: Path, namespace: str) -> None:
+    """Say what to do next."""
     console = page()
     _title(console, "Next")
     look = f"NEXUS_HOME={quote(str(home))} nexus status --namespace {namespace}"

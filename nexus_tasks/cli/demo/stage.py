@@ -1,4 +1,4 @@
-"""Where the demo plays: embedded servers in a home of its own, started for it and stopped after it."""
+"""The demo's surroundings: settings and embedded servers of its own, started before it and stopped after it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import FrameType
 
 from nexus_tasks import embedded
 from nexus_tasks.cli.stack import temporary_worker
-from nexus_tasks.embedded.locks import try_lock
 from nexus_tasks.errors import EmbeddedError
+from nexus_tasks.file_locks import try_lock
 from nexus_tasks.settings import Settings, load_settings
 
 _KEPT = ("NEXUS_HOME", "NEXUS_LOG_LEVEL")
@@ -20,10 +20,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def set_up() -> Settings:
-    """Settings that cost nothing and touch nothing, for this process and its children, whatever is exported.
+    """Settings for this process and its children that cost nothing and do not touch the user's memory.
 
-    Of the user's settings only the place and the loudness count: no server, model, embedder or Celery configuration
-    that is set for real work may come in here.
+    Of the exported settings only NEXUS_HOME and NEXUS_LOG_LEVEL are kept. A server, model, embedder or Celery
+    configuration that is set for real work is not used.
     """
     for name in list(os.environ):
         if name.upper().startswith(("NEXUS_", "CELERY_")) and name.upper() not in _KEPT:
@@ -35,10 +35,10 @@ def set_up() -> Settings:
 
 @contextmanager
 def stage(settings: Settings) -> Iterator[None]:
-    """Servers, a worker and beat for the time of the block; they are stopped after it, however it ends.
+    """Servers, a worker and beat for the time of the block. They are stopped after it, also after an error.
 
     Raises:
-        EmbeddedError: something does not start, or another demo is on.
+        EmbeddedError: a server, the worker or beat does not start, or another demo is running.
     """
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     held = try_lock(settings.home / "demo.lock")
@@ -47,18 +47,18 @@ def stage(settings: Settings) -> Iterator[None]:
     with held:
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _leave)  # unwinds, as Ctrl-C does
+            signal.signal(number, _exit)  # raises SystemExit, so that the servers are stopped as after Ctrl-C
         try:
             embedded.ensure(settings.home)
             with temporary_worker(settings, beat=True):
                 yield
         finally:
             for number in _SIGNALS:
-                signal.signal(number, signal.SIG_IGN)  # impatience now would leave the servers behind
+                signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C now would leave the servers running
             embedded.stop(settings.home)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
+def _exit(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)

@@ -1,4 +1,4 @@
-"""What there is to tell about a namespace: chosen here, shown by the report."""
+"""The choice of what the demo's report shows of a namespace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_JOBS, _MOST_MEMORIES, _ONE_LINE = 1_000, 1_000, 73
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A message that a fact rests on."""
+    """A message from which a fact was derived."""
 
     id: int
     author: str
@@ -30,7 +30,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """A fact, and who said so; ``gist`` is a query that should find it."""
+    """A fact and its sources; ``gist`` is a query that should find it."""
 
     id: int
     subject: str
@@ -42,7 +42,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A contradiction that was resolved: what held earlier, what holds now."""
+    """A resolved contradiction: the fact that held earlier, and the fact that holds now."""
 
     id: int
     earlier: Fact
@@ -60,7 +60,7 @@ class Digest:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """The queue's: finished jobs by kind, the median time from queued to started, and what thinking cost today."""
+    """Figures of the queue: finished jobs by kind, the median time from queued to started, and today's model calls."""
 
     jobs: Mapping[str, int]
     median_queued_ms: float | None
@@ -84,8 +84,8 @@ class Story:
     figures: Figures
 
 
-def tell(nexus: Nexus, namespace: str, query: str | None) -> Story:
-    """Choose what to show of ``namespace``; ``query`` is what is asked, else the newest change or fact decides."""
+def choose_story(nexus: Nexus, namespace: str, query: str | None) -> Story:
+    """Choose what to show of ``namespace``. Without a ``query`` the newest change or the best fact gives one."""
     space = nexus.namespace(namespace)
     change, digest = _change(nexus, namespace, query), _digest(nexus, namespace)
     facts = _facts(nexus, namespace)
@@ -105,20 +105,20 @@ def tell(nexus: Nexus, namespace: str, query: str | None) -> Story:
 
 
 def _facts(nexus: Nexus, namespace: str) -> tuple[Fact, ...]:
-    """The best fact of every category, then the second best, so that no kind of thing fills the list alone."""
+    """The best fact of every category, then the second best of each, so that the list holds several categories."""
     found = nexus.memories(namespace, levels=["explicit"], limit=_MOST_MEMORIES)
-    # What an observer said itself is the least of what it should remember.
-    found.sort(key=lambda memory: (memory["subject"] == memory["observer"], *_interest(memory)))
+    # Facts of an observer about itself come last.
+    found.sort(key=lambda memory: (memory["subject"] == memory["observer"], *_sort_key(memory)))
     by_category: dict[str, list[dict[str, Any]]] = {}
     for memory in found:
         by_category.setdefault(memory["category"] or "", []).append(memory)
     most = max((len(memories) for memories in by_category.values()), default=0)
-    turns = [memories[rank] for rank in range(most) for memories in by_category.values() if rank < len(memories)]
-    return tuple(_fact(nexus, namespace, memory["id"]) for memory in turns[:FACTS])
+    ranked = [memories[rank] for rank in range(most) for memories in by_category.values() if rank < len(memories)]
+    return tuple(_fact(nexus, namespace, memory["id"]) for memory in ranked[:FACTS])
 
 
-def _interest(memory: Mapping[str, Any]) -> tuple[float, ...]:
-    """First what was said again and is sure; of equals the longest that still fits a line."""
+def _sort_key(memory: Mapping[str, Any]) -> tuple[float, ...]:
+    """Reinforced facts first, then confident ones; of equals the longest that still fits on a line."""
     length = len(memory["content"])
     return -memory["times_reinforced"], -memory["confidence"], length > _ONE_LINE, -length
 
@@ -144,7 +144,7 @@ def _sources(nexus: Nexus, namespace: str, evidence: Sequence[Mapping[str, Any]]
 
 
 def _change(nexus: Nexus, namespace: str, query: str | None) -> Change | None:
-    """The contradiction nearest to ``query`` (else the newest) one side of which gave way."""
+    """The contradiction nearest to ``query`` (else the newest) of which one side is superseded."""
     only = ["contradiction"]
     if query:
         ids = [found.id for found in nexus.search(namespace, query, levels=only)]

@@ -1,6 +1,7 @@
-"""``nexus up`` and ``nexus down``, and workers that other commands start for their own duration.
+"""``nexus up`` and ``nexus down``, and the temporary workers of other commands.
 
-Kept light: every child process imports this package before Celery. Typer is imported by :func:`register`.
+Importing this package must stay fast, because every child process imports it before Celery. Only :func:`register`
+imports Typer.
 """
 
 from __future__ import annotations

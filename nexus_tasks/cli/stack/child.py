@@ -1,8 +1,8 @@
-"""What every child of the stack runs: a Celery command that ends by itself when its parent is gone.
+"""The program of every child of the stack: a Celery command that ends by itself when its parent has ended.
 
-``python -m nexus_tasks.cli.stack.child READY_FD celery-arguments…``. Standard input is the lifeline: a pipe whose other
-end only the parent has, so that it ends with the parent, however that died. (Linux could send a signal instead, but
-when the parent's *thread* ends, and other systems could not.)
+``python -m nexus_tasks.cli.stack.child READY_FD celery-arguments…``. Standard input is a pipe whose other end only the
+parent holds. The pipe is closed when the parent ends, also after a ``kill -9``. (Linux could send a signal instead, but
+it does so when the parent's *thread* ends, and other systems cannot.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nexus_tasks.cli.stack.processes import GRACE_SECONDS
 
 
 def main() -> None:
-    """Run Celery with the arguments after the first, and say on READY_FD when a worker is ready."""
+    """Run Celery with the arguments after READY_FD, and write to READY_FD when the worker is ready."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     from celery.__main__ import main as celery
     from celery.signals import worker_ready

@@ -12,31 +12,31 @@ import typer
 
 from nexus_tasks import embedded
 from nexus_tasks.cli.stack.lifetime import claim, end
-from nexus_tasks.cli.stack.run import Plan, detach, supervise
+from nexus_tasks.cli.stack.run import StackOptions, detach, supervise
 from nexus_tasks.embedded.clients import in_use
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.settings import Settings, load_settings
 
 
 def up(
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Jobs the worker runs at a time.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="The jobs that the worker runs at a time.")] = None,
     flower: Annotated[bool, typer.Option("--flower", help="Run Flower too, on 127.0.0.1.")] = False,
     in_background: Annotated[bool, typer.Option("--detach", help="Return as soon as the worker is ready.")] = False,
 ) -> None:
-    """Run the stack: Redis, Postgres, a worker, beat and, if asked, Flower.
+    """Run the stack: Redis, Postgres, a worker, beat and, with --flower, Flower.
 
-    With NEXUS_DATABASE_URL and NEXUS_REDIS_URL set, only the processes.
+    With NEXUS_DATABASE_URL and NEXUS_REDIS_URL set, it starts no servers.
     """
     settings = load_settings()
     with claim(settings.home) as held:
-        plan = Plan(concurrency, _flower_port() if flower else None)
+        options = StackOptions(concurrency, _flower_port() if flower else None)
         _upgrade_schema(settings)
         if in_background:
-            pid = detach(settings, plan, held)
-            _announce(plan, f"The stack runs (pid {pid}), logs in {settings.home / 'logs'}. `nexus down` stops it.")
+            pid = detach(settings, options, held)
+            _announce(options, f"The stack runs (pid {pid}), logs in {settings.home / 'logs'}. `nexus down` stops it.")
             return
         try:
-            supervise(settings, plan, lambda: _announce(plan, "The stack runs. Ctrl-C stops it."))
+            supervise(settings, options, lambda: _announce(options, "The stack runs. Ctrl-C stops it."))
         finally:
             if settings.embedded:
                 _stop_unless_used(settings)
@@ -51,14 +51,14 @@ def down() -> None:
     typer.echo(f"Stopped: {', '.join(stopped)}." if stopped else "Nothing was running.")
 
 
-def _announce(plan: Plan, message: str) -> None:
+def _announce(options: StackOptions, message: str) -> None:
     typer.echo(message)
-    if plan.flower_port is not None:
-        typer.echo(f"Flower: http://127.0.0.1:{plan.flower_port}")
+    if options.flower_port is not None:
+        typer.echo(f"Flower: http://127.0.0.1:{options.flower_port}")
 
 
 def _upgrade_schema(settings: Settings) -> None:
-    # Imported when needed: `nexus down` and `nexus --help` want neither SQLAlchemy nor Alembic.
+    # Imported here, so that `nexus down` and `nexus --help` load neither SQLAlchemy nor Alembic.
     from nexus_tasks.endpoints import endpoints_of
     from nexus_tasks.storage.schema import upgrade
 
@@ -66,8 +66,8 @@ def _upgrade_schema(settings: Settings) -> None:
 
 
 def _stop_unless_used(settings: Settings) -> None:
-    """Leave nothing behind, but do not pull the servers from under another command of the same user."""
-    deadline = time.monotonic() + 2.0  # the connections of the children that have just ended take a moment to go
+    """Stop the servers, unless another command of the same user is connected to them."""
+    deadline = time.monotonic() + 2.0  # the connections of children that have just ended need a moment to close
     while (found := embedded.running(settings.home)) and in_use(found.database_url, found.redis_url):
         if time.monotonic() > deadline:
             typer.echo("Redis and Postgres go on: another process uses them. `nexus down` stops them.")

@@ -1,8 +1,8 @@
-"""One stack per home: who runs it, and whether all of it has ended.
+"""One stack per home: the pid of its supervisor, and whether all its processes have ended.
 
-``stack.pid`` holds the supervisor's pid and is locked by it as long as it lives, so a pid found there without the lock
-means nothing, and no other process is ever signalled. ``children.lock`` is held by the children too: after a
-``kill -9`` of the supervisor it tells when the last of them has ended.
+``stack.pid`` holds the supervisor's pid, and the supervisor locks the file as long as it lives. A pid in an unlocked
+file is ignored, so that no other process with this pid is signalled. ``children.lock`` is locked by the supervisor and
+by its children. After a ``kill -9`` of the supervisor it stays locked until the last child has ended.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from nexus_tasks.cli.stack.processes import GRACE_SECONDS
-from nexus_tasks.embedded.locks import FileLock, locked, try_lock
 from nexus_tasks.errors import EmbeddedError
+from nexus_tasks.file_locks import FileLock, is_locked, try_lock
 
 
 def _pid_file(home: Path) -> Path:
@@ -29,7 +29,7 @@ def _children_lock(home: Path) -> Path:
 def supervisor_pid(home: Path) -> int | None:
     """The pid of the running ``nexus up`` of ``home``, ``None`` when there is none."""
     path = _pid_file(home)
-    if not locked(path):
+    if not is_locked(path):
         return None
     with suppress(OSError, ValueError):
         return int(path.read_text())
@@ -37,10 +37,10 @@ def supervisor_pid(home: Path) -> int | None:
 
 
 def claim(home: Path) -> FileLock:
-    """Become the one ``nexus up`` of ``home``.
+    """Take the lock of the one ``nexus up`` of ``home``.
 
     Raises:
-        EmbeddedError: there is one already.
+        EmbeddedError: another ``nexus up`` holds it.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     held = try_lock(_pid_file(home))
@@ -53,7 +53,7 @@ def claim(home: Path) -> FileLock:
 
 
 def claim_children(home: Path) -> FileLock:
-    """The lock that the children inherit, once those of an earlier stack have ended.
+    """The lock that the children inherit. Waits up to 35 s for the children of an earlier stack to end.
 
     Raises:
         EmbeddedError: they do not end.
@@ -61,18 +61,18 @@ def claim_children(home: Path) -> FileLock:
     deadline = time.monotonic() + GRACE_SECONDS + 5.0
     while (held := try_lock(_children_lock(home))) is None:
         if time.monotonic() > deadline:
-            raise _still_there(home)
+            raise _not_ended(home)
         time.sleep(0.05)
     return held
 
 
 def end(home: Path) -> bool:
-    """End the running stack of ``home`` and wait for it; returns whether there was one.
+    """End the running stack of ``home`` and wait for its end; returns whether a stack ran.
 
     Raises:
-        EmbeddedError: something of it lives on.
+        EmbeddedError: a process of the stack does not end.
     """
-    if not locked(_pid_file(home)) and not locked(_children_lock(home)):
+    if not is_locked(_pid_file(home)) and not is_locked(_children_lock(home)):
         return False
     for sign, seconds in ((signal.SIGTERM, GRACE_SECONDS + 10.0), (signal.SIGKILL, GRACE_SECONDS + 5.0)):
         pid = supervisor_pid(home)
@@ -81,12 +81,12 @@ def end(home: Path) -> bool:
                 os.kill(pid, sign)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if not locked(_pid_file(home)) and not locked(_children_lock(home)):
+            if not is_locked(_pid_file(home)) and not is_locked(_children_lock(home)):
                 return True
             time.sleep(0.02)
-    raise _still_there(home)
+    raise _not_ended(home)
 
 
-def _still_there(home: Path) -> EmbeddedError:
+def _not_ended(home: Path) -> EmbeddedError:
     path = _children_lock(home)
     return EmbeddedError("Processes of the stack do not end.", remedy=f"See which hold {path} (`fuser {path}`).")

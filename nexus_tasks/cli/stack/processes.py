@@ -1,4 +1,4 @@
-"""One child process: started, awaited, stopped."""
+"""One child process of the stack: start it, wait until it is ready, stop it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from typing import IO
 
 from pydantic import SecretStr
 
+from nexus_tasks.files import open_log
 from nexus_tasks.settings import Settings
 
-GRACE_SECONDS = 30.0  # running jobs may finish this long; what is cut off then is recovered by its lease
-_LOG_BYTES = 10_000_000
+GRACE_SECONDS = 30.0  # running jobs have this long to finish; a job that is cut off is recovered when its lease ends
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """The environment in which a child reads the same settings."""
+    """The environment that gives a child the same settings."""
     env = {**os.environ, "NEXUS_HOME": str(settings.home), "PYTHONUNBUFFERED": "1"}
     for name in settings.model_fields_set:
         value = getattr(settings, name)
@@ -42,7 +42,7 @@ def _as_text(value: object) -> str:
 
 
 def log_file(home: Path, name: str) -> Path:
-    """``logs/NAME.log`` under ``home``, whose folders are made, closed to other users."""
+    """The path ``logs/NAME.log`` under ``home``. Makes the folder (mode 0700)."""
     folder = home / "logs"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder / f"{name}.log"
@@ -50,34 +50,37 @@ def log_file(home: Path, name: str) -> Path:
 
 @dataclass
 class Child:
-    """A Celery command in a process and session of its own. ``log=None`` prints its lines, prefixed with its name."""
+    """A Celery command in a process and session of its own.
+
+    With ``log=None`` its output is printed, each line after its name.
+    """
 
     name: str
     arguments: list[str]
     env: dict[str, str]
     log: Path | None = None
-    inherit: tuple[int, ...] = ()  # descriptors it keeps open: locks
+    inherit: tuple[int, ...] = ()  # descriptors of locks, which it keeps open
     process: subprocess.Popen[bytes] | None = field(init=False, default=None)
     started: float = field(init=False, default=0.0)
     _ready: int = field(init=False, default=-1)
     _printer: threading.Thread | None = field(init=False, default=None)
 
     def start(self) -> None:
-        """Start the process (again)."""
+        """Start the process, or start it again."""
         self._close()
         self._ready, theirs = os.pipe()
         command = [sys.executable, "-m", "nexus_tasks.cli.stack.child", str(theirs), *self.arguments]
-        output = subprocess.PIPE if self.log is None else open_log(self.log)
+        output = subprocess.PIPE if self.log is None else open_log(os.fspath(self.log))
         try:
             self.process = subprocess.Popen(
                 command,
                 env=self.env,
-                stdin=subprocess.PIPE,  # its lifeline, see child.py
+                stdin=subprocess.PIPE,  # closed when this process ends, see child.py
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=(theirs, *self.inherit),
                 umask=0o077,
-                start_new_session=True,  # Ctrl-C is for the parent, who then stops it in order
+                start_new_session=True,  # Ctrl-C goes to the parent, which then stops its children in order
             )
         finally:
             os.close(theirs)
@@ -90,26 +93,26 @@ class Child:
 
     @property
     def ready_fd(self) -> int:
-        """Becomes readable when the worker is ready or has ended."""
+        """A descriptor that becomes readable when the worker is ready or has ended."""
         return self._ready
 
     def await_ready(self, seconds: float) -> bool:
-        """Whether the worker was ready within ``seconds``; ``False`` at once when it ends before."""
+        """Whether the worker is ready within ``seconds``; returns ``False`` as soon as it has ended."""
         if not select.select([self._ready], [], [], seconds)[0]:
             return False
         return os.read(self._ready, 16) != b""
 
     def ended(self) -> bool:
-        """Whether the process is over."""
+        """Whether the process has ended or was never started."""
         return self.process is None or self.process.poll() is not None
 
     def terminate(self) -> None:
-        """Ask it to finish its running jobs and end."""
+        """Ask the process to finish its running jobs and end."""
         if self.process is not None:
             self.process.terminate()
 
     def kill(self) -> None:
-        """End it, and what it started, at once."""
+        """Kill the process and its children at once."""
         if self.process is None:
             return
         if not self.ended():
@@ -117,11 +120,11 @@ class Child:
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         if self._printer is not None:
-            self._printer.join(1.0)  # its last words; a process that it left behind may hold the pipe open for longer
+            self._printer.join(1.0)  # prints the rest; a child of the process may hold the pipe open for longer
         self._close()
 
     def stop(self, grace: float) -> None:
-        """Let it finish for ``grace`` seconds, then kill it; an interrupted wait kills it too."""
+        """Give the process ``grace`` seconds to finish, then kill it. A KeyboardInterrupt kills it at once."""
         try:
             self.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -130,8 +133,8 @@ class Child:
         finally:
             self.kill()
 
-    def last_words(self) -> str:
-        """The last line of its log: of a traceback, the error."""
+    def last_log_line(self) -> str:
+        """The last line of its log, which is the error when the log ends with a traceback."""
         if self.log is None:
             return "its output is above."
         lines = self.log.read_text(errors="replace").strip().splitlines()
@@ -145,16 +148,9 @@ class Child:
             self.process.stdin.close()
 
 
-def open_log(path: Path) -> int:
-    """A descriptor that appends to ``path`` (mode 0600), begun anew beyond 10 MB."""
-    if path.exists() and path.stat().st_size > _LOG_BYTES:
-        path.replace(path.with_suffix(".log.1"))
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-
 def _print_lines(name: str, output: IO[bytes]) -> None:
     with output:
-        for line in output:  # to the end also when nobody reads ours any more: a full pipe would block the child
+        for line in output:  # also after our own output is closed: a full pipe would block the child
             with suppress(OSError):
                 sys.stdout.write(f"{name:>6} | {line.decode(errors='replace').rstrip()}\n")
                 sys.stdout.flush()

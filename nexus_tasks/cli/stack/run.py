@@ -1,4 +1,4 @@
-"""The stack's processes, supervised by this process or by one in the background."""
+"""Run the stack's processes under a supervisor: this process, or one in the background."""
 
 from __future__ import annotations
 
@@ -12,46 +12,53 @@ from dataclasses import dataclass
 
 from nexus_tasks import embedded
 from nexus_tasks.cli.stack.lifetime import claim_children
-from nexus_tasks.cli.stack.processes import GRACE_SECONDS, Child, environment, log_file, open_log
+from nexus_tasks.cli.stack.processes import GRACE_SECONDS, Child, environment, log_file
 from nexus_tasks.cli.stack.supervisor import READY_SECONDS, Supervisor
 from nexus_tasks.cli.stack.workers import beat_arguments, worker_arguments
-from nexus_tasks.embedded.locks import FileLock
 from nexus_tasks.errors import EmbeddedError
+from nexus_tasks.file_locks import FileLock
+from nexus_tasks.files import open_log
 from nexus_tasks.settings import Settings, load_settings
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What ``nexus up`` was asked for."""
+class StackOptions:
+    """The options of ``nexus up``."""
 
     concurrency: int | None = None
     flower_port: int | None = None  # None: no Flower
 
 
-def supervise(settings: Settings, plan: Plan, on_ready: Callable[[], None], *, logs: bool = False) -> None:
-    """Run the stack until a signal ends it; with ``logs`` into files, else on the terminal.
+def supervise(settings: Settings, options: StackOptions, on_ready: Callable[[], None], *, logs: bool = False) -> None:
+    """Run the stack until a signal ends it.
+
+    Args:
+        settings: the settings that the processes get.
+        options: the options of ``nexus up``.
+        on_ready: called when the worker takes jobs.
+        logs: write the processes' output to log files; default: print it.
 
     Raises:
         EmbeddedError: the worker does not start, or processes of an earlier stack do not end.
     """
 
-    def tend() -> None:
+    def restart_servers() -> None:
         if not settings.embedded:
             return
         try:
-            embedded.ensure(settings.home)  # a killed server comes back without waiting for a command that needs it
+            embedded.ensure(settings.home)  # restarts a killed server before any command needs it
         except EmbeddedError as error:
-            _say(str(error))
+            _print(str(error))
 
     with claim_children(settings.home) as held:
-        Supervisor(_children(settings, plan, held, logs=logs), tend, _say).run(on_ready)
+        Supervisor(_children(settings, options, held, logs=logs), restart_servers, _print).run(on_ready)
 
 
-def _children(settings: Settings, plan: Plan, held: FileLock, *, logs: bool) -> list[Child]:
-    worker = worker_arguments(settings, f"nexus-{os.getpid()}", plan.concurrency)
+def _children(settings: Settings, options: StackOptions, held: FileLock, *, logs: bool) -> list[Child]:
+    worker = worker_arguments(settings, f"nexus-{os.getpid()}", options.concurrency)
     wanted = {"worker": worker, "beat": beat_arguments(settings)}
-    if plan.flower_port is not None:
-        address = ["--address=127.0.0.1", f"--port={plan.flower_port}"]
+    if options.flower_port is not None:
+        address = ["--address=127.0.0.1", f"--port={options.flower_port}"]
         wanted["flower"] = ["-A", "nexus_tasks", "flower", *address]
     env = environment(settings)
     return [
@@ -60,19 +67,24 @@ def _children(settings: Settings, plan: Plan, held: FileLock, *, logs: bool) -> 
     ]
 
 
-def _say(message: str) -> None:
+def _print(message: str) -> None:
     print(f"{'stack':>6} | {message}", flush=True)
 
 
-def detach(settings: Settings, plan: Plan, held: FileLock) -> int:
-    """Run the stack under a supervisor in the background, who takes over ``held``; returns its pid once it is ready.
+def detach(settings: Settings, options: StackOptions, held: FileLock) -> int:
+    """Run the stack under a supervisor in the background; returns the supervisor's pid once the worker is ready.
+
+    Args:
+        settings: the settings that the processes get.
+        options: the options of ``nexus up``.
+        held: the lock of ``nexus up``, which the supervisor inherits.
 
     Raises:
-        EmbeddedError: it did not start.
+        EmbeddedError: the stack did not start.
     """
     ready, theirs = os.pipe()
-    arguments = [str(held.fd), str(theirs), json.dumps([plan.concurrency, plan.flower_port])]
-    log = open_log(log_file(settings.home, "stack"))
+    arguments = [str(held.fd), str(theirs), json.dumps([options.concurrency, options.flower_port])]
+    log = open_log(os.fspath(log_file(settings.home, "stack")))
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", "nexus_tasks.cli.stack.run", *arguments],
@@ -89,46 +101,46 @@ def detach(settings: Settings, plan: Plan, held: FileLock) -> int:
         os.close(log)
     try:
         held.write(f"{process.pid}\n")
-        said = _read(ready)
-        if said != "ready":
-            raise _failure(settings, said)
-    except BaseException:  # an interrupt too: nobody else would end it
+        answer = _read(ready)
+        if answer != "ready":
+            raise _failure(settings, answer)
+    except BaseException:  # also a KeyboardInterrupt: no other process would end the supervisor
         process.terminate()
         process.wait()
         raise
     finally:
         os.close(ready)
-    process.returncode = 0  # it is nobody's child from here on: no warning about it when this object goes
+    process.returncode = 0  # the supervisor lives on; this suppresses subprocess's warning about a running child
     return process.pid
 
 
 def _read(ready: int) -> str:
-    # Longest way there: the children of an earlier stack end first, then the worker starts.
+    # The longest wait: first the children of an earlier stack end, then the worker starts.
     if not select.select([ready], [], [], GRACE_SECONDS + READY_SECONDS + 15.0)[0]:
         return ""
     return os.read(ready, 65_536).decode().strip()
 
 
-def _failure(settings: Settings, said: str) -> EmbeddedError:
-    if said:
-        error = json.loads(said)
+def _failure(settings: Settings, answer: str) -> EmbeddedError:
+    if answer:
+        error = json.loads(answer)
         return EmbeddedError(error["message"], remedy=error["remedy"])
     log = log_file(settings.home, "stack")
     return EmbeddedError("The stack did not start.", remedy=f"Read {log}, correct the cause and try again.")
 
 
 def main() -> None:
-    """The supervisor in the background: ``run LOCK_FD READY_FD [CONCURRENCY, FLOWER_PORT]``."""
+    """Run the supervisor in the background: ``run LOCK_FD READY_FD [CONCURRENCY, FLOWER_PORT]``."""
     held, ready = FileLock(int(sys.argv[1])), int(sys.argv[2])
     held.write(f"{os.getpid()}\n")
     try:
-        supervise(load_settings(), Plan(*json.loads(sys.argv[3])), lambda: _tell(ready, "ready"), logs=True)
+        supervise(load_settings(), StackOptions(*json.loads(sys.argv[3])), lambda: _answer(ready, "ready"), logs=True)
     except EmbeddedError as error:
-        _tell(ready, json.dumps(error.as_dict()))
+        _answer(ready, json.dumps(error.as_dict()))
         raise SystemExit(1) from error
 
 
-def _tell(ready: int, message: str) -> None:
+def _answer(ready: int, message: str) -> None:
     os.write(ready, f"{message}\n".encode())
     os.close(ready)
 

@@ -1,4 +1,4 @@
-"""Keeping the children alive until told to stop."""
+"""The supervisor: start the children, restart those that end, and stop all on a signal."""
 
 from __future__ import annotations
 
@@ -14,27 +14,39 @@ from nexus_tasks.cli.stack.processes import GRACE_SECONDS, Child
 from nexus_tasks.errors import EmbeddedError
 
 READY_SECONDS = 60.0
-_STEADY_SECONDS = 60.0  # a child that lived this long is restarted without delay the next time
+_STEADY_SECONDS = 60.0  # a child that lived this long restarts after 0.5 s, the shortest pause
+# The pause before a restart doubles from 0.5 s up to this, seconds; chosen by hand, not measured.
 _LONGEST_PAUSE = 30.0
-_TEND_EVERY = 2.0
+_SERVERS_EVERY = 2.0  # seconds between two checks of the servers
 
 
 class Supervisor:
-    """Runs ``children``, the worker first; restarts those that die; stops all when signalled."""
+    """Runs child processes until a signal.
 
-    def __init__(self, children: Sequence[Child], tend: Callable[[], None], say: Callable[[str], None]) -> None:
+    Args:
+        children: the processes; the first is the worker.
+        restart_servers: called every 2 s to restart servers that have ended.
+        report: called with a line for people.
+    """
+
+    def __init__(
+        self, children: Sequence[Child], restart_servers: Callable[[], None], report: Callable[[str], None]
+    ) -> None:
         self.children = children
-        self.tend = tend  # called every two seconds: looks after the servers
-        self.say = say
-        self.signals = 0
+        self.restart_servers = restart_servers
+        self.report = report
+        self.signals = 0  # SIGTERM, SIGINT and SIGHUP received so far
         self._failures = dict.fromkeys((child.name for child in children), 0)
         self._restart_at: dict[str, float] = {}
 
     def run(self, on_ready: Callable[[], None]) -> None:
-        """Return when a signal asked to stop and everything has stopped. ``on_ready``: the worker takes jobs.
+        """Run the children; return when a signal asked for the end and all of them have ended.
+
+        Args:
+            on_ready: called when the worker takes jobs.
 
         Raises:
-            EmbeddedError: the worker ended, or took too long, before it was ready for the first time.
+            EmbeddedError: the worker ended before it was ready for the first time, or was not ready after 60 s.
         """
         with self._signals() as wakeup:
             try:
@@ -56,24 +68,24 @@ class Supervisor:
                 return
             if worker.ended() or time.monotonic() > deadline:
                 raise EmbeddedError(
-                    f"The worker did not start: {worker.last_words()}",
+                    f"The worker did not start: {worker.last_log_line()}",
                     remedy=f"Read {worker.log}, correct the cause and try again."
                     if worker.log
                     else "Correct the cause and try again.",
                 )
 
     def _watch(self, wakeup: int) -> None:
-        tend_at = time.monotonic() + _TEND_EVERY
+        servers_at = time.monotonic() + _SERVERS_EVERY
         while not self.signals:
             now = time.monotonic()
             for child in self.children:
-                self._revive(child, now)
-            if now >= tend_at:
-                self.tend()
-                tend_at = time.monotonic() + _TEND_EVERY
+                self._restart_if_ended(child, now)
+            if now >= servers_at:
+                self.restart_servers()
+                servers_at = time.monotonic() + _SERVERS_EVERY
             _wait(wakeup, 1.0)
 
-    def _revive(self, child: Child, now: float) -> None:
+    def _restart_if_ended(self, child: Child, now: float) -> None:
         if not child.ended():
             return
         if child.name not in self._restart_at:
@@ -81,7 +93,7 @@ class Supervisor:
             self._failures[child.name] = 0 if steady else self._failures[child.name] + 1
             pause = min(0.5 * 2 ** self._failures[child.name], _LONGEST_PAUSE)
             self._restart_at[child.name] = now + pause
-            self.say(f"{child.name} ended; it starts again in {pause:.0f} s")
+            self.report(f"{child.name} ended; it starts again in {pause:.0f} s")
         if now >= self._restart_at[child.name]:
             del self._restart_at[child.name]
             child.start()
@@ -91,7 +103,7 @@ class Supervisor:
         for child in self.children:
             child.terminate()
         deadline = time.monotonic() + GRACE_SECONDS
-        # Jobs may finish; a second Ctrl-C has no more patience.
+        # Running jobs may finish; a second Ctrl-C ends the wait.
         while (
             time.monotonic() < deadline and self.signals <= max(asked, 1) and not all(c.ended() for c in self.children)
         ):
@@ -124,6 +136,6 @@ class Supervisor:
 
 
 def _wait(wakeup: int, seconds: float, *others: int) -> None:
-    """Wait for a signal (also a child's end), one of ``others``, or the time."""
+    """Wait until a signal comes (also the end of a child), one of ``others`` is readable, or ``seconds`` are over."""
     if wakeup in select.select([wakeup, *others], [], [], max(0.0, seconds))[0]:
         os.read(wakeup, 4096)

@@ -11,32 +11,37 @@ from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.settings import Settings
 
 _READY_SECONDS = 60.0
-_GRACE_SECONDS = 10.0  # the command is over: what still runs is recovered by its lease
+_GRACE_SECONDS = 10.0  # a job that still runs after this is recovered when its lease ends
 
 
 def worker_arguments(settings: Settings, node: str, concurrency: int | None) -> list[str]:
     """Celery's arguments for a worker named ``node``; ``concurrency=None`` leaves it to the Celery settings."""
     level = settings.log_level if "log_level" in settings.model_fields_set else "INFO"
     arguments = ["-A", "nexus_tasks", "worker", "--pool", "threads", "--loglevel", level, "--hostname", f"{node}@%h"]
-    if settings.embedded:  # no other worker to learn from, or only briefly: asking would delay the start by a second
+    if settings.embedded:  # mingling with other workers delays the start by 1 s; embedded there is rarely another one
         arguments += ["--without-mingle", "--without-gossip"]
     return arguments if concurrency is None else [*arguments, "--concurrency", str(concurrency)]
 
 
 def beat_arguments(settings: Settings) -> list[str]:
-    """Celery's arguments for beat, with its schedule file under home and no pid file: the stack's lock replaces it."""
+    """Celery's arguments for beat: its schedule file lies under home; the stack's lock replaces the pid file."""
     schedule = str(settings.home / "beat-schedule")
     return ["-A", "nexus_tasks", "beat", "--loglevel", "INFO", "--pidfile", "", "--schedule", schedule]
 
 
 @contextmanager
 def temporary_worker(settings: Settings, concurrency: int | None = None, *, beat: bool = False) -> Iterator[None]:
-    """A worker process, and beat if wanted, that live as long as the block; ready when it begins.
+    """A worker process for the time of the block. The worker is ready when the block begins.
 
-    They end with this process in any case, also when it is killed: see :mod:`nexus_tasks.cli.stack.child`.
+    The processes end with this process, also when it is killed: see :mod:`nexus_tasks.cli.stack.child`.
+
+    Args:
+        settings: the settings that the processes get.
+        concurrency: the jobs that the worker runs at a time; default: as the Celery settings say.
+        beat: run beat too.
 
     Raises:
-        EmbeddedError: the worker does not start; with the end of its log.
+        EmbeddedError: the worker does not start; the message holds the last line of its log.
     """
     node = f"nexus-temporary-{os.getpid()}"
     env = environment(settings)
@@ -52,21 +57,25 @@ def temporary_worker(settings: Settings, concurrency: int | None = None, *, beat
             child.start()
         if not worker.await_ready(_READY_SECONDS):
             raise EmbeddedError(
-                f"The worker did not start: {worker.last_words()}",
+                f"The worker did not start: {worker.last_log_line()}",
                 remedy=f"Read {log}, correct the cause and try again.",
             )
         yield
     finally:
         for child in started[1:]:
-            child.terminate()  # while the worker ends, not after it
+            child.terminate()  # beat ends while the worker ends
         for child in started:
             child.stop(_GRACE_SECONDS)
 
 
 def live_workers(seconds: float = 1.0, *, most: int | None = None) -> list[str]:
-    """The names of the workers that answer within ``seconds``; with ``most`` at the latest when so many have.
+    """The names of the workers that answer within ``seconds``.
 
-    Beat answers too, on the same channel: it is no worker.
+    Beat answers on the same channel and is left out.
+
+    Args:
+        seconds: how long to wait for answers.
+        most: return as soon as this many answers have come; default: wait the whole time.
     """
     from nexus_tasks.celery import app
 
@@ -76,5 +85,5 @@ def live_workers(seconds: float = 1.0, *, most: int | None = None) -> list[str]:
 
 
 def worker_alive(seconds: float = 1.0) -> bool:
-    """Whether any worker answers on this broker; returns with the first answer, ``False`` after ``seconds``."""
+    """Whether a worker answers on this broker within ``seconds``; returns with the first answer."""
     return bool(live_workers(seconds, most=1))

@@ -1,1 +1,1 @@
-"""Claude Code: its hook, and installing it."""
+"""The hook of Claude Code, and its installation."""

@@ -1,7 +1,7 @@
-"""``nexus hook claude-code``: one event from standard input into the session buffer, within milliseconds.
+"""``nexus hook claude-code``: write one event from standard input to the session buffer, in less than 100 ms.
 
-Imports nothing beyond the standard library and the buffer. Whatever goes wrong, the agent goes on: the exit code is 0,
-and the reason is in ``logs/hook.log`` under ``NEXUS_HOME``.
+Imports only the standard library, the buffer and the transcripts. The exit code is always 0, so that the agent goes on
+after an error; the error is in ``logs/hook.log`` under ``NEXUS_HOME``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         _handle(json.loads(sys.stdin.buffer.read(_MOST_BYTES)), _option(arguments, "--namespace"))
         sys.stdout.flush()
     except BaseException as error:
-        _note(error)
+        _log(error)
     return 0
 
 
@@ -54,12 +54,12 @@ def _print_context(text: str) -> None:
 
 
 def _store_in_background() -> None:
-    """Start a process that outlives this one. Not from the project's folder: its modules are not ours (``-P``)."""
+    """Start a process that outlives this one. ``-P`` keeps it from importing modules of the project's folder."""
     command = [sys.executable, "-P", "-m", "nexus_tasks.integrations.claude_code.store"]
     nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
     try:
         os.posix_spawn(sys.executable, command, os.environ, file_actions=nothing, setsid=True)
-    except NotImplementedError:  # a system whose posix_spawn makes no sessions
+    except NotImplementedError:  # this system's posix_spawn cannot make a session
         os.posix_spawn(sys.executable, command, os.environ, file_actions=nothing, setpgroup=0)
 
 
@@ -72,8 +72,8 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
     return None
 
 
-def _note(error: BaseException) -> None:
-    """Write down why an event was not kept; without its text, which may be anything."""
+def _log(error: BaseException) -> None:
+    """Log why an event was not kept, without the text of the event, which may hold secrets."""
     try:
         from time import gmtime, strftime
 
@@ -91,4 +91,4 @@ def _note(error: BaseException) -> None:
         finally:
             os.close(fd)
     except OSError:
-        return  # the disk is full: nobody can be told
+        return  # the disk is full, so that the log cannot be written either

@@ -1,4 +1,4 @@
-"""Putting the hook into Claude Code's settings file and taking it out again; whatever else is there stays."""
+"""Add the hook to Claude Code's settings file, and remove it. Other settings stay."""
 
 from __future__ import annotations
 
@@ -11,34 +11,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nexus_tasks import files
 from nexus_tasks.errors import ConfigurationError
 
 EVENTS = ("SessionStart", "UserPromptSubmit", "PostToolUse", "Stop", "SubagentStop", "PreCompact", "SessionEnd")
 _OURS = "hook claude-code"
-_TIMEOUT = 10  # seconds; it takes a small part of one
+_TIMEOUT = 10  # seconds after which the agent ends the hook, which takes about 0.1 s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What was done to a settings file."""
+    """The result of an installation or removal."""
 
-    path: Path
+    path: Path  # the settings file
     changed: bool
-    command: str | None
+    command: str | None  # the installed command
 
 
 def settings_file(*, project: bool) -> Path:
-    """The user's settings file, or the local one (not shared) of the project in the present folder."""
+    """The user's settings file, or the local settings file of the project in the present folder."""
     if project:
         return Path.cwd() / ".claude" / "settings.local.json"
     return Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude") / "settings.json"
 
 
 def install(path: Path, *, namespace: str | None = None) -> Change:
-    """Have the agent call the hook at each event. Installing twice changes nothing.
+    """Add the hook for every event. Installing it twice changes nothing.
+
+    Args:
+        path: the settings file; it is made when it does not exist.
+        namespace: the namespace to store in; default: one per project.
 
     Raises:
-        ConfigurationError: the file is no settings file, or cannot be written; it is as it was.
+        ConfigurationError: the file is not a settings file, or cannot be written; it is as it was.
     """
     command = _command(namespace)
     settings = _read(path)
@@ -46,17 +51,17 @@ def install(path: Path, *, namespace: str | None = None) -> Change:
     for event in EVENTS:
         groups = hooks.setdefault(event, [])
         if not isinstance(groups, list):
-            raise _no_settings(path, f'"hooks.{event}" is no list')
+            raise _not_settings(path, f'"hooks.{event}" is not a list')
         matcher = {"matcher": "*"} if event == "PostToolUse" else {}
         groups.append({**matcher, "hooks": [{"type": "command", "command": command, "timeout": _TIMEOUT}]})
     return Change(path=path, changed=_write(path, {**settings, "hooks": hooks}), command=command)
 
 
 def uninstall(path: Path) -> Change:
-    """Take the hook out; a file that held nothing else is deleted.
+    """Remove the hook. A file that held nothing else is deleted.
 
     Raises:
-        ConfigurationError: the file is no settings file, or cannot be written; it is as it was.
+        ConfigurationError: the file is not a settings file, or cannot be written; it is as it was.
     """
     settings = _read(path)
     hooks = _without_ours(_hooks(path, settings))
@@ -73,7 +78,7 @@ def uninstall(path: Path) -> Change:
 
 
 def _command(namespace: str | None) -> str:
-    """The hook by its full path: the agent's shell need not have it on its own."""
+    """The command of the hook with its full path, because it may not be on the PATH of the agent's shell."""
     beside = Path(sys.executable).with_name("nexus")
     found = str(beside) if beside.exists() else shutil.which("nexus")
     start = [found] if found else [sys.executable, "-P", "-m", "nexus_tasks.cli.entry"]
@@ -86,25 +91,25 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        raise _no_settings(path, str(error)) from None
+        raise _not_settings(path, str(error)) from None
     try:
         found = json.loads(text) if text.strip() else {}
     except ValueError as error:
-        raise _no_settings(path, f"not JSON: {error}") from None
+        raise _not_settings(path, f"not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise _no_settings(path, "it is no JSON object")
+        raise _not_settings(path, "it is not a JSON object")
     return found
 
 
 def _hooks(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     hooks = settings.get("hooks", {})
     if not isinstance(hooks, dict):
-        raise _no_settings(path, '"hooks" is no object')
+        raise _not_settings(path, '"hooks" is not an object')
     return hooks
 
 
 def _without_ours(hooks: dict[str, Any]) -> dict[str, Any]:
-    """The hooks of others, as they are."""
+    """``hooks`` without the hook of nexus-tasks."""
     kept: dict[str, Any] = {}
     for event, groups in hooks.items():
         if not isinstance(groups, list):
@@ -130,24 +135,20 @@ def _is_ours(hook: Any) -> bool:
 
 def _write(path: Path, settings: dict[str, Any]) -> bool:
     text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-    real = path.resolve()  # a link into somebody's dotfiles stays one
+    real = path.resolve()  # a link, for example to a folder of dotfiles, stays a link
     try:
         if real.exists() and json.loads(real.read_text(encoding="utf-8") or "null") == settings:
             return False
         real.parent.mkdir(parents=True, exist_ok=True)
-        aside = real.with_name(f".{real.name}.{os.getpid()}.new")
-        aside.write_text(text, encoding="utf-8")
-        if real.exists():
-            shutil.copymode(real, aside)
-        aside.replace(real)
+        files.write_atomic(os.fspath(real), text.encode(), mode=0o666, keep_mode=True)
     except OSError as error:
         raise _unwritable(path, error) from None
     return True
 
 
-def _no_settings(path: Path, why: str) -> ConfigurationError:
+def _not_settings(path: Path, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{path} is no settings file: {why}.", remedy="Correct it and try again; it is as it was."
+        f"{path} is not a settings file: {why}.", remedy="Correct it and try again; it is as it was."
     )
 
 

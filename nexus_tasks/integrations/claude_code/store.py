@@ -1,4 +1,4 @@
-"""What the hook leaves running: stores the buffer, and keeps the contexts of what has changed ready."""
+"""The background process that the hook starts: it stores the buffer and updates the changed context files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nexus_tasks.settings import load_settings
 
 log = logging.getLogger(__name__)
 
-_LAST_LINES = 0.5  # seconds: an agent writes the last lines of its transcript while the hook runs
+_LAST_LINES = 0.5  # seconds to wait, because the agent writes the last lines of its transcript while the hook runs
 
 
 def main() -> None:
-    """Store this machine's buffer if the servers run; a hook starts none, workers store it when they do."""
+    """Store this machine's buffer if the servers run. Starts no servers: once they run, a worker stores the buffer."""
     time.sleep(_LAST_LINES)
     settings = load_settings()
     if settings.embedded:
@@ -29,7 +29,7 @@ def main() -> None:
         buffer_flush.store_buffer(default_deployment(), wait=True)
         context_cache.refresh(default_deployment())
     except NexusError as error:
-        log.warning("%s", error)  # nobody reads it here; it stays in the buffer, and whoever is next says so
+        log.warning("%s", error)  # the entries stay in the buffer; the next command or worker reports the error
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reading conversations from files. A file is checked as a whole first: what is wrong anywhere stores nothing."""
+"""Read conversations from files. The whole file is checked first: after a fault anywhere nothing is stored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.integrations.importers import claude_code, jsonl, locomo
-from nexus_tasks.integrations.importers.conversation import Conversation, decoded, wrong
+from nexus_tasks.integrations.importers.conversation import Conversation, decoded, file_error
 from nexus_tasks.types import check_name, check_namespace
 
 __all__ = ["Conversation", "Format", "read"]
@@ -17,17 +17,17 @@ Format = Literal["auto", "jsonl", "locomo", "claude-code"]
 
 
 def read(path: Path, format: Format = "auto", *, namespace: str, session: str | None = None) -> Iterator[Conversation]:
-    """The conversations of a file, in the order in which it begins them, each with its messages in order.
+    """The conversations of a file, ordered by their first message, each with its messages in order.
 
     The whole file is read into memory and checked before this returns.
 
     Args:
-        path: ``jsonl`` (see :mod:`.jsonl`), ``locomo`` (see :mod:`.locomo`), ``claude-code`` (see :mod:`.claude_code`),
-            or with ``auto`` any of them, told by content.
-        format: how to read it.
-        namespace: where the conversations belong; LoCoMo's are in ``namespace.<sample_id>``.
-        session: the key of messages that name no session; default: the file's name without its ending. Of a transcript
-            the key in any case; default: the agent's own.
+        path: the file.
+        format: ``jsonl`` (see :mod:`.jsonl`), ``locomo`` (see :mod:`.locomo`), ``claude-code`` (see
+            :mod:`.claude_code`); ``auto`` detects the format by the content.
+        namespace: the namespace of the conversations; LoCoMo's are in ``namespace.<sample_id>``.
+        session: the key of messages without a session; default: the file's name without its suffix. For a transcript
+            the key of the whole file; default: the agent's session id.
 
     Raises:
         InvalidInput: the file cannot be read, is empty, or is not what ``format`` says; names the line or JSON path.
@@ -40,11 +40,11 @@ def read(path: Path, format: Format = "auto", *, namespace: str, session: str | 
         raise InvalidInput(
             f"{path} cannot be read: {error.strerror or error}.", remedy="Name a file that exists and may be read."
         ) from None
-    if format == "claude-code":  # may end in the middle of a character
+    if format == "claude-code":  # not decoded here: a transcript may end in the middle of a character
         return iter(claude_code.parse(path, data, namespace, session))
     text = decoded(path, data)
     if not text.strip():
-        raise wrong(path, "", "the file is empty: there is nothing to ingest")
+        raise file_error(path, "", "the file is empty: there is nothing to ingest")
     if format == "auto":
         if claude_code.looks_like(text):
             return iter(claude_code.parse(path, data, namespace, session))

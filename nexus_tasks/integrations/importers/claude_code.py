@@ -1,7 +1,7 @@
-"""Claude Code's transcripts (``~/.claude/projects/*/*.jsonl``): one file is one session, named as the agent names it.
+"""Claude Code's transcripts (``~/.claude/projects/*/*.jsonl``): one file is one session with the agent's session id.
 
-Not checked line by line as other formats are: the agent writes them, cuts them off and changes their fields. What is no
-message is left out. Secrets are scrubbed.
+A damaged line is skipped, unlike in other formats, because the agent may cut its transcripts off and change their
+fields. Lines that hold no message are skipped. Secrets are scrubbed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.integrations.importers.conversation import Conversation, wrong
+from nexus_tasks.integrations.importers.conversation import Conversation, file_error
 from nexus_tasks.transcripts.claude_code import Reader
 from nexus_tasks.types import Message, check_name
 
@@ -19,7 +19,7 @@ _FIRST_LINES = 50
 
 
 def looks_like(text: str) -> bool:
-    """Whether one of the first lines is one of a transcript."""
+    """Whether one of the first 50 lines is a line of a transcript."""
     for line in text.split("\n", _FIRST_LINES)[:_FIRST_LINES]:
         try:
             record = json.loads(line)
@@ -31,10 +31,10 @@ def looks_like(text: str) -> bool:
 
 
 def parse(path: Path, data: bytes, namespace: str, session: str | None) -> list[Conversation]:
-    """The conversation in a transcript; none when nobody says anything in it.
+    """The conversation in a transcript; an empty list when it holds no message.
 
     Raises:
-        InvalidInput: no line of the file is a transcript's.
+        InvalidInput: no line of the file is a line of a transcript.
     """
     reader = Reader()
     seen = dict[str, Message]()
@@ -47,6 +47,6 @@ def parse(path: Path, data: bytes, namespace: str, session: str | None) -> list[
         else:
             seen.setdefault(str(message.id), message)
     if not seen and reader.session_id is None:
-        raise wrong(path, "", "not a transcript of Claude Code: no line has a sessionId")
+        raise file_error(path, "", "not a transcript of Claude Code: no line has a sessionId")
     key = check_name("session", session or reader.session_id or path.stem)
     return [Conversation(namespace=namespace, session_key=key, messages=tuple(seen.values()))] if seen else []

@@ -1,4 +1,4 @@
-"""What every importer makes, and how each of them complains."""
+"""The conversations that importers return, and their shared checks and errors."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Conversation:
     messages: tuple[Message, ...]
 
 
-class Sessions:
-    """Collects messages by session. Sessions keep the order in which they begin, messages that in which they come."""
+class ConversationBuilder:
+    """Collects messages by session: sessions ordered by their first message, messages as they were added."""
 
     def __init__(self) -> None:
         self._sessions: dict[tuple[str, str], list[Message]] = {}
@@ -37,9 +37,10 @@ class Sessions:
     def add(self, namespace: str, session_key: str, message: Message) -> None:
         """Put ``message`` at the end of its session.
 
+        The same message may be added twice, as in a file joined from several exports: it is stored once.
+
         Raises:
-            InvalidInput: the session has another message with this id. The very same message may come twice, as it
-                does in exports that were joined: storing it is idempotent.
+            InvalidInput: the session has a different message with this id.
         """
         if message.id is not None:
             first = self._by_id.setdefault((namespace, session_key, message.id), message)
@@ -48,15 +49,15 @@ class Sessions:
         self._sessions.setdefault((namespace, session_key), []).append(message)
 
     def conversations(self) -> list[Conversation]:
-        """What was collected."""
+        """The collected conversations."""
         return [
             Conversation(namespace=namespace, session_key=session_key, messages=tuple(messages))
             for (namespace, session_key), messages in self._sessions.items()
         ]
 
 
-def wrong(path: Path, where: str, why: str) -> InvalidInput:
-    """The error for a file that is not as it should be; ``where`` is a line, a JSON path, or nothing."""
+def file_error(path: Path, where: str, why: str) -> InvalidInput:
+    """The error for a fault in a file; ``where`` is a line, a JSON path, or empty."""
     place = f"{path}, {where}" if where else str(path)
     return InvalidInput(
         f"{place}: {why.rstrip('.')}.", remedy="Correct the file and ingest it again; nothing was stored."
@@ -67,24 +68,24 @@ def decoded(path: Path, data: bytes) -> str:
     """``data`` as UTF-8 text, with or without a byte order mark.
 
     Raises:
-        InvalidInput: it is not UTF-8; names the line.
+        InvalidInput: ``data`` is not UTF-8; the message names the line.
     """
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise wrong(path, f"line {line}", f"not UTF-8 (byte 0x{data[error.start]:02x})") from None
+        raise file_error(path, f"line {line}", f"not UTF-8 (byte 0x{data[error.start]:02x})") from None
 
 
 def parsed(text: str) -> object:
     """The JSON value of ``text``, strictly.
 
     Raises:
-        ValueError: it is not JSON; the message says why.
+        ValueError: ``text`` is not JSON; the message says why.
     """
 
     def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is not JSON")  # Python reads NaN and Infinity; Postgres would not store them
+        raise ValueError(f"{constant} is not JSON")  # Python accepts NaN and Infinity, Postgres does not
 
     try:
         return json.loads(text, parse_constant=refuse)
@@ -93,15 +94,15 @@ def parsed(text: str) -> object:
 
 
 def kind_of(value: object) -> str:
-    """What a JSON value is called in an error."""
+    """The name of a JSON value's type in an error."""
     return _KINDS[type(value)]
 
 
 def field(record: Mapping[str, Any], key: str, kind: type[T]) -> T | None:
-    """``record[key]``, which is of type ``kind``; ``None`` when it is null or not there.
+    """``record[key]`` of type ``kind``; ``None`` when it is null or missing.
 
     Raises:
-        InvalidInput: it is of another type, or half a character that no database stores.
+        InvalidInput: the value is of another type, or a text with half a character, which no database stores.
     """
     value = record.get(key)
     if value is None:
@@ -113,11 +114,11 @@ def field(record: Mapping[str, Any], key: str, kind: type[T]) -> T | None:
     return value
 
 
-def needed(record: object, key: str, kind: type[T]) -> T:
-    """``record[key]``, which must be there.
+def required_field(record: object, key: str, kind: type[T]) -> T:
+    """``record[key]`` of type ``kind``.
 
     Raises:
-        InvalidInput: ``record`` is no object, or has no such field of type ``kind``.
+        InvalidInput: ``record`` is not an object, or the field is null, missing or of another type.
     """
     if not isinstance(record, dict):
         raise InvalidInput(f"must be an object, not {kind_of(record)}")

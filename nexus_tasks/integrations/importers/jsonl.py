@@ -1,7 +1,7 @@
 """JSONL: one message per line, ``{"session", "role", "author", "content", "occurred_at", "id", "tool_calls"}``.
 
-Only ``content`` is required (not even that beside ``tool_calls``); ``null`` counts as left out, other keys are ignored,
-so are blank lines. Lines of one session may lie between those of others.
+Only ``content`` is required, and only without ``tool_calls``. ``null`` counts as missing. Other keys and blank lines
+are ignored. Lines of different sessions may alternate.
 """
 
 from __future__ import annotations
@@ -12,22 +12,29 @@ from pathlib import Path
 from typing import Any, cast
 
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.integrations.importers.conversation import Conversation, Sessions, field, kind_of, parsed, wrong
+from nexus_tasks.integrations.importers.conversation import (
+    Conversation,
+    ConversationBuilder,
+    field,
+    file_error,
+    kind_of,
+    parsed,
+)
 from nexus_tasks.text import shorten
 from nexus_tasks.types import Message, Role, check_name, to_utc
 
-# Seconds since 1970, of the years 1973 to 2286. The same years in milliseconds are other numbers altogether.
+# Seconds since 1970 of the years 1973 to 2286. The same years in milliseconds give numbers outside of this range.
 _FIRST, _LAST = 10**8, 10**10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse(path: Path, text: str, namespace: str, default_session: str) -> list[Conversation]:
-    """The conversations in ``text``, all of whose lines are checked.
+    """The conversations in ``text``. Every line is checked.
 
     Raises:
-        InvalidInput: a line is not a message; names it and says why.
+        InvalidInput: a line is not a message; the error names the line and the fault.
     """
-    sessions = Sessions()
+    sessions = ConversationBuilder()
     for number, line in enumerate(text.split("\n"), start=1):  # not splitlines(): JSON may hold U+2028 as it is
         if line.strip():
             try:
@@ -36,7 +43,7 @@ def parse(path: Path, text: str, namespace: str, default_session: str) -> list[C
                 key = default_session if session is None else session
                 sessions.add(namespace, check_name("session", key), _message(record))
             except InvalidInput as error:
-                raise wrong(path, f"line {number}", error.message) from None
+                raise file_error(path, f"line {number}", error.message) from None
     return sessions.conversations()
 
 
@@ -56,7 +63,7 @@ def _message(record: Mapping[str, Any]) -> Message:
         raise InvalidInput('"content" is missing')
     return Message(
         content=content or "",
-        role=cast("Role", "user" if role is None else role),  # Message checks it
+        role=cast("Role", "user" if role is None else role),  # checked by Message
         author=field(record, "author", str),
         occurred_at=_time(record.get("occurred_at")),
         tool_calls=tool_calls,
@@ -72,7 +79,7 @@ def _tool_calls(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _time(value: object) -> datetime | None:
-    """A time as ISO 8601 (UTC when it names no zone), or as seconds or milliseconds since 1970."""
+    """A time given as ISO 8601 (UTC without a zone), or as seconds or milliseconds since 1970."""
     if value is None:
         return None
     if isinstance(value, int | float) and not isinstance(value, bool):

@@ -1,8 +1,8 @@
-"""LoCoMo (Maharana et al., ACL 2024): long conversations of two people, as benchmarks use them.
+"""LoCoMo (Maharana et al., ACL 2024): a benchmark's long conversations between two people.
 
-One namespace per sample (``NS.<sample_id>``), one session per ``session_N`` that has turns (some dates have none).
+Each sample becomes a namespace (``NS.<sample_id>``), and each ``session_N`` with turns a session.
 A turn becomes a message of role ``user``: its speaker is the author, its ``dia_id`` the id, and an image's caption is
-appended.
+appended to its text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.integrations.importers.conversation import Conversation, Sessions, field, needed, parsed, wrong
+from nexus_tasks.integrations.importers.conversation import (
+    Conversation,
+    ConversationBuilder,
+    field,
+    file_error,
+    parsed,
+    required_field,
+)
 from nexus_tasks.text import shorten
 from nexus_tasks.types import Message, check_namespace
 
@@ -24,7 +31,7 @@ _SESSION = re.compile(r"session_(\d+)")
 
 
 def looks_like(text: str) -> bool:
-    """Whether ``text`` is a JSON document rather than JSONL: a list, or an object that holds a conversation."""
+    """Whether ``text`` is one JSON document, not JSONL: a list, or an object that holds a conversation."""
     text = text.lstrip()
     if text.startswith("["):
         return True
@@ -39,56 +46,62 @@ def looks_like(text: str) -> bool:
 
 
 def parse(path: Path, text: str, namespace: str) -> list[Conversation]:
-    """The conversations of every sample, all of them checked.
+    """The conversations of every sample. All of them are checked.
 
     Raises:
-        InvalidInput: something is not as LoCoMo has it; names the JSON path and says why.
+        InvalidInput: a part is not in LoCoMo's format; the error names its JSON path and the fault.
     """
     try:
         document = parsed(text)
     except ValueError as error:
-        raise wrong(path, "", f"not JSON: {error}") from None
+        raise file_error(path, "", f"not JSON: {error}") from None
     if isinstance(document, dict):
         document = [document]
     if not isinstance(document, list) or not document:
-        raise wrong(path, "$", "LoCoMo is a list of samples")
-    sessions = Sessions()
+        raise file_error(path, "$", "LoCoMo is a list of samples")
+    sessions = ConversationBuilder()
     for index, sample in enumerate(document):
         where = f"$[{index}]"
         try:
-            space = check_namespace(f"{namespace}.{needed(sample, 'sample_id', str)}")
-            conversation = needed(sample, "conversation", dict)
+            space = check_namespace(f"{namespace}.{required_field(sample, 'sample_id', str)}")
+            conversation = required_field(sample, "conversation", dict)
         except InvalidInput as error:
-            raise wrong(path, where, f"not a LoCoMo sample: {error.message}") from None
+            raise file_error(path, where, f"not a LoCoMo sample: {error.message}") from None
         _read_sample(path, f"{where}.conversation", conversation, space, sessions)
     return sessions.conversations()
 
 
-def _read_sample(path: Path, where: str, conversation: Mapping[str, Any], space: str, sessions: Sessions) -> None:
+def _read_sample(
+    path: Path, where: str, conversation: Mapping[str, Any], space: str, sessions: ConversationBuilder
+) -> None:
     for key in sorted(filter(_SESSION.fullmatch, conversation), key=lambda key: int(key.removeprefix("session_"))):
         at = f"{where}.{key}"
         try:
-            turns = needed(conversation, key, list)
+            turns = required_field(conversation, key, list)
             if not turns:
                 continue
-            began = _time(needed(conversation, f"{key}_date_time", str))
+            began = _time(required_field(conversation, f"{key}_date_time", str))
             for index, turn in enumerate(turns):
                 at = f"{where}.{key}[{index}]"
                 # Only the session has a time. A second per turn keeps the turns in order wherever times are sorted.
                 sessions.add(space, key, _message(turn, began + timedelta(seconds=index)))
         except InvalidInput as error:
-            raise wrong(path, at, error.message) from None
+            raise file_error(path, at, error.message) from None
 
 
 def _message(turn: object, occurred_at: datetime) -> Message:
-    text, author, id = needed(turn, "text", str), needed(turn, "speaker", str), needed(turn, "dia_id", str)
+    text, author, id = (
+        required_field(turn, "text", str),
+        required_field(turn, "speaker", str),
+        required_field(turn, "dia_id", str),
+    )
     caption = field(cast("dict[str, Any]", turn), "blip_caption", str)
     content = " ".join(filter(None, (text.strip(), f"[image: {caption}]" if caption else "")))
     return Message(content=content, author=author, id=id, occurred_at=occurred_at)
 
 
 def _time(text: str) -> datetime:
-    """A time such as "1:56 pm on 8 May, 2023", taken as UTC. Not by ``strptime``, whose month names vary by locale."""
+    """A time such as "1:56 pm on 8 May, 2023", taken as UTC. Not by ``strptime``: its months depend on the locale."""
     match = _TIME.fullmatch(text.strip())
     try:
         if match is None or int(match[1]) > 12:

@@ -1,1 +1,1 @@
-"""Memory over the Model Context Protocol: ``nexus mcp``, over standard input and output or over HTTP."""
+"""Memory over the Model Context Protocol: ``nexus mcp``, on standard input and output or over HTTP."""

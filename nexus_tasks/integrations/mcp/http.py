@@ -1,4 +1,4 @@
-"""Over HTTP: behind a token, and for the hosts and origins that were meant only."""
+"""The MCP server over HTTP: requests need a token, and a host and an origin that are allowed."""
 
 from __future__ import annotations
 
@@ -21,22 +21,26 @@ PATH = "/mcp"
 
 
 class TokenRequired:
-    """Lets requests through that carry the token, before anything else looks at them."""
+    """Passes on the requests that carry the token; answers 401 to all others before any other code reads them.
+
+    Raises:
+        ConfigurationError: the token is empty.
+    """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         if not token:
             raise ConfigurationError(
                 "MCP over HTTP needs a token, and none is set.",
-                remedy="Set NEXUS_MCP_TOKEN to a long random text, the same for the clients.",
+                remedy="Set NEXUS_MCP_TOKEN to a long random text, and give the same to the clients.",
             )
         self.app = app
         self.expected = f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 401, or pass the request on."""
+        """Pass the request on, or answer 401."""
         if scope["type"] == "http":
             given = Headers(scope=scope).get("authorization", "").encode("utf-8", "surrogateescape")
-            # In constant time: how long a wrong token takes to refuse says nothing about the right one.
+            # Compared in constant time, so that the time of a refusal tells nothing about the token.
             if not hmac.compare_digest(given, self.expected):
                 refusal = PlainTextResponse("A valid bearer token is required.", 401, {"WWW-Authenticate": "Bearer"})
                 await refusal(scope, receive, send)
@@ -48,7 +52,7 @@ def address(text: str) -> tuple[str, int]:
     """``HOST:PORT``, ``:PORT`` or ``PORT`` as a pair; the host is loopback unless it is named.
 
     Raises:
-        InvalidInput: it is none of these.
+        InvalidInput: ``text`` is none of these.
     """
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or not 0 <= int(port) <= 65_535:
@@ -57,11 +61,16 @@ def address(text: str) -> tuple[str, int]:
 
 
 def application(server: MCPServer, token: str, host: str, port: int, *, allowed: Sequence[str] = ()) -> ASGIApp:
-    """The ASGI application of ``server``. Requests without the token get 401, those for another host 421, and those
-    from a page of another origin 403.
+    """The ASGI application of ``server``.
+
+    A request without the token gets 401, a request for another host 421, and one from another origin 403.
 
     Args:
-        allowed: further host names by which clients reach it, with their ports where they are not the default.
+        server: the MCP server.
+        token: the bearer token that requests must carry.
+        host: the address it listens on.
+        port: the port it listens on.
+        allowed: further host names by which clients reach it, each with its port unless that is the default one.
 
     Raises:
         ConfigurationError: the token is empty.
@@ -94,16 +103,24 @@ def serve(
     allowed: Sequence[str] = (),
     listening: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Serve until interrupted. Port 0 is one that is free; ``listening`` is told the URL once it is ours.
+    """Serve until a signal ends it.
+
+    Args:
+        server: the MCP server.
+        token: the bearer token that requests must carry.
+        host: the address to listen on.
+        port: the port to listen on; 0 takes a free one.
+        allowed: further host names, see :func:`application`.
+        listening: called with the URL when the port is bound.
 
     Raises:
-        ConfigurationError: the token is empty, or the address cannot be had.
+        ConfigurationError: the token is empty, or the address cannot be bound.
     """
-    with _bound(host, port) as ours:
-        port = ours.getsockname()[1]
+    with _bound(host, port) as bound:
+        port = bound.getsockname()[1]
         app = application(server, token, host, port, allowed=allowed)
         listening(f"http://{_shown(host)}:{port}{PATH}")
-        uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[ours])
+        uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[bound])
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -112,7 +129,7 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ConfigurationError(
             f"Cannot listen on {_shown(host)}:{port}: {error.strerror}.",
-            remedy="Give --http another HOST:PORT; port 0 takes one that is free.",
+            remedy="Give --http another HOST:PORT; port 0 takes a free port.",
         ) from error
 
 

@@ -1,6 +1,7 @@
-"""What the tools return. Whatever was said or learned stands behind its citation, so that it is recognised as an echo.
+"""The results of the tools.
 
-A result is structured data and text at once; clients show a model either. Both carry content only in cited form.
+A result is structured data and a text; a client shows its model one of them. In both every memory stands behind its
+citation, so that it is recognised as an echo when the model repeats it.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from nexus_tasks.types import ContextBlock, Recall
 
 
 class Remembered(BaseModel):
-    """What ``remember`` did."""
+    """The result of ``remember``."""
 
     namespace: str
     session_key: str
     stored: int = Field(description="1, or 0 when it was remembered already")
-    buffered: int = Field(description="1 while the database is away: it is kept on this machine and stored later")
+    buffered: int = Field(description="1 while the database is away: the text is kept on this machine and stored later")
 
 
 class Source(BaseModel):
-    """A memory that another one rests on."""
+    """A piece of evidence: a memory that another memory rests on."""
 
     id: int
     external_id: str | None
@@ -48,7 +49,7 @@ class Hit(BaseModel):
 
 
 class Recalled(BaseModel):
-    """What ``recall`` found, best first."""
+    """The result of ``recall``, best first."""
 
     namespace: str
     query: str
@@ -60,17 +61,17 @@ class Recalled(BaseModel):
 
 
 class Cited(BaseModel):
-    """What a citation of a context stands for."""
+    """The memory that a citation in a context stands for."""
 
     id: int
     external_id: str | None
 
 
 class Context(BaseModel):
-    """What ``context`` assembled."""
+    """The result of ``context``."""
 
     namespace: str
-    text: str = Field(description="every line is cited as [m<id>], or stands in an observation log")
+    text: str = Field(description="every line is cited as [m<id>], or belongs to an observation log")
     tokens: int
     max_tokens: int
     citations: dict[str, Cited]
@@ -82,13 +83,13 @@ class Digested(BaseModel):
 
     namespace: str
     session_key: str
-    status: str = Field(description="completed, unchanged, empty, or running when it was not done in time")
+    status: str = Field(description="completed, unchanged, empty, or running when the job did not end in time")
     job_id: str
-    short: str | None = Field(description="the gist, cited")
-    long: str | None = Field(description="the same in full, cited")
+    short: str | None = Field(description="the short summary, cited")
+    long: str | None = Field(description="the long summary, cited")
 
     def text(self) -> str:
-        """The digest, or how the job stands."""
+        """The digest, or the state of the job."""
         return self.long or self.short or f"{self.status} (job {self.job_id})"
 
 
@@ -96,20 +97,20 @@ class Forgotten(BaseModel):
     """The receipt of an erasure."""
 
     namespace: str
-    deleted: dict[str, int] = Field(description="rows that were erased, by table")
-    ids: list[int] = Field(description="the memories that were erased; their citations are void now")
-    requeued: list[str] = Field(description="jobs that make anew what rested on other messages, too")
+    deleted: dict[str, int] = Field(description="number of erased rows, by table")
+    ids: list[int] = Field(description="the erased memories; their citations are void now")
+    requeued: list[str] = Field(description="jobs that derive memories anew which also rested on other messages")
     not_rewritten: list[str] = Field(default=[], description="tables that were too busy to be rewritten on disk")
 
     def text(self) -> str:
-        """The receipt in a line or two."""
-        said = f"Erased {len(self.ids)} memories, {sum(self.deleted.values())} rows in all. There is no way back."
+        """The receipt in one or two lines."""
+        receipt = f"Erased {len(self.ids)} memories, {sum(self.deleted.values())} rows in all. There is no way back."
         busy = ", ".join(self.not_rewritten)
-        return f"{said}\nToo busy to be rewritten on disk: {busy}. Forget it again later." if busy else said
+        return f"{receipt}\nToo busy to be rewritten on disk: {busy}. Forget it again later." if busy else receipt
 
 
 class Waiting(BaseModel):
-    """Something that waits, and why."""
+    """A job that waits, and the reason."""
 
     kind: str
     reason: str
@@ -117,7 +118,7 @@ class Waiting(BaseModel):
 
 
 class Status(BaseModel):
-    """How a namespace's memory stands."""
+    """The state of a namespace's memory."""
 
     namespace: str
     memories: dict[str, int]
@@ -129,7 +130,7 @@ class Status(BaseModel):
 
 
 class DigestEntry(BaseModel):
-    """A session, and where its digest is read."""
+    """A session, and the URI of its digest."""
 
     session_key: str
     uri: str
@@ -139,10 +140,10 @@ class DigestEntry(BaseModel):
 
 def hit(found: Recall) -> Hit:
     """A search hit with its content behind its citation."""
-    who = f"{found.subject}: " if found.subject else ""
+    subject = f"{found.subject}: " if found.subject else ""
     return Hit(
         id=found.id,
-        cited=cited(found.id, f"{found.occurred_at:%Y-%m-%d} {who}{found.content}"),
+        cited=cited(found.id, f"{found.occurred_at:%Y-%m-%d} {subject}{found.content}"),
         external_id=found.external_id,
         level=found.level,
         score=found.score,
@@ -161,7 +162,7 @@ def cited(memory_id: int, content: str) -> str:
 
 
 def context(block: ContextBlock) -> Context:
-    """A context block."""
+    """The result of ``context`` for a context block."""
     return Context(
         namespace=block.namespace,
         text=block.text,
@@ -173,7 +174,7 @@ def context(block: ContextBlock) -> Context:
 
 
 def digested(namespace: str, session: Mapping[str, Any], status: str, job_id: str) -> Digested:
-    """The digests that a session has."""
+    """The result of ``digest_session`` for a session, with the digests it has."""
     made = {level: cited(digest["id"], digest["content"]) for level, digest in session["digests"].items()}
     return Digested(
         namespace=namespace,
@@ -191,7 +192,7 @@ def forgotten(namespace: str, receipt: Mapping[str, Any]) -> Forgotten:
 
 
 def status(found: Mapping[str, Any]) -> Status:
-    """The document of ``nexus status`` for one namespace, without what only operators need."""
+    """The document of ``nexus status`` for one namespace, without the fields for operators."""
     [one] = found["namespaces"]
     return Status(
         namespace=one["namespace"],

@@ -1,50 +1,90 @@
-"""Secrets are replaced before the first write to disk, by a placeholder that says what kind each was.
+"""Secrets are replaced before the first write to disk. The placeholder says what kind of secret it replaces.
 
-Every rule costs time linear in the text. What looks like a secret and is none costs a word; what is one and is missed
-costs more: so known shapes are replaced wherever they are, unknown ones only where a name says that they are secret.
+Three rules find them: by their own shape (:mod:`.shapes`), by their place (:mod:`.places`), and inside base64 (here).
+A value of a known shape is replaced wherever it stands. A value of no known shape is replaced only where a name says
+that it is secret. An ordinary value replaced by mistake costs a word; a secret that stays costs more.
+Every rule takes time linear in the length of the text.
 """
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode
+from binascii import Error
+from functools import cache
 from typing import Any
 
-from nexus_tasks.transcripts.scrubbing.assignments import scrub_assignments, secret_name
-from nexus_tasks.transcripts.scrubbing.headers import scrub_headers
 from nexus_tasks.transcripts.scrubbing.placeholder import placeholder
-from nexus_tasks.transcripts.scrubbing.private_keys import scrub_private_keys
-from nexus_tasks.transcripts.scrubbing.tokens import scrub_tokens
-from nexus_tasks.transcripts.scrubbing.urls import scrub_urls
-from nexus_tasks.transcripts.scrubbing.wrapped import scrub_wrapped
+from nexus_tasks.transcripts.scrubbing.places import scrub_assignments, scrub_headers, scrub_urls, secret_name
+from nexus_tasks.transcripts.scrubbing.shapes import scrub_private_keys, scrub_tokens
 
 __all__ = ["scrub", "scrub_value"]
 
-_DEEPEST = 100  # levels of nesting; what lies deeper is left out
+_DEEPEST = 100  # levels of nesting in a JSON value; deeper values are left out
+_DEEPEST_BASE64 = 3  # base64 of base64 of base64
+_LONGEST_BASE64 = 200_000  # characters; longer ones are pictures and archives
+_URL_SAFE = str.maketrans("-_", "+/")
 
 
 def scrub(text: str) -> str:
-    """``text`` with its secrets replaced. Scrubbing again changes nothing."""
-    return scrub_wrapped(_scrub(text), _scrub)
-
-
-def _scrub(text: str) -> str:
-    for rule in (scrub_private_keys, scrub_urls, scrub_tokens, scrub_headers, scrub_assignments):
-        text = rule(text)
-    return text
+    """``text`` with its secrets replaced. Scrubbing the result again changes nothing."""
+    return _scrub_base64(_scrub_plain(text))
 
 
 def scrub_value(value: Any, depth: int = 0) -> Any:
-    """A JSON value with the secrets in its texts, keys included, replaced."""
+    """A JSON value with the secrets in its texts and keys replaced. ``depth`` is its level of nesting."""
     if isinstance(value, str):
         return scrub(value)
     if depth >= _DEEPEST:
         return None
     if isinstance(value, dict):
-        return {scrub(str(key)): _field(str(key), item, depth) for key, item in value.items()}
+        return {scrub(str(key)): _scrub_field(str(key), item, depth) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [scrub_value(item, depth + 1) for item in value]
     return value
 
 
-def _field(key: str, value: Any, depth: int) -> Any:
+def _scrub_field(key: str, value: Any, depth: int) -> Any:
     kind = secret_name(key, value) if isinstance(value, (str, int)) and not isinstance(value, bool) else None
     return placeholder(kind) if kind else scrub_value(value, depth + 1)
+
+
+def _scrub_plain(text: str) -> str:
+    for rule in (scrub_private_keys, scrub_urls, scrub_tokens, scrub_headers, scrub_assignments):
+        text = rule(text)
+    return text
+
+
+# --- base64 -----------------------------------------------------------------------------------------------------------
+@cache
+def _base64() -> re.Pattern[str]:
+    return re.compile(r"[A-Za-z0-9+/_-]{20,}+={0,2}")
+
+
+def _scrub_base64(text: str, depth: int = 0) -> str:
+    """``text`` without base64 whose decoded text holds a secret: the whole base64 is replaced."""
+
+    def replaced(match: re.Match[str]) -> str:
+        inner = _decoded(match[0])
+        if inner is None:
+            return match[0]
+        clean = _scrub_plain(inner)
+        if clean == inner and depth + 1 < _DEEPEST_BASE64:
+            clean = _scrub_base64(inner, depth + 1)
+        return match[0] if clean == inner else placeholder("base64 of a secret")
+
+    return _base64().sub(replaced, text)
+
+
+def _decoded(token: str) -> str | None:
+    """The printable text that ``token`` encodes in base64, or ``None``."""
+    if len(token) > _LONGEST_BASE64:
+        return None
+    token = token.rstrip("=").translate(_URL_SAFE)
+    if len(token) % 4 == 1:
+        return None
+    try:
+        text = b64decode(token + "=" * (-len(token) % 4), validate=True).decode("ascii")
+    except (Error, ValueError):
+        return None
+    return text if all(character.isprintable() or character in "\t\r\n" for character in text) else None

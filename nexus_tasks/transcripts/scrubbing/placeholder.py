@@ -1,4 +1,4 @@
-"""What stands where a secret was."""
+"""The text that replaces a secret."""
 
 from __future__ import annotations
 

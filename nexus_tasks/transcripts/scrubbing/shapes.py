@@ -1,4 +1,4 @@
-"""Tokens and keys that tell by their shape what they are, wherever they stand: in prose, code, paths or arguments."""
+"""Secrets that are known by their own shape, wherever they stand: tokens with a vendor's prefix, and private keys."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import NamedTuple
 from nexus_tasks.transcripts.scrubbing.placeholder import placeholder
 
 
+# --- tokens -----------------------------------------------------------------------------------------------------------
 class Shape(NamedTuple):
-    """``pattern`` begins with one of the literals in ``marks``; a text without any of them is not searched."""
+    """A kind of token. A text that holds none of the literals in ``marks`` is not searched with ``pattern``."""
 
     kind: str
     marks: tuple[str, ...]
@@ -86,14 +87,14 @@ SHAPES = (
         r"eyJ[A-Za-z0-9_-]{8,1000}\.[A-Za-z0-9_-]{8,40000}\.[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+){0,2}",
     ),
 )
-# These begin in the middle of what is secret, so that a letter before them is no sign of an ordinary word.
+# The marks of these stand in the middle of the secret, so letters before a mark belong to the secret.
 _INNER = frozenset(("azure client secret", "terraform token", "telegram token", "discord webhook"))
-# These begin like words that are written together: "task-…", "monkey-…". The others' marks are in no word.
+# The marks of these also end ordinary words ("task-…", "monkey-…"). The marks of the others are in no word.
 _WORDLIKE = frozenset(
     ("openai key", "mailgun key", "twilio key", "sendgrid key", "vault token", "doppler token", "dropbox token")
 )
 _ESCAPED = re.compile(r"\\[nrtbf]|\\u[0-9a-fA-F]{4}|%[0-9a-fA-F]{2}")
-# "AKIA" + "…", 'sk-' 'ant', "ghp_" \ and the like: code that joins texts, perhaps itself inside a JSON text.
+# Code that joins literals, perhaps inside a JSON text: "AKIA" + "…", 'sk-' 'ant', "ghp_" \ and the like.
 _JOINT = r"\\{0,4}[\"']\s{0,40}(?:[+.&]\s{0,40}|\\\s{0,40}|\\{1,4}n\s{0,40})?(?:[fbr]\b)?\\{0,4}[\"']|\\\r?\n\s{0,40}"
 
 
@@ -103,8 +104,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def scrub_tokens(text: str) -> str:
-    """``text`` without tokens of known shape, also where code puts one together from several literals."""
-    # Joined first: what is left of a token whose beginning was replaced tells nobody what it is.
+    """``text`` without tokens of known shape, also where code joins a token from several literals."""
+    # Joined literals first: replacing the beginning of a token would leave a rest without a known shape.
     if '"' in text or "'" in text or "\\\n" in text:
         text = _scrub_joined(text)
     spans = _spans(text)
@@ -112,7 +113,7 @@ def scrub_tokens(text: str) -> str:
 
 
 def _spans(text: str) -> list[tuple[int, int, str]]:
-    """Start, end and kind of every token, in order, none inside another."""
+    """Start, end and kind of every token, in order and without overlaps."""
     found = list[tuple[int, int, str]]()
     for shape in SHAPES:
         if any(mark in text for mark in shape.marks):
@@ -124,23 +125,23 @@ def _spans(text: str) -> list[tuple[int, int, str]]:
                     continue
                 found.append((start, match.end(), shape.kind))
     found.sort(key=lambda span: (span[0], -span[1]))
-    apart, end = list[tuple[int, int, str]](), 0
+    separate, end = list[tuple[int, int, str]](), 0
     for span in found:
         if span[0] >= end:
-            apart.append(span)
+            separate.append(span)
             end = span[1]
-    return apart
+    return separate
 
 
 def _inside_a_word(text: str, at: int) -> bool:
-    """Whether a letter or digit stands before ``at``; the last one of an escape is none."""
+    """Whether a letter or digit stands before ``at`` that is not the end of an escape such as ``\\n``."""
     if not at or not text[at - 1].isalnum():
         return False
     return not any(_ESCAPED.fullmatch(text, at - length, at) for length in (2, 3, 6) if at >= length)
 
 
 def _token_start(text: str, at: int) -> int:
-    """Where the token that ``at`` lies in begins, at most 64 characters back."""
+    """The start of the token that contains ``at``, at most 64 characters before it."""
     earliest = max(0, at - 64)
     while at > earliest and (text[at - 1].isalnum() or text[at - 1] in "_-"):
         at -= 1
@@ -156,14 +157,14 @@ def _replaced(text: str, spans: list[tuple[int, int, str]]) -> str:
 
 
 def _scrub_joined(text: str) -> str:
-    """Look at the text as it is when joined literals are put together."""
+    """Replace the tokens that appear when the joined literals in ``text`` are put together."""
     joints = list(_compiled(_JOINT).finditer(text))
     if not joints:
         return text
     pieces, starts, done, length = list[str](), list[tuple[int, int]](), 0, 0
     for joint in (*joints, None):
         piece = text[done : joint.start() if joint else len(text)]
-        starts.append((length, done))  # this position of the joined text is that one of the text
+        starts.append((length, done))  # the first position in the joined text is the second one in ``text``
         pieces.append(piece)
         length += len(piece)
         done = joint.end() if joint else done
@@ -173,7 +174,88 @@ def _scrub_joined(text: str) -> str:
     from bisect import bisect_right
 
     def original(position: int) -> int:
-        joined, there = starts[bisect_right(starts, (position, len(text) + 1)) - 1]
-        return there + position - joined
+        joined, start = starts[bisect_right(starts, (position, len(text) + 1)) - 1]
+        return start + position - joined
 
     return _replaced(text, [(original(start), original(end - 1) + 1, kind) for start, end, kind in spans])
+
+
+# --- private keys -----------------------------------------------------------------------------------------------------
+_PRIVATE_KEY = "private key"
+_LINE_CHARACTERS = 400  # characters, quotes and escaped breaks included
+_KEY_CHARACTERS = 40_000  # characters between BEGIN and END; a key of 16,384 bits has 13,000
+
+
+@cache
+def _key_marks() -> re.Pattern[str]:
+    return re.compile(r"-----(BEGIN|END) (?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
+
+
+@cache
+def _key_body() -> re.Pattern[str]:
+    """The body of a key, also quoted line by line: base64, headers, line breaks (escaped or not) and quotes."""
+    return re.compile(
+        r"(?:\\{1,4}[nrt]|[\s\"'+,\\]|[A-Za-z0-9/=+]{16,}|[A-Za-z0-9/+]{0,15}={1,2}|"
+        r"(?:Proc-Type|DEK-Info|Version|Comment): [^\n\\]{0,200})*+"
+    )
+
+
+def scrub_private_keys(text: str) -> str:
+    """``text`` without private keys in PEM, OpenSSH and PGP armour, also with a cut end or escaped line breaks."""
+    if " PRIVATE KEY" not in text:
+        return text
+    parts, done, begin = list[str](), 0, None
+    for mark in _key_marks().finditer(text):
+        if mark[1] == "BEGIN":
+            if begin is not None:  # the key before has no END
+                done = _cut_unended_key(text, done, begin, mark.start(), parts)
+            begin = mark
+            continue
+        if begin is not None and mark.start() - begin.end() <= _KEY_CHARACTERS:
+            parts += [text[done : begin.start()], placeholder(_PRIVATE_KEY)]
+        else:
+            if begin is not None:
+                done = _cut_unended_key(text, done, begin, mark.start(), parts)
+            # The text holds no BEGIN of this key. Its tail starts after the end of the key before.
+            parts += [text[done : _start_of_unbegun_key(text, done, mark.start())], placeholder(_PRIVATE_KEY)]
+        done, begin = mark.end(), None
+    if begin is not None:
+        done = _cut_unended_key(text, done, begin, len(text), parts)
+    return "".join((*parts, text[done:]))
+
+
+def _cut_unended_key(text: str, done: int, begin: re.Match[str], limit: int, parts: list[str]) -> int:
+    """Replace a key that has a BEGIN and no END; returns the position after it."""
+    body = _key_body().match(text, begin.end(), min(limit, begin.end() + _KEY_CHARACTERS))
+    parts += [text[done : begin.start()], placeholder(_PRIVATE_KEY)]
+    end = body.end() if body else begin.end()
+    while end > begin.end() and text[end - 1].isspace():
+        end -= 1  # the line break after the key belongs to the text after it
+    return end
+
+
+def _start_of_unbegun_key(text: str, earliest: int, end: int) -> int:
+    """The start of the base64 lines that end at ``end``: the tail of a key whose BEGIN is missing."""
+    at, earliest = end, max(earliest, end - _KEY_CHARACTERS)
+    while at > earliest:
+        floor = max(earliest, at - _LINE_CHARACTERS)
+        # The start of a line: the position after the last break (escaped or not), or the start of the text.
+        found = max(text.rfind("\n", floor, at - 1) + 1, text.rfind("\\n", floor, at - 2) + 2)
+        line = found if found > floor or floor > earliest else floor
+        words = text[line:at].replace("\\n", " ").replace("\\r", " ").translate(_JOINING).split()
+        words = [word for word in words if word != "+"]
+        last = at == end  # only the last line of a key may be short
+        if line >= at or line < floor or not all(_is_base64(word) and (last or len(word) >= 16) for word in words):
+            break
+        at = line
+    return at
+
+
+_JOINING = str.maketrans("\"',\\", "    ")
+
+
+def _is_base64(word: str) -> bool:
+    return word.translate(_BASE64_SIGNS).isalnum() and word.isascii()
+
+
+_BASE64_SIGNS = str.maketrans("", "", "+/=")

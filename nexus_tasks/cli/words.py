@@ -1,4 +1,7 @@
-"""Numbers, times, scopes and waits in words."""
+"""Numbers, times, scopes and waits as people read them.
+
+Not by ``humanize``: it prints other words ("9 seconds ago"), and could replace only :func:`span` and :func:`ago`.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +39,12 @@ def count(number: int, one: str, many: str | None = None) -> str:
 
 
 def level(name: str, number: int = 1) -> str:
-    """A level as people call it: ``explicit`` is a fact."""
+    """The word for a memory of a level: ``explicit`` is a fact."""
     return _NAMES[name][number != 1]
 
 
 def span(seconds: float) -> str:
-    """A length of time with as much detail as one wants to read: ``9 s``, ``5 min``, ``2 h 10 min``, ``3 days``."""
+    """A length of time, rounded to its largest units: ``9 s``, ``5 min``, ``2 h 10 min``, ``3 days``."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.5:
@@ -55,7 +58,7 @@ def span(seconds: float) -> str:
 
 
 def ago(moment: datetime, now: datetime | None = None) -> str:
-    """How long ago: ``just now``, ``5 min ago``, ``3 days ago``; the date when that says more."""
+    """How long ago: ``just now``, ``5 min ago``, ``3 days ago``; the date from 30 days on, and for future times."""
     seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
     if seconds < -1 or seconds >= 30 * 86_400:
         return f"{moment:%Y-%m-%d}"
@@ -63,12 +66,12 @@ def ago(moment: datetime, now: datetime | None = None) -> str:
 
 
 def money(usd: float) -> str:
-    """US dollars; a fraction of a cent is not rounded away."""
+    """US dollars: two digits, or six for less than a cent."""
     return f"${usd:.2f}" if usd == 0 or usd >= 0.01 else f"${usd:.6f}"
 
 
 def scope(text: str) -> str:
-    """What a job works on: its scope's values without the namespace, memories as ``m17``."""
+    """The scope of a job: its values without the namespace, memories as ``m17``."""
     parts: list[str] = []
     for name, value in json.loads(text).items():
         if name == "memory_id":
@@ -87,14 +90,19 @@ def wait(waiting: Mapping[str, Any]) -> str:
     return f"{why} ({detail}), {due}" if detail else f"{why}, {due}"
 
 
+def memory_counts(counts: Mapping[str, int]) -> str:
+    """The memories by level: ``70 messages, 67 facts, 1 reflection``; a level without any is left out."""
+    return ", ".join(f"{n:,} {level(name, n)}" for name, n in counts.items() if n) or "nothing yet"
+
+
 def observation(found: Mapping[str, Any]) -> str:
-    """How an observed session stands: ``tail 4,100 tokens, 2 chunks ready, log 900 tokens``."""
-    said = [f"tail {found['tail_tokens']:,} tokens"]
-    said += [f"{count(found['chunks'], 'chunk')} ready"] if found["chunks"] else []
-    said += [f"log {found['log_tokens']:,} tokens"]
-    said += ["a shorter log ready"] if found["reflection_ready"] else []
-    said += [f"{work} gave up" for work in ("observing", "reflecting") if found[work] == "dead"]
-    return ", ".join(said)
+    """The state of an observed session: ``tail 4,100 tokens, 2 chunks ready, log 900 tokens``."""
+    parts = [f"tail {found['tail_tokens']:,} tokens"]
+    parts += [f"{count(found['chunks'], 'chunk')} ready"] if found["chunks"] else []
+    parts += [f"log {found['log_tokens']:,} tokens"]
+    parts += ["a shorter log ready"] if found["reflection_ready"] else []
+    parts += [f"{work} gave up" for work in ("observing", "reflecting") if found[work] == "dead"]
+    return ", ".join(parts)
 
 
 def line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Tables: aligned columns for a person's terminal, tab-separated full values for a pipe."""
+"""Tables and wrapped paragraphs on a terminal; in a pipe a table is tab-separated values, in full."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from datetime import datetime
 from typing import TypeAlias
 
 from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from nexus_tasks.cli import words
 from nexus_tasks.cli.output import iso, out
-from nexus_tasks.cli.show import words
 
 Cell: TypeAlias = str | int | float | datetime | None
 
@@ -19,18 +21,21 @@ _GAP, _NARROWEST = 2, 8  # characters
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[Cell]], *, elastic: str, empty: str) -> None:
-    """Print rows under their titles; the column titled ``elastic`` gives way when the line is too short for all."""
+    """Print rows under their titles; on a terminal the column titled ``elastic`` is cut where a row is too wide.
+
+    On a terminal ``empty`` is printed when there are no rows.
+    """
     console = out()
     if not sys.stdout.isatty():
         for row in rows:
             print("\t".join(_full(cell) for cell in row))
     elif rows:
-        console.print(_drawn(titles, rows, elastic, console.width))
+        console.print(_rich_table(titles, rows, elastic, console.width))
     else:
         console.print(empty, style="dim")
 
 
-def _drawn(titles: Sequence[str], rows: Sequence[Sequence[Cell]], elastic: str, space: int) -> Table:
+def _rich_table(titles: Sequence[str], rows: Sequence[Sequence[Cell]], elastic: str, space: int) -> Table:
     texts = [[_short(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(titles, *texts, strict=True)]
     missing = max(sum(widths) + _GAP * (len(widths) - 1) - space, 0)
@@ -60,3 +65,14 @@ def _full(cell: Cell) -> str:
     if cell is None:
         return ""
     return iso(cell) if isinstance(cell, datetime) else words.line(str(cell))
+
+
+def paragraph(console: Console, text: Text | str, *, indent: int = 0, first: Text | None = None) -> None:
+    """Print ``text`` wrapped ``indent`` columns from the left; ``first`` goes before its first line."""
+    body = text if isinstance(text, Text) else Text(text)
+    head = first or Text()
+    for line in body.wrap(console, max(console.width - indent, 20)) or [Text()]:
+        line.rstrip()
+        head.pad_right(max(indent - head.cell_len, 0))
+        console.print(head.append_text(line), soft_wrap=True)
+        head = Text()

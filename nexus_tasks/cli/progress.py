@@ -1,4 +1,4 @@
-"""Long work as it goes: a bar on a terminal, a line now and then elsewhere. On standard error."""
+"""The progress of long work, on standard error: a bar on a terminal, elsewhere a line every five seconds."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from rich.table import Column
 
 from nexus_tasks.cli.output import err
 
-_LINE_EVERY = 5.0  # seconds, where there is no terminal
+_LINE_EVERY = 5.0  # seconds
 
 
 class Meter(Protocol):
-    """What the work tells about itself."""
+    """Shows the progress of some work."""
 
     def at(self, done: int, total: int, note: str = "") -> None:
-        """``done`` of ``total`` are; ``note`` says what else there is to know."""
+        """Show ``done`` of ``total``, and a ``note``."""
         ...
 
     def warn(self, text: str) -> None:
-        """Something stands in the way: said once, above the progress."""
+        """Print a warning above the progress."""
         ...
 
 
 @contextmanager
 def meter(label: str) -> Iterator[Meter]:
-    """A meter for the time of the block; ``label`` is the work's name, such as ``stored``."""
+    """A meter for the work of the block; ``label`` is the work's name, such as ``stored``."""
     console = err()
     if console.is_terminal:
         with _bar(console) as progress:

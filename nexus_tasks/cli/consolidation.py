@@ -1,0 +1,200 @@
+"""``nexus digest``, ``dream``, ``extract`` and ``undo``: ask for the work that condenses a namespace's memory now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from nexus_tasks.cli import words, workers
+from nexus_tasks.cli.connect import connect
+from nexus_tasks.cli.layout import paragraph
+from nexus_tasks.cli.options import DEFAULT_TIMEOUT, Json, Namespace, Timeout, Wait
+from nexus_tasks.cli.output import emit, hint, out
+
+if TYPE_CHECKING:
+    from nexus_tasks.idempotency.producer.result import JobResult
+    from nexus_tasks.types import JobOutcome
+
+SessionKey = Annotated[str, typer.Argument(metavar="SESSION", help="The session's key.")]
+
+_INDENT = 14  # columns
+_HOLDS = {"new": "the new one holds", "old": "the old one holds", "both": "undecided"}
+
+
+def digest(
+    session: SessionKey,
+    namespace: Namespace,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the digest again from scratch.")] = False,
+    wait: Wait = False,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    json: Json = False,
+) -> None:
+    """Digest a session now, even if only few messages are new."""
+    job = connect().digest(namespace, session, rebuild=rebuild)
+    _report_job(
+        job,
+        "manual_rebuild" if rebuild else "manual_digest",
+        asked=f"Job {job.id} digests session {session}.",
+        ended=lambda outcome: f"Digest of {session}: {outcome.status}.",
+        see=f"Read it with `nexus sessions show {session} --namespace {namespace}`.",
+        timeout=timeout if wait else None,
+        json=json,
+    )
+
+
+def dream(
+    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE", help="The namespace (tenant).")],
+    wait: Wait = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the plan and change nothing. The model is asked all the same."),
+    ] = False,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    json: Json = False,
+) -> None:
+    """Digest every session that has new messages, then reflect. Joins a dream that has begun already."""
+    if dry_run:
+        plans = connect().dream_plans(namespace)
+        if json:
+            emit(plans)
+        else:
+            _print_plans(plans)
+        return
+    job = connect().dream(namespace)
+    _report_job(
+        job,
+        "manual",
+        asked=f"Job {job.id} dreams {'for' if job.created else 'already for'} {namespace}.",
+        ended=lambda outcome: (
+            f"Dream of {namespace}: {outcome.status},"
+            f" {words.count(outcome.details.get('sessions', 0), 'session')} digested."
+        ),
+        see=f"See what came of it with `nexus memories list --namespace {namespace} --level derived`.",
+        timeout=timeout if wait else None,
+        json=json,
+    )
+
+
+def extract(
+    session: SessionKey,
+    namespace: Namespace,
+    wait: Wait = False,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    json: Json = False,
+) -> None:
+    """Extract topics and facts from a session's messages since the last extraction."""
+    job = connect().extract(namespace, session)
+    _report_job(
+        job,
+        "turn",
+        asked=f"Job {job.id} extracts from session {session}.",
+        ended=lambda outcome: (
+            f"{outcome.details.get('topics', 0)} topics written, {outcome.details.get('facts', 0)} facts stored"
+            f" ({outcome.status})."
+        ),
+        see=f"Read them with `nexus topics list --namespace {namespace}`.",
+        timeout=timeout if wait else None,
+        json=json,
+    )
+
+
+def undo(
+    reflection: Annotated[
+        str, typer.Argument(metavar="REFLECTION", help="A reflection's number, or the id of its job.")
+    ],
+    namespace: Namespace,
+    json: Json = False,
+) -> None:
+    """Undo one reflection: delete its conclusions, and restore the facts that it changed."""
+    undone = connect().undo(namespace, int(reflection) if reflection.isdecimal() else reflection)
+    if json:
+        emit(undone)
+        return
+    if undone["status"] == "unchanged":
+        print(f"Reflection {undone['reflection']} was undone before.")
+        return
+    removed = words.count(len(undone["removed"]), "memory", "memories")
+    revived, restored = (words.count(len(undone[name]), "fact") for name in ("revived", "restored"))
+    print(
+        f"Reflection {undone['reflection']} ({undone['observer']} about {undone['subject']}) is undone: "
+        f"{removed} removed, {revived} in force again, {restored} as before it."
+    )
+
+
+def _report_job(
+    job: JobResult,
+    reason: str,
+    *,
+    asked: str,
+    ended: Callable[[JobOutcome], str],
+    see: str,
+    timeout: float | None,
+    json: bool,
+) -> None:
+    """Print that ``job`` is queued; or, with a ``timeout``, wait for it and print its outcome.
+
+    Args:
+        job: the queued job.
+        reason: why it was queued, for ``--json``.
+        asked: the sentence for people that it is queued.
+        ended: makes the sentence for people about its outcome.
+        see: the hint for people where to read the result.
+        timeout: the longest wait, seconds; ``None`` does not wait.
+        json: print a document instead of sentences.
+
+    Raises:
+        JobFailed: the job is a dead letter.
+        WaitTimeout: the job did not end in time.
+        EmbeddedError: no worker runs, and the temporary worker for the wait does not start.
+    """
+    if timeout is None:
+        if json:
+            emit({"job_id": job.id, "status": "pending", "reasons": [reason], "details": {}})
+        else:
+            print(asked)
+        workers.warn_if_none()
+        return
+    with workers.worker_for_wait():
+        outcome = job.wait(timeout=timeout)
+    if json:
+        emit(outcome)
+    else:
+        print(ended(outcome))
+        hint(see)
+
+
+# --- the plan of a dream, for people ----------------------------------------------------------------------------------
+def _print_plans(found: Mapping[str, Any]) -> None:
+    console = out()
+    sessions = ", ".join(found["sessions"]) or "none"
+    _line(console, "would digest", sessions)
+    if not found["reflections"]:
+        _line(console, "would reflect", "on nothing: no facts are new")
+    for plan in found["reflections"]:
+        console.print()
+        _print_plan(console, plan)
+
+
+def _print_plan(console: Console, plan: Mapping[str, Any]) -> None:
+    held = "; held for review" if plan["held"] else ""
+    about = f"{plan['observer']} about {plan['subject']}"
+    console.print(Text.assemble((about, "bold"), f": {words.count(plan['facts'], 'new fact')}{held}"))
+    for relation in plan["relations"]:
+        new, old = f"m{relation['new_id']} {relation['new']}", f"m{relation['old_id']} {relation['old']}"
+        verdict = "" if relation["kind"] != "contradicts" else f" ({_HOLDS[relation['holds']]})"
+        _line(console, relation["kind"], f"{new} — {old}{verdict}")
+        _line(console, "", relation["rationale"], style="dim")
+    for insight in plan["insights"]:
+        _line(console, "insight", f"{insight['content']} ({', '.join(f'm{i}' for i in insight['support'])})")
+    if plan["supersedes"]:
+        _line(console, "supersedes", ", ".join(f"m{i}" for i in plan["supersedes"]))
+    if not (plan["relations"] or plan["insights"]):
+        _line(console, "", "nothing to relate", style="dim")
+
+
+def _line(console: Console, name: str, value: str, style: str = "") -> None:
+    paragraph(console, Text(words.line(value), style=style), indent=_INDENT, first=Text(name, style="dim"))

@@ -1,0 +1,33 @@
+"""A failed command prints the remedy of its own error."""
+
+from __future__ import annotations
+
+import pytest
+
+from nexus_tasks import errors
+from nexus_tasks.cli.failing import FAILED, fail
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.Transient("The Claude API did not answer in time."),
+        errors.Transient("The embedder does not answer (ConnectTimeout)."),
+        errors.Throttled("Claude asked to be called later: slow down.", retry_after=7.0),
+        errors.Erased(),
+        errors.InvalidAnswer(),
+    ],
+)
+def test_an_error_of_a_model_or_embedder_does_not_blame_postgres(
+    error: errors.NexusError, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fail(error) == FAILED
+    line = " ".join(capsys.readouterr().err.split())
+    assert line == f"error: {error.message} {error.remedy}"
+    assert "NEXUS_DATABASE_URL" not in line
+    assert "try again" in line, "a person has to try again, unlike a job"
+
+
+def test_an_error_of_postgres_names_its_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fail(errors.StorageUnavailable("Postgres: connection refused.")) == FAILED
+    assert "NEXUS_DATABASE_URL" in capsys.readouterr().err
