@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from nexus_tasks.cognition import reflect
-from nexus_tasks.cognition.context import Ask, Format, assemble, counted, rendered
+from nexus_tasks.cognition.context import ContextRequest, Format, assemble, fit_to_count, render_as
 from nexus_tasks.cognition.retrieval import search
 from nexus_tasks.errors import EmbeddedError, InvalidInput, NotFound, StorageUnavailable, faults
 from nexus_tasks.idempotency.producer.result import JobResult
@@ -363,7 +363,7 @@ class Nexus:
         here = runtime()
         with here.database.reading() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
-            ask = Ask(
+            ask = ContextRequest(
                 namespace=namespace,
                 namespace_id=known.id,
                 session_key=session_key,
@@ -374,10 +374,10 @@ class Nexus:
             )
 
             def within(bound: int) -> ContextBlock:
-                return rendered(assemble(tx, here.embedder, replace(ask, max_tokens=bound)), format)
+                return render_as(assemble(tx, here.embedder, replace(ask, max_tokens=bound)), format)
 
             if count == "anthropic":
-                return counted(within, ask.max_tokens, here.claude.count_tokens)
+                return fit_to_count(within, ask.max_tokens, here.claude.count_tokens)
             return within(ask.max_tokens)
 
     def memories(
@@ -461,7 +461,7 @@ class Nexus:
         """
         with runtime().database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
-        return reflect.plans(runtime().resources, dry(known))
+        return reflect.plan_dream(runtime().resources, dry(known))
 
     # --- namespaces ---------------------------------------------------------------------------------------------------
     def namespaces(self) -> list[dict[str, Any]]:

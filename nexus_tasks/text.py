@@ -64,7 +64,7 @@ STOP_WORDS = _set(
 )
 # Stop words that turn what is said: who it is about, when, whether, which way. They carry no content, but two facts
 # that differ in one of them do not say the same ("before lunch", "after lunch"). Word → how it is noted.
-_TURNS = {
+_MEANING_MARKERS = {
     word: noted
     for noted, listed in {
         "he": "he him his himself he's he'd he'll",
@@ -135,19 +135,19 @@ def _content(word: str) -> str:
     return stem(word.removesuffix("'s"))
 
 
-def turning_words(text: str) -> list[str]:
+def meaning_markers(text: str) -> list[str]:
     """What turns the meaning of ``text`` without being content, in order: ``he`` and ``her``, ``before`` and ``from``,
     ``will`` and ``was``, and ``-ed`` for every regular past.
     """
-    return [turn for word in words(text) for turn in _turns(word)]
+    return [turn for word in words(text) for turn in _markers(word)]
 
 
 @lru_cache(maxsize=50_000)
-def _turns(word: str) -> tuple[str, ...]:
+def _markers(word: str) -> tuple[str, ...]:
     if word not in STOP_WORDS:
         past = word.endswith("ed") and not stem(word).endswith("ed")
         return ("-ed",) if past else ()
-    found = _TURNS.get(word), {"ll": "will", "d": "would"}.get(word.rpartition("'")[2])
+    found = _MEANING_MARKERS.get(word), {"ll": "will", "d": "would"}.get(word.rpartition("'")[2])
     return tuple(turn for turn in found if turn)
 
 
@@ -223,7 +223,7 @@ def content_key(text: str) -> str:
     A text without content words falls back to its :func:`content_hash`.
     """
     kept = [
-        part for word in words(text) for part in (*_turns(word), *(() if word in STOP_WORDS else (_content(word),)))
+        part for word in words(text) for part in (*_markers(word), *(() if word in STOP_WORDS else (_content(word),)))
     ]
     return _sha256(" ".join(kept)) if content_words(text) else content_hash(text)
 

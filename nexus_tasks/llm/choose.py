@@ -1,4 +1,4 @@
-"""Which model speaks: ``NEXUS_MODEL``."""
+"""Choosing the language model that ``NEXUS_MODEL`` asks for."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from nexus_tasks.errors import ConfigurationError, Misconfigured
 from nexus_tasks.llm.base import LanguageModel
 from nexus_tasks.settings import Settings
 
-_KEPT = 8
-# By identity, because settings hold a dict and have no hash; the settings ride along so that an id is never reused.
+_KEPT = 8  # models; a process has as many as it has settings, which is seldom more than one
+# Keyed by id(settings), because settings hold a dict and have no hash. The entry keeps the settings alive, so that
+# their id is not reused.
 _chosen: OrderedDict[int, tuple[Settings, LanguageModel]] = OrderedDict()
 
 
 def language_model(settings: Settings) -> LanguageModel:
     """The model that ``settings`` ask for; the same object for the same settings.
 
-    ``auto`` is Claude when the SDK finds credentials, else offline; but with a database of one's own, a missing key is
-    an error, lest one worker that forgot it write extractive facts into production.
+    ``auto`` is Claude when the SDK finds credentials, else the offline model. With a ``database_url``, missing
+    credentials are an error: one worker without a key must not write extractive facts into a production database.
 
     Raises:
         ConfigurationError: ``auto`` with a ``database_url`` and no credentials, or unreadable credentials.
     """
     known = _chosen.get(id(settings))
     if known is None:
-        known = _chosen.setdefault(id(settings), (settings, _choose(settings)))  # of two threads, one model stays
+        known = _chosen.setdefault(id(settings), (settings, _choose(settings)))  # atomic: two threads get one model
         if len(_chosen) > _KEPT:
             _chosen.popitem(last=False)
     return known[1]

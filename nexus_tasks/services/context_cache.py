@@ -6,7 +6,7 @@ import logging
 
 from sqlalchemy import func, select
 
-from nexus_tasks.cognition.context import Ask, assemble
+from nexus_tasks.cognition.context import ContextRequest, assemble
 from nexus_tasks.cognition.extraction import markdown
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import namespaces, topics
@@ -64,7 +64,7 @@ def _refresh(tx: Transaction, home: str, name: str) -> bool:
     if _written.get((home, name)) == standing:
         return False
     budget = runtime().settings.hook_context_tokens
-    ask = Ask(
+    ask = ContextRequest(
         namespace=name,
         namespace_id=known.id,
         session_key=None,

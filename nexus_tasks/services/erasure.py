@@ -8,7 +8,7 @@ from typing import Any
 
 from nexus_tasks.celery import app
 from nexus_tasks.cognition import erasure as forgetting
-from nexus_tasks.cognition.erasure import Forgotten
+from nexus_tasks.cognition.erasure import ErasureResult
 from nexus_tasks.errors import InvalidInput, QueueUnavailable, StorageUnavailable, Transient
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.producer.publisher import publish
@@ -56,7 +56,7 @@ def forget(
     return receipt | ({"not_rewritten": busy} if busy else {})
 
 
-def _committed(namespace: str, erase: Callable[[Transaction, int], Forgotten]) -> Forgotten:
+def _committed(namespace: str, erase: Callable[[Transaction, int], ErasureResult]) -> ErasureResult:
     for attempt in range(1, TRIES + 1):
         try:
             with runtime().database.transaction() as tx:
@@ -68,7 +68,7 @@ def _committed(namespace: str, erase: Callable[[Transaction, int], Forgotten]) -
     raise AssertionError("unreachable")
 
 
-def _drop_claims(namespace: str, forgotten: Forgotten, session_key: str | None, *, everything: bool) -> None:
+def _drop_claims(namespace: str, forgotten: ErasureResult, session_key: str | None, *, everything: bool) -> None:
     """Take the claims of what is gone out of the queue.
 
     Not those that run: a run takes innocent siblings along, and finds out by itself that its sources are gone.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from nexus_tasks.cognition.observing import block, observe, reading
+from nexus_tasks.cognition.observing import observe, session_view, view_block
 from nexus_tasks.errors import JobFailed, QueueUnavailable, WaitTimeout
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.storage import namespaces, sessions
@@ -23,7 +23,7 @@ _in_vain: dict[tuple[str, str], float] = {}  # (namespace, session) → when, by
 
 def note(tx: Transaction, known: NamespaceSettings, stored: Stored, observe_it: bool | None) -> bool:
     """After messages were stored, in their transaction: whether there is something to observe now."""
-    return observe.note(tx, runtime().settings, stored.session, by_default=known.observe, observe=observe_it)
+    return observe.note_if_due(tx, runtime().settings, stored.session, by_default=known.observe, observe=observe_it)
 
 
 def ask(namespace: str, session_key: str) -> int:
@@ -42,17 +42,17 @@ def read(namespace: str, session_key: str, *, max_tokens: int | None, form: str)
     if waited and _wait(namespace, view):
         view = _look(namespace, session_key)
     settings = runtime().settings
-    return block.laid_out(view, namespace, settings, max_tokens=max_tokens, form=form, waited=waited)
+    return view_block.lay_out(view, namespace, settings, max_tokens=max_tokens, form=form, waited=waited)
 
 
-def _look(namespace: str, session_key: str) -> reading.View:
+def _look(namespace: str, session_key: str) -> session_view.SessionView:
     here = runtime()
     with here.database.transaction() as tx:
         known = namespaces.get(tx, namespace)
         session = sessions.find(tx, known.id, session_key)
         if session is None:  # it begins with its first message
-            return reading.View(session_key=session_key, observed=True)
-        view = reading.look(tx, here.settings, session, by_default=known.observe)
+            return session_view.SessionView(session_key=session_key, observed=True)
+        view = session_view.current_view(tx, here.settings, session, by_default=known.observe)
     wanted = [observe_session.request(namespace, session_key)] if view.ask_observe else []
     wanted += [reflect_observations.request(namespace, session_key)] if view.ask_reflect else []
     if wanted:
@@ -60,7 +60,7 @@ def _look(namespace: str, session_key: str) -> reading.View:
     return view
 
 
-def _wait(namespace: str, view: reading.View) -> bool:
+def _wait(namespace: str, view: session_view.SessionView) -> bool:
     """Wait for what is behind; whether anything may have come of it."""
     place = (namespace, view.session_key)
     if time.monotonic() - _in_vain.get(place, float("-inf")) < AFTER_WAITING_IN_VAIN:
@@ -76,7 +76,7 @@ def _wait(namespace: str, view: reading.View) -> bool:
     return True
 
 
-def _results(namespace: str, view: reading.View) -> list[JobResult]:
+def _results(namespace: str, view: session_view.SessionView) -> list[JobResult]:
     named = {"namespace": namespace, "session_key": view.session_key}
     results = []
     if view.observe_now:

@@ -35,7 +35,7 @@ def reembed(namespace: str | None, note: Callable[[int, int], None]) -> tuple[in
         def at(done: int, before: int = before) -> None:
             note(before + done, sum(left.values()))
 
-        made, not_taken = embed.fill(here.database, here.embedder, known.id, at)
+        made, not_taken = embed.fill_missing_vectors(here.database, here.embedder, known.id, at)
         filled, refused = filled + made, refused + not_taken
     note(filled, max(sum(left.values()), filled))
     return filled, refused, here.embedder.name

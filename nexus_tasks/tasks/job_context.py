@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from nexus_tasks.cognition.resources import JobContext
+from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.storage import runs

@@ -11,7 +11,7 @@ from typing import Any
 
 from nexus_tasks import Nexus, config
 from nexus_tasks.celery import app
-from nexus_tasks.cognition.resources import JobContext
+from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.idempotency.worker.executor import work as run_message

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus
-from nexus_tasks.cognition.reflect.choose import choose, note
+from nexus_tasks.cognition.reflect.new_facts import choose_new_facts, save_question
 from nexus_tasks.storage import perspectives
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
@@ -140,7 +140,7 @@ def _asked() -> Any:
     with here.database.transaction() as tx:
         ann = perspectives.find(tx, job_context().namespace_id, "assistant", "ann")
     assert ann is not None
-    chosen = choose(here.resources, ann)
+    chosen = choose_new_facts(here.resources, ann)
     assert chosen is not None
-    note(here.resources, job_context(), ann, chosen)
+    save_question(here.resources, job_context(), ann, chosen)
     return chosen.material

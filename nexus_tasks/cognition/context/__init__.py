@@ -4,8 +4,8 @@ Reads only, and never calls a model. The same call twice gives the same bytes, b
 recency is measured from the newest memory, not from the clock.
 """
 
-from nexus_tasks.cognition.context.assemble import Ask, assemble
-from nexus_tasks.cognition.context.counting import counted
-from nexus_tasks.cognition.context.render import Format, rendered
+from nexus_tasks.cognition.context.assemble import ContextRequest, assemble
+from nexus_tasks.cognition.context.counting import fit_to_count
+from nexus_tasks.cognition.context.render import Format, render_as
 
-__all__ = ["Ask", "Format", "assemble", "counted", "rendered"]
+__all__ = ["ContextRequest", "Format", "assemble", "fit_to_count", "render_as"]

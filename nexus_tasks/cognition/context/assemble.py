@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from nexus_tasks.cognition.context.token_budget import Sheet, cost
+from nexus_tasks.cognition.context.token_budget import BudgetedBlock, line_tokens
 from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.cognition.retrieval import ranking
 from nexus_tasks.embeddings.base import Embedder
@@ -27,7 +27,7 @@ FACT_TOKENS = 16  # hardly a line is shorter: a small block looks for fewer fact
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class ContextRequest:
     """What a context is asked for."""
 
     namespace: str
@@ -39,29 +39,29 @@ class Ask:
     max_tokens: int
 
 
-def assemble(tx: Transaction, embedder: Embedder, ask: Ask) -> ContextBlock:
+def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> ContextBlock:
     """Assemble the block: digests, contradictions, reflections, facts, the un-derived tail; unused shares flow on."""
     wanted = Filter(namespace_id=ask.namespace_id, observer=ask.observer, subject=ask.subject)
     levels = ["contradiction", "derived", *([] if ask.query else ["explicit"])]
     found = context_rows.newest(tx, wanted, [(level, MIN_CONFIDENCE[level]) for level in levels], POOL)
     facts = _by_query(tx, embedder, wanted, ask.query, ask.max_tokens) if ask.query else _ranked(found["explicit"])
     digests, tail = context_rows.of_session(tx, wanted, ask.session_key, POOL) if ask.session_key else ({}, [])
-    whole, sheet = ask.max_tokens, Sheet(max_tokens=ask.max_tokens)
+    whole, block = ask.max_tokens, BudgetedBlock(max_tokens=ask.max_tokens)
     share = SHARE_DIGESTS * whole
-    spare = sheet.section("Digest", _digest(digests, share), share, lambda line: line.content)
+    spare = block.section("Digest", _digest(digests, share), share, lambda line: line.content)
     contradictions = _ranked(found["contradiction"])[:MOST_CONTRADICTIONS]
-    spare += sheet.section("Contradictions", contradictions, SHARE_CONTRADICTIONS * whole, _about)
-    sheet.section("Reflections", _ranked(found["derived"]), SHARE_REFLECTIONS * whole + spare, _about)
-    sheet.section("Facts", facts, whole, _about)
-    sheet.section("Not yet derived", _news(tail), whole, _said, oldest_first=True)
-    text = "\n".join(sheet.lines)
+    spare += block.section("Contradictions", contradictions, SHARE_CONTRADICTIONS * whole, _about)
+    block.section("Reflections", _ranked(found["derived"]), SHARE_REFLECTIONS * whole + spare, _about)
+    block.section("Facts", facts, whole, _about)
+    block.section("Not yet derived", _news(tail), whole, _said, oldest_first=True)
+    text = "\n".join(block.lines)
     return ContextBlock(
         namespace=ask.namespace,
         text=text,
         tokens=estimate_tokens(text),
         max_tokens=whole,
-        sections=tuple(sheet.sections),
-        citations=sheet.citations,
+        sections=tuple(block.sections),
+        citations=block.citations,
     )
 
 
@@ -69,7 +69,7 @@ def _digest(digests: dict[str, Line], share: float) -> list[Line]:
     """The long digest when there is room for it, else the short one; never both, they say the same."""
     for level in ("summary_long", "summary_short"):
         if line := digests.get(level):
-            fits = cost(f"- [m{line.id}] {line.content}") + 8 <= share
+            fits = line_tokens(f"- [m{line.id}] {line.content}") + 8 <= share
             if fits or level == "summary_short":
                 return [line]
     return []

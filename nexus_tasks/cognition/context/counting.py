@@ -15,7 +15,7 @@ ROOM = 0.98  # a block is cut a little deeper than the last count asks for: line
 QUICK = 4  # tries after which the bound is halved each time, so that it comes to an end
 
 
-def counted(assemble: Callable[[int], ContextBlock], max_tokens: int, count: Callable[[str], int]) -> ContextBlock:
+def fit_to_count(assemble: Callable[[int], ContextBlock], max_tokens: int, count: Callable[[str], int]) -> ContextBlock:
     """The largest block found whose text ``count`` says is within ``max_tokens``; usually the first or second.
 
     ``assemble`` makes a block for a bound of estimated tokens. When ``count`` fails, the estimate has to do, and the

@@ -7,14 +7,14 @@ from bisect import bisect_right
 from dataclasses import replace
 from typing import Literal
 
-from nexus_tasks.cognition.context.token_budget import cost
+from nexus_tasks.cognition.context.token_budget import line_tokens
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import ContextBlock, ContextSection
 
 Format = Literal["text", "anthropic", "json"]
 
 
-def rendered(block: ContextBlock, form: Format) -> ContextBlock:
+def render_as(block: ContextBlock, form: Format) -> ContextBlock:
     """The block in another form: Anthropic ``messages`` to put first, or JSON in ``text``. The bound holds in each."""
     if form == "anthropic":
         content = [{"type": "text", "text": block.text}] if block.text else []
@@ -43,7 +43,7 @@ def _first(block: ContextBlock, cited: int) -> ContextBlock:
         if ids:
             chosen = lines[at : at + 1 + len(ids)]
             kept += chosen
-            sections.append(replace(section, ids=ids, tokens=sum(map(cost, chosen))))
+            sections.append(replace(section, ids=ids, tokens=sum(map(line_tokens, chosen))))
         at += 1 + len(section.ids)
         cited -= len(ids)
     citations = {f"m{i}": block.citations[f"m{i}"] for section in sections for i in section.ids}

@@ -12,7 +12,7 @@ from nexus_tasks.types import ContextSection
 
 
 @dataclass(kw_only=True)
-class Sheet:
+class BudgetedBlock:
     """The block as it grows; a line goes in only when it fits under its section's allowance and the whole bound."""
 
     max_tokens: int
@@ -33,7 +33,7 @@ class Sheet:
     ) -> float:
         """Add a section of as many rows as fit, the first ones first; returns what is left of ``allowance`` tokens."""
         heading = f"## {title}"
-        budget = min(int(allowance), self.max_tokens - self.used) - cost(heading)
+        budget = min(int(allowance), self.max_tokens - self.used) - line_tokens(heading)
         chosen: list[tuple[Line, str]] = []
         spent = 0
         for row in rows:
@@ -41,27 +41,27 @@ class Sheet:
             if told in self.said:
                 continue
             line = f"- [m{row.id}] {told}"
-            if spent + cost(line) > budget:
+            if spent + line_tokens(line) > budget:
                 # A digest is worth its beginning; a fact cut in half is worth nothing.
                 if chosen or not row.level.startswith("summary") or budget < 20:
                     continue
                 line = shorten(line, 4 * (budget - 1))
             chosen.append((row, line))
             self.said.add(told)
-            spent += cost(line)
+            spent += line_tokens(line)
         if not chosen:
             return allowance
         if oldest_first:
             chosen.sort(key=lambda pair: pair[0].seq or 0)
         for row, _ in chosen:
             self.citations[f"m{row.id}"] = {"id": row.id, "external_id": row.external_id}
-        tokens = spent + cost(heading)
+        tokens = spent + line_tokens(heading)
         self.lines += [heading, *(line for _, line in chosen)]
         self.sections.append(ContextSection(name=title.lower(), tokens=tokens, ids=tuple(row.id for row, _ in chosen)))
         self.used += tokens
         return allowance - tokens
 
 
-def cost(line: str) -> int:
+def line_tokens(line: str) -> int:
     """Tokens of a line with its line break, estimated."""
     return estimate_tokens(line + "\n")

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from nexus_tasks.cognition.retrieval.bm25_word_weights import weigh_words
 from nexus_tasks.cognition.retrieval.fusion import Ranked, decayed, rank, vector_weight
-from nexus_tasks.cognition.retrieval.word_weights import weighed
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.errors import ConfigurationError, JobError
 from nexus_tasks.storage.engine import Transaction
@@ -51,7 +51,7 @@ def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, lim
     found = candidates(
         tx,
         within,
-        weighed(known),
+        weigh_words(known),
         mean_length=known.mean_length,
         model=model,
         vector=vector,
@@ -69,7 +69,7 @@ def _recall(ranked: Ranked, hit: Hit) -> Recall:
         level=hit.level,
         content=hit.content,
         score=round(ranked.score, 6),
-        why=explained(ranked),
+        why=explain(ranked),
         confidence=round(decayed(hit.confidence, age), 4),
         occurred_at=hit.occurred_at,
         session_key=hit.session_key,
@@ -79,7 +79,7 @@ def _recall(ranked: Ranked, hit: Hit) -> Recall:
     )
 
 
-def explained(ranked: Ranked) -> dict[str, float]:
+def explain(ranked: Ranked) -> dict[str, float]:
     """Which arms speak for a memory, with their scores: BM25, the neighbouring turns' share of it, and the cosine."""
     arms = {"words": ranked.words or None, "neighbours": ranked.neighbours or None, "vector": ranked.vector}
     return {arm: round(score, 4) for arm, score in arms.items() if score is not None}

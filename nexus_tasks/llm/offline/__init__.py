@@ -19,7 +19,7 @@ from nexus_tasks.llm.answers import (
     SessionFactsMaterial,
     TopicsMaterial,
 )
-from nexus_tasks.llm.base import AnswerT, Completion, Purpose, Request, Usage
+from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest, Purpose, Usage
 from nexus_tasks.llm.offline.derive import derive
 from nexus_tasks.llm.offline.digest import digest
 from nexus_tasks.llm.offline.extract import facts, topics
@@ -39,7 +39,7 @@ class OfflineModel:
         """Always ``"offline"``."""
         return self.name
 
-    def complete(self, request: Request[AnswerT]) -> Completion[AnswerT]:
+    def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
         """Answer from ``request.material``. The answer never fails, and has no usage.
 
         Raises:

@@ -50,7 +50,7 @@ def compare(left: str, right: str) -> Verdict | None:
 
 def _differs(one: Reading, other: Reading) -> bool:
     """Whether values, a negation, the time or the persons keep two like sentences from saying the same."""
-    return one.slots != other.slots or one.turns != other.turns or bool(one.denied ^ other.denied)
+    return one.slots != other.slots or one.markers != other.markers or bool(one.denied ^ other.denied)
 
 
 def _denial(one: Reading, other: Reading) -> str:

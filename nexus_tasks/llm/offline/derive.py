@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nexus_tasks.llm.answers import Category, DeriveMaterial, Line, Observation, Observations
+from nexus_tasks.llm.answers import Category, DeriveMaterial, Observation, Observations, PromptLine
 from nexus_tasks.llm.offline.dates import day_meant
 from nexus_tasks.llm.offline.statements import is_statement, is_vague, spoken, strength
 from nexus_tasks.text import NEGATIONS, STOP_WORDS, fold, shorten, words
@@ -52,7 +52,7 @@ def derive(material: DeriveMaterial) -> Observations:
     return Observations(observations=[found for line in lines for found in _of_line(line)])
 
 
-def _of_line(line: Line) -> Iterator[Observation]:
+def _of_line(line: PromptLine) -> Iterator[Observation]:
     """What one line says. It depends on nothing but the line, so batches can be cut anywhere."""
     if line.role not in ("user", "assistant"):
         return
@@ -64,7 +64,7 @@ def _of_line(line: Line) -> Iterator[Observation]:
             yield _observation(sentence, line)
 
 
-def _observation(sentence: str, line: Line) -> Observation:
+def _observation(sentence: str, line: PromptLine) -> Observation:
     content = shorten(sentence, MAX_CONTENT)
     return Observation(
         subject=line.author,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nexus_tasks.llm.answers import (
     KnownTopic,
-    Line,
+    PromptLine,
     SessionFact,
     SessionFacts,
     SessionFactsMaterial,
@@ -73,7 +73,7 @@ def facts(material: SessionFactsMaterial) -> SessionFacts:
     return SessionFacts(facts=found)
 
 
-def _statements(lines: tuple[Line, ...]) -> Iterator[tuple[Line, str]]:
+def _statements(lines: tuple[PromptLine, ...]) -> Iterator[tuple[PromptLine, str]]:
     seen: set[str] = set()
     for line in lines:
         pieces = spoken(line.content) if line.role == "user" else []

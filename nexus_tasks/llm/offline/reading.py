@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from nexus_tasks.llm.offline.slots import take_slots
-from nexus_tasks.text import NEGATIONS, STOP_WORDS, content_key, content_words, stem, turning_words, words
+from nexus_tasks.text import NEGATIONS, STOP_WORDS, content_key, content_words, meaning_markers, stem, words
 
 Words = frozenset[str]
 
@@ -70,7 +70,7 @@ class Reading:
     key: str  # equal when the same words are said in the same order
     content: Words  # without negations, markers of change and closed-class values
     slots: Mapping[str, Words]  # the closed-class values
-    turns: Words  # who, when, whether, which way: see text.turning_words
+    markers: Words  # who, when, whether, which way: see text.meaning_markers
     denied: Words  # within reach of a negation
     replaced: Words  # X of "instead of X" and of "switched from X to Y", values included
     switched: bool  # "switched from X": what was changed is left open
@@ -96,7 +96,7 @@ def read(text: str) -> Reading:
         key=content_key(text),
         content=_content(rest) - _CHANGE_STEMS,
         slots=slots,
-        turns=frozenset(turning_words(claim)),
+        markers=frozenset(meaning_markers(claim)),
         denied=frozenset(_denied(claim)),
         replaced=_values(replaced),
         switched=bool(_SWITCHED.search(plain)),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import combinations
 
-from nexus_tasks.llm.answers import Fact, Insight, Reflection, ReflectMaterial, Relation
+from nexus_tasks.llm.answers import Insight, PromptFact, Reflection, ReflectMaterial, Relation
 from nexus_tasks.llm.offline.compare import compare
 from nexus_tasks.llm.offline.reading import read
 from nexus_tasks.text import jaccard, shorten
@@ -32,7 +32,7 @@ def reflect(material: ReflectMaterial) -> Reflection:
     return Reflection(relations=relations, insights=list(_insights(facts, clusters, outdated)))
 
 
-def _relations(facts: Mapping[int, Fact], clusters: Mapping[int, tuple[int, ...]]) -> Iterator[Relation]:
+def _relations(facts: Mapping[int, PromptFact], clusters: Mapping[int, tuple[int, ...]]) -> Iterator[Relation]:
     seen: set[frozenset[int]] = set()
     for new, candidates in clusters.items():
         for candidate in candidates:
@@ -46,7 +46,7 @@ def _relations(facts: Mapping[int, Fact], clusters: Mapping[int, tuple[int, ...]
                 yield from _relation(facts[newer], facts[older])
 
 
-def _relation(new: Fact, old: Fact) -> Iterator[Relation]:
+def _relation(new: PromptFact, old: PromptFact) -> Iterator[Relation]:
     verdict = compare(new.content, old.content)
     if verdict is not None:
         later = "new" if _age(new) > _age(old) else "old"
@@ -59,13 +59,13 @@ def _relation(new: Fact, old: Fact) -> Iterator[Relation]:
         )
 
 
-def _age(fact: Fact) -> tuple[datetime, int, int]:
+def _age(fact: PromptFact) -> tuple[datetime, int, int]:
     """Sorts facts by when they were last said; two of one moment by the messages that say so."""
     return to_utc(fact.said_again or fact.valid_from), fact.last_message, fact.id
 
 
 def _insights(
-    facts: Mapping[int, Fact], clusters: Mapping[int, tuple[int, ...]], outdated: set[int]
+    facts: Mapping[int, PromptFact], clusters: Mapping[int, tuple[int, ...]], outdated: set[int]
 ) -> Iterator[Insight]:
     likeness = _likeness(facts, clusters, outdated)
     for support in _components(likeness):
@@ -79,7 +79,7 @@ def _insights(
 
 
 def _likeness(
-    facts: Mapping[int, Fact], clusters: Mapping[int, tuple[int, ...]], outdated: set[int]
+    facts: Mapping[int, PromptFact], clusters: Mapping[int, tuple[int, ...]], outdated: set[int]
 ) -> dict[int, dict[int, float]]:
     """For each fact those of its clusters that are alike and do not contradict it, with their overlap."""
     likeness: dict[int, dict[int, float]] = defaultdict(dict)

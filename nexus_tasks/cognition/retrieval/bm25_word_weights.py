@@ -11,18 +11,18 @@ from nexus_tasks.storage.searching.query_stats import Opening, Word
 MOST_POSTINGS = 5_000
 
 
-def weighed(opening: Opening) -> list[Weighed]:
+def weigh_words(opening: Opening) -> list[Weighed]:
     """The question's words with their weights; the rarest may find, as many as stay within the bound, at least one."""
     found: list[Weighed] = []
     spent = 0
     for word in sorted(opening.words, key=lambda word: (word.memories, word.key)):
         spent += word.memories
         finds = not found or spent <= MOST_POSTINGS
-        found.append(Weighed(key=word.key, weight=rarity(word, opening.memories), finds=finds))
+        found.append(Weighed(key=word.key, weight=inverse_document_frequency(word, opening.memories), finds=finds))
     return found
 
 
-def rarity(word: Word, memories: int) -> float:
+def inverse_document_frequency(word: Word, memories: int) -> float:
     """Inverse document frequency, ln(1 + (N − n + ½) / (n + ½)): never negative (Lucene's form of BM25's)."""
     total = max(memories, word.memories)
     return math.log(1 + (total - word.memories + 0.5) / (word.memories + 0.5))
