@@ -83,7 +83,8 @@ def measure(every: int) -> list[list[object]]:
             sent[way].append(estimate_tokens(text))
             same[way] += common(before[way], text) // 4
         before = now
-    print(f"{len(said)} messages, {len(sent['with'])} turns; the bound is {view_block.default_bound(here.settings):,} tokens")
+    bound = view_block.default_bound(here.settings)
+    print(f"{len(said)} messages, {len(sent['with'])} turns; the bound is {bound:,} tokens")
     rows: list[list[object]] = []
     for way, counts in sent.items():
         total = sum(counts)

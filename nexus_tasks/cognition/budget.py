@@ -60,7 +60,7 @@ def hold_for_batch(
     budget: float | None,
     request: ModelRequest[Any],
 ) -> int | None:
-    """Hold the highest cost of ``request`` in a batch for 26 hours. ``None``: the namespace has no budget, or it is free.
+    """Hold the highest cost of ``request`` in a batch for 26 hours. ``None``: there is no budget, or no cost.
 
     Raises:
         OverBudget: the day's budget does not allow the request.

@@ -24,7 +24,7 @@ from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
 MIN_CONFIDENCE = 0.70  # a less confident observation is dropped (design page 3); chosen by hand, not measured
-# Caps on untrusted answers: characters of a fact, characters of a label, labels of a fact. Chosen by hand, not measured.
+# Caps on untrusted answers: characters of a fact, characters of a label, labels of a fact. Chosen by hand.
 LONGEST_FACT = 500
 LONGEST_LABEL, MOST_LABELS = 40, 5
 

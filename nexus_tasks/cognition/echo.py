@@ -1,4 +1,4 @@
-"""Echoes: text that search or context gave to an agent and the agent repeats. It is no news and is not derived again."""
+"""Echoes: text that search or context gave to an agent and the agent repeats. It is not derived again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which embedder a process uses."""
+"""Choosing the embedder that ``NEXUS_EMBEDDER`` asks for."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ KNOWN = ("hashing", "openai-compatible", "sentence-transformers")
 
 
 def embedder(settings: Settings) -> Embedder:
-    """The embedder that ``settings`` name, one per name and process. Nothing is loaded or asked yet.
+    """The embedder that ``settings`` name; the same object for the same settings. It loads its model at the first use.
 
     Raises:
-        ConfigurationError: there is none of that name, or what it needs is not set.
+        ConfigurationError: no embedder has that name, or a setting that it needs is missing.
     """
     key = settings.embedder_key.get_secret_value() if settings.embedder_key else ""
     return _embedder(settings.embedder, settings.embedder_model, settings.embedder_url, key)

@@ -113,7 +113,7 @@ class PromptFact:
 
 @dataclass(frozen=True, kw_only=True)
 class ReflectMaterial:
-    """New facts of one perspective. ``clusters`` pairs the id of each new fact with the ids of the facts nearest to it."""
+    """New facts of one perspective. ``clusters`` pairs the id of each new fact with those of the nearest facts."""
 
     observer: str
     subject: str

@@ -54,7 +54,7 @@ def _schema(answer: type[BaseModel]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Tokens of one call. ``input_tokens`` are those neither read from nor written to a cache (as in the Messages API)."""
+    """Tokens of one call. ``input_tokens`` are those not read from or written to a cache, as in the Messages API."""
 
     input_tokens: int = 0
     output_tokens: int = 0

@@ -59,7 +59,9 @@ def derive_memory(run: Run, arguments: DeriveMemory) -> JobOutcome:
     if namespace is None:
         return JobOutcome(status="gone")
     with here.database.transaction() as tx:
-        plan = derive.plan_derivation(tx, here.settings, namespace.id, arguments.memory_id, arguments.observer, alone=run.isolated)
+        plan = derive.plan_derivation(
+            tx, here.settings, namespace.id, arguments.memory_id, arguments.observer, alone=run.isolated
+        )
         if plan.outcome:
             return job_context(run, namespace).commit(tx, plan.outcome)
     if plan.wait and not run.eager:

@@ -270,7 +270,9 @@ class Observing(RuleBasedStateMachine):
     def look_and_act_later(self, kept: int = 30) -> None:
         with runtime().database.transaction() as tx:
             found = self.log(tx)
-            tail = session_view.messages.window(tx, found.session_id, found.observed_through_seq, session_view.messages.NEWEST)
+            tail = session_view.messages.window(
+                tx, found.session_id, found.observed_through_seq, session_view.messages.NEWEST
+            )
             plan = session_view.due_update(tx, keeping(kept), found, tail)
         if plan:
             self.stale.append(Seen(plan))
@@ -325,7 +327,9 @@ class Observing(RuleBasedStateMachine):
         """Without acting: whoever read now would get each message once, and the cursors are where they were or on."""
         with runtime().database.transaction() as tx:
             found = self.log(tx)
-            tail = session_view.messages.window(tx, found.session_id, found.observed_through_seq, session_view.messages.NEWEST)
+            tail = session_view.messages.window(
+                tx, found.session_id, found.observed_through_seq, session_view.messages.NEWEST
+            )
             ready = observations.chunks(tx, found.session_id)
             reach = observations.reach(tx, found)
             condensed = observations.reflection(tx, found)

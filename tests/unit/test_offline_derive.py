@@ -17,7 +17,9 @@ from nexus_tasks.text import words
 SAID = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)  # a Friday
 
 
-def line(content: str, *, id: int = 1, author: str = "ann", role: str = "user", context_only: bool = False) -> PromptLine:
+def line(
+    content: str, *, id: int = 1, author: str = "ann", role: str = "user", context_only: bool = False
+) -> PromptLine:
     return PromptLine(id=id, author=author, role=role, content=content, occurred_at=SAID, context_only=context_only)
 
 

@@ -30,7 +30,7 @@ class Summary:
 def summarize(
     resources: Resources, job: JobContext, session_key: str, lines: Sequence[PromptLine], previous: Summary
 ) -> Summary:
-    """The digest of ``lines``, continuing the ``previous`` one. When the model writes nothing, the previous one stays."""
+    """The digest of ``lines``, continuing the ``previous`` one, which stays when the model writes nothing."""
     settings = resources.settings
     chunks = _chunks(lines, settings.digest_chunk_tokens)
     most = min(settings.digest_long_tokens, settings.digest_chunk_tokens // PARTS - LINE_TOKENS)

@@ -25,7 +25,7 @@ FACTS_FROM_CALLS = 3  # or, later, new tool calls
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionBatch:
-    """The next messages of a session for one extractor: it reads up to seq ``through``, and the model sees ``lines``."""
+    """The next messages of a session for one extractor: it reads up to seq ``through``, the model sees ``lines``."""
 
     seen: Extraction
     extractor: Extractor

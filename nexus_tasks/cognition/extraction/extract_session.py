@@ -140,7 +140,7 @@ def _facts(
 
 
 def _advance_cursor(tx: Transaction, job: JobContext, batch: ExtractionBatch, rejected: int) -> bool:
-    """Move the cursor past the batch, in the transaction that stores its results; ``False``: another run has done so."""
+    """Move the cursor past the batch, in the transaction that stores its results; ``False``: another run did so."""
     job.still_mine()
     if not memories.hold(tx, job.rests_on):
         raise Erased

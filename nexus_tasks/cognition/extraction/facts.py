@@ -33,7 +33,7 @@ LONGEST = 500  # characters of a fact; chosen by hand, not measured
 
 
 def user_of(tx: Transaction, session_id: int) -> str | None:
-    """The author of most ``user`` messages of a session; of equals, the first to write. ``None`` without such messages."""
+    """The author of most ``user`` messages of a session; of equals, the first. ``None`` without such messages."""
     said = (
         select(Memory.author)
         .where(Memory.session_id == session_id, Memory.level == "raw", Memory.role == "user")

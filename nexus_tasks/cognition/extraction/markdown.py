@@ -24,7 +24,7 @@ _FIELD = re.compile(r"(name|description|type):[ \t]*(.*)")
 
 
 def index(topics: Sequence[Topic]) -> str:
-    """``MEMORY.md``: a line per topic, in the order given (last changed first), at most 200. A note counts the others."""
+    """``MEMORY.md``: a line per topic, in the order given (last changed first), at most 200. A note counts the rest."""
     lines = [_line(topic) for topic in topics]
     if len(lines) > MOST_LINES:
         left = len(lines) - (MOST_LINES - 1)

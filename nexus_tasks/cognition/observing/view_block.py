@@ -178,7 +178,7 @@ def _fitting(view: SessionView, most: int, form: str, namespace: str) -> tuple[S
 
 
 def _shown_within(view: SessionView, most: int) -> ShownView:
-    """The newest messages and the log's end within ``most`` tokens. Each may use half, and the room that the other leaves."""
+    """The newest messages and the log's end within ``most`` tokens. Each may use half, and what the other leaves."""
     whole = ShownView(view=view, log=view.log, tail=view.tail, left_out=0)
     if estimate_tokens(_plain(whole)) <= most:
         return whole

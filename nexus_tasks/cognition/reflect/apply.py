@@ -1,4 +1,4 @@
-"""Writing the changes of a reflection: counters, contradictions, insights. Each is recorded so that it can be undone."""
+"""Writing the changes of a reflection: counters, contradictions, insights. Each is recorded, to be undone."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class PendingChanges:
 
 
 def pending_changes(tx: Transaction, perspective: PerspectiveRow, changes: Changes, made_by: str) -> PendingChanges:
-    """The part of ``changes`` that is still to be made: its facts hold, it is not recorded yet, and was never undone."""
+    """The part of ``changes`` that is still to be made: its facts hold, it is not recorded, and was never undone."""
     found = reflections.by_id(tx, changes.facts())
     active_facts = {i: memory for i, memory in found.items() if memory.valid_to is None}
     undone_pairs, undone_supports = undo.undone(tx, perspective.id)

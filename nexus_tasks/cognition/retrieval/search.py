@@ -1,4 +1,4 @@
-"""Search: words and vectors, fused. Reads only; never calls a model."""
+"""Search by words and vectors. It only reads, and never calls a language model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from nexus_tasks.types import Recall, Recalls, clean_text
 
 log = logging.getLogger(__name__)
 
-POOL = 100  # candidates per arm, or as many as are asked for; 400 had the same recall
-_NO_MODEL, _NOWHERE = "none", np.ones(1, np.float32)  # vectors of a name that none is stored under
-LONGEST_QUESTION = 10_000  # characters; what comes after is not read
+# Candidates per arm, or as many as are asked for. On LoCoMo, 400 had the same recall@10.
+POOL = 100
+# Stands for the question's vector while the embedder does not answer: no vector is stored under this name.
+_NO_MODEL, _NOWHERE = "none", np.ones(1, np.float32)
+LONGEST_QUESTION = 10_000  # characters; the rest of a longer question is ignored
 
 
 def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> Recalls:
-    """The memories that best answer ``query``, best first, each with its evidence and why it was found."""
+    """The memories that best answer ``query``, best first, each with its evidence and its scores (``why``)."""
     ranked, missing = ranking(tx, embedder, wanted, query, limit)
     read = hits(tx, wanted.namespace_id, [one.id for one in ranked])
     results = Recalls(_recall(one, read[one.id]) for one in ranked if one.id in read)
@@ -35,9 +37,9 @@ def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limi
 
 
 def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> tuple[list[Ranked], int]:
-    """The ids and scores of the best memories, and how many of the namespace's no vector search could see.
+    """The ids and scores of the best memories, and how many memories of the namespace have no vector.
 
-    While the embedder does not answer that is all of them: reads never fail because of it, they go by words.
+    While the embedder does not answer, the search uses words alone, and all memories count as without a vector.
     """
     question = clean_text(query[:LONGEST_QUESTION])
     within = scope(wanted)
@@ -80,6 +82,6 @@ def _recall(ranked: Ranked, hit: Hit) -> Recall:
 
 
 def explain(ranked: Ranked) -> dict[str, float]:
-    """Which arms speak for a memory, with their scores: BM25, the neighbouring turns' share of it, and the cosine."""
+    """The scores that a memory was ranked by: BM25 (``words``), its neighbours' share of theirs, and the cosine."""
     arms = {"words": ranked.words or None, "neighbours": ranked.neighbours or None, "vector": ranked.vector}
     return {arm: round(score, 4) for arm, score in arms.items() if score is not None}

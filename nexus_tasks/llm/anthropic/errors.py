@@ -1,4 +1,4 @@
-"""Turning the SDK's errors into job errors, which decide what happens to the job. No secret or prompt text gets through.
+"""Turning the SDK's errors into job errors, which decide what happens to the job. No secret or prompt gets through.
 
 The contract is the table "Errors" in ``docs/jobs.md``. This module maps Claude's status and error codes to it.
 """
@@ -39,7 +39,7 @@ _ACCOUNT = frozenset({"organization_on_hold", "cmek_key_disabled", "cmek_key_net
 
 
 def redact(text: str) -> str:
-    """``text`` on one line of at most 300 characters. Credentials are replaced by ``***``, by pattern and by our own values."""
+    """``text`` on one line of at most 300 characters, with ``***`` for all that looks like a credential or is ours."""
     for name in _SECRET_VARIABLES:
         value = os.environ.get(name, "").strip()
         if value:

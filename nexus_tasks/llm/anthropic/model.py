@@ -62,11 +62,11 @@ class AnthropicModel:
         seconds = time.monotonic() - began
         # The SDK does not validate answers: a gateway's error page with status 200 arrives here as a string.
         if not isinstance(message, Message) or not isinstance(message.usage, Billed) or message.content is None:
-            raise Transient("The Claude API (or a gateway before it) answered with something that is not a message.")
+            raise Transient("The Claude API (or a gateway before it) answered with something that is no message.")
         return completion(message, request, params["model"], seconds)
 
     def count_tokens(self, text: str) -> int:
-        """Claude's count of the tokens of ``text`` as one user message, for the model that derives. A free network call.
+        """Claude's count of the tokens of ``text`` as one user message, for the deriving model. Free, over the network.
 
         Raises:
             JobError: the errors of :meth:`complete`.
@@ -77,7 +77,7 @@ class AnthropicModel:
         )
         tokens = getattr(counted, "input_tokens", None)
         if not isinstance(tokens, int):
-            raise Transient("The Claude API (or a gateway before it) answered with something that is not a count.")
+            raise Transient("The Claude API (or a gateway before it) answered with something that is no count.")
         return tokens
 
     def probe(self) -> None:

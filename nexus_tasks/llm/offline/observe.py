@@ -1,4 +1,4 @@
-"""Observing and condensing: sentences that state something, by date; and the notes that matter most, within a limit."""
+"""The offline observation (a note for each statement, by date) and condensing (the most important notes that fit)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from nexus_tasks.llm.offline.statements import is_statement, spoken, strength
 from nexus_tasks.text import estimate_tokens, fold, shorten
 from nexus_tasks.types import to_utc
 
-LONGEST = 300  # characters of a note
+LONGEST = 300  # characters of a note; chosen by hand, not measured
 PRIORITIES = ("low", "medium", "high")
 
 
 def observe(material: ObserveMaterial) -> Observed:
-    """A note for each statement of the batch, in its words, each wording once; the last question is the task."""
+    """A note for each statement of the batch, each wording once. The user's last question is the task."""
     known: set[str] = set()
     days = [
         Day(date=date, notes=[note for line in lines for note in _notes(line, known)])
@@ -42,7 +42,7 @@ def _short(text: str) -> str:
 
 
 def condense(material: CondenseMaterial) -> Condensed:
-    """The notes of the highest priority that fit, the newest first; their order and dates stay."""
+    """The notes that fit, by priority and then the newest first. Their order and dates stay."""
     days = observation_log.parse_days(material.log)
     ranked = [
         (-PRIORITIES.index(note.priority), -number, place, note)

@@ -1,4 +1,4 @@
-"""Reflecting: every new fact against its candidates, and what several facts say together."""
+"""The offline reflection: each new fact is compared with its candidates; groups of similar facts become insights."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from nexus_tasks.llm.offline.reading import read
 from nexus_tasks.text import jaccard, shorten
 from nexus_tasks.types import to_utc
 
-INSIGHT_OVERLAP = 0.55  # words shared by two facts of one insight
-INSIGHT_SUPPORT = 3
-MAX_INSIGHT = 180  # characters, see answers.Insight
+# All three are from design page 3. Chosen by hand, not measured.
+INSIGHT_OVERLAP = 0.55  # word Jaccard of two facts of one insight
+INSIGHT_SUPPORT = 3  # facts
+MAX_INSIGHT = 180  # characters
 _PREFIX = "Repeatedly: "
 
 
 def reflect(material: ReflectMaterial) -> Reflection:
-    """The relations of the new facts, each pair once, in the order of the clusters; then insights by their first id."""
+    """The relations of the new facts, each pair once, in the order of the clusters; and the insights, by first id."""
     facts = {fact.id: fact for fact in material.facts}
     clusters = {
         new: tuple(id for id in candidates if id in facts and id != new)
@@ -39,7 +40,7 @@ def _relations(facts: Mapping[int, PromptFact], clusters: Mapping[int, tuple[int
             pair = frozenset((new, candidate))
             if pair not in seen:
                 seen.add(pair)
-                both_new = new in clusters.get(candidate, ())  # then either may be called the new one
+                both_new = new in clusters.get(candidate, ())  # Then the one that was said later counts as new.
                 newer, older = new, candidate
                 if both_new and _age(facts[candidate]) > _age(facts[new]):
                     newer, older = candidate, new
@@ -60,7 +61,7 @@ def _relation(new: PromptFact, old: PromptFact) -> Iterator[Relation]:
 
 
 def _age(fact: PromptFact) -> tuple[datetime, int, int]:
-    """Sorts facts by when they were last said; two of one moment by the messages that say so."""
+    """A sort key: when the fact was last said; at the same moment, the id of the message that said it."""
     return to_utc(fact.said_again or fact.valid_from), fact.last_message, fact.id
 
 
@@ -81,7 +82,7 @@ def _insights(
 def _likeness(
     facts: Mapping[int, PromptFact], clusters: Mapping[int, tuple[int, ...]], outdated: set[int]
 ) -> dict[int, dict[int, float]]:
-    """For each fact those of its clusters that are alike and do not contradict it, with their overlap."""
+    """For each fact the similar facts of its clusters that do not contradict it, with their word overlap."""
     likeness: dict[int, dict[int, float]] = defaultdict(dict)
     for new, candidates in clusters.items():
         for a, b in combinations(sorted({new, *candidates} - outdated), 2):
