@@ -65,39 +65,39 @@ def plan_derivation(
     Args:
         alone: leave out the other messages, because the job has crashed twice.
     """
-    lead = derivations.lead(tx, memory_id, observer)
-    if lead is None or lead.namespace_id != namespace_id:
+    primary = derivations.lead(tx, memory_id, observer)
+    if primary is None or primary.namespace_id != namespace_id:
         return DerivationPlan(outcome=JobOutcome(status="gone"))
-    if lead.level != "raw" or lead.session_id is None:
+    if primary.level != "raw" or primary.session_id is None:
         return DerivationPlan(
-            outcome=JobOutcome(status="skipped", details={"why": f"memory {memory_id} is {lead.level}, no message"})
+            outcome=JobOutcome(status="skipped", details={"why": f"memory {memory_id} is {primary.level}, no message"})
         )
-    if lead.state is None:
-        derivations.want(tx, namespace_id, lead.session_id, memory_id, observer)
-    if lead.state == "done":
+    if primary.state is None:
+        derivations.want(tx, namespace_id, primary.session_id, memory_id, observer)
+    if primary.state == "done":
         return DerivationPlan(outcome=JobOutcome(status="already_derived"))
-    if lead.state == "dead":
+    if primary.state == "dead":
         return DerivationPlan(outcome=GAVE_UP)
     if alone:
         return DerivationPlan(memory_ids=(memory_id,))
-    if lead.batch:
-        members = derivations.wanted(tx, lead.session_id, observer, batch=lead.batch)
+    if primary.batch:
+        members = derivations.wanted(tx, primary.session_id, observer, batch=primary.batch)
         return DerivationPlan(memory_ids=tuple(m.memory_id for m in members), again=True)
-    wanted = derivations.wanted(tx, lead.session_id, observer)
-    chosen = _choose_batch(wanted, memory_id, lead.tokens, settings.derive_batch_tokens)
+    wanted = derivations.wanted(tx, primary.session_id, observer)
+    chosen = _choose_batch(wanted, memory_id, primary.tokens, settings.derive_batch_tokens)
     return DerivationPlan(
         memory_ids=chosen,
         next_id=next((one.memory_id for one in wanted if one.memory_id not in chosen), None),
-        wait=0.0 if lead.ended else _seconds_until_ripe(wanted, settings),
+        wait=0.0 if primary.ended else _seconds_until_ripe(wanted, settings),
         wanted_tokens=sum(one.tokens for one in wanted),
     )
 
 
-def _choose_batch(wanted: Sequence[derivations.Wanted], lead_id: int, tokens: int, most: int) -> tuple[int, ...]:
-    """The ids of the lead (of ``tokens`` tokens) and of the oldest other messages, up to ``most`` tokens in all."""
-    ids = [lead_id]
+def _choose_batch(wanted: Sequence[derivations.Wanted], primary_id: int, tokens: int, most: int) -> tuple[int, ...]:
+    """Ids of the primary message (of ``tokens`` tokens) and of the oldest others, up to ``most`` tokens in all."""
+    ids = [primary_id]
     for one in wanted:
-        if one.memory_id != lead_id:
+        if one.memory_id != primary_id:
             if tokens + one.tokens > most:
                 break
             ids.append(one.memory_id)
@@ -148,8 +148,8 @@ def derive(
         _embed(tx, resources, job, [one for one in batch.said if one.id in wanted], vectors)
         # This locks the perspectives, and other batches about the same subjects wait. So it comes as late as possible.
         kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]
-        held = perspectives.locked(tx, job.namespace_id, observer, [draft.subject for draft in kept])
-        stored = facts.keep(tx, held, kept)
+        locked = perspectives.locked(tx, job.namespace_id, observer, [draft.subject for draft in kept])
+        stored = facts.keep(tx, locked, kept)
         _embed(tx, resources, job, [fact for fact in stored if fact.kept is not facts.Kept.REINFORCED], vectors)
         new = sum(fact.kept is facts.Kept.NEW for fact in stored)
         outcome = JobOutcome(
@@ -164,11 +164,11 @@ def derive(
         job.commit(tx, outcome)
     # Read after the commit: of two batches that end together, the last one to commit sees that nothing is left.
     with resources.database.reading() as tx:
-        unreflected = perspectives.unreflected(tx, [row.id for row in held.values()])
+        unreflected = perspectives.unreflected(tx, [row.id for row in locked.values()])
         digest = _due_digest(tx, resources.settings, batch.session_id)
     reflect = tuple(
         subject
-        for subject, row in held.items()
+        for subject, row in locked.items()
         if unreflected.get(row.id, 0) >= resources.settings.reflect_min_new and not row.dead and row.held is None
     )
     return outcome, FollowUps(reflect=reflect, digest=digest)

@@ -76,22 +76,25 @@ def forget_namespace(tx: Transaction, namespace_id: int) -> ErasureResult:
 def _forget(
     tx: Transaction, namespace_id: int, erased: dict[int, Memory], *, leaving: int | None = None
 ) -> ErasureResult:
-    fallen = cascade.fall(tx, erased, _is_still_supported)
-    raw = [memory_id for memory_id, memory in fallen.memories.items() if memory.level == "raw"]
+    deleting = cascade.fall(tx, erased, _is_still_supported)
+    raw = [memory_id for memory_id, memory in deleting.memories.items() if memory.level == "raw"]
     unwanted = derivations.of(tx, raw)
-    deleted = removing.remove(tx, namespace_id, fallen)
-    again = fallen.again - fallen.memories.keys()
+    deleted = removing.remove(tx, namespace_id, deleting)
+    again = deleting.again - deleting.memories.keys()
     return ErasureResult(
         deleted=dict(deleted),
-        ids=tuple(sorted(fallen.memories)),
+        ids=tuple(sorted(deleting.memories)),
         unwanted=tuple(unwanted),
         again=tuple(derivations.of(tx, sorted(again), state="wanted")),
-        digests=tuple(targets.keys(tx, fallen.sessions() - {leaving})),
+        digests=tuple(targets.keys(tx, deleting.sessions() - {leaving})),
     )
 
 
 def _is_still_supported(fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> bool:
-    """Whether a fact may stay: no content word of it occurs in the ``lost`` sources and not in those ``left``."""
+    """Whether a fact may stay: each of its content words that a ``lost`` source has is also in one ``left``.
+
+    Words of the fact's author count as left.
+    """
     said = set(content_words(fact.content))
     known = {word for source in left for word in _words(source)} | set(content_words(fact.author or ""))
     return not (said & {word for source in lost for word in _words(source)}) - known

@@ -8,7 +8,7 @@ from nexus_tasks.errors import ConfigurationError, Misconfigured
 from nexus_tasks.llm.base import LanguageModel
 from nexus_tasks.settings import Settings
 
-_KEPT = 8  # models; a process has as many as it has settings, which is seldom more than one
+_KEPT = 8  # models of other settings are dropped, the oldest first; chosen by hand
 # Keyed by id(settings), because settings hold a dict and have no hash. The entry keeps the settings alive, so that
 # their id is not reused.
 _chosen: OrderedDict[int, tuple[Settings, LanguageModel]] = OrderedDict()

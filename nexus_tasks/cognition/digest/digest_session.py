@@ -29,7 +29,7 @@ def digest(
     Args:
         force: digest below the threshold, too.
         rebuild: start from scratch.
-        patient: the digest may cover an earlier run's window, because no caller waits for it (see :func:`next_window`).
+        patient: no caller waits for the digest, so it may cover an earlier run's window (see :func:`next_window`).
 
     Returns:
         The outcome, and whether messages came after that earlier window, so that another run is due.

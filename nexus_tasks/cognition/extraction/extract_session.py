@@ -131,8 +131,8 @@ def _facts(
         if not _advance_cursor(tx, job, batch, rejected):
             return Tally()
         for observer in sorted(set(observers)):
-            held = perspectives.locked(tx, job.namespace_id, observer, [draft.subject for draft in drafts])
-            kept = stored_facts.keep(tx, held, drafts)
+            locked = perspectives.locked(tx, job.namespace_id, observer, [draft.subject for draft in drafts])
+            kept = stored_facts.keep(tx, locked, drafts)
             worded = {one.id: one.content for one in kept if one.kept is not stored_facts.Kept.REINFORCED}
             embeddings.store(tx, job.namespace_id, resources.embedder.name, worded, vectors)
             new += sum(one.kept is stored_facts.Kept.NEW for one in kept)

@@ -57,7 +57,7 @@ def build_request(session_key: str, batch: ExtractionBatch, user: str) -> ModelR
 
 
 def category_of(given: str) -> str | None:
-    """The category that ``given`` means (``user_preference``, ``Project PromptFact``, …); ``None`` when it is none."""
+    """The category that ``given`` means (``user_preference``, ``Project Fact``, …); ``None`` when it is none."""
     word = re.sub(r"[^a-z]", "", given.casefold())
     forms = (word, _BEHIND.sub("", word), _BEFORE.sub("", word), _BEFORE.sub("", _BEHIND.sub("", word)))
     return next((_ALIASES[form] for form in forms if form in _ALIASES), None)

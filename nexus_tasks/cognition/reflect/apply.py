@@ -123,11 +123,13 @@ class PendingChanges:
         Its confidence is min(0.92, 0.72 + 0.05 · (n − 3)) for n facts: 0.72 for three, 0.92 from seven on. The numbers
         are from design page 3, chosen by hand, not measured.
         """
-        held = [self.active_facts[i] for i in insight.support if i in self.active_facts]
-        if len(held) < len(insight.support) or reflections.insight_on(self.tx, self.perspective.id, insight.support):
+        supports = [self.active_facts[i] for i in insight.support if i in self.active_facts]
+        if len(supports) < len(insight.support) or reflections.insight_on(
+            self.tx, self.perspective.id, insight.support
+        ):
             return
-        confidence = min(0.92, 0.72 + 0.05 * (len(held) - 3))
-        self._conclude("derived", insight.content, confidence, tuple(held), "insight_support")
+        confidence = min(0.92, 0.72 + 0.05 * (len(supports) - 3))
+        self._conclude("derived", insight.content, confidence, tuple(supports), "insight_support")
         self.counts["insights"] += 1
 
     def _conclude(

@@ -94,13 +94,13 @@ def _with_nearest(
     Returns:
         The material (``None`` when no fact has another near it), and for each fact when it was last said.
     """
-    standing = {memory.id: memory.content for memory in new if memory.valid_to is None}
-    texts = list(dict.fromkeys(standing.values()))
+    active = {memory.id: memory.content for memory in new if memory.valid_to is None}
+    texts = list(dict.fromkeys(active.values()))
     known = _Embedded(
         resources.embedder.name, dict(zip(texts, resources.embedder.embed(texts), strict=True)) if texts else {}
     )
     with resources.database.transaction() as tx:
-        near = nearest_facts(tx, known, perspective, standing, NEAREST)
+        near = nearest_facts(tx, known, perspective, active, NEAREST)
         clusters = [(new_id, sorted(olds)) for new_id, olds in sorted(near.items())]
         said = reflections.last_said(tx, sorted({i for new_id, olds in clusters for i in (new_id, *olds)}))
         return _material(tx, perspective, clusters, said), said

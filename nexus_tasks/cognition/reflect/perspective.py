@@ -56,24 +56,24 @@ def _apply(
     vectors = vectors_of(resources.embedder, texts)
     with resources.database.transaction() as tx:
         locked = perspectives.locked(tx, job.namespace_id, perspective.observer, [perspective.subject])
-        held = locked[perspective.subject]
-        if held.reflected_through != perspective.reflected_through or held.held != perspective.held:
+        current = locked[perspective.subject]
+        if current.reflected_through != perspective.reflected_through or current.held != perspective.held:
             return job.commit(tx, JobOutcome(status="superseded")), False
-        open_questions.close(tx, job.namespace_id, PURPOSE, held.id)
-        pending = pending_changes(tx, held, changes, made_by)
+        open_questions.close(tx, job.namespace_id, PURPOSE, current.id)
+        pending = pending_changes(tx, current, changes, made_by)
         superseded = pending.to_be_superseded()
-        too_much = len(superseded) > GUARD_COUNT and len(superseded) > GUARD_SHARE * reflections.active(tx, held.id)
-        if too_much and held.held is None:
+        too_much = len(superseded) > GUARD_COUNT and len(superseded) > GUARD_SHARE * reflections.active(tx, current.id)
+        if too_much and current.held is None:
             plan = review.to_plan(proposal, superseded, job.job_id)
-            reflections.hold(tx, held.id, plan)
+            reflections.hold(tx, current.id, plan)
             return job.commit(tx, JobOutcome(status="needs_review", details=review.summary_of(plan))), False
-        if held.held is not None:
-            reflections.hold(tx, held.id, None)
-        perspectives.advance(tx, held.id, seen=perspective.reflected_through, through=proposal.through)
+        if current.held is not None:
+            reflections.hold(tx, current.id, None)
+        perspectives.advance(tx, current.id, seen=perspective.reflected_through, through=proposal.through)
         reflection_id = pending.write(job.job_id)
         embeddings.store(tx, job.namespace_id, resources.embedder.name, pending.made, vectors)
         tx.flush()
-        more = perspectives.unreflected(tx, [held.id])[held.id] > 0
+        more = perspectives.unreflected(tx, [current.id])[current.id] > 0
         details: dict[str, Any] = {
             "facts": proposal.facts,
             **{name: pending.counts[name] for name in COUNTED},

@@ -6,7 +6,7 @@ The BM25 score of a memory is the sum, over the words of the question that it co
 
 ``weight`` is computed here (:func:`inverse_document_frequency`). The sum is computed in SQL, in
 ``storage/searching/candidates.py``, with K1 = 0.9 and B = 0.4. ``frequency`` is how often the memory has the word,
-``length`` how many words it has.
+``length`` its number of words without stop words.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from nexus_tasks.storage.searching.candidates import Candidate
 
 # Share of a neighbouring turn's score. The study used 0.25; design page 8 measures 0.666 recall@10 with 0.4.
 NEIGHBOUR_SHARE = 0.4
-# Of hashed vectors, which alone have a recall@10 of 0.31, BM25 with stems 0.603. The value is chosen by hand.
+# Of hashed vectors. In the study these alone had a recall@10 of 0.31, BM25 with stems 0.603. Chosen by hand.
 HASHING_WEIGHT = 0.3
 # Standardised scores deviate by 1, so these only break near-ties. Chosen by hand, not measured.
 CONFIDENCE_WEIGHT, RECENCY_WEIGHT = 0.05, 0.02

@@ -20,7 +20,7 @@ from nexus_tasks.types import Recall, Recalls, clean_text
 
 log = logging.getLogger(__name__)
 
-# Candidates per arm, or as many as are asked for. On LoCoMo, 400 had the same recall@10.
+# Candidates per arm, or as many as are asked for. With 400 the recall was the same.
 POOL = 100
 # Stands for the question's vector while the embedder does not answer: no vector is stored under this name.
 _NO_MODEL, _NOWHERE = "none", np.ones(1, np.float32)

@@ -144,7 +144,7 @@ def credentials_found() -> bool:
     """
     if os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_AUTH_TOKEN"):
         return True
-    if _nowhere_to_look():
+    if _no_credential_source():
         return False
     import anthropic
 
@@ -156,7 +156,7 @@ def credentials_found() -> bool:
         return _has_credentials(client)
 
 
-def _nowhere_to_look() -> bool:
+def _no_credential_source() -> bool:
     """Whether no variable of the SDK is set and its folder does not exist. Known without the 1 s import of the SDK.
 
     Every command on a machine without credentials gets its answer here. ``anthropic.Anthropic`` documents the places.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nexus_tasks.llm.offline.attributes import attribute_conflict
-from nexus_tasks.llm.offline.reading import Reading, read
+from nexus_tasks.llm.offline.reading import Reading, read_fact
 from nexus_tasks.llm.offline.statements import is_vague
 from nexus_tasks.text import jaccard
 
@@ -31,7 +31,7 @@ class Verdict:
 def compare(left: str, right: str) -> Verdict | None:
     """The relation between two facts of one subject; ``None``: there is none. Their order does not matter."""
     left, right = (unicodedata.normalize("NFC", text) for text in (left, right))
-    one, other = read(left), read(right)
+    one, other = read_fact(left), read_fact(right)
     if one.key == other.key:
         return Verdict(kind="duplicate", rationale="the same content words in the same order")
     why = (

@@ -42,7 +42,7 @@ def day_meant(sentence: str, said: datetime) -> str | None:
 
     Understood are full dates, and days at a known distance ("yesterday", "3 days ago", "last Friday": the latest Friday
     before ``said``). Not understood are "next Friday", which has two meanings, and weeks, months and dates without a
-    year. Days are those of ``said``'s time zone. Storage has UTC, so near midnight elsewhere the result is a day off.
+    year. Days are those of ``said``'s time zone: storage has UTC, so near midnight elsewhere they may be a day off.
     """
     found = set(_days(sentence, said.date()))
     return found.pop().isoformat() if len(found) == 1 else None

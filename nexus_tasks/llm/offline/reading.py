@@ -86,7 +86,7 @@ class Reading:
 
 
 @lru_cache(maxsize=4_096)  # One fact is compared with many others.
-def read(text: str) -> Reading:
+def read_fact(text: str) -> Reading:
     """Read one fact."""
     plain = _IDIOM.sub(" ", text.replace("’", "'"))
     replaced = " ".join(match["one"] or match["two"] for match in _REPLACED.finditer(plain))

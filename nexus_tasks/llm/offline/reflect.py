@@ -9,7 +9,7 @@ from itertools import combinations
 
 from nexus_tasks.llm.answers import Insight, PromptFact, Reflection, ReflectMaterial, Relation
 from nexus_tasks.llm.offline.compare import compare
-from nexus_tasks.llm.offline.reading import read
+from nexus_tasks.llm.offline.reading import read_fact
 from nexus_tasks.text import jaccard, shorten
 from nexus_tasks.types import to_utc
 
@@ -88,7 +88,7 @@ def _likeness(
         for a, b in combinations(sorted({new, *candidates} - outdated), 2):
             if b in likeness[a]:
                 continue
-            overlap = jaccard(read(facts[a].content).everything, read(facts[b].content).everything)
+            overlap = jaccard(read_fact(facts[a].content).everything, read_fact(facts[b].content).everything)
             verdict = compare(facts[a].content, facts[b].content) if overlap >= INSIGHT_OVERLAP else None
             if overlap >= INSIGHT_OVERLAP and (verdict is None or verdict.kind != "contradicts"):
                 likeness[a][b] = likeness[b][a] = overlap
