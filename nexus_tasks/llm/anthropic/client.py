@@ -144,7 +144,7 @@ def credentials_found() -> bool:
     """
     if os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_AUTH_TOKEN"):
         return True
-    if _no_credential_source():
+    if _nothing_configured():
         return False
     import anthropic
 
@@ -156,7 +156,7 @@ def credentials_found() -> bool:
         return _has_credentials(client)
 
 
-def _no_credential_source() -> bool:
+def _nothing_configured() -> bool:
     """Whether no variable of the SDK is set and its folder does not exist. Known without the 1 s import of the SDK.
 
     Every command on a machine without credentials gets its answer here. ``anthropic.Anthropic`` documents the places.
