@@ -55,7 +55,7 @@ def text_after(log: str, length: int) -> str:
     return "\n".join((*headings, rest))
 
 
-def whole_lines_within(log: str, tokens: int) -> str:
+def first_lines(log: str, tokens: int) -> str:
     """The longest beginning of ``log``, in whole lines, within ``tokens`` (characters / 4); at least its first note."""
     most = 4 * tokens
     if len(log) <= most:
@@ -63,3 +63,13 @@ def whole_lines_within(log: str, tokens: int) -> str:
     cut = log.rfind("\n", 0, most + 1)
     first_note = log.find("\n", log.find("\n- ") + 1)
     return log[: max(cut, first_note)] if max(cut, first_note) > 0 else log
+
+
+def last_lines(log: str, tokens: int) -> str:
+    """The longest end of ``log``, in whole lines, within ``tokens`` (characters / 4)."""
+    if len(log) <= 4 * tokens:
+        return log
+    if tokens <= 0:
+        return ""
+    start = log.find("\n", len(log) - 4 * tokens - 1)
+    return log[start + 1 :] if start >= 0 else ""

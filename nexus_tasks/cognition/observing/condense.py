@@ -47,7 +47,7 @@ def condense(resources: Resources, job: JobContext, session_key: str) -> JobOutc
         if observations.reflection(tx, seen) or not is_due(resources.settings, seen):
             observations.settle(tx, seen.session_id, "reflecting")
             return job.commit(tx, JobOutcome(status="skipped"))
-    covered = observation_log.whole_lines_within(seen.observations, resources.settings.max_tokens_condense)
+    covered = observation_log.first_lines(seen.observations, resources.settings.max_tokens_condense)
     noted = _shorter(resources, job, session_key, covered)
     with resources.database.transaction() as tx:
         if noted is None:

@@ -152,21 +152,13 @@ def _next_batch(
         seen=found,
         from_seq=reach + 1,
         said=batch_of(settings, pending, urgent=urgent),
-        previous=_last_lines(so_far, settings.previous_observer_tokens),
+        previous=observation_log.last_lines(so_far, settings.previous_observer_tokens),
         current_task=next((task for task in reversed(tasks) if task), ""),
     )
 
 
 def _pending(tx: Transaction, session: Session, reach: int) -> Sequence[Memory]:
     return messages.window(tx, session.id, reach, messages.NEWEST)
-
-
-def _last_lines(log: str, tokens: int) -> str:
-    """The last whole lines of the log within ``tokens``."""
-    if len(log) <= 4 * tokens:
-        return log
-    start = log.find("\n", len(log) - 4 * tokens - 1)
-    return log[start + 1 :] if start >= 0 and tokens else ""
 
 
 def _request(settings: Settings, session_key: str, batch: ObservationBatch) -> ModelRequest[Observed]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from nexus_tasks.cognition.observing import message_text
 from nexus_tasks.cognition.observing.session_view import SessionView
+from nexus_tasks.llm import observation_log
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.text import estimate_tokens
@@ -194,17 +195,7 @@ def _shown_within(view: SessionView, most: int) -> ShownView:
         kept.insert(0, message)
     kept_tokens = tail_tokens if len(kept) == len(view.tail) else sum(map(message_text.tokens_of, kept))
     tags = estimate_tokens(f"{OPENING}\n{CLOSING}\n") + head_tokens - estimate_tokens(view.log) + 2
-    log = _last_lines(view.log, most - kept_tokens - tags - estimate_tokens(RECENT + "\n"))
+    log = observation_log.last_lines(view.log, most - kept_tokens - tags - estimate_tokens(RECENT + "\n"))
     shown = view if log else replace(view, current_task="", suggested_response="")
     left_out = len(_shown(view.tail)) - len(_shown(kept))
     return ShownView(view=shown, log=log, tail=tuple(kept), left_out=left_out, log_left_out=log != view.log)
-
-
-def _last_lines(log: str, tokens: int) -> str:
-    """The last whole lines of ``log`` within ``tokens``."""
-    if len(log) <= 4 * tokens:
-        return log
-    if tokens <= 0:
-        return ""
-    start = log.find("\n", len(log) - 4 * tokens - 1)
-    return log[start + 1 :] if start >= 0 else ""
