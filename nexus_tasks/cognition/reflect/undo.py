@@ -46,7 +46,7 @@ def _refuse_if_built_on(tx: Transaction, reflection_id: int) -> None:
     if rivals := undoing.rivals(tx, reflection_id):
         said = ", ".join(f"m{old} (m{since} says the same)" for old, since in rivals)
         raise UndoRefused(
-            f"Reflection {reflection_id} superseded what was said again since: {said}.",
+            f"Reflection {reflection_id} superseded facts that were said again since: {said}.",
             remedy="Those facts hold again already; to undo the rest, forget the newer memory first.",
         )
     if resting := undoing.resting_on(tx, reflection_id):

@@ -47,7 +47,7 @@ def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, lim
     try:
         vector = embedder.embed([question])[0]
     except (JobError, ConfigurationError) as error:
-        log.warning("A search goes by words alone: %s", error)
+        log.warning("The embedder does not answer; this search uses words alone: %s", error)
         model, vector = _NO_MODEL, _NOWHERE
     known = opening(tx, within, question, model)
     found = candidates(
