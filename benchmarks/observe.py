@@ -18,10 +18,10 @@ from typing import Any
 
 from benchmarks.machine import table
 from nexus_tasks import Nexus, embedded
-from nexus_tasks.cognition.observing import block
+from nexus_tasks.cognition.observing import view_block
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.integrations.importers import read
-from nexus_tasks.llm.base import AnswerT, Completion, Request
+from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest
 from nexus_tasks.llm.offline import OfflineModel
 from nexus_tasks.settings import Settings
 from nexus_tasks.text import estimate_tokens
@@ -37,7 +37,7 @@ class Metered(OfflineModel):
 
     calls = read_tokens = written_tokens = 0
 
-    def complete(self, request: Request[AnswerT]) -> Completion[AnswerT]:
+    def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
         """Answer, and count."""
         done = super().complete(request)
         self.calls += 1
@@ -83,7 +83,8 @@ def measure(every: int) -> list[list[object]]:
             sent[way].append(estimate_tokens(text))
             same[way] += common(before[way], text) // 4
         before = now
-    print(f"{len(said)} messages, {len(sent['with'])} turns; the bound is {block.bound(here.settings):,} tokens")
+    bound = view_block.default_bound(here.settings)
+    print(f"{len(said)} messages, {len(sent['with'])} turns; the bound is {bound:,} tokens")
     rows: list[list[object]] = []
     for way, counts in sent.items():
         total = sum(counts)

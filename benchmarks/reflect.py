@@ -26,7 +26,7 @@ from nexus_tasks.cognition import reflect
 from nexus_tasks.cognition.embed import vectors_of
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.llm.answers import ReflectMaterial
-from nexus_tasks.llm.base import AnswerT, Completion, LanguageModel, Request
+from nexus_tasks.llm.base import AnswerT, Completion, LanguageModel, ModelRequest
 from nexus_tasks.storage import embeddings, facts, namespaces, perspectives
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.searching import upkeep
@@ -47,7 +47,7 @@ class Counted:
         self.batches = None  # someone waits
         self.pairs = 0
 
-    def complete(self, request: Request[AnswerT]) -> Completion[AnswerT]:
+    def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
         """Ask, and count."""
         assert isinstance(request.material, ReflectMaterial)
         self.pairs += sum(len(olds) for _, olds in request.material.clusters)

@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmarks import minilm
 from benchmarks.machine import table
 from nexus_tasks import Nexus, embedded
-from nexus_tasks.cognition.embed import fill
+from nexus_tasks.cognition.embed import fill_missing_vectors
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.integrations.importers import read
 from nexus_tasks.storage import namespaces
@@ -116,7 +116,7 @@ def embed(namespace: str) -> None:
     here = default_deployment()
     with here.database.transaction() as tx:
         known = namespaces.get(tx, namespace)
-    fill(here.database, here.embedder, known.id, lambda _done: None)
+    fill_missing_vectors(here.database, here.embedder, known.id, lambda _done: None)
 
 
 def recall(found: Sequence[str | None], evidence: frozenset[str], depth: int) -> float:

@@ -32,8 +32,8 @@ def register(app: Celery, settings: Settings | None = None) -> Deployment:
         nexus_tasks.register(app)
 
     Args:
-        settings: of the deployment whose jobs ``app`` carries. ``None``: those of the environment; then this becomes the
-            default deployment of the process, which ``Nexus()`` and ``derive_memory.delay()`` use.
+        settings: of the deployment whose jobs ``app`` carries. ``None``: those of the environment. This deployment then
+            is the default one of the process: ``Nexus()`` and ``derive_memory.delay()`` use it.
 
     Returns:
         The deployment, for ``Nexus(deployment)``.

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from nexus_tasks.cognition import reflect
-from nexus_tasks.cognition.context import Ask, Format, assemble, counted, rendered
+from nexus_tasks.cognition.context import ContextRequest, Format, assemble, fit_to_count, render_as
 from nexus_tasks.cognition.retrieval import search
 from nexus_tasks.deployment import Deployment, default_deployment
 from nexus_tasks.errors import EmbeddedError, InvalidInput, NotFound, OverBudget, StorageUnavailable, faults
@@ -373,7 +373,7 @@ class Nexus:
             return observation.read(self.deployment, namespace, session_key, max_tokens=max_tokens, form=format)
         with self.deployment.database.reading() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
-            ask = Ask(
+            ask = ContextRequest(
                 namespace=namespace,
                 namespace_id=known.id,
                 session_key=session_key,
@@ -384,10 +384,10 @@ class Nexus:
             )
 
             def within(bound: int) -> ContextBlock:
-                return rendered(assemble(tx, self.deployment.embedder, replace(ask, max_tokens=bound)), format)
+                return render_as(assemble(tx, self.deployment.embedder, replace(ask, max_tokens=bound)), format)
 
             if count == "anthropic":
-                return counted(within, ask.max_tokens, self.deployment.claude.count_tokens)
+                return fit_to_count(within, ask.max_tokens, self.deployment.claude.count_tokens)
             return within(ask.max_tokens)
 
     def memories(
@@ -471,7 +471,7 @@ class Nexus:
         """
         with self.deployment.database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
-        return reflect.plans(self.deployment.resources, dry_context(self.deployment, known))
+        return reflect.plan_dream(self.deployment.resources, dry_context(self.deployment, known))
 
     # --- namespaces ---------------------------------------------------------------------------------------------------
     def namespaces(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A namespace's budget for the day, enforced before the model is called."""
+"""A namespace's budget per UTC day, enforced before the model is called."""
 
 from __future__ import annotations
 
@@ -8,27 +8,35 @@ from decimal import Decimal
 from typing import Any
 
 from nexus_tasks.errors import OverBudget
-from nexus_tasks.llm.base import LanguageModel, Request, Usage
+from nexus_tasks.llm.base import LanguageModel, ModelRequest, Usage
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import ledger
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.text import estimate_tokens
 
-# A call that was cut off is in no ledger; its hold ends by itself this many model timeouts later.
+# The hold of a call that was cut off ends by itself after this many model timeouts; such a call is in no ledger.
 HOLD_TIMEOUTS = 2
-BATCH_SECONDS = 26 * 3_600.0  # a batch ends after a day at the latest
+BATCH_SECONDS = 26 * 3_600.0  # how long a batch's hold lasts: the provider ends a batch within 24 hours
 
 
 @contextmanager
-def within(
-    database: Database, settings: Settings, model: LanguageModel, namespace_id: int, budget: float | None, request: Any
+def hold_for_call(
+    database: Database,
+    settings: Settings,
+    model: LanguageModel,
+    namespace_id: int,
+    budget: float | None,
+    request: ModelRequest[Any],
 ) -> Iterator[None]:
-    """Hold what ``request`` may cost at the most while the call is under way.
+    """Hold the highest cost of ``request`` while the call is under way.
+
+    Args:
+        budget: USD per UTC day; ``None``: no bound, nothing is held.
 
     Raises:
         OverBudget: the day's budget does not allow the call.
     """
-    cost = most(settings, model, request)
+    cost = highest_cost(settings, model, request)
     if budget is None or cost == 0:
         yield
         return
@@ -36,7 +44,7 @@ def within(
         seconds = HOLD_TIMEOUTS * settings.model_timeout
         held, used = ledger.hold(tx, namespace_id, budget_usd=budget, cost=cost, seconds=seconds)
     if held is None:
-        raise _over(budget, used, cost)
+        raise _over_budget(budget, used, cost)
     try:
         yield
     finally:
@@ -45,31 +53,36 @@ def within(
 
 
 def hold_for_batch(
-    tx: Transaction, settings: Settings, model: LanguageModel, namespace_id: int, budget: float | None, request: Any
+    tx: Transaction,
+    settings: Settings,
+    model: LanguageModel,
+    namespace_id: int,
+    budget: float | None,
+    request: ModelRequest[Any],
 ) -> int | None:
-    """Hold what ``request`` may cost at the most in a batch, for as long as that may take; ``None``: there is no need.
+    """Hold the highest cost of ``request`` in a batch for 26 hours. ``None``: there is no budget, or no cost.
 
     Raises:
-        OverBudget: the day's budget does not allow it.
+        OverBudget: the day's budget does not allow the request.
     """
-    cost = most(settings, model, request) * ledger.BATCH_PRICE
+    cost = highest_cost(settings, model, request) * ledger.BATCH_PRICE
     if budget is None or cost == 0:
         return None
     held, used = ledger.hold(tx, namespace_id, budget_usd=budget, cost=cost, seconds=BATCH_SECONDS)
     if held is None:
-        raise _over(budget, used, cost)
+        raise _over_budget(budget, used, cost)
     return held
 
 
-def _over(budget: float, used: Decimal, cost: Decimal) -> OverBudget:
+def _over_budget(budget: float, used: Decimal, cost: Decimal) -> OverBudget:
     return OverBudget(
         f"{used:.4f} of {budget:.4f} USD are spent today, and the next call may cost up to {cost:.4f} USD.",
         detail=f"{used:.4f} of {budget:.4f} USD spent or held, the next call may cost {cost:.4f}",
     )
 
 
-def most(settings: Settings, model: LanguageModel, request: Request[Any]) -> Decimal:
-    """USD that a call may cost at the most: its estimated input, none of it cached, and the longest answer."""
+def highest_cost(settings: Settings, model: LanguageModel, request: ModelRequest[Any]) -> Decimal:
+    """The most that a call may cost, in USD: its estimated input, none of it cached, and the longest answer."""
     text = request.instructions + request.transcript + request.question
     usage = Usage(
         cache_write_tokens=estimate_tokens(text), output_tokens=getattr(settings, f"max_tokens_{request.purpose}")

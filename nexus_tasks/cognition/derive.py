@@ -1,4 +1,4 @@
-"""derive_memory: facts about each subject, from a batch of messages of one session, as one observer holds them."""
+"""derive_memory: facts about each subject, from a batch of messages of one session, for one observer."""
 
 from __future__ import annotations
 
@@ -10,32 +10,35 @@ from sqlalchemy.exc import NoResultFound
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.echo import is_echo, without_echo
 from nexus_tasks.cognition.embed import vectors_of
-from nexus_tasks.cognition.resources import GAVE_UP, JobContext, Resources, ask
+from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
+from nexus_tasks.cognition.model_call import ask
+from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.errors import InvalidAnswer, Permanent
-from nexus_tasks.llm.answers import DeriveMaterial, Line, Observation, Observations
-from nexus_tasks.llm.base import Request
+from nexus_tasks.llm.answers import DeriveMaterial, Observation, Observations, PromptLine
+from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import derivations, embeddings, facts, messages, perspectives, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
-MIN_CONFIDENCE = 0.70
-LONGEST_FACT = 500  # characters
+MIN_CONFIDENCE = 0.70  # a less confident observation is dropped (design page 3); chosen by hand, not measured
+# Caps on untrusted answers: characters of a fact, characters of a label, labels of a fact. Chosen by hand.
+LONGEST_FACT = 500
 LONGEST_LABEL, MOST_LABELS = 40, 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What to derive: the batch that a run should gather, or why there is nothing to do (``outcome``)."""
+class DerivationPlan:
+    """The batch that a run should derive, or the ``outcome`` of a run that has nothing to do."""
 
     outcome: JobOutcome | None = None
     memory_ids: tuple[int, ...] = ()
-    again: bool = False  # the members of a call that was cut off
+    again: bool = False  # the ids are those of an earlier call that was cut off
     wait: float = 0.0  # seconds until the batch is ripe
-    wanted_tokens: int = 0
-    next_id: int | None = None  # the first message that did not fit: another run may begin with it at once
+    wanted_tokens: int = 0  # of all messages of the session that this observer has yet to derive
+    next_id: int | None = None  # the first message that did not fit; another run may begin with it at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,43 +57,47 @@ class FollowUps:
     digest: DueDigest | None = None
 
 
-def plan(
+def plan_derivation(
     tx: Transaction, settings: Settings, namespace_id: int, memory_id: int, observer: str, *, alone: bool = False
-) -> Plan:
-    """Look at a message and its wanted siblings; ``alone`` leaves the siblings out (the job has crashed twice)."""
-    lead = derivations.lead(tx, memory_id, observer)
-    if lead is None or lead.namespace_id != namespace_id:
-        return Plan(outcome=JobOutcome(status="gone"))
-    if lead.level != "raw" or lead.session_id is None:
-        return Plan(
-            outcome=JobOutcome(status="skipped", details={"why": f"memory {memory_id} is {lead.level}, no message"})
+) -> DerivationPlan:
+    """Choose the batch for a message: the message, and the other messages of its session that are not derived yet.
+
+    Args:
+        alone: leave out the other messages, because the job has crashed twice.
+    """
+    primary = derivations.lead(tx, memory_id, observer)
+    if primary is None or primary.namespace_id != namespace_id:
+        return DerivationPlan(outcome=JobOutcome(status="gone"))
+    if primary.level != "raw" or primary.session_id is None:
+        return DerivationPlan(
+            outcome=JobOutcome(status="skipped", details={"why": f"memory {memory_id} is {primary.level}, no message"})
         )
-    if lead.state is None:
-        derivations.want(tx, namespace_id, lead.session_id, memory_id, observer)
-    if lead.state == "done":
-        return Plan(outcome=JobOutcome(status="already_derived"))
-    if lead.state == "dead":
-        return Plan(outcome=GAVE_UP)
+    if primary.state is None:
+        derivations.want(tx, namespace_id, primary.session_id, memory_id, observer)
+    if primary.state == "done":
+        return DerivationPlan(outcome=JobOutcome(status="already_derived"))
+    if primary.state == "dead":
+        return DerivationPlan(outcome=GAVE_UP)
     if alone:
-        return Plan(memory_ids=(memory_id,))
-    if lead.batch:
-        members = derivations.wanted(tx, lead.session_id, observer, batch=lead.batch)
-        return Plan(memory_ids=tuple(m.memory_id for m in members), again=True)
-    wanted = derivations.wanted(tx, lead.session_id, observer)
-    chosen = _batch(wanted, memory_id, lead.tokens, settings.derive_batch_tokens)
-    return Plan(
+        return DerivationPlan(memory_ids=(memory_id,))
+    if primary.batch:
+        members = derivations.wanted(tx, primary.session_id, observer, batch=primary.batch)
+        return DerivationPlan(memory_ids=tuple(m.memory_id for m in members), again=True)
+    wanted = derivations.wanted(tx, primary.session_id, observer)
+    chosen = _choose_batch(wanted, memory_id, primary.tokens, settings.derive_batch_tokens)
+    return DerivationPlan(
         memory_ids=chosen,
         next_id=next((one.memory_id for one in wanted if one.memory_id not in chosen), None),
-        wait=0.0 if lead.ended else _unripe(wanted, settings),
+        wait=0.0 if primary.ended else _seconds_until_ripe(wanted, settings),
         wanted_tokens=sum(one.tokens for one in wanted),
     )
 
 
-def _batch(wanted: Sequence[derivations.Wanted], lead_id: int, tokens: int, most: int) -> tuple[int, ...]:
-    """The lead, of ``tokens``, and the oldest wanted messages beside it, up to ``most`` tokens."""
-    ids = [lead_id]
+def _choose_batch(wanted: Sequence[derivations.Wanted], primary_id: int, tokens: int, most: int) -> tuple[int, ...]:
+    """Ids of the primary message (of ``tokens`` tokens) and of the oldest others, up to ``most`` tokens in all."""
+    ids = [primary_id]
     for one in wanted:
-        if one.memory_id != lead_id:
+        if one.memory_id != primary_id:
             if tokens + one.tokens > most:
                 break
             ids.append(one.memory_id)
@@ -98,8 +105,8 @@ def _batch(wanted: Sequence[derivations.Wanted], lead_id: int, tokens: int, most
     return tuple(sorted(ids))
 
 
-def _unripe(wanted: Sequence[derivations.Wanted], settings: Settings) -> float:
-    """Seconds until a batch of an open session is ripe: big enough, or old enough."""
+def _seconds_until_ripe(wanted: Sequence[derivations.Wanted], settings: Settings) -> float:
+    """Seconds until a batch of an open session is ripe: it has enough tokens, or its oldest message is old enough."""
     if not wanted or sum(one.tokens for one in wanted) >= settings.derive_min_tokens:
         return 0.0
     return max(settings.derive_max_wait - max(one.age for one in wanted), 0.0)
@@ -116,8 +123,10 @@ def derive(
 ) -> tuple[JobOutcome, FollowUps]:
     """Derive one batch: one model call, one transaction.
 
-    ``context`` shows the model what was said before, too. ``call`` is a new name under which the members are noted
-    before the model is asked, so that a rerun asks about the same ones; without it they have been.
+    Args:
+        context: show the model the messages before the batch, too.
+        call: a new id under which the members are stored before the model is asked, so that a rerun asks about the
+            same messages. ``None``: an earlier run has stored them.
 
     Raises:
         InvalidAnswer, Permanent: the batch as a whole gave no answer; the caller may try halves.
@@ -130,17 +139,17 @@ def derive(
         if batch is None:
             return job.commit(tx, JobOutcome(status="gone")), FollowUps()
     request = _request(observer, batch)
-    observations = _observations(resources, job, request) if _anything(request.material) else []
+    observations = _ask_for_observations(resources, job, request) if _has_content(request.material) else []
     drafts = _drafts(observations, request.material, batch, resources.model.model_for("derive"))
     texts = [*(draft.content for draft in drafts), *(one.content for one in batch.said)]
     vectors = vectors_of(resources.embedder, texts)
     with resources.database.transaction() as tx:
         wanted = derivations.flip(tx, memory_ids, observer)
         _embed(tx, resources, job, [one for one in batch.said if one.id in wanted], vectors)
-        # From here on other batches about the same subjects wait: what does not need the perspectives comes before.
+        # This locks the perspectives, and other batches about the same subjects wait. So it comes as late as possible.
         kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]
-        held = perspectives.locked(tx, job.namespace_id, observer, [draft.subject for draft in kept])
-        stored = facts.keep(tx, held, kept)
+        locked = perspectives.locked(tx, job.namespace_id, observer, [draft.subject for draft in kept])
+        stored = facts.keep(tx, locked, kept)
         _embed(tx, resources, job, [fact for fact in stored if fact.kept is not facts.Kept.REINFORCED], vectors)
         new = sum(fact.kept is facts.Kept.NEW for fact in stored)
         outcome = JobOutcome(
@@ -153,13 +162,13 @@ def derive(
             },
         )
         job.commit(tx, outcome)
-    # After the commit: of two batches that end together, the last one to commit sees that nothing is wanted any more.
+    # Read after the commit: of two batches that end together, the last one to commit sees that nothing is left.
     with resources.database.reading() as tx:
-        unreflected = perspectives.unreflected(tx, [row.id for row in held.values()])
+        unreflected = perspectives.unreflected(tx, [row.id for row in locked.values()])
         digest = _due_digest(tx, resources.settings, batch.session_id)
     reflect = tuple(
         subject
-        for subject, row in held.items()
+        for subject, row in locked.items()
         if unreflected.get(row.id, 0) >= resources.settings.reflect_min_new and not row.dead and row.held is None
     )
     return outcome, FollowUps(reflect=reflect, digest=digest)
@@ -172,14 +181,14 @@ def _embed(
     worded: Sequence[messages.Said | facts.Stored],
     vectors: Mapping[str, Vectors],
 ) -> None:
-    """Store the vectors of messages or facts."""
+    """Store the vectors of messages or facts; a text without a vector is left to embed_memories."""
     wordings = {one.id: one.content for one in worded}
     embeddings.store(tx, job.namespace_id, resources.embedder.name, wordings, vectors)
 
 
-def _request(observer: str, batch: messages.Batch) -> Request[Observations]:
+def _request(observer: str, batch: messages.Batch) -> ModelRequest[Observations]:
     lines = (*(_line(one, context_only=True) for one in batch.earlier), *map(_line, batch.said))
-    return Request(
+    return ModelRequest(
         purpose="derive",
         instructions=prompts.instructions("derive"),
         transcript=prompts.transcript(lines),
@@ -190,8 +199,10 @@ def _request(observer: str, batch: messages.Batch) -> Request[Observations]:
     )
 
 
-def _observations(resources: Resources, job: JobContext, request: Request[Observations]) -> Sequence[Observation]:
-    """The answer; a message that gives none is asked about once more on its own: what came before may be at fault."""
+def _ask_for_observations(
+    resources: Resources, job: JobContext, request: ModelRequest[Observations]
+) -> Sequence[Observation]:
+    """The model's answer. A single message that gives none is asked about once more without its context."""
     assert isinstance(request.material, DeriveMaterial)
     batch = tuple(line for line in request.material.lines if not line.context_only)
     try:
@@ -203,8 +214,8 @@ def _observations(resources: Resources, job: JobContext, request: Request[Observ
     return ask(resources, job, replace(request, transcript=prompts.transcript(batch), material=material)).observations
 
 
-def _line(said: messages.Said, *, context_only: bool = False) -> Line:
-    return Line(
+def _line(said: messages.Said, *, context_only: bool = False) -> PromptLine:
+    return PromptLine(
         id=said.id,
         author=said.author,
         role=said.role,
@@ -214,7 +225,7 @@ def _line(said: messages.Said, *, context_only: bool = False) -> Line:
     )
 
 
-def _anything(material: object) -> bool:
+def _has_content(material: object) -> bool:
     assert isinstance(material, DeriveMaterial)
     return bool(material.subjects) and any(line.content for line in material.lines if not line.context_only)
 
@@ -222,7 +233,7 @@ def _anything(material: object) -> bool:
 def _drafts(
     observations: Sequence[Observation], material: object, batch: messages.Batch, made_by: str
 ) -> list[facts.Draft]:
-    """The observations that hold: confident, about a wanted subject, citing messages of the batch, not an echo."""
+    """The observations to keep: confident, about a wanted subject, citing messages of the batch, not an echo."""
     assert isinstance(material, DeriveMaterial)
     by_id = {one.id: one for one in batch.said}
     by_fold = {subject.casefold(): subject for subject in material.subjects}
@@ -259,11 +270,11 @@ def _labels(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _due_digest(tx: Transaction, settings: Settings, session_id: int) -> DueDigest | None:
-    """The session's digest when it is due now that this batch is derived."""
+    """The session's digest when this batch has made it due; ``None`` while messages are underived."""
     try:
         found = sessions.standing(tx, session_id)
     except NoResultFound:
-        return None  # erased meanwhile
+        return None  # The session was erased meanwhile.
     if found.underived:
         return None
     due = found.messages >= settings.digest_min_messages or found.tokens >= settings.digest_short_tokens

@@ -1,11 +1,11 @@
-"""Echoes: what search or context gave an agent, and the agent said again. It is no news and is not derived anew."""
+"""Echoes: text that search or context gave to an agent and the agent repeats. It is not derived again."""
 
 from __future__ import annotations
 
 import re
 
 # Lines that context() rendered, quoted or not: a bullet with its citation id, a heading, or the whole block as JSON.
-# `recall` over MCP renders its hits with the same ids.
+# The MCP tool `recall` renders its hits with the same ids.
 _CITED = re.compile(
     r"^[\s>]*(?:"
     r"[\"']?(?:[-*]\s*)?\[m\d+\]"
@@ -14,15 +14,15 @@ _CITED = re.compile(
     r"|\"(?:text|cited|short|long)\":.*(?:\[m\d+\]|<observation-log>)"
     r")"
 )
-# An observation log has no citations; it is recognised whole, by its tags.
+# An observation log has no citations. Its tags identify it.
 _LOG = re.compile(r"<observation-log>.*?</observation-log>", re.DOTALL)
 
 
 def without_echo(text: str) -> str:
-    """``text`` without the lines that are an echo; empty when nothing else is in it."""
+    """``text`` without its echoed lines; empty when there are no others."""
     kept, echo = list[str](), False
     for line in _LOG.sub("", text).splitlines():
-        # What a message said beyond its first line is indented below it.
+        # The later lines of a rendered message are indented by four spaces.
         echo = bool(_CITED.match(line)) or (echo and line.startswith("    "))
         if not echo:
             kept.append(line)

@@ -1,11 +1,16 @@
-"""Filling in vectors that are missing: the embedder was away, nobody derives the message, or the model is a new one."""
+"""Vectors of texts, and embed_memories, which fills in missing vectors.
+
+A vector is missing when the embedder did not answer, when no observer derives the message, or after a change of the
+embedding model.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 
-from nexus_tasks.cognition.resources import JobContext, Resources
+from nexus_tasks.cognition.job_context import JobContext
+from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.embeddings.base import Embedder, Vectors
 from nexus_tasks.errors import ConfigurationError, JobError, Permanent
 from nexus_tasks.storage import embeddings
@@ -14,11 +19,11 @@ from nexus_tasks.types import JobOutcome
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 256  # memories of one transaction
+AT_ONCE = 256  # memories per transaction; chosen by hand, not measured
 
 
 def vectors_of(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
-    """The vectors by text; none of them while the embedder is away: a job fills them in later."""
+    """The vectors by text. Empty while the embedder does not answer: embed_memories fills them in later."""
     once = list(dict.fromkeys(texts))
     if not once:
         return {}
@@ -33,7 +38,7 @@ def embed_memories(resources: Resources, job: JobContext) -> JobOutcome:
     """Give every memory of a namespace its vector, page by page, the newest first.
 
     Raises:
-        JobError: the embedder is away or refuses its key; what is stored by then stays.
+        JobError: the embedder does not answer, or refuses its key. The vectors stored by then stay.
     """
     with resources.database.transaction() as tx:
         since = embeddings.gap(tx, job.namespace_id)
@@ -41,7 +46,7 @@ def embed_memories(resources: Resources, job: JobContext) -> JobOutcome:
     def still_mine(_done: int) -> None:
         job.still_mine()
 
-    filled, refused = fill(resources.database, resources.embedder, job.namespace_id, still_mine)
+    filled, refused = fill_missing_vectors(resources.database, resources.embedder, job.namespace_id, still_mine)
     with resources.database.transaction() as tx:
         if since is not None:
             embeddings.close_gap(tx, job.namespace_id, since)
@@ -50,10 +55,17 @@ def embed_memories(resources: Resources, job: JobContext) -> JobOutcome:
         return job.commit(tx, outcome)
 
 
-def fill(database: Database, embedder: Embedder, namespace_id: int, note: Callable[[int], None]) -> tuple[int, int]:
-    """Embed and store what a namespace lacks; returns how many vectors were stored, and how many texts were refused.
+def fill_missing_vectors(
+    database: Database, embedder: Embedder, namespace_id: int, note: Callable[[int], None]
+) -> tuple[int, int]:
+    """Embed the memories of a namespace that have no vector.
 
-    ``note`` hears before each page is stored how many are; what it raises ends the work.
+    Args:
+        note: called before each page is stored, with the number of vectors stored so far. An error that it raises ends
+            the work.
+
+    Returns:
+        How many vectors were stored, and how many texts the embedder refused.
     """
     filled, refused, before = 0, 0, None
     while True:
@@ -61,7 +73,7 @@ def fill(database: Database, embedder: Embedder, namespace_id: int, note: Callab
             page = embeddings.lacking(tx, namespace_id, embedder.name, before=before, limit=AT_ONCE)
         if not page:
             return filled, refused
-        vectors = _accepted(embedder, list(dict.fromkeys(page.values())))
+        vectors = _vectors_of_accepted(embedder, list(dict.fromkeys(page.values())))
         refused += sum(text not in vectors for text in page.values())
         note(filled)
         with database.transaction() as tx:
@@ -71,12 +83,12 @@ def fill(database: Database, embedder: Embedder, namespace_id: int, note: Callab
         before = min(page)
 
 
-def _accepted(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
-    """The vectors of those texts that the embedder takes: one that it refuses must not keep the others from theirs."""
+def _vectors_of_accepted(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
+    """The vectors by text, without the texts that the embedder refuses. These are found by halving the list."""
     try:
         return dict(zip(texts, embedder.embed(texts), strict=True))
     except Permanent:
         if len(texts) == 1:
             return {}
         middle = len(texts) // 2
-        return _accepted(embedder, texts[:middle]) | _accepted(embedder, texts[middle:])
+        return _vectors_of_accepted(embedder, texts[:middle]) | _vectors_of_accepted(embedder, texts[middle:])

@@ -1,4 +1,4 @@
-"""Erasure: what falls with a memory, and what is made anew without it."""
+"""Erasure of a memory, a session or a namespace: what is deleted with it, and what is derived again without it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,21 @@ from nexus_tasks.storage.erasure import cascade, removing, targets
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.text import content_words
 
-# A namespace that is erased keeps its name and settings, and what it has spent: else erasing would lift its budget.
-# Totals that search keeps follow the memories by themselves.
+# Tables that stay when a namespace is erased. It keeps its name and settings, and its spending: else erasing would
+# reset its budget. Database triggers keep `search_totals` in step with the memories.
 SPARED = frozenset({"namespaces", "model_calls", "budget_holds", "search_totals"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forgotten:
-    """What went. ``unwanted`` are derivations (memory id, observer) whose claims go too; ``again`` are those that are
-    wanted anew, and ``digests`` the sessions whose digests are.
+class ErasureResult:
+    """What an erasure deleted, and what has to be done after it is committed.
+
+    Attributes:
+        deleted: rows by table.
+        ids: the erased memories.
+        unwanted: derivations (memory id, observer) of erased messages; their claims must be dropped.
+        again: derivations (memory id, observer) to be done again: a fact that rested on their message was deleted.
+        digests: keys of the sessions to be digested again.
     """
 
     deleted: dict[str, int]
@@ -31,7 +37,7 @@ class Forgotten:
     digests: tuple[str, ...] = ()
 
 
-def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Forgotten:
+def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> ErasureResult:
     """Erase one memory and everything derived only from it.
 
     Raises:
@@ -43,7 +49,7 @@ def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Forgott
     return _forget(tx, namespace_id, {target.id: target})
 
 
-def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> Forgotten:
+def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> ErasureResult:
     """Erase a session: its messages, its digests, and everything derived only from them.
 
     Raises:
@@ -52,7 +58,7 @@ def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> Forg
     session = sessions.get(tx, namespace_id, session_key, lock=True)
     forgotten = _forget(tx, namespace_id, targets.of_session(tx, session.id), leaving=session.id)
     deleted = Counter(forgotten.deleted) + removing.remove_session(tx, session)
-    return Forgotten(
+    return ErasureResult(
         deleted=dict(deleted),
         ids=forgotten.ids,
         unwanted=forgotten.unwanted,
@@ -61,29 +67,34 @@ def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> Forg
     )
 
 
-def forget_namespace(tx: Transaction, namespace_id: int) -> Forgotten:
+def forget_namespace(tx: Transaction, namespace_id: int) -> ErasureResult:
     """Erase everything that a namespace remembers. Its name, its settings and its ledger stay."""
     ids = targets.of_namespace(tx, namespace_id)
-    return Forgotten(deleted=dict(removing.remove_namespace(tx, namespace_id, SPARED)), ids=tuple(ids))
+    return ErasureResult(deleted=dict(removing.remove_namespace(tx, namespace_id, SPARED)), ids=tuple(ids))
 
 
-def _forget(tx: Transaction, namespace_id: int, erased: dict[int, Memory], *, leaving: int | None = None) -> Forgotten:
-    fallen = cascade.fall(tx, erased, _stands)
-    raw = [memory_id for memory_id, memory in fallen.memories.items() if memory.level == "raw"]
+def _forget(
+    tx: Transaction, namespace_id: int, erased: dict[int, Memory], *, leaving: int | None = None
+) -> ErasureResult:
+    deleting = cascade.fall(tx, erased, _is_still_supported)
+    raw = [memory_id for memory_id, memory in deleting.memories.items() if memory.level == "raw"]
     unwanted = derivations.of(tx, raw)
-    deleted = removing.remove(tx, namespace_id, fallen)
-    again = fallen.again - fallen.memories.keys()
-    return Forgotten(
+    deleted = removing.remove(tx, namespace_id, deleting)
+    again = deleting.again - deleting.memories.keys()
+    return ErasureResult(
         deleted=dict(deleted),
-        ids=tuple(sorted(fallen.memories)),
+        ids=tuple(sorted(deleting.memories)),
         unwanted=tuple(unwanted),
         again=tuple(derivations.of(tx, sorted(again), state="wanted")),
-        digests=tuple(targets.keys(tx, fallen.sessions() - {leaving})),
+        digests=tuple(targets.keys(tx, deleting.sessions() - {leaving})),
     )
 
 
-def _stands(fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> bool:
-    """Whether a fact says nothing that only what it lost had said: none of its words came from there alone."""
+def _is_still_supported(fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> bool:
+    """Whether a fact may stay: each of its content words that a ``lost`` source has is also in one ``left``.
+
+    Words of the fact's author count as left.
+    """
     said = set(content_words(fact.content))
     known = {word for source in left for word in _words(source)} | set(content_words(fact.author or ""))
     return not (said & {word for source in lost for word in _words(source)}) - known

@@ -1,12 +1,13 @@
-"""Answers that may take until tomorrow, at half the price: model requests through the provider's message batches.
+"""Model requests through the provider's message batches: half the price, and an answer that may take a day.
 
-A job of urgency ``dream`` writes its request down and waits. One job per namespace submits the requests that have come
-together and brings the answers back; every step of it is durable before the next one, and may be cut off anywhere:
+A job of urgency ``dream`` stores its request and waits. One job per namespace submits the stored requests and collects
+the answers. Each of its steps is durable before the next one starts, so the job may be cut off anywhere:
 
-1. The batch is put together in Postgres, then submitted, then its id is noted. When the last of these is missing, the
-   provider is asked for a batch that looks like ours before anything is submitted again.
-2. Each answer is entered into the ledger and kept in one transaction, once: fetching the results again changes nothing.
-3. What has no answer when the batch has ended goes live.
+1. The batch is put together in Postgres, then submitted, then its id is stored. When the id is missing, a rerun asks
+   the provider for a batch that looks like this one before it submits anything again.
+2. Each answer is entered in the ledger and stored for its job in one transaction, once. Fetching the results again
+   changes nothing.
+3. A request that has no answer when the batch has ended is asked live.
 """
 
 from __future__ import annotations
@@ -14,32 +15,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nexus_tasks.cognition import budget
+from nexus_tasks.cognition.job_context import JobContext
+from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.errors import AwaitsBatch, Erased, Permanent
-from nexus_tasks.llm.base import AnswerT, Batches, BatchResult, Completion, Request
+from nexus_tasks.llm.base import AnswerT, BatchItemResult, BatchProvider, Completion, ModelRequest
 from nexus_tasks.storage import batches, ledger, memories
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BatchRequest, MessageBatch
 
-if TYPE_CHECKING:  # it imports this module
-    from nexus_tasks.cognition.resources import JobContext, Resources
-
-PURPOSES = frozenset(("digest", "reflect"))  # what dreams ask for
-PATIENCE = 600.0  # seconds a request waits for company, then it goes live
-POLL = 60.0  # seconds between two looks at a batch
-CLOCKS = timedelta(minutes=5)  # by which ours and the provider's may differ
+PURPOSES = frozenset(("digest", "reflect"))  # the requests of dreams
+PATIENCE = 600.0  # seconds that a stored request waits for a batch to fill; then it is asked live
+POLL = 60.0  # seconds between two polls of a batch; chosen by hand, not measured
+CLOCK_SKEW = timedelta(minutes=5)  # the most that our clock and the provider's may differ; chosen by hand
 
 
 # --- the job that asks ------------------------------------------------------------------------------------------------
-def look(
-    resources: Resources, job: JobContext, provider: Batches, request: Request[AnswerT], request_hash: str
+def find_answer(
+    resources: Resources, job: JobContext, provider: BatchProvider, request: ModelRequest[AnswerT], request_hash: str
 ) -> Completion[AnswerT] | None:
-    """The answer to ``request`` when it has come back with a batch; ``None`` when it is to be asked live.
+    """The answer to ``request`` when a batch has brought it; ``None`` when the caller must ask live.
 
     Raises:
-        AwaitsBatch: it is under way, or is now written down for the next batch.
+        AwaitsBatch: the request is in a batch, or is now stored for the next one.
         OverBudget: the namespace's budget for the day does not allow it.
         Erased: a memory that the request shows was erased meanwhile.
     """
@@ -53,7 +53,7 @@ def look(
             batches.queue(
                 tx,
                 job.namespace_id,
-                _row(resources, job, provider, request, request_hash)
+                _queued_row(resources, job, provider, request, request_hash)
                 | {
                     "hold_id": budget.hold_for_batch(
                         tx,
@@ -66,7 +66,7 @@ def look(
                 },
             )
         elif row.state == "answered":
-            return _read(tx, job, provider, request, row)
+            return _take_answer(tx, job, provider, request, row)
         elif row.state == "failed":
             batches.remove(tx, row)
             return None
@@ -82,25 +82,26 @@ def look(
     raise AwaitsBatch
 
 
-def _row(
-    resources: Resources, job: JobContext, provider: Batches, request: Request[Any], request_hash: str
+def _queued_row(
+    resources: Resources, job: JobContext, provider: BatchProvider, request: ModelRequest[Any], request_hash: str
 ) -> dict[str, Any]:
     return {
         "request_hash": request_hash,
         "job_id": job.job_id,
         "purpose": request.purpose,
         "model": resources.model.model_for(request.purpose),
-        "params": provider.params(request),
+        "params": provider.item_params(request),
         "sources": sorted(request.material.rests_on),
     }
 
 
-def _read(
-    tx: Transaction, job: JobContext, provider: Batches, request: Request[AnswerT], row: BatchRequest
+def _take_answer(
+    tx: Transaction, job: JobContext, provider: BatchProvider, request: ModelRequest[AnswerT], row: BatchRequest
 ) -> Completion[AnswerT]:
-    """A kept answer, moved to where those of live calls are until their job commits."""
-    completion = provider.read(row.result or {}, request, row.model)
-    if completion.answer is not None and memories.hold(tx, job.rests_on):  # else the job's commit refuses it
+    """Read an answer that a batch brought, and move it to the saved answers of live calls until its job commits."""
+    completion = provider.completion_of(row.result or {}, request, row.model)
+    # When a source was erased, the answer is not saved: the job's commit raises Erased.
+    if completion.answer is not None and memories.hold(tx, job.rests_on):
         ledger.save_answer(tx, job.namespace_id, row.request_hash, completion.answer.model_dump(mode="json"))
     elif completion.fault and row.call_id is not None:
         ledger.found_worthless(tx, row.call_id, completion.fault)
@@ -110,32 +111,41 @@ def _read(
 
 # --- the job that submits and collects --------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """Whether something came back for the jobs that wait, and in how many seconds to look again, if at all."""
+class BatchProgress:
+    """Where a namespace's batches are.
+
+    Attributes:
+        back: whether jobs that wait can go on now.
+        seconds: until the next run is due; ``None``: nothing is stored or under way.
+        detail: what is under way, in words.
+    """
 
     back: bool
     seconds: float | None
     detail: str = ""
 
 
-def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], None]) -> Standing:
-    """Take a namespace's batches as far as they go now.
+def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], None]) -> BatchProgress:
+    """Take each of a namespace's batches to its next step.
+
+    Args:
+        still_mine: raises when the run has lost its claim.
 
     Raises:
-        JobError: the provider does not answer; nothing is lost, the next run goes on from there.
+        JobError: the provider does not answer. Nothing is lost; the next run goes on from there.
     """
     provider = resources.model.batches
     back = False
     with resources.database.transaction() as tx:
         under_way, now = batches.under_way(tx, namespace_id), batches.clock(tx)
-        if provider is None:  # the deployment has changed to a model without batches
+        if provider is None:  # The deployment has changed to a model without batches.
             for batch in under_way:
                 batches.close(tx, batch.id)
             back = batches.give_up_queued(tx, namespace_id) > 0 or bool(under_way)
-            return Standing(back=back, seconds=None)
+            return BatchProgress(back=back, seconds=None)
     for batch in under_way:
         still_mine()
-        back |= _advance(resources, provider, batch, now)
+        back |= _advance_batch(resources, provider, batch, now)
     with resources.database.transaction() as tx:
         queued, oldest = batches.queued(tx, namespace_id)
         drawn = batches.draw(tx, namespace_id) if queued >= resources.settings.batch_threshold else None
@@ -144,23 +154,23 @@ def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], No
     if drawn is not None:
         still_mine()
         _submit(resources, provider, drawn)
-    return _standing(resources, namespace_id, back)
+    return _progress(resources, namespace_id, back)
 
 
-def _standing(resources: Resources, namespace_id: int, back: bool) -> Standing:
+def _progress(resources: Resources, namespace_id: int, back: bool) -> BatchProgress:
     with resources.database.transaction() as tx:
         under_way, now = batches.under_way(tx, namespace_id), batches.clock(tx)
         queued, oldest = batches.queued(tx, namespace_id)
-    looks = [max((batch.due_at - now).total_seconds(), 1.0) for batch in under_way]
+    due_in = [max((batch.due_at - now).total_seconds(), 1.0) for batch in under_way]
     if oldest:
-        looks.append(max(PATIENCE - (now - oldest).total_seconds(), 1.0))
+        due_in.append(max(PATIENCE - (now - oldest).total_seconds(), 1.0))
     detail = (
         f"{len(under_way)} batches under way, {queued} of {resources.settings.batch_threshold} requests for the next"
     )
-    return Standing(back=back, seconds=min(looks) if looks else None, detail=detail)
+    return BatchProgress(back=back, seconds=min(due_in) if due_in else None, detail=detail)
 
 
-def _advance(resources: Resources, provider: Batches, batch: MessageBatch, now: datetime) -> bool:
+def _advance_batch(resources: Resources, provider: BatchProvider, batch: MessageBatch, now: datetime) -> bool:
     """Submit a batch, or collect its results when it has ended; ``True`` when jobs can go on."""
     if batch.api_id is None:
         _submit(resources, provider, batch, again=True)
@@ -168,8 +178,8 @@ def _advance(resources: Resources, provider: Batches, batch: MessageBatch, now: 
     if batch.due_at > now:
         return False
     try:
-        ended = provider.ended(batch.api_id)
-    except Permanent:  # the provider knows it no more
+        ended = provider.has_ended(batch.api_id)
+    except Permanent:  # The provider does not know the batch any more.
         with resources.database.transaction() as tx:
             batches.close(tx, batch.id)
         return True
@@ -180,24 +190,30 @@ def _advance(resources: Resources, provider: Batches, batch: MessageBatch, now: 
     return _collect(resources, provider, batch)
 
 
-def _submit(resources: Resources, provider: Batches, batch: MessageBatch, *, again: bool = False) -> None:
-    """Submit a batch and note its id; ``again`` looks first whether that was done, and only the note is missing."""
+def _submit(resources: Resources, provider: BatchProvider, batch: MessageBatch, *, again: bool = False) -> None:
+    """Submit a batch and store its id.
+
+    Args:
+        again: an earlier run was cut off here. It may have submitted the batch, so ask the provider first.
+    """
     with resources.database.transaction() as tx:
         items = {f"{batch.token}-{row.id}": row.params for row in batches.members(tx, batch.id)}
         known = batches.known_ids(tx) | set(batch.rejected)
         if not items:
             batches.close(tx, batch.id)
             return
-    found = provider.since(batch.created_at - CLOCKS, len(items)) if again else []
+    found = provider.submitted_since(batch.created_at - CLOCK_SKEW, len(items)) if again else []
     lost = [api_id for api_id in found if api_id not in known]
     api_id = lost[-1] if lost else provider.submit(items)
     with resources.database.transaction() as tx:
         called = batches.is_called(tx, batch.id, api_id, look_in=POLL)
-    if called != api_id and not lost:  # another run has submitted it as well: this one was taken for dead, or that one
+    if (
+        called != api_id and not lost
+    ):  # Another run submitted the same batch: one of the two was wrongly taken for dead.
         provider.cancel(api_id)
 
 
-def _collect(resources: Resources, provider: Batches, batch: MessageBatch) -> bool:
+def _collect(resources: Resources, provider: BatchProvider, batch: MessageBatch) -> bool:
     assert batch.api_id is not None
     ours = 0
     seconds = (datetime.now(UTC) - batch.created_at).total_seconds()
@@ -206,19 +222,20 @@ def _collect(resources: Resources, provider: Batches, batch: MessageBatch) -> bo
         if token != batch.token or not number.isdigit():
             continue
         ours += 1
-        _take(resources, int(number), result, seconds)
+        _store_result(resources, int(number), result, seconds)
     with resources.database.transaction() as tx:
-        if not ours:  # another deployment's, taken for the one whose submission was cut off
+        if not ours:  # The batch is another deployment's. It was mistaken for the one whose submission was cut off.
             batches.is_not(tx, batch)
             return False
         batches.close(tx, batch.id)
     return True
 
 
-def _take(resources: Resources, request_id: int, result: BatchResult, seconds: float) -> None:
-    """Enter one answer, ``seconds`` after its batch was put together, into the ledger and keep it for its job.
+def _store_result(resources: Resources, request_id: int, result: BatchItemResult, seconds: float) -> None:
+    """Enter one answer in the ledger and store it for its job, in one transaction. A second call changes nothing.
 
-    All in one transaction; a second time changes nothing.
+    Args:
+        seconds: from putting the batch together to this answer.
     """
     with resources.database.transaction() as tx:
         row = batches.submitted(tx, request_id)

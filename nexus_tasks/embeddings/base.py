@@ -1,4 +1,4 @@
-"""What an embedder is here."""
+"""The interface of an embedder: texts in, unit vectors out."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Vectors = NDArray[np.float32]
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors. ``name`` identifies the model (vectors of different names are never compared)."""
+    """Turns texts into vectors. ``name`` identifies the model: vectors of different names are never compared."""
 
     name: str
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``; of no texts an empty array.
+        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``; an empty array for no texts.
 
         Raises:
-            JobError: an embedder over the network could not answer.
+            JobError: an embedder over the network did not answer, or refused.
             ConfigurationError: its library is not installed.
         """
         ...

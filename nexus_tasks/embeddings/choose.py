@@ -16,7 +16,7 @@ def embedder(settings: Settings) -> Embedder:
     """The embedder that ``settings`` name. Nothing is loaded or asked yet.
 
     Raises:
-        ConfigurationError: there is none of that name, or what it needs is not set.
+        ConfigurationError: no embedder has that name, or a setting that it needs is missing.
     """
     name, model, url = settings.embedder, settings.embedder_model, settings.embedder_url
     if name == "hashing":

@@ -1,12 +1,17 @@
-"""The built-in embedder: hashed words and character n-grams. No model, no network; near wordings, not meaning.
+"""The built-in embedder: hashed words and character n-grams. It needs no model and no network.
 
-A vector is the sum of its words' vectors, each times 1 + ln(times it occurs), plus a little for every two neighbouring
-content words. A word's vector has its stem and its character 3- and 4-grams at hashed places with hashed signs (the
-"hashing trick": Weinberger et al., ICML 2009; n-grams within word bounds: fastText, Bojanowski et al., TACL 2017). A
-longer stem weighs more: without a corpus to count in, length is what tells a rare word from a common one.
+It finds near wordings, not meaning. The vector of a text is
 
-The weights were chosen on the development half of LoCoMo: evidence recall@10 by cosine alone is 0.38, against 0.33
-with every word alike. A change to anything here needs a new ``name``: stored vectors would no longer fit.
+    Σ over its words: (1 + ln count) · vector of the word
+    + Σ over pairs of neighbouring content words: (1 + ln count) · 0.3 at the pair's hashed place
+
+A word's vector has its stem and its character 3- and 4-grams at hashed places with hashed signs. (The "hashing trick":
+Weinberger et al., ICML 2009. N-grams within word bounds: fastText, Bojanowski et al., TACL 2017.) A stem weighs
+min(length, 8) / 5: there is no corpus to count words in, and longer words are rarer. A stop word weighs 0.1. Example:
+"peanuts" has the stem "peanut" of 6 letters, which weighs 1.2; its n-grams together weigh 0.8 of that.
+
+The weights were chosen on the development half of LoCoMo: evidence recall@10 by cosine alone is 0.38, against 0.33 with
+equal weights for all words. A change to anything here needs a new ``name``, because stored vectors would not fit.
 """
 
 from __future__ import annotations
@@ -27,12 +32,12 @@ from nexus_tasks.text import NEGATIONS, STOP_WORDS, stem, words
 
 DIMENSIONS = 384
 NGRAM_SIZES = (3, 4)
-NGRAM_WEIGHT = 0.8  # all n-grams of a word together, as if orthogonal, against its stem
+NGRAM_WEIGHT = 0.8  # the length of all n-grams of a word together (as if orthogonal), where its stem has 1
 PAIR_WEIGHT = 0.3
 STOP_WEIGHT = 0.1
-FULL_LENGTH, LONGEST_LENGTH = 5, 8  # the stem length that weighs 1, and the one beyond which weight stops growing
-NGRAM_CHARACTERS = 40  # a "word" of a megabyte (base64) is told apart by its stem alone
-CHUNK = 512  # texts summed at a time, which bounds the memory of a call
+FULL_LENGTH, LONGEST_LENGTH = 5, 8  # letters: a stem of 5 weighs 1, longer ones more, up to 8
+NGRAM_CHARACTERS = 40  # of a word that n-grams are made of: a word of base64 may have a megabyte
+CHUNK = 512  # texts per step, which bounds the memory of a call
 
 _Features = tuple[NDArray[np.int16], NDArray[np.float32]]  # places, signed weights
 
@@ -66,7 +71,7 @@ def _sum(texts: Sequence[str]) -> Vectors:
 
 def _terms(text: str) -> Counter[tuple[str, ...]]:
     """The words of ``text``, and its neighbouring pairs of content words as stems."""
-    found = words(text) or text.split()  # emoji and signs alone: each piece is a word
+    found = words(text) or text.split()  # A text of emoji and signs alone: each piece is a word.
     content = [_stem(word) for word in found if word not in STOP_WORDS]
     return Counter([*((word,) for word in found), *pairwise(content)])
 
@@ -80,12 +85,12 @@ def _scatter(
     sizes = [len(places) for places, _ in features]
     flat = np.repeat(owners * DIMENSIONS, sizes) + np.concatenate([places for places, _ in features])
     weights = np.repeat(factors, sizes) * np.concatenate([weights for _, weights in features])
-    # bincount adds in order, unlike a matrix product: the same rounding on every machine
+    # bincount adds in order, unlike a matrix product, so the rounding is the same on every machine.
     sums = np.bincount(flat, weights=weights, minlength=rows * DIMENSIONS).astype(np.float64, copy=False)
     return sums.reshape(rows, DIMENSIONS)
 
 
-@lru_cache(maxsize=30_000)  # about 12 MiB; a working vocabulary fits
+@lru_cache(maxsize=30_000)  # about 12 MiB, enough for a usual vocabulary
 def _features(first: str, second: str | None = None) -> _Features:
     if second is not None:
         hashed = [_hashed(f"p:{first} {second}", PAIR_WEIGHT)]
@@ -110,6 +115,6 @@ def _stem(word: str) -> str:
 
 
 def _hashed(feature: str, weight: float) -> tuple[int, float]:
-    # CRC-32, because Python's own hash differs from process to process. The lowest bit is the sign.
+    # CRC-32, because Python's hash differs between processes. The lowest bit is the sign.
     code = zlib.crc32(feature.encode("utf-8", "surrogatepass"))
     return (code >> 1) % DIMENSIONS, weight if code & 1 else -weight

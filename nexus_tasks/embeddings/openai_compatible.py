@@ -20,8 +20,9 @@ from nexus_tasks.errors import (
     Transient,
 )
 
-AT_ONCE = 128  # texts of one request: OpenAI takes 2,048, Voyage 1,000, TEI 32 to 512 by its own setting
-LONGEST = 24_000  # characters of a text that are sent: about 6,000 tokens, under the 8,192 of common models
+AT_ONCE = 128  # texts per request. OpenAI takes 2,048, Voyage 1,000, TEI 32 to 512 (a setting of the server).
+LONGEST = 24_000  # characters sent of a text: about 6,000 tokens. Common models take 8,192.
+# Seconds. Chosen by hand, not measured.
 TIMEOUT = 30.0
 RETRY_AFTER_DEFAULT, RETRY_AFTER_LONGEST = 5.0, 3_600.0
 _REMEDY = "Check NEXUS_EMBEDDER_URL, NEXUS_EMBEDDER_KEY and NEXUS_EMBEDDER_MODEL, then run `nexus doctor`."
@@ -51,13 +52,13 @@ class OpenAICompatibleEmbedder:
         """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``; long texts are cut.
 
         Raises:
-            Transient: no answer, or one that says the server is in trouble.
-            Throttled: it asked to be called later.
-            Misconfigured: it refused the key, or does not know the address or the model.
+            Transient: no answer, an error of the server, or an answer that is no list of vectors.
+            Throttled: the server asks to be called later.
+            Misconfigured: the server refuses the key, or does not know the address or the model.
             OverBudget: the account has no credit.
-            Permanent: it refused these texts.
+            Permanent: the server refuses these texts.
         """
-        # A server that is sent nothing answers with an error; a text of white space alone is one to many of them, too.
+        # Servers refuse an empty text, and many refuse one of white space alone. Such a text is sent as ".".
         asked = [text[:LONGEST] if text.strip() else "." for text in texts]
         parts = [self._ask(asked[i : i + AT_ONCE]) for i in range(0, len(asked), AT_ONCE)]
         return unit(np.concatenate(parts)) if parts else np.zeros((0, 0), np.float32)
@@ -72,7 +73,7 @@ class OpenAICompatibleEmbedder:
             raise Misconfigured(
                 f"The embedder's address is malformed ({type(error).__name__}).", remedy=_REMEDY
             ) from None
-        except httpx2.HTTPError as error:  # the text of the error may hold the address with a password
+        except httpx2.HTTPError as error:  # Its text may hold the address with a password, so only the class is shown.
             raise Transient(f"The embedder does not answer ({type(error).__name__}).") from None
         if response.status_code != 200:
             raise _refusal(response.status_code, response.headers)
@@ -82,11 +83,11 @@ class OpenAICompatibleEmbedder:
                 raise ValueError
             return rows
         except (ValueError, TypeError, KeyError):
-            raise Transient("The embedder answered with something that is no list of vectors.") from None
+            raise Transient("The embedder answered with something that is not a list of vectors.") from None
 
 
 def _in_order(answer: Mapping[str, Any], wanted: int) -> Iterator[Sequence[float]]:
-    """The vectors by their ``index``: the order of an answer is not promised."""
+    """The vectors sorted by their ``index``, because an answer may have any order."""
     placed = {int(item["index"]): item["embedding"] for item in answer["data"]}
     if sorted(placed) != list(range(wanted)):
         raise ValueError
@@ -94,7 +95,7 @@ def _in_order(answer: Mapping[str, Any], wanted: int) -> Iterator[Sequence[float
 
 
 def _refusal(status: int, headers: Mapping[str, str]) -> JobError:
-    # The body is not told: servers repeat in it what they were sent.
+    # The error does not show the body: servers repeat the texts in it.
     if status == 429:
         return Throttled("The embedder asked to be called later.", retry_after=_retry_after(headers))
     if status == 402:
@@ -102,7 +103,7 @@ def _refusal(status: int, headers: Mapping[str, str]) -> JobError:
     if status in (401, 403, 404):
         return Misconfigured(f"The embedder refused the key, the address or the model ({status}).", remedy=_REMEDY)
     if status in (408, 409, 425) or status >= 500:
-        return Transient(f"The embedder failed in a way that passes ({status}).")
+        return Transient(f"The embedder failed temporarily ({status}).")
     return Permanent(f"The embedder refused the texts ({status}).")
 
 

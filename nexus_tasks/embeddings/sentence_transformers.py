@@ -14,16 +14,16 @@ from nexus_tasks.embeddings.unit import unit
 from nexus_tasks.errors import ConfigurationError, Misconfigured
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-AT_ONCE = 32
+AT_ONCE = 32  # texts per step of the model: the library's default
 
 
 class SentenceTransformerEmbedder:
-    """A model by its name on the hub, or a local folder. Loaded on first use, once per process."""
+    """A model, given by its name on the Hugging Face hub or as a folder. Loaded once per process, at first use."""
 
     def __init__(self, model: str = DEFAULT_MODEL) -> None:
         self.name = f"sentence-transformers/{model.rstrip('/').rpartition('/')[2]}"
         self._source = model
-        self._lock = threading.Lock()  # a model's buffers are not for two threads at a time
+        self._lock = threading.Lock()  # a model is not safe to use from two threads
 
     @cached_property
     def _model(self) -> Any:
@@ -43,11 +43,11 @@ class SentenceTransformerEmbedder:
             ) from error
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``; the model cuts long ones.
+        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``. The model cuts long texts.
 
         Raises:
             ConfigurationError: the library is not installed.
-            Misconfigured: there is no such model.
+            Misconfigured: the model cannot be loaded.
         """
         if not texts:
             return np.zeros((0, 0), np.float32)

@@ -1,4 +1,4 @@
-"""Making vectors comparable."""
+"""Scaling vectors to length 1, so that they can be compared."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nexus_tasks.embeddings.base import Vectors
 def unit(rows: NDArray[Any]) -> Vectors:
     """``rows`` scaled to length 1, ``float32[n, dimensions]``.
 
-    A row of zeros becomes the first axis: the cosine distance of a zero vector is NaN, which Postgres sorts beyond
-    everything and an HNSW index leaves out.
+    A row of zeros becomes the first unit vector. The cosine distance of a zero vector is NaN: Postgres sorts it last,
+    and an HNSW index leaves it out.
     """
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     rows[norms[:, 0] == 0, 0] = 1.0

@@ -181,7 +181,7 @@ class Claims:
 
     # --- the sweep ----------------------------------------------------------------------------------------------------
     def lock(self, name: str, *, seconds: float) -> Lock:
-        """A lock of redis-py under ``<prefix>:<name>``, not taken yet. It expires ``seconds`` after it was last taken."""
+        """A lock of redis-py under ``<prefix>:<name>``, not taken yet. Once taken it expires after ``seconds``."""
         return Lock(self.redis, f"{self.prefix}:{name}", timeout=seconds, blocking=False, thread_local=False)
 
     def now(self) -> float:

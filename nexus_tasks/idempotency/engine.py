@@ -49,7 +49,7 @@ class JobStorage(Protocol):
         ...
 
     def wanted(self, limit: int) -> Sequence[Request]:
-        """Work that storage wants done: a page of at most ``limit`` per kind. Each call goes on where the last ended."""
+        """Work that storage wants done: a page of at most ``limit`` per kind, behind the page of the last call."""
         ...
 
     def cap(self, namespace: str) -> int:

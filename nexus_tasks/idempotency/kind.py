@@ -1,6 +1,6 @@
 """A job kind: its name, its arguments, and the rules for its runs.
 
-A :class:`JobKind` is a declaration. It knows neither Celery nor Redis nor Postgres: the producer and the worker read it.
+A :class:`JobKind` is a declaration, which the producer and the worker read. It knows no Celery, Redis or Postgres.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""The answer types, and the material each question is asked about: the contract between cognition and the models.
+"""The contract between cognition and the models: per purpose, the type of the answer and the material of the question.
 
-Answers are untrusted: cognition checks every citation and caps every length after the schema has been checked here.
-A field's description is part of the prompt (the schema is sent along, with every call): written for the model, and only
-where the instructions do not say it already. Docstrings are not sent.
+Answers are untrusted. The schema is checked here; cognition then checks every citation and caps every length.
+
+The schema is sent with every call, and a field's description is part of the prompt. It is written for the model, and
+only where the instructions do not say the same. The docstring of an answer type is not sent, but it is part of the
+request hash, as are its name and its fields: a change makes saved answers unusable.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ class Observations(_Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """A message as the model sees it. ``context_only`` lines explain the batch and are not derived from."""
+class PromptLine:
+    """A message as the model sees it. A ``context_only`` line explains the batch; no fact is derived from it."""
 
     id: int
     author: str
@@ -55,9 +57,9 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class DeriveMaterial:
-    """A batch of messages of one session, who observes, and the subjects wanted."""
+    """A batch of messages of one session, the observer, and the subjects that facts are wanted about."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[PromptLine, ...]
     observer: str
     subjects: tuple[str, ...]
 
@@ -94,9 +96,12 @@ class Reflection(_Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fact:
-    """A fact as the model sees it. ``said_again``: when it was last said, if more than once; ``last_message``: in which
-    message, which tells what was said later at one moment.
+class PromptFact:
+    """A fact as the model sees it.
+
+    Attributes:
+        said_again: when the fact was last said; ``None`` when it was said once.
+        last_message: id of the message that said it last. It orders facts of the same moment.
     """
 
     id: int
@@ -108,11 +113,11 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class ReflectMaterial:
-    """New facts of one perspective, each with its nearest earlier ones. ``clusters`` maps new id → candidate ids."""
+    """New facts of one perspective. ``clusters`` pairs the id of each new fact with those of the nearest facts."""
 
     observer: str
     subject: str
-    facts: tuple[Fact, ...]
+    facts: tuple[PromptFact, ...]
     clusters: tuple[tuple[int, tuple[int, ...]], ...]
 
     @property
@@ -131,11 +136,11 @@ class Digest(_Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class DigestMaterial:
-    """What a digest is made from: the previous long digest, and what is new since (facts, then raw text)."""
+    """The material of a digest: the previous long digest, and the facts and underived messages since."""
 
     session_key: str
     previous: str
-    lines: tuple[Line, ...]
+    lines: tuple[PromptLine, ...]
     short_tokens: int
     long_tokens: int
 
@@ -146,8 +151,9 @@ class DigestMaterial:
 
 
 # --- observe ----------------------------------------------------------------------------------------------------------
-LONGEST_LINE = 10_000  # characters of one observation; beyond it a model has lost its thread
-MOST_REPEATED = 0.5  # share of lines that say what another line says
+# Signs of an answer that has degenerated. Both bounds are chosen by hand, not measured.
+LONGEST_LINE = 10_000  # characters of one observation
+MOST_REPEATED = 0.5  # share of lines that repeat another line
 
 
 class Note(_Answer):
@@ -219,15 +225,15 @@ def _without_repetition(days: list[Day]) -> list[Day]:
 
 @dataclass(frozen=True, kw_only=True)
 class ObserveMaterial:
-    """A batch of old messages of one session, and the end of what was observed before."""
+    """A batch of old messages of one session, and the last lines of its observation log."""
 
     session_key: str
     previous: str
-    lines: tuple[Line, ...]
+    lines: tuple[PromptLine, ...]
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """Every message that the prompt shows; what was observed before is watched over by the log's ``erasures``."""
+        """Every message that the prompt shows. Erasures from the previous log are counted in the log's ``erasures``."""
         return frozenset(line.id for line in self.lines)
 
 
@@ -240,7 +246,7 @@ class CondenseMaterial:
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """No message: the log's ``erasures`` tell what was taken out of it meanwhile."""
+        """Empty: the log's ``erasures`` counts what was erased from it meanwhile."""
         return frozenset()
 
 
@@ -266,7 +272,7 @@ class TopicFiles(_Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class KnownTopic:
-    """An existing topic as the model sees it: ``whole``, or only the beginning of its content."""
+    """An existing topic as the model sees it: its whole content (``whole``), or only the beginning."""
 
     filename: str
     name: str
@@ -278,9 +284,9 @@ class KnownTopic:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicsMaterial:
-    """New messages of a session, the topics that there are, and the messages which those were written from."""
+    """New messages of a session, the existing topics, and the messages that these were written from."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[PromptLine, ...]
     known: tuple[KnownTopic, ...]
     known_from: frozenset[int]
 
@@ -301,7 +307,7 @@ class SessionFact(_Answer):
     @field_validator("confidence", mode="before")
     @classmethod
     def _a_number(cls, given: object) -> float:
-        # Out of range, and so rejected by itself. Neither Postgres nor JSON has a form for what is not finite.
+        # -1 is out of range, so cognition rejects this fact alone. Neither Postgres nor JSON can hold NaN or infinity.
         try:
             number = float(given)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
@@ -319,7 +325,7 @@ class SessionFacts(_Answer):
 class SessionFactsMaterial:
     """New messages of a session, and the name of its user."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[PromptLine, ...]
     user: str
 
     @property

@@ -1,4 +1,4 @@
-"""What a language model is here: one call in, one validated answer out, with what it cost."""
+"""The interface of a language model: a request in, a validated answer out, with its cost in tokens."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(Generic[AnswerT]):
-    """One question to a model, its parts ordered from what is shared most to what varies.
+class ModelRequest(Generic[AnswerT]):
+    """One question to a model. A provider may cache the prefix that ends with the transcript.
 
-    ``instructions`` are the same for every call of a purpose, ``transcript`` is the same for every observer of it, and
-    ``question`` varies: a provider may cache the prefix that ends with the transcript. ``material`` is what the prompt
-    was rendered from; the offline model reads it in place of the text. ``shared`` says whether other calls with this
-    very transcript follow within minutes (several observers): caching what nobody reads again costs a quarter more.
+    Attributes:
+        instructions: the same for every call of a purpose.
+        transcript: the same for every observer of the same messages.
+        question: the part that varies.
+        answer: the type that the answer must fit.
+        material: the data that the prompt was rendered from. The offline model reads it in place of the text.
+        shared: whether calls with the same transcript follow within minutes (several observers). Writing a cache costs
+            25 % more than not caching, so a transcript that is read once is not cached.
     """
 
     purpose: Purpose
@@ -50,7 +54,7 @@ def _schema(answer: type[BaseModel]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Tokens of one call. ``input_tokens`` are the uncached ones, as the Messages API counts them."""
+    """Tokens of one call. ``input_tokens`` are those not read from or written to a cache, as in the Messages API."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -60,9 +64,9 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True)
 class Completion(Generic[AnswerT]):
-    """A call that returned. ``answer`` is ``None`` when what came back was worth nothing; ``fault`` says why.
+    """A call that returned. ``answer`` is ``None`` when the reply is unusable; ``fault`` says why.
 
-    Faults are values, not exceptions, because a worthless answer was paid for all the same and belongs in the ledger.
+    A fault is a value, not an exception: an unusable reply costs money too, and belongs in the ledger.
     """
 
     model: str
@@ -75,68 +79,73 @@ class Completion(Generic[AnswerT]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchResult:
-    """What became of one item of a batch: the provider's message, or ``None`` when it failed, and what it cost."""
+class BatchItemResult:
+    """The result of one item of a message batch: the provider's message (``None``: it failed), and its cost."""
 
     custom_id: str
     message: Mapping[str, Any] | None
     usage: Usage
 
 
-class Batches(Protocol):
-    """A provider's way to answer many requests later, for less. Raises what :meth:`LanguageModel.complete` raises."""
+class BatchProvider(Protocol):
+    """A provider's message batches: many requests, answered later and cheaper.
 
-    def params(self, request: Request[Any]) -> dict[str, Any]:
-        """The item that asks ``request``, as JSON."""
+    Every method raises the errors of :meth:`LanguageModel.complete`.
+    """
+
+    def item_params(self, request: ModelRequest[Any]) -> dict[str, Any]:
+        """The batch item for ``request``, as JSON."""
         ...
 
     def submit(self, items: Mapping[str, Mapping[str, Any]]) -> str:
-        """Submit items by custom id; returns the batch's id."""
+        """Submit items, keyed by custom id; returns the batch's id."""
         ...
 
-    def since(self, moment: datetime, items: int) -> list[str]:
-        """Ids of batches of so many ``items``, submitted at ``moment`` or later."""
+    def submitted_since(self, moment: datetime, items: int) -> list[str]:
+        """Ids of the batches with exactly ``items`` items that were submitted at ``moment`` or later, newest first."""
         ...
 
-    def ended(self, batch_id: str) -> bool:
-        """Whether the results of a batch are there."""
+    def has_ended(self, batch_id: str) -> bool:
+        """Whether the results of a batch can be fetched."""
         ...
 
-    def results(self, batch_id: str) -> Iterator[BatchResult]:
-        """What became of each item, in any order."""
+    def results(self, batch_id: str) -> Iterator[BatchItemResult]:
+        """The result of each item, in any order."""
         ...
 
     def cancel(self, batch_id: str) -> None:
-        """Stop a batch."""
+        """Cancel a batch."""
         ...
 
-    def read(self, message: Mapping[str, Any], request: Request[AnswerT], model: str) -> Completion[AnswerT]:
-        """A message that was kept, read as the answer to ``request``."""
+    def completion_of(
+        self, message: Mapping[str, Any], request: ModelRequest[AnswerT], model: str
+    ) -> Completion[AnswerT]:
+        """Read a stored message as the answer to ``request``."""
         ...
 
 
 class LanguageModel(Protocol):
-    """A provider. ``name`` says who speaks (``offline`` marks everything it makes)."""
+    """A provider of language models. ``name`` identifies it; memories that the offline model makes say ``offline``."""
 
     name: str
 
     @property
-    def batches(self) -> Batches | None:
-        """Its batches, if it has any."""
+    def batches(self) -> BatchProvider | None:
+        """The provider's message batches; ``None`` when it has none."""
         ...
 
     def model_for(self, purpose: Purpose) -> str:
         """The model name that :meth:`complete` will use for ``purpose``."""
         ...
 
-    def complete(self, request: Request[AnswerT]) -> Completion[AnswerT]:
-        """Ask once, without retries of its own.
+    def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
+        """Call the model once, without retries.
 
         Raises:
-            Transient, Throttled, OverBudget, Misconfigured, TooLarge, Permanent: the call did not return an answer.
+            Transient, Throttled, OverBudget, Misconfigured, TooLarge, Permanent: the call returned no answer.
         """
         ...
 
     def probe(self) -> None:
-        """Check credentials and model names without spending money; raise what :meth:`complete` would raise."""
+        """Check credentials and model names, for free; raises the errors of :meth:`complete`."""
         ...

@@ -1,4 +1,4 @@
-"""Which model speaks: ``NEXUS_MODEL``."""
+"""Choosing the language model that ``NEXUS_MODEL`` asks for."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _claude_speaks(settings: Settings) -> bool:
         found = credentials_found()
     except Misconfigured as error:
         raise ConfigurationError(
-            error.message, remedy="Correct the profile, or say NEXUS_MODEL=offline to go without Claude."
+            error.message, remedy="Correct the profile, or set NEXUS_MODEL=offline to run without Claude."
         ) from None
     if not found and settings.database_url is not None:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The text of an observation log: dated headings, and one line per note. What is written here is read here."""
+"""The text format of an observation log: a heading per date, a line per note. Written, parsed and cut here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DATE = re.compile(r"^## (\d{4}-\d\d-\d\d)$", re.MULTILINE)
 _NOTE = re.compile(r"- \[(high|medium|low)\] (?:(\d\d:\d\d) )?(.+)")
 
 
-def written(days: Iterable[Day]) -> str:
+def format_days(days: Iterable[Day]) -> str:
     """The notes as lines under their dates; empty without any."""
     lines: list[str] = []
     for day in days:
@@ -24,8 +24,8 @@ def _line(note: Note) -> str:
     return f"- [{note.priority}] {f'{note.time} ' if note.time else ''}{note.content}"
 
 
-def read(text: str) -> list[Day]:
-    """The notes of a text that :func:`written` wrote; other lines are left out."""
+def parse_days(text: str) -> list[Day]:
+    """The notes of a text that :func:`format_days` wrote; other lines are left out."""
     days: list[Day] = []
     for line in text.splitlines():
         if heading := _DATE.fullmatch(line):
@@ -36,8 +36,8 @@ def read(text: str) -> list[Day]:
     return days
 
 
-def appended(log: str, text: str) -> str:
-    """``log`` with ``text`` behind it, under the same heading when the date is the same. ``log`` stays as it is."""
+def append(log: str, text: str) -> str:
+    """``log`` followed by ``text``. A heading of ``text`` that repeats the last date of ``log`` is left out."""
     if not log or not text:
         return log or text
     last = [match[1] for match in _DATE.finditer(log)][-1:]
@@ -46,8 +46,8 @@ def appended(log: str, text: str) -> str:
     return f"{log}\n{rest if heading and [heading[1]] == last else text}"
 
 
-def after(log: str, length: int) -> str:
-    """What stands in ``log`` behind its first ``length`` characters, under the heading that it stands under there."""
+def text_after(log: str, length: int) -> str:
+    """The text of ``log`` after its first ``length`` characters, with the heading of its first note put before it."""
     rest = log[length:].removeprefix("\n")
     if not rest or rest.startswith("## "):
         return rest
@@ -55,11 +55,21 @@ def after(log: str, length: int) -> str:
     return "\n".join((*headings, rest))
 
 
-def beginning(log: str, tokens: int) -> str:
-    """The longest beginning of ``log`` of whole lines within ``tokens`` (characters / 4); at least its first note."""
+def first_lines(log: str, tokens: int) -> str:
+    """The longest beginning of ``log``, in whole lines, within ``tokens`` (characters / 4); at least its first note."""
     most = 4 * tokens
     if len(log) <= most:
         return log
     cut = log.rfind("\n", 0, most + 1)
     first_note = log.find("\n", log.find("\n- ") + 1)
     return log[: max(cut, first_note)] if max(cut, first_note) > 0 else log
+
+
+def last_lines(log: str, tokens: int) -> str:
+    """The longest end of ``log``, in whole lines, within ``tokens`` (characters / 4)."""
+    if len(log) <= 4 * tokens:
+        return log
+    if tokens <= 0:
+        return ""
+    start = log.find("\n", len(log) - 4 * tokens - 1)
+    return log[start + 1 :] if start >= 0 else ""

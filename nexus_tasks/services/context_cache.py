@@ -6,7 +6,7 @@ import logging
 
 from sqlalchemy import func, select
 
-from nexus_tasks.cognition.context import Ask, assemble
+from nexus_tasks.cognition.context import ContextRequest, assemble
 from nexus_tasks.cognition.extraction import markdown
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput
@@ -69,7 +69,7 @@ def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
         return False
     settings = deployment.settings
     home, budget = str(settings.home), settings.hook_context_tokens
-    ask = Ask(
+    ask = ContextRequest(
         namespace=name,
         namespace_id=known.id,
         session_key=None,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nexus_tasks.cognition import erasure as forgetting
-from nexus_tasks.cognition.erasure import Forgotten
+from nexus_tasks.cognition.erasure import ErasureResult
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, QueueUnavailable, StorageUnavailable, Transient
 from nexus_tasks.idempotency.claim import Claim
@@ -60,7 +60,9 @@ def forget(
     return receipt | ({"not_rewritten": busy} if busy else {})
 
 
-def _committed(deployment: Deployment, namespace: str, erase: Callable[[Transaction, int], Forgotten]) -> Forgotten:
+def _committed(
+    deployment: Deployment, namespace: str, erase: Callable[[Transaction, int], ErasureResult]
+) -> ErasureResult:
     for attempt in range(1, TRIES + 1):
         try:
             with deployment.database.transaction() as tx:
@@ -73,7 +75,7 @@ def _committed(deployment: Deployment, namespace: str, erase: Callable[[Transact
 
 
 def _drop_claims(
-    deployment: Deployment, namespace: str, forgotten: Forgotten, session_key: str | None, *, everything: bool
+    deployment: Deployment, namespace: str, forgotten: ErasureResult, session_key: str | None, *, everything: bool
 ) -> None:
     """Take the claims of what is gone out of the queue.
 

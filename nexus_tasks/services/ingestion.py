@@ -67,7 +67,7 @@ class SessionWriter:
         stored = turns.store(self.tx, self.namespace.id, self.session_key, messages, wanted, now=now)
         self.stored.append(stored)
         by_default = self.namespace.observe
-        noted = observing.note(
+        noted = observing.note_if_due(
             self.tx, self.deployment.settings, stored.session, by_default=by_default, observe=observe
         )
         self._observe = noted or self._observe

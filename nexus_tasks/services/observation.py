@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from nexus_tasks.cognition.observing import block, reading
+from nexus_tasks.cognition.observing import session_view, view_block
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import JobFailed, QueueUnavailable, WaitTimeout
 from nexus_tasks.idempotency.producer.result import JobResult
@@ -32,16 +32,16 @@ def read(
     waited = view.observe_now or view.reflect_now
     if waited and _wait(deployment, namespace, view):
         view = _current_view(deployment, namespace, session_key)
-    return block.laid_out(view, namespace, deployment.settings, max_tokens=max_tokens, form=form, waited=waited)
+    return view_block.lay_out(view, namespace, deployment.settings, max_tokens=max_tokens, form=form, waited=waited)
 
 
-def _current_view(deployment: Deployment, namespace: str, session_key: str) -> reading.View:
+def _current_view(deployment: Deployment, namespace: str, session_key: str) -> session_view.SessionView:
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, namespace)
         session = sessions.find(tx, known.id, session_key)
         if session is None:  # it begins with its first message
-            return reading.View(session_key=session_key, observed=True)
-        view = reading.look(tx, deployment.settings, session, by_default=known.observe)
+            return session_view.SessionView(session_key=session_key, observed=True)
+        view = session_view.current_view(tx, deployment.settings, session, by_default=known.observe)
     wanted = [observe_session.request(namespace, session_key)] if view.ask_observe else []
     wanted += [reflect_observations.request(namespace, session_key)] if view.ask_reflect else []
     if wanted:
@@ -49,7 +49,7 @@ def _current_view(deployment: Deployment, namespace: str, session_key: str) -> r
     return view
 
 
-def _wait(deployment: Deployment, namespace: str, view: reading.View) -> bool:
+def _wait(deployment: Deployment, namespace: str, view: session_view.SessionView) -> bool:
     """Wait for what is behind; whether anything may have come of it."""
     place, waited_in_vain = (namespace, view.session_key), deployment.local(_WaitedInVain)
     if time.monotonic() - waited_in_vain.get(place, float("-inf")) < AFTER_WAITING_IN_VAIN:
@@ -65,7 +65,7 @@ def _wait(deployment: Deployment, namespace: str, view: reading.View) -> bool:
     return True
 
 
-def _results(deployment: Deployment, namespace: str, view: reading.View) -> list[JobResult]:
+def _results(deployment: Deployment, namespace: str, view: session_view.SessionView) -> list[JobResult]:
     named = {"namespace": namespace, "session_key": view.session_key}
     results = list[JobResult]()
     if view.observe_now:

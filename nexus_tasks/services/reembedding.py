@@ -34,7 +34,7 @@ def reembed(deployment: Deployment, namespace: str | None, note: Callable[[int, 
         def at(done: int, before: int = before) -> None:
             note(before + done, sum(left.values()))
 
-        made, not_taken = embed.fill(deployment.database, deployment.embedder, known.id, at)
+        made, not_taken = embed.fill_missing_vectors(deployment.database, deployment.embedder, known.id, at)
         filled, refused = filled + made, refused + not_taken
     note(filled, max(sum(left.values()), filled))
     return filled, refused, deployment.embedder.name

@@ -92,7 +92,7 @@ def derive_memory(work: NamespaceRun, arguments: DeriveMemory) -> JobOutcome:
         work.deployment.engine.publisher.enqueue(each)
         return JobOutcome(status="superseded")
     with work.database.transaction() as tx:
-        plan = derive.plan(tx, settings, namespace.id, arguments.memory_id, observer, alone=run.isolated)
+        plan = derive.plan_derivation(tx, settings, namespace.id, arguments.memory_id, observer, alone=run.isolated)
         if plan.outcome:
             return work.commit(tx, plan.outcome)
     if plan.wait and not run.eager:

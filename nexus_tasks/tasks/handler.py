@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from nexus_tasks.cognition.resources import JobContext, Resources
+from nexus_tasks.cognition.job_context import JobContext
+from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.kind import Arguments

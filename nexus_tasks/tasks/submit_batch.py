@@ -43,11 +43,11 @@ def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) ->
 def submit_batch(work: NamespaceRun, _arguments: SubmitBatch) -> JobOutcome:
     """Collect the answers that have come, submit what is due, and wait while anything is under way."""
     namespace = work.namespace
-    standing = message_batches.advance(work.resources, namespace.id, work.run.check)
-    if standing.back:
+    progress = message_batches.advance(work.resources, namespace.id, work.run.check)
+    if progress.back:
         follow_ups.hurry_all(work.deployment, BATCH, namespace.name)
-    if standing.seconds is not None:
-        raise Wait(BATCH, standing.seconds, standing.detail)
+    if progress.seconds is not None:
+        raise Wait(BATCH, progress.seconds, progress.detail)
     with work.database.transaction() as tx:
         return work.commit(tx, JobOutcome(status="completed"))
 

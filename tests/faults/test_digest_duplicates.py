@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Message, Nexus, digest_session
-from nexus_tasks.cognition.digest import run as digesting
+from nexus_tasks.cognition.digest import digest_session as digesting
 from nexus_tasks.cognition.digest import summarize as telling
 from nexus_tasks.idempotency.claim import Claimed
 from nexus_tasks.idempotency.worker import executor as workers
@@ -23,7 +23,7 @@ MOMENTS = {
     "it looks up the namespace": (kind, "runtime", "before"),
     "it looks for requests": (sessions, "requests", "before"),
     "it has seen the requests": (sessions, "requests", "after"),
-    "the window is read": (digesting, "window", "after"),
+    "the window is read": (digesting, "next_window", "after"),
     "the model is asked": (telling, "ask", "before"),
     "the model has answered": (telling, "ask", "after"),
     "the digest is stored, not committed": (digests, "store", "after"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from nexus_tasks import Nexus, config
-from nexus_tasks.cognition.resources import JobContext
+from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.task import task_of

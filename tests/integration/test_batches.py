@@ -13,7 +13,7 @@ from nexus_tasks.cognition import message_batches
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import Transient
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
-from nexus_tasks.llm.anthropic.batches import AnthropicBatches
+from nexus_tasks.llm.anthropic.batches import AnthropicBatchProvider
 from nexus_tasks.storage import batches
 from nexus_tasks.tasks import digest_session as digests
 from nexus_tasks.tasks import follow_ups
@@ -113,17 +113,17 @@ class Killed(Exception):
 @pytest.mark.parametrize(
     ("owner", "step", "after"),
     [
-        (AnthropicBatches, "submit", False),  # put together, not submitted
-        (AnthropicBatches, "submit", True),  # submitted, the answer did not arrive
+        (AnthropicBatchProvider, "submit", False),  # put together, not submitted
+        (AnthropicBatchProvider, "submit", True),  # submitted, the answer did not arrive
         (batches, "is_called", False),  # submitted, its id not noted
-        (AnthropicBatches, "ended", False),
-        (AnthropicBatches, "ended", True),  # polled, nothing fetched
-        (AnthropicBatches, "results", False),
-        (message_batches, "_take", True),  # one result of three
+        (AnthropicBatchProvider, "has_ended", False),
+        (AnthropicBatchProvider, "has_ended", True),  # polled, nothing fetched
+        (AnthropicBatchProvider, "results", False),
+        (message_batches, "_store_result", True),  # one result of three
         (batches, "arrive", True),  # one result, not committed
         (batches, "close", False),  # all results, the batch not closed
         (batches, "close", True),
-        (AnthropicBatches, "read", True),  # the answer read, not used
+        (AnthropicBatchProvider, "completion_of", True),  # the answer read, not used
     ],
 )
 def test_a_kill_at_any_step_neither_loses_nor_repeats_the_batch(
@@ -176,9 +176,9 @@ def test_a_run_that_was_taken_for_dead_while_it_submitted(
     here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch, listed: bool
 ) -> None:
     """The one in its place finds the batch; where the provider does not list it yet, it submits, and the other goes."""
-    submit, submitted = AnthropicBatches.submit, list[str]()
+    submit, submitted = AnthropicBatchProvider.submit, list[str]()
 
-    def frozen(self: AnthropicBatches, items: Any) -> str:
+    def frozen(self: AnthropicBatchProvider, items: Any) -> str:
         submitted.append(submit(self, items))
         mine = submitted[-1]
         if len(submitted) == 1:
@@ -186,9 +186,9 @@ def test_a_run_that_was_taken_for_dead_while_it_submitted(
             message_batches.advance(default_deployment().resources, namespace_id, lambda: None)
         return mine
 
-    monkeypatch.setattr(AnthropicBatches, "submit", frozen)
+    monkeypatch.setattr(AnthropicBatchProvider, "submit", frozen)
     if not listed:
-        monkeypatch.setattr(AnthropicBatches, "since", lambda *_: [])
+        monkeypatch.setattr(AnthropicBatchProvider, "submitted_since", lambda *_: [])
     dream(*SESSIONS)
     run()
     assert (len(submitted), slow.cancelled_batches()) == ((1, []) if listed else (2, submitted[:1]))
@@ -204,7 +204,7 @@ def test_another_namespace_s_batch_is_not_taken_for_the_one_that_was_cut_off(
     dream(*SESSIONS)
     run()
     with monkeypatch.context() as patch:
-        patch.setattr(AnthropicBatches, "submit", lambda *_: 1 / 0)
+        patch.setattr(AnthropicBatchProvider, "submit", lambda *_: 1 / 0)
         dream(*SESSIONS, namespace="other")
         run()
     later(here)
@@ -266,15 +266,15 @@ def test_somebody_else_s_batch_is_not_taken_for_ours(
     provider = default_deployment().resources.model.batches
     assert provider is not None
     params = {"model": "claude-haiku-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello."}]}
-    submit, cut = AnthropicBatches.submit, []
+    submit, cut = AnthropicBatchProvider.submit, []
 
-    def nothing_arrives(self: AnthropicBatches, items: Any) -> str:
+    def nothing_arrives(self: AnthropicBatchProvider, items: Any) -> str:
         if cut:
             return submit(self, items)
         cut.append(submit(self, {f"other-{number}": params for number in range(3)}))
         raise Transient("Connection lost.")
 
-    monkeypatch.setattr(AnthropicBatches, "submit", nothing_arrives)
+    monkeypatch.setattr(AnthropicBatchProvider, "submit", nothing_arrives)
     run()
     later(here)  # takes the other one for ours
     slow.end_batches()
@@ -388,7 +388,7 @@ def test_erasing_leaves_no_text_and_keeps_the_bill(here: Sandbox, slow: StandIn)
 def test_what_is_erased_before_it_is_written_down_is_not_sent(
     here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, erased = message_batches.look, list[Any]()
+    look, erased = message_batches.find_answer, list[Any]()
 
     def late(*arguments: Any) -> Any:
         if not erased:
@@ -396,7 +396,7 @@ def test_what_is_erased_before_it_is_written_down_is_not_sent(
             erased.append(Nexus().forget(NAMESPACE, memory_id=target))
         return look(*arguments)
 
-    monkeypatch.setattr(message_batches, "look", late)
+    monkeypatch.setattr(message_batches, "find_answer", late)
     dream("one")
     run()
     assert erased

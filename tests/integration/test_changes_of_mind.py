@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus
-from nexus_tasks.cognition.reflect.choose import choose, note
+from nexus_tasks.cognition.reflect.new_facts import choose_new_facts, save_question
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.storage import perspectives
 from tests.integration.inline import NAMESPACE, dump, facts, job_context, say, work
@@ -138,7 +138,7 @@ def _asked() -> Any:
     with here.database.transaction() as tx:
         ann = perspectives.find(tx, job_context().namespace_id, "assistant", "ann")
     assert ann is not None
-    chosen = choose(here.resources, ann)
+    chosen = choose_new_facts(here.resources, ann)
     assert chosen is not None
-    note(here.resources, job_context(), ann, chosen)
+    save_question(here.resources, job_context(), ann, chosen)
     return chosen.material

@@ -63,10 +63,10 @@ def test_a_reflection_is_undone_by_its_number() -> None:
 
 @pytest.mark.usefixtures("changed")
 def test_what_is_held_is_shown_with_what_to_do() -> None:
-    from nexus_tasks.cognition.reflect import run
+    from nexus_tasks.cognition.reflect import perspective
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(run, "GUARD_COUNT", 0)
+        patched.setattr(perspective, "GUARD_COUNT", 0)
         reflect_namespace.delay(namespace=NAMESPACE)
         work("reflect_namespace", "reflect_perspective")
     [job] = document("jobs", "list", "--namespace", NAMESPACE, "--status", "needs_review")["jobs"]

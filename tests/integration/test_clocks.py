@@ -121,7 +121,7 @@ def test_a_message_waits_for_company_as_long_as_it_says(
     def wait() -> float:
         with default_deployment().database.transaction() as tx:
             acme = namespaces.get(tx, "acme")
-            return derive.plan(tx, load_settings(), acme.id, memory, "assistant").wait
+            return derive.plan_derivation(tx, load_settings(), acme.id, memory, "assistant").wait
 
     here.sql("UPDATE memories SET created_at = now() - interval '4 s'")
     assert 0 < wait() <= 6

@@ -16,7 +16,7 @@ from tests.standin import StandIn
 from tests.standin.faults import status
 
 
-def counted(text: str) -> int:
+def fit_to_count(text: str) -> int:
     """As the stand-in counts: more than the estimate, so that the estimate would break the bound."""
     return 7 + math.ceil(len(text) / 3) if text else 0
 
@@ -37,7 +37,7 @@ def full(claude: Any, standin: StandIn) -> Any:
 def test_the_real_count_is_within_the_bound_and_uses_it(most: int) -> None:
     block = Nexus().context(NAMESPACE, query="tea", max_tokens=most, count="anthropic")
     assert block.counted_by == "anthropic"
-    assert block.tokens == counted(block.text) <= block.max_tokens == most
+    assert block.tokens == fit_to_count(block.text) <= block.max_tokens == most
     if 120 <= most <= 400:  # there is more than fits
         assert block.tokens >= 0.7 * most
     assert block == Nexus().context(NAMESPACE, query="tea", max_tokens=most, count="anthropic")

@@ -145,7 +145,9 @@ def test_a_memory_that_is_erased_meanwhile_gets_none(here: Sandbox, monkeypatch:
     def erase(_done: int) -> None:
         here.sql("DELETE FROM memories WHERE id = :i", i=first)
 
-    filled, refused = embed.fill(default_deployment().database, flaky, job_context().namespace_id, erase)
+    filled, refused = embed.fill_missing_vectors(
+        default_deployment().database, flaky, job_context().namespace_id, erase
+    )
     assert (filled, refused) == (2, 0)
 
 

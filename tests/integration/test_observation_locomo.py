@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nexus_tasks import Nexus
-from nexus_tasks.cognition.observing import block
+from nexus_tasks.cognition.observing import view_block
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.integrations.importers import read
 from tests.integration.inline import NAMESPACE, work
@@ -30,7 +30,7 @@ SMALL = {
 @pytest.mark.skipif(not LOCOMO.exists(), reason=f"needs LoCoMo's development half at {LOCOMO}")
 def test_the_context_stays_small_and_its_beginning_stays_the_same(deploy: Callable[..., Sandbox]) -> None:
     here = deploy(**SMALL)
-    nexus, most = Nexus(), block.bound(default_deployment().settings)
+    nexus, most = Nexus(), view_block.default_bound(default_deployment().settings)
     parts = list(read(LOCOMO, "locomo", namespace=NAMESPACE))
     said = [message for part in parts if part.namespace == parts[0].namespace for message in part.messages]
     before, generation, generations = "", 0, 0

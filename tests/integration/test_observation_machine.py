@@ -27,11 +27,11 @@ from hypothesis.stateful import (
 )
 
 from nexus_tasks import Nexus
-from nexus_tasks.cognition.observing import condense, observe, reading, render
-from nexus_tasks.cognition.resources import JobContext
+from nexus_tasks.cognition.job_context import JobContext
+from nexus_tasks.cognition.observing import condense, message_text, observe, session_view
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.llm.answers import Condensed, CondenseMaterial, Day, Note, Observed, ObserveMaterial
-from nexus_tasks.llm.base import Completion, Purpose, Request, Usage
+from nexus_tasks.llm.base import Completion, ModelRequest, Purpose, Usage
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import namespaces, observations, sessions
 from nexus_tasks.storage.models import ObservationLog
@@ -75,7 +75,7 @@ class Counting:
     def probe(self) -> None:
         pass
 
-    def complete(self, request: Request[Any]) -> Completion[Any]:
+    def complete(self, request: ModelRequest[Any]) -> Completion[Any]:
         self.calls += 1
         self.thinks()
         happens, self.meanwhile = self.meanwhile, None
@@ -124,7 +124,7 @@ def _ranges(text: str) -> list[str]:
 class Seen:
     """A reader that has looked at the session and not acted yet."""
 
-    plan: reading.Plan
+    plan: session_view.LogUpdate
 
 
 class Observing(RuleBasedStateMachine):
@@ -270,8 +270,10 @@ class Observing(RuleBasedStateMachine):
     def look_and_act_later(self, kept: int = 30) -> None:
         with default_deployment().database.transaction() as tx:
             found = self.log(tx)
-            tail = reading.messages.window(tx, found.session_id, found.observed_through_seq, reading.messages.NEWEST)
-            plan = reading.planned(tx, keeping(kept), found, tail)
+            tail = session_view.messages.window(
+                tx, found.session_id, found.observed_through_seq, session_view.messages.NEWEST
+            )
+            plan = session_view.due_update(tx, keeping(kept), found, tail)
         if plan:
             self.stale.append(Seen(plan))
 
@@ -281,7 +283,7 @@ class Observing(RuleBasedStateMachine):
         seen = self.stale.pop(which % len(self.stale))
         with default_deployment().database.transaction() as tx:
             before = self.log(tx).generation
-            done = reading.apply(tx, seen.plan)
+            done = session_view.apply_update(tx, seen.plan)
         assert done == (before == seen.plan.seen.generation)
         self.happened["won" if done else "lost"] += 1
 
@@ -302,17 +304,17 @@ class Observing(RuleBasedStateMachine):
         assert found is not None
         return found
 
-    def look(self, kept: int = 30) -> reading.View:
+    def look(self, kept: int = 30) -> session_view.SessionView:
         with default_deployment().database.transaction() as tx:
             known = namespaces.get(tx, NAMESPACE)
             session = sessions.get(tx, known.id, self.key)
-            view = reading.look(tx, keeping(kept), session, by_default=False)
+            view = session_view.current_view(tx, keeping(kept), session, by_default=False)
         self.check(view)
         return view
 
-    def check(self, view: reading.View) -> None:
+    def check(self, view: session_view.SessionView) -> None:
         told = Counter(covered(view.log))
-        told.update(int(said.split()[0][1:]) for message in view.tail if (said := render.said(message)))
+        told.update(int(said.split()[0][1:]) for message in view.tail if (said := message_text.text_of(message)))
         assert told == Counter(range(1, self.said + 1))
         assert view.generation >= self.generation
         assert view.observed_through >= self.cursor
@@ -325,12 +327,14 @@ class Observing(RuleBasedStateMachine):
         """Without acting: whoever read now would get each message once, and the cursors are where they were or on."""
         with default_deployment().database.transaction() as tx:
             found = self.log(tx)
-            tail = reading.messages.window(tx, found.session_id, found.observed_through_seq, reading.messages.NEWEST)
+            tail = session_view.messages.window(
+                tx, found.session_id, found.observed_through_seq, session_view.messages.NEWEST
+            )
             ready = observations.chunks(tx, found.session_id)
             reach = observations.reach(tx, found)
             condensed = observations.reflection(tx, found)
-            self.due = reading.planned(tx, default_deployment().settings, found, tail) is not None
-        view = reading.View(
+            self.due = session_view.due_update(tx, default_deployment().settings, found, tail) is not None
+        view = session_view.SessionView(
             session_key=self.key,
             observed=True,
             generation=found.generation,
@@ -343,7 +347,7 @@ class Observing(RuleBasedStateMachine):
         assert reach >= self.reach
         self.reach = reach
         at = found.observed_through_seq
-        by_seq = {message.seq: render.said(message) for message in tail}
+        by_seq = {message.seq: message_text.text_of(message) for message in tail}
         for chunk in ready:
             assert chunk.from_seq == at + 1
             at = chunk.through_seq

@@ -34,7 +34,7 @@ def known(question: str) -> Opening:
         return opening(tx, scope(Filter(namespace_id=namespace_id)), question, here.embedder.name)
 
 
-def counted(*words: str) -> dict[str, int]:
+def fit_to_count(*words: str) -> dict[str, int]:
     """In how many memories search believes each word to be; words in none are left out."""
     return {word: known(word).words[0].memories for word in words if known(word).words}
 
@@ -57,7 +57,7 @@ def totals(here: Sandbox) -> tuple[int, float]:
 
 def is_right(here: Sandbox) -> None:
     """Everything that search knows equals a recount."""
-    assert counted(*DRINKS) == recount(here, *DRINKS)
+    assert fit_to_count(*DRINKS) == recount(here, *DRINKS)
     assert (known("tea").memories, known("tea").mean_length) == pytest.approx(totals(here))
     assert here.sql("SELECT count(*) FROM postings") == here.sql("SELECT sum(length(tsv)) FROM memories")
     lost = "SELECT count(*) FROM postings WHERE memory_id NOT IN (SELECT id FROM memories)"
@@ -74,7 +74,7 @@ def test_frequencies_are_right_after_writers_at_once_and_after_each_kind_of_chan
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda i: say(*drinks(i, 20), session=f"s{i}", observers=[]), range(6)))
     is_right(here)
-    assert counted("tea") == {"tea": 120}
+    assert fit_to_count("tea") == {"tea": 120}
     here.sql("UPDATE memories SET content = 'rum rum rum' WHERE content LIKE '%0x1%'")
     is_right(here)
     here.sql("UPDATE memories SET times_reinforced = 3, archived_at = now()")  # changes no word
@@ -101,7 +101,7 @@ def test_nothing_is_left_of_an_erased_namespace(here: Sandbox) -> None:
 def test_the_same_word_in_two_namespaces_is_counted_apart(here: Sandbox) -> None:
     say("tea", "tea milk")
     say("tea rum", namespace="other")
-    assert counted(*DRINKS) == {"tea": 2, "milk": 1}
+    assert fit_to_count(*DRINKS) == {"tea": 2, "milk": 1}
     per_word = here.sql("SELECT count(*) FROM postings GROUP BY key ORDER BY 1")
     assert per_word == [(1,), (1,), (1,), (1,), (2,), (2,)]  # in the other tea, rum, ann; here milk, tea, ann
 
@@ -114,17 +114,17 @@ def test_common_words_are_counted_by_upkeep_and_again_after_erasure(
     opening_module._statement.cache_clear()
     try:
         say(*(f"tea {i}" for i in range(30)), observers=[])
-        assert counted("tea") == {"tea": 11}  # at least so many
+        assert fit_to_count("tea") == {"tea": 11}  # at least so many
         assert upkeep.run(default_deployment().database).counted == 1
-        assert counted("tea") == {"tea": 30}
+        assert fit_to_count("tea") == {"tea": 30}
         assert upkeep.run(default_deployment().database).counted == 0  # nothing has changed
         here.sql("DELETE FROM memories WHERE id > 20")
         assert upkeep.run(default_deployment().database).counted == 1
-        assert counted("tea") == recount(here, "tea") == {"tea": 20}
+        assert fit_to_count("tea") == recount(here, "tea") == {"tea": 20}
         here.sql("DELETE FROM memories WHERE id > 5")
         upkeep.run(default_deployment().database)
         assert here.sql("SELECT count(*) FROM common_words") == [(0,)]
-        assert counted("tea") == {"tea": 5}
+        assert fit_to_count("tea") == {"tea": 5}
     finally:
         opening_module._statement.cache_clear()
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from nexus_tasks.llm.answers import DeriveMaterial, Digest, DigestMaterial, Line, Observations
-from nexus_tasks.llm.base import Request
+from nexus_tasks.llm.answers import DeriveMaterial, Digest, DigestMaterial, Observations, PromptLine
+from nexus_tasks.llm.base import ModelRequest
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 LINES = (
-    Line(id=122, author="bob", role="user", content="How was it?", occurred_at=NOON, context_only=True),
-    Line(id=123, author="ann", role="user", content="I moved to Lisbon.", occurred_at=NOON),
-    Line(id=124, author="bob", role="user", content="Nice!", occurred_at=NOON),
+    PromptLine(id=122, author="bob", role="user", content="How was it?", occurred_at=NOON, context_only=True),
+    PromptLine(id=123, author="ann", role="user", content="I moved to Lisbon.", occurred_at=NOON),
+    PromptLine(id=124, author="bob", role="user", content="Nice!", occurred_at=NOON),
 )
 
 
-def render(line: Line) -> str:
+def render(line: PromptLine) -> str:
     """A line of a transcript, in the form that the default answers read."""
     mark = "(context) " if line.context_only else ""
     return f"{mark}[{line.id}] {line.occurred_at:%Y-%m-%dT%H:%M:%SZ} {line.author} ({line.role}): {line.content}"
@@ -23,7 +23,7 @@ def render(line: Line) -> str:
 
 TRANSCRIPT = "\n".join(map(render, LINES))
 
-DIGEST = Request(
+DIGEST = ModelRequest(
     purpose="digest",
     instructions="Summarise.",
     transcript=TRANSCRIPT,
@@ -33,9 +33,9 @@ DIGEST = Request(
 )
 
 
-def derive(observer: str = "assistant", *, padding: int = 0, shared: bool = True) -> Request[Observations]:
+def derive(observer: str = "assistant", *, padding: int = 0, shared: bool = True) -> ModelRequest[Observations]:
     """A derivation about ann; its transcript is ``padding`` characters longer than need be."""
-    return Request(
+    return ModelRequest(
         purpose="derive",
         instructions="You read conversations and note what they teach about people.",
         transcript=TRANSCRIPT + "\n" + "~" * padding,

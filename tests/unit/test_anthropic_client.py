@@ -131,7 +131,7 @@ def test_credentials_in_the_environment(monkeypatch, variables, found):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert credentials_found() is found
-    monkeypatch.setattr(client_module, "_nowhere_to_look", lambda: False)  # the SDK itself agrees with the shortcut
+    monkeypatch.setattr(client_module, "_nothing_configured", lambda: False)  # the SDK itself agrees with the shortcut
     assert credentials_found() is found
 
 

@@ -17,7 +17,7 @@ from nexus_tasks.llm.answers import Digest, Reflection
 from nexus_tasks.llm.anthropic import AnthropicModel, request_params
 from nexus_tasks.llm.anthropic.errors import retry_after
 from nexus_tasks.llm.anthropic.messages import parse
-from nexus_tasks.llm.base import Request
+from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.settings import Settings
 from tests.standin import StandIn, faults, isolate
 from tests.standin.answers import together
@@ -83,7 +83,7 @@ def test_the_prompt_goes_from_what_is_shared_to_what_varies(model, standin, sett
 
 
 def test_an_empty_part_of_the_prompt_is_left_out(model):
-    request = Request(
+    request = ModelRequest(
         purpose="reflect",
         instructions="Compare.",
         transcript="",
@@ -299,8 +299,8 @@ def test_the_minimum_depends_on_the_model(settings, name, minimum):
 
 def test_long_instructions_are_marked_too_and_read_by_every_call(settings):
     model = AnthropicModel(settings.model_copy(update={"model_digest": "claude-sonnet-5-5"}))
-    one = Request(**{**vars(DIGEST), "instructions": "Summarise. " * 500, "shared": False})
-    other = Request(**{**vars(one), "transcript": "something else entirely"})
+    one = ModelRequest(**{**vars(DIGEST), "instructions": "Summarise. " * 500, "shared": False})
+    other = ModelRequest(**{**vars(one), "transcript": "something else entirely"})
     first, second = usages(model, one, other)
     assert second.cache_read_tokens == first.cache_write_tokens > 1024
 
@@ -308,15 +308,15 @@ def test_long_instructions_are_marked_too_and_read_by_every_call(settings):
 # --- the request's hash -----------------------------------------------------------------------------------------------
 def test_the_hash_is_the_same_in_every_process():
     script = (
-        "from nexus_tasks.llm.base import Request; from nexus_tasks.llm.answers import Digest\n"
-        "print(Request(purpose='digest', instructions='i', transcript='t', question='q', answer=Digest,"
+        "from nexus_tasks.llm.base import ModelRequest; from nexus_tasks.llm.answers import Digest\n"
+        "print(ModelRequest(purpose='digest', instructions='i', transcript='t', question='q', answer=Digest,"
         " material=None).hash('m'))"
     )
     environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "7"}
     other = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment, timeout=60
     )
-    here = Request(purpose="digest", instructions="i", transcript="t", question="q", answer=Digest, material=None)
+    here = ModelRequest(purpose="digest", instructions="i", transcript="t", question="q", answer=Digest, material=None)
     assert other.stdout.strip() == here.hash("m")
 
 
@@ -324,6 +324,6 @@ def test_the_hash_knows_what_decides_the_answer_and_nothing_else():
     request = derive()
     assert request.hash("a") != request.hash("b")
     for name in ("instructions", "transcript", "question"):
-        assert Request(**{**vars(request), name: "other"}).hash("a") != request.hash("a")
-    assert Request(**{**vars(request), "answer": Digest}).hash("a") != request.hash("a")
-    assert Request(**{**vars(request), "shared": False, "material": None}).hash("a") == request.hash("a")
+        assert ModelRequest(**{**vars(request), name: "other"}).hash("a") != request.hash("a")
+    assert ModelRequest(**{**vars(request), "answer": Digest}).hash("a") != request.hash("a")
+    assert ModelRequest(**{**vars(request), "shared": False, "material": None}).hash("a") == request.hash("a")

@@ -6,8 +6,9 @@ import re
 from importlib import resources
 from pathlib import Path
 
-import nexus_tasks.tasks
 from nexus_tasks.cli.show.words import _WAITS
+
+import nexus_tasks.tasks
 from tests.sandbox import app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text(encoding="utf-8")

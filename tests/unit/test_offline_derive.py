@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nexus_tasks.llm.answers import DeriveMaterial, Line, Observation
+from nexus_tasks.llm.answers import DeriveMaterial, Observation, PromptLine
 from nexus_tasks.llm.offline.dates import day_meant
 from nexus_tasks.llm.offline.derive import derive
 from nexus_tasks.text import words
@@ -17,11 +17,13 @@ from nexus_tasks.text import words
 SAID = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)  # a Friday
 
 
-def line(content: str, *, id: int = 1, author: str = "ann", role: str = "user", context_only: bool = False) -> Line:
-    return Line(id=id, author=author, role=role, content=content, occurred_at=SAID, context_only=context_only)
+def line(
+    content: str, *, id: int = 1, author: str = "ann", role: str = "user", context_only: bool = False
+) -> PromptLine:
+    return PromptLine(id=id, author=author, role=role, content=content, occurred_at=SAID, context_only=context_only)
 
 
-def facts(*lines: Line, subjects: tuple[str, ...] = ("ann", "bob")) -> list[Observation]:
+def facts(*lines: PromptLine, subjects: tuple[str, ...] = ("ann", "bob")) -> list[Observation]:
     return derive(DeriveMaterial(lines=lines, observer="assistant", subjects=subjects)).observations
 
 
@@ -192,7 +194,7 @@ CONTENTS = st.one_of(st.lists(SENTENCES, max_size=4).map(" ".join), st.text(st.c
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> tuple[list[Line], list[list[Line]]]:
+def batches(draw: st.DrawFn) -> tuple[list[PromptLine], list[list[PromptLine]]]:
     """Lines, and the same lines cut into batches that show some of the others as context."""
     lines = [
         line(
@@ -203,7 +205,7 @@ def batches(draw: st.DrawFn) -> tuple[list[Line], list[list[Line]]]:
         )
         for i, content in enumerate(draw(st.lists(CONTENTS, max_size=8)))
     ]
-    cut: dict[int, list[Line]] = {}
+    cut: dict[int, list[PromptLine]] = {}
     for one in lines:
         cut.setdefault(draw(st.integers(0, 3)), []).append(one)
     for batch in cut.values():
@@ -214,7 +216,7 @@ def batches(draw: st.DrawFn) -> tuple[list[Line], list[list[Line]]]:
 
 @settings(max_examples=200)
 @given(batches())
-def test_what_is_derived_does_not_depend_on_the_batches(drawn: tuple[list[Line], list[list[Line]]]) -> None:
+def test_what_is_derived_does_not_depend_on_the_batches(drawn: tuple[list[PromptLine], list[list[PromptLine]]]) -> None:
     lines, cut = drawn
     whole = Counter(fact.model_dump_json() for fact in facts(*lines))
     assert whole == Counter(fact.model_dump_json() for batch in cut for fact in facts(*batch))

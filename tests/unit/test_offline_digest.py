@@ -12,18 +12,18 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nexus_tasks.llm.answers import Digest, DigestMaterial, Line
+from nexus_tasks.llm.answers import Digest, DigestMaterial, PromptLine
 from nexus_tasks.llm.offline.digest import digest
 from nexus_tasks.text import estimate_tokens
 
 START = datetime(2026, 9, 14, 8, 30, tzinfo=UTC)
 
 
-def line(i: int, content: str, author: str = "ann", role: str = "user") -> Line:
-    return Line(id=i, author=author, role=role, content=content, occurred_at=START + timedelta(minutes=i))
+def line(i: int, content: str, author: str = "ann", role: str = "user") -> PromptLine:
+    return PromptLine(id=i, author=author, role=role, content=content, occurred_at=START + timedelta(minutes=i))
 
 
-def told(*lines: Line, previous: str = "", short: int = 60, long: int = 180) -> Digest:
+def told(*lines: PromptLine, previous: str = "", short: int = 60, long: int = 180) -> Digest:
     return digest(DigestMaterial(session_key="s", previous=previous, lines=lines, short_tokens=short, long_tokens=long))
 
 

@@ -15,25 +15,25 @@ from nexus_tasks.llm.answers import (
     DeriveMaterial,
     Digest,
     DigestMaterial,
-    Fact,
-    Line,
     Material,
     Observations,
+    PromptFact,
+    PromptLine,
     Reflection,
     ReflectMaterial,
 )
-from nexus_tasks.llm.base import AnswerT, Completion, LanguageModel, Request, Usage
+from nexus_tasks.llm.base import AnswerT, Completion, LanguageModel, ModelRequest, Usage
 from nexus_tasks.llm.offline import OfflineModel
 from nexus_tasks.text import estimate_tokens
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
-HELLO = Line(id=1, author="ann", role="user", content="I live in Lisbon.", occurred_at=NOW)
+HELLO = PromptLine(id=1, author="ann", role="user", content="I live in Lisbon.", occurred_at=NOW)
 MODEL: LanguageModel = OfflineModel()
 
 
 def ask(answer: type[AnswerT], material: Material) -> Completion[AnswerT]:
     return MODEL.complete(
-        Request(purpose="derive", instructions="", transcript="", question="", answer=answer, material=material)
+        ModelRequest(purpose="derive", instructions="", transcript="", question="", answer=answer, material=material)
     )
 
 
@@ -66,13 +66,13 @@ def test_another_type_of_answer_is_a_mistake_of_the_caller() -> None:
 
 
 # --- the demo ---------------------------------------------------------------------------------------------------------
-def demo() -> list[tuple[str, Line]]:
+def demo() -> list[tuple[str, PromptLine]]:
     ids = count(1)
     with as_file(files("nexus_tasks") / "examples" / "team-chat.jsonl") as path:
         return [
             (
                 conversation.session_key,
-                Line(
+                PromptLine(
                     id=next(ids),
                     author=message.author or "",
                     role=message.role,
@@ -90,7 +90,7 @@ def reflection_on(subject: str) -> tuple[dict[int, str], Reflection]:
     lines = {line.id: line for _, line in demo()}
     found = answered(Observations, DeriveMaterial(lines=(*lines.values(),), observer="assistant", subjects=(subject,)))
     facts = tuple(
-        Fact(id=i, content=fact.content, valid_from=lines[fact.sources[0]].occurred_at)
+        PromptFact(id=i, content=fact.content, valid_from=lines[fact.sources[0]].occurred_at)
         for i, fact in enumerate(found.observations)
     )
     vectors = HashingEmbedder().embed([fact.content for fact in facts])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nexus_tasks.llm.answers import Fact, Reflection, ReflectMaterial
+from nexus_tasks.llm.answers import PromptFact, Reflection, ReflectMaterial
 from nexus_tasks.llm.offline.compare import compare
 from nexus_tasks.llm.offline.reflect import reflect
 from nexus_tasks.llm.offline.slots import take_slots
@@ -20,7 +20,7 @@ def material(*contents: str, new: int = 1, days: list[int] | None = None) -> Ref
     """Facts 1, 2, … said a day apart; the last ``new`` of them are new, all the others are their candidates."""
     when = days or list(range(len(contents)))
     facts = tuple(
-        Fact(id=i, content=content, valid_from=START + timedelta(days=day))
+        PromptFact(id=i, content=content, valid_from=START + timedelta(days=day))
         for i, (content, day) in enumerate(zip(contents, when, strict=True), start=1)
     )
     ids = [fact.id for fact in facts]

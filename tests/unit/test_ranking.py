@@ -1,4 +1,4 @@
-"""How candidates become one order: rarity, which words find, fusion, neighbours, near-ties."""
+"""How candidates become one order: inverse document frequency, which words find, fusion, neighbours, near-ties."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from nexus_tasks.cognition.retrieval.bm25_word_weights import MOST_POSTINGS, inverse_document_frequency, weigh_words
 from nexus_tasks.cognition.retrieval.fusion import NEIGHBOUR_SHARE, Ranked, decayed, rank, vector_weight
-from nexus_tasks.cognition.retrieval.search import explained
-from nexus_tasks.cognition.retrieval.word_weights import MOST_POSTINGS, rarity, weighed
+from nexus_tasks.cognition.retrieval.search import explain
 from nexus_tasks.storage.searching.candidates import Candidate
 from nexus_tasks.storage.searching.query_stats import Opening, Word
 
@@ -45,22 +45,22 @@ def order(*found: Candidate, weight: float = 1.0, limit: int = 10) -> list[int]:
 
 # --- words ------------------------------------------------------------------------------------------------------------
 def test_a_rarer_word_weighs_more_and_none_weighs_less_than_nothing() -> None:
-    weights = [rarity(Word(key=1, memories=n), 1_000) for n in (1, 10, 100, 999, 1_000)]
+    weights = [inverse_document_frequency(Word(key=1, memories=n), 1_000) for n in (1, 10, 100, 999, 1_000)]
     assert weights == sorted(weights, reverse=True)
     assert weights[0] == pytest.approx(math.log(1 + 999.5 / 1.5))
     assert weights[-1] > 0
-    assert rarity(Word(key=1, memories=7), 3) > 0  # counted while memories are being erased
+    assert inverse_document_frequency(Word(key=1, memories=7), 3) > 0  # counted while memories are being erased
 
 
 def test_the_rarest_words_find_within_the_bound_and_the_others_only_score() -> None:
-    words = weighed(opening(MOST_POSTINGS - 100, 100, 1, 50_000))
+    words = weigh_words(opening(MOST_POSTINGS - 100, 100, 1, 50_000))
     assert [(word.key, word.finds) for word in words] == [(3, True), (2, True), (1, False), (4, False)]
     assert [word.weight for word in words] == sorted((word.weight for word in words), reverse=True)
 
 
 def test_one_word_finds_however_common() -> None:
-    assert [word.finds for word in weighed(opening(90_000, 80_000))] == [True, False]
-    assert weighed(opening()) == []
+    assert [word.finds for word in weigh_words(opening(90_000, 80_000))] == [True, False]
+    assert weigh_words(opening()) == []
 
 
 # --- fusion -----------------------------------------------------------------------------------------------------------
@@ -146,6 +146,6 @@ def test_what_is_alike_is_ordered_by_id_and_the_limit_is_kept() -> None:
 
 
 def test_an_explanation_names_the_arms_that_speak_for_a_memory() -> None:
-    said = explained(Ranked(id=1, score=2.0, words=3.14159, vector=0.5, neighbours=0.0))
+    said = explain(Ranked(id=1, score=2.0, words=3.14159, vector=0.5, neighbours=0.0))
     assert said == {"words": 3.1416, "vector": 0.5}
-    assert explained(Ranked(id=1, score=0.0, words=0.0, vector=None, neighbours=1.0)) == {"neighbours": 1.0}
+    assert explain(Ranked(id=1, score=0.0, words=0.0, vector=None, neighbours=1.0)) == {"neighbours": 1.0}

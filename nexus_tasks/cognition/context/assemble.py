@@ -1,4 +1,4 @@
-"""Which memories go into a context, in what order, and with what share of it."""
+"""Choosing the memories of a context: which, in what order, and with what share of the tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from nexus_tasks.cognition.context.token_budget import Sheet, cost
+from nexus_tasks.cognition.context.token_budget import BudgetedBlock, line_tokens
 from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.cognition.retrieval import ranking
 from nexus_tasks.embeddings.base import Embedder
@@ -17,18 +17,21 @@ from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import ContextBlock, to_utc
 
+# Shares, minimum confidence and recency steps are from design page 3. Chosen by hand, not measured.
 SHARE_DIGESTS, SHARE_CONTRADICTIONS, SHARE_REFLECTIONS = 0.40, 0.10, 0.25
 MOST_CONTRADICTIONS = 2
 MIN_CONFIDENCE = {"explicit": 0.70, "derived": 0.70, "contradiction": 0.65}
-RECENCY_STEPS = ((1, 1.0), (6, 0.8), (24, 0.6), (72, 0.35))  # hours → weight; older: 0.15
-OLDEST = 0.15
-POOL = 300  # memories a section chooses from
-FACT_TOKENS = 16  # hardly a line is shorter: a small block looks for fewer facts
+RECENCY_STEPS = ((1, 1.0), (6, 0.8), (24, 0.6), (72, 0.35))  # (hours, weight)
+OLDEST = 0.15  # the weight beyond 72 hours
+REINFORCEMENT = 0.1  # weight of each repetition of a memory, up to five
+# Both are chosen by hand, not measured.
+POOL = 300  # memories that a section chooses from
+FACT_TOKENS = 16  # the tokens of a short line: a small block searches for fewer facts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
-    """What a context is asked for."""
+class ContextRequest:
+    """What a caller asks of a context. ``observer`` and ``subject`` narrow it to perspectives; ``None``: all."""
 
     namespace: str
     namespace_id: int
@@ -39,72 +42,81 @@ class Ask:
     max_tokens: int
 
 
-def assemble(tx: Transaction, embedder: Embedder, ask: Ask) -> ContextBlock:
-    """Assemble the block: digests, contradictions, reflections, facts, the un-derived tail; unused shares flow on."""
+def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> ContextBlock:
+    """Assemble the block.
+
+    The sections in their order: the session's digest (at most 40 % of the tokens), contradictions (10 %, at most two),
+    reflections (25 %), facts, and the session's messages that are not derived yet. A section may also use what the
+    sections before it left over.
+    """
     wanted = Filter(namespace_id=ask.namespace_id, observer=ask.observer, subject=ask.subject)
     levels = ["contradiction", "derived", *([] if ask.query else ["explicit"])]
     found = context_rows.newest(tx, wanted, [(level, MIN_CONFIDENCE[level]) for level in levels], POOL)
     facts = _by_query(tx, embedder, wanted, ask.query, ask.max_tokens) if ask.query else _ranked(found["explicit"])
     digests, tail = context_rows.of_session(tx, wanted, ask.session_key, POOL) if ask.session_key else ({}, [])
-    whole, sheet = ask.max_tokens, Sheet(max_tokens=ask.max_tokens)
+    whole, block = ask.max_tokens, BudgetedBlock(max_tokens=ask.max_tokens)
     share = SHARE_DIGESTS * whole
-    spare = sheet.section("Digest", _digest(digests, share), share, lambda line: line.content)
+    spare = block.section("Digest", _digest_that_fits(digests, share), share, lambda line: line.content)
     contradictions = _ranked(found["contradiction"])[:MOST_CONTRADICTIONS]
-    spare += sheet.section("Contradictions", contradictions, SHARE_CONTRADICTIONS * whole, _about)
-    sheet.section("Reflections", _ranked(found["derived"]), SHARE_REFLECTIONS * whole + spare, _about)
-    sheet.section("Facts", facts, whole, _about)
-    sheet.section("Not yet derived", _news(tail), whole, _said, oldest_first=True)
-    text = "\n".join(sheet.lines)
+    spare += block.section("Contradictions", contradictions, SHARE_CONTRADICTIONS * whole, _dated_to_the_day)
+    block.section("Reflections", _ranked(found["derived"]), SHARE_REFLECTIONS * whole + spare, _dated_to_the_day)
+    block.section("Facts", facts, whole, _dated_to_the_day)
+    block.section("Not yet derived", _without_echoes(tail), whole, _dated_to_the_minute, oldest_first=True)
+    text = "\n".join(block.lines)
     return ContextBlock(
         namespace=ask.namespace,
         text=text,
         tokens=estimate_tokens(text),
         max_tokens=whole,
-        sections=tuple(sheet.sections),
-        citations=sheet.citations,
+        sections=tuple(block.sections),
+        citations=block.citations,
     )
 
 
-def _digest(digests: dict[str, Line], share: float) -> list[Line]:
-    """The long digest when there is room for it, else the short one; never both, they say the same."""
+def _digest_that_fits(digests: dict[str, Line], share: float) -> list[Line]:
+    """The long digest when it fits, else the short one. Never both, because they say the same."""
     for level in ("summary_long", "summary_short"):
         if line := digests.get(level):
-            fits = cost(f"- [m{line.id}] {line.content}") + 8 <= share
+            fits = line_tokens(f"- [m{line.id}] {line.content}") + 8 <= share
             if fits or level == "summary_short":
                 return [line]
     return []
 
 
 def _ranked(found: Sequence[Line]) -> list[Line]:
-    """Memories by recency, confidence and reinforcement; recency counts from the newest one, not from the clock."""
+    """Memories by weight (see :func:`_weight`), the greatest first."""
     newest = max((line.occurred_at for line in found), default=None)
     return sorted(found, key=lambda line: (-_weight(line, newest), -line.occurred_at.timestamp(), line.id))
 
 
 def _weight(line: Line, newest: datetime | None) -> float:
+    """recency + confidence + 0.1 · min(repetitions, 5), where recency depends on the hours before the newest memory.
+
+    Example: a fact 3 hours before the newest one, of confidence 0.9, repeated twice, weighs 0.8 + 0.9 + 0.2 = 1.9.
+    """
     assert newest is not None
     hours = (newest - line.occurred_at).total_seconds() / 3_600
     recency = next((weight for most, weight in RECENCY_STEPS if hours <= most), OLDEST)
-    return recency + line.confidence + 0.1 * min(line.times_reinforced, 5)
+    return recency + line.confidence + REINFORCEMENT * min(line.times_reinforced, 5)
 
 
 def _by_query(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, max_tokens: int) -> list[Line]:
-    """Facts as a search finds them, best first."""
+    """The facts that a search for ``query`` finds, best first."""
     limit = min(POOL, max_tokens // FACT_TOKENS + 1)
     ranked, _ = ranking(tx, embedder, replace(wanted, levels=("explicit",)), query, limit)
     found = context_rows.by_id(tx, wanted.namespace_id, [one.id for one in ranked], MIN_CONFIDENCE["explicit"])
     return [found[one.id] for one in ranked if one.id in found]
 
 
-def _news(tail: Sequence[Line]) -> list[Line]:
-    """Messages without what only repeats an earlier context."""
+def _without_echoes(tail: Sequence[Line]) -> list[Line]:
+    """Messages without their echoed lines; a message that is nothing but echo is left out."""
     said = (line._replace(content=without_echo(line.content)) for line in tail)
     return [line for line in said if line.content]
 
 
-def _about(line: Line) -> str:
+def _dated_to_the_day(line: Line) -> str:
     return f"{to_utc(line.occurred_at):%Y-%m-%d} {line.subject}: {line.content}"
 
 
-def _said(line: Line) -> str:
+def _dated_to_the_minute(line: Line) -> str:
     return f"{to_utc(line.occurred_at):%Y-%m-%d %H:%M} {line.subject}: {line.content}"

@@ -1,4 +1,4 @@
-"""Holding a context under its bound by a real count of its tokens, in place of the estimate."""
+"""Fitting a context under its bound by counted tokens instead of estimated ones."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from nexus_tasks.types import ContextBlock
 
 log = logging.getLogger(__name__)
 
-ROOM = 0.98  # a block is cut a little deeper than the last count asks for: lines do not all count alike
-QUICK = 4  # tries after which the bound is halved each time, so that it comes to an end
+# Both are chosen by hand, not measured.
+ROOM = 0.98  # a new bound is 2 % below the one that the last count suggests, because tokens per character vary
+QUICK = 4  # tries; after them each new bound is half the last one, so that the search ends
 
 
-def counted(assemble: Callable[[int], ContextBlock], max_tokens: int, count: Callable[[str], int]) -> ContextBlock:
-    """The largest block found whose text ``count`` says is within ``max_tokens``; usually the first or second.
+def fit_to_count(assemble: Callable[[int], ContextBlock], max_tokens: int, count: Callable[[str], int]) -> ContextBlock:
+    """The largest block found that has at most ``max_tokens`` counted tokens, usually after one or two tries.
 
-    ``assemble`` makes a block for a bound of estimated tokens. When ``count`` fails, the estimate has to do, and the
-    block says so.
+    Args:
+        assemble: makes a block for a bound of estimated tokens.
+        count: the tokens of a text. When it fails, the block for the estimate is returned, and a note says so.
     """
     bound, tries = max_tokens, 0
     while True:

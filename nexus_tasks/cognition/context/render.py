@@ -1,4 +1,4 @@
-"""The block in other forms. The bound holds in each."""
+"""A block as Anthropic messages or as JSON. The token bound holds in each form."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from bisect import bisect_right
 from dataclasses import replace
 from typing import Literal
 
-from nexus_tasks.cognition.context.token_budget import cost
+from nexus_tasks.cognition.context.token_budget import line_tokens
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import ContextBlock, ContextSection
 
 Format = Literal["text", "anthropic", "json"]
 
 
-def rendered(block: ContextBlock, form: Format) -> ContextBlock:
-    """The block in another form: Anthropic ``messages`` to put first, or JSON in ``text``. The bound holds in each."""
+def render_as(block: ContextBlock, form: Format) -> ContextBlock:
+    """The block in another form: with Anthropic ``messages`` to put before others, or with JSON as its ``text``."""
     if form == "anthropic":
         content = [{"type": "text", "text": block.text}] if block.text else []
         return replace(block, messages=({"role": "user", "content": content},) if content else ())
@@ -23,9 +23,9 @@ def rendered(block: ContextBlock, form: Format) -> ContextBlock:
 
 
 def _as_json(block: ContextBlock) -> ContextBlock:
-    """The block as a JSON object, less the last lines for which its punctuation leaves no room; ``{}`` without any."""
+    """The block as a JSON object. Its punctuation takes room, so the last lines are left out; ``{}`` when none fits."""
     cited = sum(len(section.ids) for section in block.sections)
-    # The longest beginning that fits: the length of the text grows with the number of lines.
+    # A binary search: the length of the text grows with the number of lines.
     most = bisect_right(range(cited + 1), block.max_tokens, key=lambda n: estimate_tokens(_json(_first(block, n)))) - 1
     if most < 0:
         return replace(block, text="{}", tokens=1, sections=(), citations={})
@@ -35,7 +35,7 @@ def _as_json(block: ContextBlock) -> ContextBlock:
 
 
 def _first(block: ContextBlock, cited: int) -> ContextBlock:
-    """The block with only the first so many of its cited lines."""
+    """The block with only its first ``cited`` cited lines."""
     lines, sections, at = block.text.splitlines(), list[ContextSection](), 0
     kept: list[str] = []
     for section in block.sections:
@@ -43,7 +43,7 @@ def _first(block: ContextBlock, cited: int) -> ContextBlock:
         if ids:
             chosen = lines[at : at + 1 + len(ids)]
             kept += chosen
-            sections.append(replace(section, ids=ids, tokens=sum(map(cost, chosen))))
+            sections.append(replace(section, ids=ids, tokens=sum(map(line_tokens, chosen))))
         at += 1 + len(section.ids)
         cited -= len(ids)
     citations = {f"m{i}": block.citations[f"m{i}"] for section in sections for i in section.ids}

@@ -1,4 +1,4 @@
-"""The block as it grows: sections of cited lines, under a hard bound."""
+"""A block that grows section by section under a hard bound of tokens."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from nexus_tasks.types import ContextSection
 
 
 @dataclass(kw_only=True)
-class Sheet:
-    """The block as it grows; a line goes in only when it fits under its section's allowance and the whole bound."""
+class BudgetedBlock:
+    """A block under construction. A line is added only when it fits its section's allowance and the whole bound."""
 
     max_tokens: int
     used: int = 0
-    said: set[str] = field(default_factory=set)  # what stands in it: several observers may hold the same
+    said: set[str] = field(default_factory=set)  # texts that are in it already: several observers may hold the same
     sections: list[ContextSection] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     citations: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -31,37 +31,46 @@ class Sheet:
         *,
         oldest_first: bool = False,
     ) -> float:
-        """Add a section of as many rows as fit, the first ones first; returns what is left of ``allowance`` tokens."""
+        """Add a section with as many rows as fit, in the order given.
+
+        Args:
+            allowance: tokens that the section may use.
+            render: the text of a row.
+            oldest_first: put the chosen rows in the order of the conversation.
+
+        Returns:
+            The tokens of ``allowance`` that are left.
+        """
         heading = f"## {title}"
-        budget = min(int(allowance), self.max_tokens - self.used) - cost(heading)
+        budget = min(int(allowance), self.max_tokens - self.used) - line_tokens(heading)
         chosen: list[tuple[Line, str]] = []
         spent = 0
         for row in rows:
-            told = " ".join(render(row).split())
-            if told in self.said:
+            text = " ".join(render(row).split())
+            if text in self.said:
                 continue
-            line = f"- [m{row.id}] {told}"
-            if spent + cost(line) > budget:
-                # A digest is worth its beginning; a fact cut in half is worth nothing.
+            line = f"- [m{row.id}] {text}"
+            if spent + line_tokens(line) > budget:
+                # A digest may be cut, because its beginning is useful. A fact that is cut is not.
                 if chosen or not row.level.startswith("summary") or budget < 20:
                     continue
                 line = shorten(line, 4 * (budget - 1))
             chosen.append((row, line))
-            self.said.add(told)
-            spent += cost(line)
+            self.said.add(text)
+            spent += line_tokens(line)
         if not chosen:
             return allowance
         if oldest_first:
             chosen.sort(key=lambda pair: pair[0].seq or 0)
         for row, _ in chosen:
             self.citations[f"m{row.id}"] = {"id": row.id, "external_id": row.external_id}
-        tokens = spent + cost(heading)
+        tokens = spent + line_tokens(heading)
         self.lines += [heading, *(line for _, line in chosen)]
         self.sections.append(ContextSection(name=title.lower(), tokens=tokens, ids=tuple(row.id for row, _ in chosen)))
         self.used += tokens
         return allowance - tokens
 
 
-def cost(line: str) -> int:
+def line_tokens(line: str) -> int:
     """Tokens of a line with its line break, estimated."""
     return estimate_tokens(line + "\n")

@@ -1,5 +1,8 @@
-"""digest_session: the rolling summary of a session, one short and one long."""
+"""digest_session: the rolling summary of a session, one short and one long.
 
-from nexus_tasks.cognition.digest.run import digest
+``digest_session`` runs one digest: ``window`` chooses what it covers, ``summarize`` asks the model.
+"""
+
+from nexus_tasks.cognition.digest.digest_session import digest
 
 __all__ = ["digest"]

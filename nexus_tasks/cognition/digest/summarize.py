@@ -1,4 +1,4 @@
-"""Telling a window: one model call; for a long one, a call per chunk and then one that merges what those told."""
+"""Summarizing a window: one model call. For a long one, a call per chunk, then calls that merge the summaries."""
 
 from __future__ import annotations
 
@@ -6,63 +6,67 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nexus_tasks.cognition import prompts
-from nexus_tasks.cognition.resources import JobContext, Resources, ask
-from nexus_tasks.llm.answers import Digest, DigestMaterial, Line
-from nexus_tasks.llm.base import Request
+from nexus_tasks.cognition.job_context import JobContext
+from nexus_tasks.cognition.model_call import ask
+from nexus_tasks.cognition.resources import Resources
+from nexus_tasks.llm.answers import Digest, DigestMaterial, PromptLine
+from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.text import estimate_tokens, shorten
 from nexus_tasks.types import clean_text
 
-LINE_TOKENS = 20  # what a line's id, time and author add to it
-PARTS = 4  # digests of chunks that fit together into one more chunk: merging always shrinks
+# Both are chosen by hand, not measured.
+LINE_TOKENS = 20  # the id, time and author of a line
+PARTS = 4  # this many summaries of chunks fit into one chunk, so that each round of merging has fewer chunks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """A digest at both lengths; empty where the model told nothing."""
+class Summary:
+    """A digest at both lengths; empty where the model wrote nothing."""
 
     short: str
     long: str
 
 
-def tell(resources: Resources, job: JobContext, session_key: str, lines: Sequence[Line], previous: Told) -> Told:
-    """The digest of ``lines`` on top of the ``previous`` one.
-
-    A model that tells nothing takes nothing away: the digest stays as it was.
-    """
+def summarize(
+    resources: Resources, job: JobContext, session_key: str, lines: Sequence[PromptLine], previous: Summary
+) -> Summary:
+    """The digest of ``lines``, continuing the ``previous`` one, which stays when the model writes nothing."""
     settings = resources.settings
     chunks = _chunks(lines, settings.digest_chunk_tokens)
     most = min(settings.digest_long_tokens, settings.digest_chunk_tokens // PARTS - LINE_TOKENS)
     while len(chunks) > 1:
-        parts = [_part(chunk, _ask(resources, job, session_key, chunk, "", most)) for chunk in chunks]
+        parts = [_part(chunk, _ask_for_summary(resources, job, session_key, chunk, "", most)) for chunk in chunks]
         chunks = _chunks([part for part in parts if part.content], settings.digest_chunk_tokens)
-    told = previous
+    summary = previous
     if chunks:
-        told = _ask(resources, job, session_key, chunks[0], previous.long, settings.digest_long_tokens)
-    short = told.short or told.long or previous.short
-    return Told(
+        summary = _ask_for_summary(resources, job, session_key, chunks[0], previous.long, settings.digest_long_tokens)
+    short = summary.short or summary.long or previous.short
+    return Summary(
         short=shorten(short, 4 * settings.digest_short_tokens),
-        long=shorten(told.long or previous.long or short, 4 * settings.digest_long_tokens),
+        long=shorten(summary.long or previous.long or short, 4 * settings.digest_long_tokens),
     )
 
 
-def _part(chunk: Sequence[Line], told: Told) -> Line:
-    """What was told of a chunk, as a line of what is to be merged."""
-    content = told.long or told.short
-    return Line(id=chunk[-1].id, author="digest", role="digest", content=content, occurred_at=chunk[-1].occurred_at)
+def _part(chunk: Sequence[PromptLine], summary: Summary) -> PromptLine:
+    """The summary of a chunk as a line, to be merged with those of the other chunks."""
+    content = summary.long or summary.short
+    return PromptLine(
+        id=chunk[-1].id, author="digest", role="digest", content=content, occurred_at=chunk[-1].occurred_at
+    )
 
 
-def _ask(
-    resources: Resources, job: JobContext, session_key: str, lines: tuple[Line, ...], previous: str, most: int
-) -> Told:
-    """Ask for one digest; neither length is more than ``most`` tokens."""
-    told = ask(resources, job, _request(resources.settings.digest_short_tokens, session_key, previous, lines, most))
-    short, long = (shorten(clean_text(text).strip(), 4 * most) for text in (told.short, told.long))
-    return Told(short=short, long=long)
+def _ask_for_summary(
+    resources: Resources, job: JobContext, session_key: str, lines: tuple[PromptLine, ...], previous: str, most: int
+) -> Summary:
+    """Ask for one digest. Both texts are cut to ``most`` tokens."""
+    answer = ask(resources, job, _request(resources.settings.digest_short_tokens, session_key, previous, lines, most))
+    short, long = (shorten(clean_text(text).strip(), 4 * most) for text in (answer.short, answer.long))
+    return Summary(short=short, long=long)
 
 
-def _chunks(lines: Sequence[Line], most: int) -> list[tuple[Line, ...]]:
-    """``lines`` in runs of at most ``most`` tokens each; a longer line goes on in the next run."""
-    chunks: list[list[Line]] = [[]]
+def _chunks(lines: Sequence[PromptLine], most: int) -> list[tuple[PromptLine, ...]]:
+    """``lines`` in chunks of at most ``most`` tokens each. A longer line is continued in the next chunk."""
+    chunks: list[list[PromptLine]] = [[]]
     room = most
     for line in _pieces(lines, most - LINE_TOKENS):
         cost = estimate_tokens(line.content) + LINE_TOKENS
@@ -74,17 +78,17 @@ def _chunks(lines: Sequence[Line], most: int) -> list[tuple[Line, ...]]:
     return [tuple(chunk) for chunk in chunks if chunk]
 
 
-def _pieces(lines: Sequence[Line], most: int) -> Iterator[Line]:
+def _pieces(lines: Sequence[PromptLine], most: int) -> Iterator[PromptLine]:
     for line in lines:
         for start in range(0, max(len(line.content), 1), 4 * most):
             yield replace(line, content=line.content[start : start + 4 * most])
 
 
 def _request(
-    short_tokens: int, session_key: str, previous: str, lines: tuple[Line, ...], long_tokens: int
-) -> Request[Digest]:
+    short_tokens: int, session_key: str, previous: str, lines: tuple[PromptLine, ...], long_tokens: int
+) -> ModelRequest[Digest]:
     before = f"<previous>\n{prompts.inert(previous) or 'none'}\n</previous>\n"
-    return Request(
+    return ModelRequest(
         purpose="digest",
         instructions=prompts.instructions("digest"),
         transcript=before + prompts.transcript(lines, cited=False),

@@ -1,4 +1,4 @@
-"""What the next digest of a session covers: the facts and messages that are new since the last one."""
+"""The window of a session's next digest: the facts and messages since the last digest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nexus_tasks.cognition.echo import without_echo
-from nexus_tasks.llm.answers import Line
+from nexus_tasks.llm.answers import PromptLine
 from nexus_tasks.storage import digests, open_questions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.messages import Said
@@ -17,21 +17,21 @@ PURPOSE = "digest"
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """What the next digest of a session covers."""
+    """The facts and messages that one digest covers."""
 
     session: Session
-    after: int
-    end: int  # the last message that it covers
+    after: int  # the seq of the last message before it
+    end: int  # the seq of the last message that it covers
     generation: int
-    requests: int  # digest requests up to here are satisfied by it
-    previous: dict[str, str]  # the digests so far, by kind
-    lines: tuple[Line, ...]
-    given_up: frozenset[int]  # of the lines, the messages that no facts could be had from
-    sources: tuple[int, ...]
-    asked: bool  # about before, by a run that committed nothing; more may have come since
+    requests: int  # the id of the last digest request that it satisfies
+    previous: dict[str, str]  # the digests so far, by kind (short, long)
+    lines: tuple[PromptLine, ...]
+    given_up: frozenset[int]  # ids of lines: messages whose derivation gave up
+    sources: tuple[int, ...]  # ids of the memories that the digest will rest on
+    asked: bool  # an earlier run asked about this window and committed nothing; messages may have come since
 
     def without_given_up(self) -> Window:
-        """The window without the messages that may make the model stumble here as well."""
+        """The window without the messages whose derivation gave up: the model may fail on them here, too."""
         return replace(
             self,
             lines=tuple(line for line in self.lines if line.id not in self.given_up),
@@ -39,11 +39,14 @@ class Window:
         )
 
 
-def window(tx: Transaction, session: Session, requests: int, *, rebuild: bool, patient: bool) -> Window:
-    """Everything since the last digest, or (``rebuild``) since the beginning.
+def next_window(tx: Transaction, session: Session, requests: int, *, rebuild: bool, patient: bool) -> Window:
+    """Everything since the last digest.
 
-    A ``patient`` run covers what an earlier one has asked about, when there is such a question: its answer may be on
-    its way in a batch, and what has come since is the next run's. Whoever waits for a digest wants it of everything.
+    Args:
+        requests: the id of the last digest request of the session.
+        rebuild: start at the beginning of the session.
+        patient: when an earlier run saved its window, cover that one: its answer may be on its way in a batch. Later
+            messages are left to the next run. Without ``patient`` the window covers everything.
     """
     after = 0 if rebuild else session.digest_end_seq
     generation = session.digest_generation + rebuild
@@ -71,8 +74,8 @@ def window(tx: Transaction, session: Session, requests: int, *, rebuild: bool, p
     )
 
 
-def note(tx: Transaction, window: Window) -> None:
-    """Note what is about to be asked about, so that a rerun asks the same whatever has come meanwhile."""
+def save_window(tx: Transaction, window: Window) -> None:
+    """Save the window before the model is asked, so that a rerun asks the same, even after new messages came."""
     question = {
         "after": window.after,
         "end": window.end,
@@ -85,24 +88,24 @@ def note(tx: Transaction, window: Window) -> None:
 
 
 def _new(tx: Transaction, session: Session, after: int) -> tuple[list[digests.InWindow], list[int]]:
-    """What is new since ``after``, in the order of the conversation, and the memories that it rests on."""
+    """Facts and messages after ``after``, in the order of the conversation; and the ids of the memories among them."""
     found = digests.window_facts(tx, session.id, after, session.last_seq)
     said = digests.window_messages(tx, session.id, after, session.last_seq)
-    # Messages that are not derived yet, or gave no fact at all in a window without any, go in as they are.
+    # A message goes in as raw text when it is not derived yet, or when the window has no facts at all.
     raw = [one for one in said if not (found and one.derived)]
     shown = sorted((*_each_once(found), *raw), key=lambda one: one.said.seq)
     return shown, [one.said.id for one in (*found, *raw)]
 
 
 def _each_once(found: Sequence[digests.InWindow]) -> list[digests.InWindow]:
-    """The facts without those that another observer holds too."""
+    """The facts, each once: another observer may hold the same."""
     first: dict[tuple[str, str | None], digests.InWindow] = {}
     for fact in found:
         first.setdefault((fact.said.author, fact.content_key), fact)
     return list(first.values())
 
 
-def _line(said: Said) -> Line:
-    """A message or a fact as the model sees it; an echo of what it was told before is no news."""
+def _line(said: Said) -> PromptLine:
+    """A message or a fact as the model sees it. A message is shown without its echoed lines."""
     content = said.content if said.role == "fact" else without_echo(said.content)
-    return Line(id=said.id, author=said.author, role=said.role, content=content, occurred_at=said.occurred_at)
+    return PromptLine(id=said.id, author=said.author, role=said.role, content=content, occurred_at=said.occurred_at)

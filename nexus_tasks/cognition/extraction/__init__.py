@@ -1,5 +1,10 @@
-"""What is taken out of a session after a turn: topics and facts, each extractor with a cursor of its own."""
+"""extract_session: topic files and facts from a session, after an agent's turn. Each extractor has its own cursor.
 
-from nexus_tasks.cognition.extraction.run import extract
+``extract_session`` runs both extractors; ``batch`` chooses the next messages; ``topics`` and ``facts`` hold each
+extractor's question and the check of its answer; ``tool_calls`` finds unanswered calls and memory that the agent wrote
+itself; ``filenames`` and ``markdown`` are the format of topic files.
+"""
+
+from nexus_tasks.cognition.extraction.extract_session import extract
 
 __all__ = ["extract"]

@@ -1,4 +1,4 @@
-"""Facts of a session: what the model is asked, and which of its answers become memories."""
+"""The fact extractor: its question to the model, and the check of the answer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from sqlalchemy import func, select
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.echo import is_echo
-from nexus_tasks.cognition.extraction.batch import Batch
+from nexus_tasks.cognition.extraction.batch import ExtractionBatch
 from nexus_tasks.cognition.extraction.topics import one_line
 from nexus_tasks.llm.answers import SessionFacts, SessionFactsMaterial
-from nexus_tasks.llm.base import Request
+from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.facts import Draft
 from nexus_tasks.storage.models import Memory
 
 CATEGORIES = ("preference", "project", "pattern", "decision", "constraint")
-# What models have called these instead, after "user", "project" and the like before it and an ending behind it.
+# Names that models use instead of these, once prefixes such as "user" and suffixes such as "fact" are removed.
 _ALIASES = {
     **{name: name for name in CATEGORIES},
     **dict.fromkeys(("preferences", "like", "likes", "style"), "preference"),
@@ -29,11 +29,11 @@ _ALIASES = {
 }
 _BEFORE = re.compile(r"^(?:users?|project|technical|coding|session)")
 _BEHIND = re.compile(r"(?:facts?|info|item)$")
-LONGEST = 500  # characters of a fact
+LONGEST = 500  # characters of a fact; chosen by hand, not measured
 
 
 def user_of(tx: Transaction, session_id: int) -> str | None:
-    """The session's user: who wrote most of its ``user`` messages, of two the first; ``None`` when nobody did."""
+    """The author of most ``user`` messages of a session; of equals, the first. ``None`` without such messages."""
     said = (
         select(Memory.author)
         .where(Memory.session_id == session_id, Memory.level == "raw", Memory.role == "user")
@@ -43,9 +43,9 @@ def user_of(tx: Transaction, session_id: int) -> str | None:
     return tx.scalar(said.limit(1))
 
 
-def ask_about(session_key: str, batch: Batch, user: str) -> Request[SessionFacts]:
-    """The question about a batch."""
-    return Request(
+def build_request(session_key: str, batch: ExtractionBatch, user: str) -> ModelRequest[SessionFacts]:
+    """The model request for a batch."""
+    return ModelRequest(
         purpose="facts",
         instructions=prompts.instructions("facts"),
         transcript=prompts.transcript(batch.lines),
@@ -63,8 +63,8 @@ def category_of(given: str) -> str | None:
     return next((_ALIASES[form] for form in forms if form in _ALIASES), None)
 
 
-def drafts(answer: SessionFacts, batch: Batch, user: str, made_by: str) -> tuple[list[Draft], int]:
-    """The facts that can be kept, and how many were rejected: for category, confidence, citations, or emptiness."""
+def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str) -> tuple[list[Draft], int]:
+    """The valid facts, and how many were rejected: for category, confidence, citations, echo, or empty content."""
     when = {line.id: line.occurred_at for line in batch.lines}
     kept = list[Draft]()
     for fact in answer.facts:

@@ -1,4 +1,4 @@
-"""Names of topic files: written by a model, or by whoever made the folder that is imported, so nobody trusts them."""
+"""Names of topic files. They come from a model or from an imported folder, so they are untrusted."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import re
 
 LONGEST = 128  # characters, with the suffix
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_-])?")
-# Devices on Windows, whatever their suffix; and files that we write ourselves, or that an agent reads as instructions.
+# Windows devices, which no suffix makes safe. And names of files that the export writes, or that agents read as
+# instructions.
 _DEVICES = frozenset(("con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))))
 _TAKEN = frozenset(("memory", "facts", "agents", "claude", "readme"))
 
 
 def checked(given: str) -> str | None:
-    """``given`` in lower case, ending in ``.md``; ``None`` when it cannot be a file's name everywhere.
+    """``given`` in lower case, ending in ``.md``; ``None`` when it is not a safe file name on every system.
 
-    ASCII letters, digits, ``.``, ``_`` and ``-``, at most 128 characters; no separators, no leading or trailing dot, no
-    reserved name. In lower case, because two names that differ in case only are one file on some systems.
+    Allowed are ASCII letters, digits, ``.``, ``_`` and ``-``, at most 128 characters; no leading or trailing dot, no
+    reserved name. Lower case, because some systems do not distinguish case.
     """
     name = given.lower() if given.isascii() else ""
     name = name if name.endswith(".md") else f"{name}.md"

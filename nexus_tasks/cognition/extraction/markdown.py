@@ -1,4 +1,4 @@
-"""Topics and facts as Markdown, and topics read back from it."""
+"""Topics and facts as Markdown files, and reading topic files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIELD = re.compile(r"(name|description|type):[ \t]*(.*)")
 
 
 def index(topics: Sequence[Topic]) -> str:
-    """``MEMORY.md``: a line per topic, given with those first that changed last; the oldest drop out, with a note."""
+    """``MEMORY.md``: a line per topic, in the order given (last changed first), at most 200. A note counts the rest."""
     lines = [_line(topic) for topic in topics]
     if len(lines) > MOST_LINES:
         left = len(lines) - (MOST_LINES - 1)
@@ -40,16 +40,16 @@ def _line(topic: Topic) -> str:
 
 
 def file(topic: Topic) -> str:
-    """A topic's file: what it is as frontmatter, then its content."""
+    """The text of a topic file: frontmatter (name, description, type), then the content."""
     head = [f"{field}: {json.dumps(getattr(topic, field), ensure_ascii=False)}" for field in ("name", "description")]
     return "\n".join(("---", *head, f"type: {topic.type}", "---", "", topic.content, ""))
 
 
 def read(filename: str, text: str) -> Draft:
-    """The topic in a file, as :func:`file` writes it or as somebody has written it by hand.
+    """The topic in a file, which :func:`file` or a person has written.
 
     Raises:
-        InvalidInput: the name can be no topic's, or the type is none, or nothing is in it.
+        InvalidInput: the file name or the type is not valid, or the file has no content.
     """
     name = checked(filename)
     if name is None:
@@ -59,7 +59,7 @@ def read(filename: str, text: str) -> Draft:
         raise InvalidInput(f"{filename} has no content.")
     kind = fields.get("type", "reference")
     if kind not in TYPES:
-        raise InvalidInput(f"{filename} is of type {kind!r}, which is none of {', '.join(TYPES)}.")
+        raise InvalidInput(f"{filename} is of type {kind!r}; the types are {', '.join(TYPES)}.")
     first = content.splitlines()[0].lstrip("# -*")
     return Draft(
         filename=name,
@@ -92,7 +92,7 @@ def _plain(value: str) -> str:
 
 
 def facts(found: Sequence[Mapping[str, Any]]) -> str:
-    """``facts.md``: facts by date (the newest first), category and confidence; each once, whoever holds it."""
+    """``facts.md``: facts by date (newest first), category and confidence. A fact of two observers is listed once."""
     once = {(fact["subject"], fact["content"]): fact for fact in reversed(found)}.values()
     ordered = sorted(once, key=lambda fact: (fact["category"] or "", -fact["confidence"], fact["id"]))
     ordered.sort(key=_date, reverse=True)

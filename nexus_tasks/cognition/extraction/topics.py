@@ -1,14 +1,14 @@
-"""Topics: what the model is asked, and which of the files that it answers are kept."""
+"""The topic extractor: its question to the model, and the check of the topic files in the answer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from nexus_tasks.cognition import prompts
-from nexus_tasks.cognition.extraction.batch import Batch
+from nexus_tasks.cognition.extraction.batch import ExtractionBatch
 from nexus_tasks.cognition.extraction.filenames import checked
-from nexus_tasks.llm.answers import KnownTopic, Line, TopicFiles, TopicsMaterial
-from nexus_tasks.llm.base import Request
+from nexus_tasks.llm.answers import KnownTopic, PromptLine, TopicFiles, TopicsMaterial
+from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.storage import topics
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Topic
@@ -16,21 +16,22 @@ from nexus_tasks.storage.topics import Draft
 from nexus_tasks.text import content_words, estimate_tokens, shorten
 from nexus_tasks.types import clean_text
 
-MOST_KNOWN = 200  # topics in the manifest, those that changed last: as many as the index has
-SHOWN_LINES = 3  # of a topic that is not shown whole
+# Chosen by hand, not measured.
+MOST_KNOWN = 200  # topics in the manifest, last changed first: as many as the index lists
+SHOWN_LINES = 3  # the first lines of a topic that is not shown whole
 LONGEST_NAME, LONGEST_DESCRIPTION, LONGEST_CONTENT = 80, 200, 20_000  # characters
 
-Seen = dict[str, int]  # filename → the revision that the model was shown whole
+Seen = dict[str, int]  # filename → revision, of the topics that the model was shown whole
 
 
-def ask_about(
-    tx: Transaction, namespace_id: int, session_key: str, batch: Batch, shown_tokens: int
-) -> tuple[Request[TopicFiles], Seen]:
-    """The question about a batch, beside a manifest of the topics that there are."""
+def build_request(
+    tx: Transaction, namespace_id: int, session_key: str, batch: ExtractionBatch, shown_tokens: int
+) -> tuple[ModelRequest[TopicFiles], Seen]:
+    """The model request for a batch, with a manifest of the existing topics; and which of them it shows whole."""
     there = topics.every(tx, namespace_id)[:MOST_KNOWN]
     whole = _whole(there, batch.lines, shown_tokens)
     known = tuple(_known(topic, whole=topic.id in whole) for topic in there)
-    request = Request(
+    request = ModelRequest(
         purpose="topics",
         instructions=prompts.instructions("topics"),
         transcript=f"{_manifest(known)}\n{prompts.transcript(batch.lines)}",
@@ -46,8 +47,8 @@ def ask_about(
     return request, {topic.filename: topic.revision for topic in there if topic.id in whole}
 
 
-def drafts(answer: TopicFiles, batch: Batch, seen: Seen, made_by: str) -> tuple[list[Draft], int]:
-    """The files that can be kept, and how many were rejected: for their names, or because nothing is in them."""
+def drafts(answer: TopicFiles, batch: ExtractionBatch, seen: Seen, made_by: str) -> tuple[list[Draft], int]:
+    """The valid topic files, and how many were rejected: for an unsafe name or empty content."""
     kept = list[Draft]()
     for file in answer.topics:
         filename = checked(file.filename.strip())
@@ -70,12 +71,15 @@ def drafts(answer: TopicFiles, batch: Batch, seen: Seen, made_by: str) -> tuple[
 
 
 def one_line(text: str, most: int) -> str:
-    """``text`` without line breaks and control characters, at most so many characters of it."""
+    """``text`` without line breaks and control characters, cut to ``most`` characters."""
     return shorten(" ".join(clean_text(text).split()), most)
 
 
-def _whole(there: Sequence[Topic], lines: Sequence[Line], budget: int) -> set[int]:
-    """Ids of the topics to be shown whole: short ones, and as many as fit of those whose words the messages say."""
+def _whole(there: Sequence[Topic], lines: Sequence[PromptLine], budget: int) -> set[int]:
+    """Ids of the topics to be shown whole: all short ones; then those that share most words with the messages.
+
+    ``budget`` bounds the tokens of the second group.
+    """
     said = {word for line in lines for word in content_words(line.content)}
     found = {topic.id for topic in there if len(topic.content.splitlines()) <= SHOWN_LINES}
     long = [topic for topic in there if topic.id not in found]

@@ -1,5 +1,7 @@
 """Observation of a long conversation: a running, dated log in place of its old messages.
 
-``observe`` makes chunks of observations ahead of time, ``condense`` makes a shorter log ahead of time; ``reading`` puts
-them into the log when the conversation has grown enough, without asking a model; ``block`` lays out what is read.
+Two jobs work ahead of time: ``observe`` writes notes on messages that will soon be old, ``condense`` writes a shorter
+log. Neither changes the log. ``session_view`` reads a session: when the conversation has grown enough, it takes the
+prepared notes into the log, without asking a model. ``view_block`` renders the view for a prompt. ``message_text``
+renders one message and estimates its tokens.
 """

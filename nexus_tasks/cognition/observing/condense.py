@@ -1,15 +1,17 @@
-"""reflect_observations: a shorter log, made before it is needed."""
+"""reflect_observations: a shorter text of an observation log, written before it is needed."""
 
 from __future__ import annotations
 
 import math
 
 from nexus_tasks.cognition import prompts
+from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
+from nexus_tasks.cognition.model_call import ask
 from nexus_tasks.cognition.observing.observe import one_line
-from nexus_tasks.cognition.resources import GAVE_UP, JobContext, Resources, ask
+from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.llm import observation_log
 from nexus_tasks.llm.answers import Condensed, CondenseMaterial
-from nexus_tasks.llm.base import Request
+from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import observations, sessions
 from nexus_tasks.storage.models import ObservationLog
@@ -17,9 +19,10 @@ from nexus_tasks.storage.observations import Noted
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import JobOutcome, clean_text
 
-TARGET = 0.75  # of its length a log should have left
-ASKED = (0.75, 0.5, 0.35)  # what each attempt asks for, as a share: a model that overshoots is asked for less
-PATIENCE = 1.25  # a log that would not shrink must grow by this before it is tried again
+# Factors of the length of the log. Chosen by hand, not measured.
+TARGET = 0.75  # a result of at most this length ends the attempts
+ASKED = (0.75, 0.5, 0.35)  # the length that each attempt asks for: a model that overshoots is asked for less
+PATIENCE = 1.25  # a log that would not shrink is tried again when it has grown to this
 
 
 def is_due(settings: Settings, found: ObservationLog) -> bool:
@@ -29,10 +32,10 @@ def is_due(settings: Settings, found: ObservationLog) -> bool:
 
 
 def condense(resources: Resources, job: JobContext, session_key: str) -> JobOutcome:
-    """Write the log of a session shorter. The result is taken into the log by a later read.
+    """Write a shorter text of a session's log. A later read puts it in place of the log.
 
     Raises:
-        InvalidAnswer: an answer is malformed or repeats itself.
+        InvalidAnswer: an answer is malformed, or most of its lines are repetitions.
     """
     with resources.database.transaction() as tx:
         session = sessions.find(tx, job.namespace_id, session_key)
@@ -44,7 +47,7 @@ def condense(resources: Resources, job: JobContext, session_key: str) -> JobOutc
         if observations.reflection(tx, seen) or not is_due(resources.settings, seen):
             observations.settle(tx, seen.session_id, "reflecting")
             return job.commit(tx, JobOutcome(status="skipped"))
-    covered = observation_log.beginning(seen.observations, resources.settings.max_tokens_condense)
+    covered = observation_log.first_lines(seen.observations, resources.settings.max_tokens_condense)
     noted = _shorter(resources, job, session_key, covered)
     with resources.database.transaction() as tx:
         if noted is None:
@@ -60,12 +63,12 @@ def condense(resources: Resources, job: JobContext, session_key: str) -> JobOutc
 
 
 def _shorter(resources: Resources, job: JobContext, session_key: str, covered: str) -> Noted | None:
-    """The first answer that is short enough, else the shortest that is shorter at all; ``None`` when none is."""
+    """The first answer that is short enough, else the shortest one; ``None`` when none is shorter than the log."""
     best: Noted | None = None
     whole = estimate_tokens(covered)
     for share in ASKED:
         answer = ask(resources, job, _request(session_key, covered, math.floor(share * whole)))
-        text = prompts.inert(clean_text(observation_log.written(answer.condensed)))
+        text = prompts.inert(clean_text(observation_log.format_days(answer.condensed)))
         if text and estimate_tokens(text) < (estimate_tokens(best.observations) if best else whole):
             best = Noted(
                 observations=text,
@@ -78,8 +81,8 @@ def _shorter(resources: Resources, job: JobContext, session_key: str, covered: s
     return best
 
 
-def _request(session_key: str, covered: str, target: int) -> Request[Condensed]:
-    return Request(
+def _request(session_key: str, covered: str, target: int) -> ModelRequest[Condensed]:
+    return ModelRequest(
         purpose="condense",
         instructions=prompts.instructions("condense"),
         transcript=f"<notes>\n{prompts.inert(covered)}\n</notes>",

@@ -1,4 +1,4 @@
-"""observe_session: notes on messages that will soon be old, made before they are needed."""
+"""observe_session: notes on messages that will soon be old, written before they are needed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nexus_tasks.cognition import prompts
-from nexus_tasks.cognition.observing import render
-from nexus_tasks.cognition.resources import GAVE_UP, JobContext, Resources, ask
+from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
+from nexus_tasks.cognition.model_call import ask
+from nexus_tasks.cognition.observing import message_text
+from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.llm import observation_log
-from nexus_tasks.llm.answers import Line, Observed, ObserveMaterial
-from nexus_tasks.llm.base import Request
+from nexus_tasks.llm.answers import Observed, ObserveMaterial, PromptLine
+from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import ledger, messages, observations, sessions
 from nexus_tasks.storage.engine import Transaction
@@ -19,13 +21,14 @@ from nexus_tasks.storage.observations import Noted
 from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
-MOST_BATCHES = 20  # per run; the rest is another run's, so that nobody waits long behind a backlog
+# Both are chosen by hand, not measured.
+MOST_BATCHES = 20  # per run; another run does the rest, so that other jobs do not wait long behind a backlog
 LONGEST_TASK = 1_000  # characters of the current task and of the suggested response
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
-    """Messages that follow what is observed, and the log they follow."""
+class ObservationBatch:
+    """The next messages to observe, and the log that they continue."""
 
     seen: ObservationLog
     from_seq: int
@@ -34,11 +37,17 @@ class Batch:
     current_task: str
 
 
-def note(tx: Transaction, settings: Settings, session: Session, *, by_default: bool, observe: bool | None) -> bool:
-    """Look at a session after messages were stored in it; whether there is something to observe that nobody noted yet.
+def note_if_due(
+    tx: Transaction, settings: Settings, session: Session, *, by_default: bool, observe: bool | None
+) -> bool:
+    """Mark a session for observation when the messages just stored make a batch.
 
     Args:
-        by_default: the namespace's own setting. observe: the producer's wish for the session; ``None``: as it was.
+        by_default: the namespace's setting.
+        observe: the producer's setting for the session; ``None``: unchanged.
+
+    Returns:
+        Whether the session is newly marked, so that the caller must enqueue a job.
     """
     if observe is not None and session.observe is not observe:
         session.observe = observe
@@ -53,29 +62,33 @@ def note(tx: Transaction, settings: Settings, session: Session, *, by_default: b
 
 
 def is_observed(session: Session, *, by_default: bool) -> bool:
-    """Whether a session's old messages are observed: as it says itself, else as its namespace does."""
+    """Whether a session is observed: its own setting, else its namespace's (``by_default``)."""
     return by_default if session.observe is None else session.observe
 
 
 def is_due(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> bool:
-    """Whether messages behind the last observation make a batch: a whole interval or, when a reader waits, more."""
-    interval, total = settings.observation_buffer_tokens, sum(map(render.weight, pending))
+    """Whether the messages after the last observation make a batch.
+
+    A batch is due from one interval on (``observation_buffer_tokens``). When a reader waits (``urgent``) it is due only
+    beyond one interval, because the last interval stays word for word.
+    """
+    interval, total = settings.observation_buffer_tokens, sum(map(message_text.tokens_of, pending))
     return total > interval if urgent else 0 < interval <= total
 
 
 def batch_of(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> tuple[Memory, ...]:
-    """The messages of the next batch; none is split, and one that is too long alone is a batch of its own.
+    """The messages of the next batch. No message is split; a message that is too long alone is a batch of its own.
 
-    In the background a batch is one interval, wherever the conversation ends meanwhile: a rerun asks the same again.
+    In the background a batch is one interval, even when more messages have come: so a rerun asks the same question.
     """
     interval = settings.observation_buffer_tokens
     most = min(interval, settings.observation_max_batch_tokens)
     if urgent:
-        total = sum(map(render.weight, pending))
+        total = sum(map(message_text.tokens_of, pending))
         most = min(max(total - interval, interval), settings.observation_max_batch_tokens)
     taken, used = 0, 0
     for message in pending:
-        weight = render.weight(message)
+        weight = message_text.tokens_of(message)
         if used and used + weight > most:
             break
         used += weight
@@ -84,15 +97,21 @@ def batch_of(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> 
 
 
 def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: bool) -> tuple[JobOutcome, bool]:
-    """Observe whole batches of a session, each committed on its own; and whether there are more than one run makes.
+    """Observe a session batch by batch, each committed on its own.
+
+    Args:
+        urgent: a reader waits.
+
+    Returns:
+        The outcome, and whether another run has to go on.
 
     Raises:
-        InvalidAnswer: an answer is malformed, blank or repeats itself; nothing of it was stored.
+        InvalidAnswer: an answer is malformed, blank or mostly repetitions. Nothing of it was stored.
     """
     made = 0
     while True:
         with resources.database.transaction() as tx:
-            batch = _next(tx, resources.settings, job, session_key, urgent=urgent)
+            batch = _next_batch(tx, resources.settings, job, session_key, urgent=urgent)
             if isinstance(batch, JobOutcome):
                 status = "completed" if made and batch.status == "skipped" else batch.status
                 outcome = JobOutcome(status=status, details={"chunks": made, **batch.details})
@@ -100,7 +119,7 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
             if made >= MOST_BATCHES:
                 outcome = JobOutcome(status="completed", details={"chunks": made})
                 return job.commit(tx, outcome), True
-        noted = _noted(resources, ask(resources, job, _request(resources.settings, session_key, batch)))
+        noted = _notes_of(resources, ask(resources, job, _request(resources.settings, session_key, batch)))
         with resources.database.transaction() as tx:
             job.still_mine()
             through = max(message.seq or 0 for message in batch.said)
@@ -109,10 +128,10 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
         job.asked.clear()
 
 
-def _next(
+def _next_batch(
     tx: Transaction, settings: Settings, job: JobContext, session_key: str, *, urgent: bool
-) -> Batch | JobOutcome:
-    # Locked: between this look and the note that nothing is to do nobody stores a message, and no reader moves chunks.
+) -> ObservationBatch | JobOutcome:
+    # The locks last until "nothing to do" is stored: no message is stored and no reader moves chunks in between.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     found = observations.log(tx, session.id, lock=True) if session else None
     if session is None or found is None:
@@ -127,13 +146,13 @@ def _next(
     ready = observations.chunks(tx, session.id)
     so_far = found.observations
     for chunk in ready:
-        so_far = observation_log.appended(so_far, chunk.observations)
+        so_far = observation_log.append(so_far, chunk.observations)
     tasks = [found.current_task, *(chunk.current_task for chunk in ready)]
-    return Batch(
+    return ObservationBatch(
         seen=found,
         from_seq=reach + 1,
         said=batch_of(settings, pending, urgent=urgent),
-        previous=_end(so_far, settings.previous_observer_tokens),
+        previous=observation_log.last_lines(so_far, settings.previous_observer_tokens),
         current_task=next((task for task in reversed(tasks) if task), ""),
     )
 
@@ -142,19 +161,11 @@ def _pending(tx: Transaction, session: Session, reach: int) -> Sequence[Memory]:
     return messages.window(tx, session.id, reach, messages.NEWEST)
 
 
-def _end(log: str, tokens: int) -> str:
-    """The last whole lines of the log within ``tokens``."""
-    if len(log) <= 4 * tokens:
-        return log
-    start = log.find("\n", len(log) - 4 * tokens - 1)
-    return log[start + 1 :] if start >= 0 and tokens else ""
-
-
-def _request(settings: Settings, session_key: str, batch: Batch) -> Request[Observed]:
-    # A message that fills a batch alone may be longer than a model reads: it is shown its beginning.
+def _request(settings: Settings, session_key: str, batch: ObservationBatch) -> ModelRequest[Observed]:
+    # A message that is a batch of its own may be longer than the model takes. The model sees its beginning.
     most = 4 * settings.observation_max_batch_tokens
     lines = tuple(
-        Line(
+        PromptLine(
             id=message.id,
             author=message.author or "user",
             role=message.role or "user",
@@ -162,11 +173,11 @@ def _request(settings: Settings, session_key: str, batch: Batch) -> Request[Obse
             occurred_at=message.occurred_at,
         )
         for message in batch.said
-        if (text := render.said(message))
+        if (text := message_text.text_of(message))
     )
     before = f"<previous>\n{prompts.inert(batch.previous) or 'none'}\n</previous>\n"
     task = f" The current task was: {prompts.inert(batch.current_task)}" if batch.current_task else ""
-    return Request(
+    return ModelRequest(
         purpose="observe",
         instructions=prompts.instructions("observe"),
         transcript=before + prompts.transcript(lines, cited=False),
@@ -177,9 +188,9 @@ def _request(settings: Settings, session_key: str, batch: Batch) -> Request[Obse
     )
 
 
-def _noted(resources: Resources, answer: Observed) -> Noted:
+def _notes_of(resources: Resources, answer: Observed) -> Noted:
     return Noted(
-        observations=prompts.inert(clean_text(observation_log.written(answer.days))),
+        observations=prompts.inert(clean_text(observation_log.format_days(answer.days))),
         current_task=one_line(answer.current_task),
         suggested_response=one_line(answer.suggested_response),
         made_by=resources.model.model_for("observe"),
@@ -187,5 +198,5 @@ def _noted(resources: Resources, answer: Observed) -> Noted:
 
 
 def one_line(text: str | None) -> str:
-    """A model's word on the task or the response, on one line and not too long; empty when it had none."""
+    """The task or response that a model wrote, on one line of at most 1,000 characters; empty when it wrote none."""
     return shorten(prompts.inert(" ".join(clean_text(text or "").split())), LONGEST_TASK)

@@ -1,7 +1,8 @@
-"""The instructions of each purpose, one file each, and how messages are laid out for a model.
+"""The instructions of each purpose (one Markdown file each), and how messages are laid out for a model.
 
-What varies least comes first: the instructions are the same bytes for every call of a purpose, so that a provider can
-cache them together with a transcript that several observers share.
+The instructions are the same bytes for every call of a purpose and come first. So a provider can cache them together
+with a transcript that several observers share. All text here is part of the request hash: a change to it makes saved
+answers unusable.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from datetime import datetime
 from functools import lru_cache
 from importlib import resources
 
-from nexus_tasks.llm.answers import Line
+from nexus_tasks.llm.answers import PromptLine
 from nexus_tasks.llm.base import Purpose
 from nexus_tasks.types import to_utc
 
@@ -25,11 +26,14 @@ def instructions(purpose: Purpose) -> str:
     return (resources.files(__name__) / f"{purpose}.md").read_text(encoding="utf-8")
 
 
-def transcript(lines: Iterable[Line], *, cited: bool = True) -> str:
+def transcript(lines: Iterable[PromptLine], *, cited: bool = True) -> str:
     """Messages as delimited data, one per line under the day they were said: ``[id] time author (role): text``.
 
-    The role ``user`` is left out. Context-only lines say so. Without ``cited`` there are no ids, and facts are items of
-    a list. Line breaks inside a message are indented, so that no content can pass for a line of the transcript.
+    The role ``user`` is left out, and context-only lines are marked. Later lines of a message are indented, so that no
+    content can pass for a line of the transcript.
+
+    Args:
+        cited: show ids. Without them, facts are items of a list.
     """
     rendered, today = ["<transcript>"], ""
     for line in lines:
@@ -46,12 +50,12 @@ def transcript(lines: Iterable[Line], *, cited: bool = True) -> str:
 
 
 def moment(when: datetime) -> str:
-    """A time to the second in UTC, as the prompts show it, whatever zone the database speaks."""
+    """A time as the prompts show it: in UTC, to the second."""
     return to_utc(when).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def inert(text: str) -> str:
-    """``text`` with the tags that delimit data in our prompts broken, so that none ends early."""
+    """``text`` with the closing tags of our prompts broken, so that data cannot end its own delimiters."""
     return _CLOSING.sub("< /", text)
 
 

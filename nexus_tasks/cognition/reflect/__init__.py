@@ -1,7 +1,13 @@
-"""reflect_perspective and reflect_namespace: how new facts relate to old ones, and what they show together."""
+"""reflect_perspective and reflect_namespace: how new facts relate to old ones, and what they show together.
 
-from nexus_tasks.cognition.reflect.review import plans, release
-from nexus_tasks.cognition.reflect.run import reflect_namespace, reflect_perspective
+In the order of a reflection: ``new_facts`` chooses the facts, ``propose`` asks the model, ``perspective`` guards and
+commits, ``apply`` writes the changes. ``review`` holds a plan that changes too much, ``dry_run`` shows what a dream
+would do, ``undo`` reverses one reflection.
+"""
+
+from nexus_tasks.cognition.reflect.dry_run import plan_dream
+from nexus_tasks.cognition.reflect.perspective import reflect_namespace, reflect_perspective
+from nexus_tasks.cognition.reflect.review import release
 from nexus_tasks.cognition.reflect.undo import undo
 
-__all__ = ["plans", "reflect_namespace", "reflect_perspective", "release", "undo"]
+__all__ = ["plan_dream", "reflect_namespace", "reflect_perspective", "release", "undo"]

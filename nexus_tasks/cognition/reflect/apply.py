@@ -1,4 +1,4 @@
-"""Doing what a reflection found: counters, contradictions, insights, each recorded so that it can be undone."""
+"""Writing the changes of a reflection: counters, contradictions, insights. Each is recorded, to be undone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from nexus_tasks.cognition.reflect.choose import valid_from
+from nexus_tasks.cognition.reflect.new_facts import valid_from
 from nexus_tasks.cognition.reflect.propose import Changes
 from nexus_tasks.llm.answers import Insight, Relation
 from nexus_tasks.storage import conclusions, reflections, undo
@@ -15,50 +15,59 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow
 from nexus_tasks.text import content_key
 
+# Confidence of what a reflection writes (design page 3). Chosen by hand, not measured.
 CONTRADICTION_CONFIDENCE = 0.70
-REWORDED_CONFIDENCE = 0.75
+REWORDED_CONFIDENCE = 0.75  # of a memory that joins two wordings of one fact
 COUNTED = ("reinforced", "contradictions", "superseded", "insights")
 
 
-def wordings(changes: Changes, said: Mapping[int, str]) -> list[str]:
-    """Every text that the changes may store: their vectors are made before the transaction, which waits for nobody."""
+def texts_to_embed(changes: Changes, said: Mapping[int, str]) -> list[str]:
+    """Every text that the changes may store. They are embedded before the transaction, so that it stays short.
+
+    Args:
+        said: fact id → wording.
+    """
     texts = [insight.content for insight in changes.insights]
     for relation in changes.relations:
         new, old = said[relation.new_id], said[relation.old_id]
         if relation.kind == "contradicts":
-            texts += [_verdict(relation, old, new), _verdict(relation, new, old)]
+            texts += [_contradiction_text(relation, old, new), _contradiction_text(relation, new, old)]
         elif relation.kind == "reinforces":
             texts.append(new)
     return list(dict.fromkeys(texts))
 
 
-def _verdict(relation: Relation, loser: str, winner: str) -> str:
+def _contradiction_text(relation: Relation, loser: str, winner: str) -> str:
     return f"Earlier: {loser} {'Also said' if relation.holds == 'both' else 'Now'}: {winner}"
 
 
 @dataclass(kw_only=True)
-class Application:
-    """The changes of one reflection that are still to be made, and what making them did.
+class PendingChanges:
+    """The changes of one reflection that are still to be made; after :meth:`write`, also what was written.
 
-    ``standing`` are the facts that hold; one that is superseded on the way takes no further part.
+    Attributes:
+        active_facts: the facts that hold, by id. A fact that :meth:`write` supersedes is removed and takes no further
+            part.
+        counts: how many changes of each kind were made.
+        made: the memories that were written, id → content.
     """
 
     tx: Transaction
     perspective: PerspectiveRow
     relations: list[Relation]
     insights: list[Insight]
-    standing: dict[int, Memory]
+    active_facts: dict[int, Memory]
     made_by: str
     counts: Counter[str] = field(default_factory=Counter)
-    made: dict[int, str] = field(default_factory=dict)  # memories that were made, with their contents
+    made: dict[int, str] = field(default_factory=dict)
     reflection_id: int = 0
 
-    def doomed(self) -> set[int]:
-        """The facts that would be superseded."""
+    def to_be_superseded(self) -> set[int]:
+        """Ids of the facts that :meth:`write` would supersede."""
         decided = (relation for relation in self.relations if relation.holds != "both")
-        return {loser.id for relation in decided if (loser := self._loser(relation)) is not None}
+        return {loser.id for relation in decided if (loser := self._weakened_fact(relation)) is not None}
 
-    def run(self, job_id: str) -> int | None:
+    def write(self, job_id: str) -> int | None:
         """Make the changes; returns the reflection's id, or ``None`` when there is nothing to change."""
         if not (self.relations or self.insights):
             return None
@@ -72,9 +81,9 @@ class Application:
         return self.reflection_id
 
     def _relate(self, relation: Relation) -> None:
-        new, old = self.standing.get(relation.new_id), self.standing.get(relation.old_id)
+        new, old = self.active_facts.get(relation.new_id), self.active_facts.get(relation.old_id)
         if new is None or old is None:
-            return  # superseded earlier in this very run
+            return  # An earlier relation of this run has superseded the fact.
         if relation.kind == "contradicts":
             self._contradict(relation, new, old)
             return
@@ -85,10 +94,10 @@ class Application:
         self._conclude("derived", new.content, REWORDED_CONFIDENCE, (new, old), "reinforces")
 
     def _contradict(self, relation: Relation, new: Memory, old: Memory) -> None:
-        loser = self._loser(relation)
+        loser = self._weakened_fact(relation)
         assert loser is not None
         winner = new if loser is old else old
-        content = _verdict(relation, loser.content, winner.content)
+        content = _contradiction_text(relation, loser.content, winner.content)
         decided = relation.holds != "both"
         when = conclusions.taken_over(self.tx, loser, winner) if decided else max(valid_from(new), valid_from(old))
         self._conclude("contradiction", content, CONTRADICTION_CONFIDENCE, (new, old), "contradicts", when)
@@ -96,12 +105,12 @@ class Application:
         self.counts["contradictions"] += 1
         if decided:
             conclusions.supersede(self.tx, self.reflection_id, loser, winner, when)
-            del self.standing[loser.id]
+            del self.active_facts[loser.id]
             self.counts["superseded"] += 1
 
-    def _loser(self, relation: Relation) -> Memory | None:
-        """The fact that a contradiction weakens: the one that does not hold, else the one that became valid earlier."""
-        new, old = self.standing.get(relation.new_id), self.standing.get(relation.old_id)
+    def _weakened_fact(self, relation: Relation) -> Memory | None:
+        """The fact that a contradiction weakens: the one that no longer holds. When both hold, the earlier one."""
+        new, old = self.active_facts.get(relation.new_id), self.active_facts.get(relation.old_id)
         if relation.kind != "contradicts" or new is None or old is None:
             return None
         if relation.holds == "both":
@@ -109,12 +118,18 @@ class Application:
         return old if relation.holds == "new" else new
 
     def _conclude_insight(self, insight: Insight) -> None:
-        """Store one insight, unless one on these facts exists or a fact it rests on no longer holds."""
-        held = [self.standing[i] for i in insight.support if i in self.standing]
-        if len(held) < len(insight.support) or reflections.insight_on(self.tx, self.perspective.id, insight.support):
+        """Store one insight. Not when these facts have one already, nor when a fact that it rests on no longer holds.
+
+        Its confidence is min(0.92, 0.72 + 0.05 · (n − 3)) for n facts: 0.72 for three, 0.92 from seven on. The numbers
+        are from design page 3, chosen by hand, not measured.
+        """
+        supports = [self.active_facts[i] for i in insight.support if i in self.active_facts]
+        if len(supports) < len(insight.support) or reflections.insight_on(
+            self.tx, self.perspective.id, insight.support
+        ):
             return
-        confidence = min(0.92, 0.72 + 0.05 * (len(held) - 3))
-        self._conclude("derived", insight.content, confidence, tuple(held), "insight_support")
+        confidence = min(0.92, 0.72 + 0.05 * (len(supports) - 3))
+        self._conclude("derived", insight.content, confidence, tuple(supports), "insight_support")
         self.counts["insights"] += 1
 
     def _conclude(
@@ -138,30 +153,30 @@ class Application:
         self.made[conclusions.conclude(self.tx, self.perspective, self.reflection_id, conclusion)] = content
 
 
-def application(tx: Transaction, perspective: PerspectiveRow, changes: Changes, made_by: str) -> Application:
-    """What of ``changes`` is still to be done: its facts hold, and it is neither recorded yet nor was it undone."""
+def pending_changes(tx: Transaction, perspective: PerspectiveRow, changes: Changes, made_by: str) -> PendingChanges:
+    """The part of ``changes`` that is still to be made: its facts hold, it is not recorded, and was never undone."""
     found = reflections.by_id(tx, changes.facts())
-    standing = {i: memory for i, memory in found.items() if memory.valid_to is None}
+    active_facts = {i: memory for i, memory in found.items() if memory.valid_to is None}
     undone_pairs, undone_supports = undo.undone(tx, perspective.id)
     relations = [
         relation
         for relation in changes.relations
-        if {relation.new_id, relation.old_id} <= standing.keys()
+        if {relation.new_id, relation.old_id} <= active_facts.keys()
         and frozenset((relation.new_id, relation.old_id)) not in undone_pairs
         and not reflections.related(tx, relation.new_id, relation.old_id)
     ]
     insights = [
         insight
         for insight in changes.insights
-        if standing.keys() >= set(insight.support)
+        if active_facts.keys() >= set(insight.support)
         and frozenset(insight.support) not in undone_supports
         and not reflections.insight_on(tx, perspective.id, insight.support)
     ]
-    return Application(
+    return PendingChanges(
         tx=tx,
         perspective=perspective,
         relations=relations,
         insights=insights,
-        standing=standing,
+        active_facts=active_facts,
         made_by=made_by,
     )

@@ -1,59 +1,62 @@
-"""What a reflection is shown, what it is asked, and what of the answer holds."""
+"""Asking the model how new facts relate to others, and checking its answer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from nexus_tasks.cognition import prompts
-from nexus_tasks.cognition.reflect.choose import Slice
-from nexus_tasks.cognition.resources import JobContext, Resources, ask
-from nexus_tasks.llm.answers import Fact, Insight, Reflection, ReflectMaterial, Relation
-from nexus_tasks.llm.base import Request
+from nexus_tasks.cognition.job_context import JobContext
+from nexus_tasks.cognition.model_call import ask
+from nexus_tasks.cognition.reflect.new_facts import NewFacts
+from nexus_tasks.cognition.resources import Resources
+from nexus_tasks.llm.answers import Insight, PromptFact, Reflection, ReflectMaterial, Relation
+from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.text import shorten
 from nexus_tasks.types import clean_text
 
+# Both bounds are from design page 3; chosen by hand, not measured.
 LONGEST_INSIGHT = 180  # characters
-FEWEST_SUPPORTS = 3
+FEWEST_SUPPORTS = 3  # facts that an insight must rest on
 
 
 @dataclass(kw_only=True)
 class Changes:
-    """What a reflection would do, checked against what it was shown."""
+    """The changes that a reflection proposes, checked against what the model was shown."""
 
     relations: list[Relation] = field(default_factory=list)
     insights: list[Insight] = field(default_factory=list)
-    rejected: int = 0
+    rejected: int = 0  # relations and insights of the answer that failed the check
 
     def facts(self) -> list[int]:
-        """Every fact that is to be changed or rested on."""
+        """Ids of the facts that the changes relate or rest on."""
         related = {memory_id for relation in self.relations for memory_id in (relation.new_id, relation.old_id)}
         return sorted(related.union(*(insight.support for insight in self.insights)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """The changes that follow from a perspective's new facts, those up to ``through``."""
+    """The changes that a reflection on a perspective's new facts proposes."""
 
-    facts: int
-    through: int
+    facts: int  # how many new facts were reflected on
+    through: int  # the id of the last of them
     changes: Changes
 
     @classmethod
     def nothing(cls, through: int) -> Proposal:
-        """No changes: there are no new facts, or none any more."""
+        """A proposal without changes, for a perspective without new facts."""
         return cls(facts=0, through=through, changes=Changes())
 
 
-def propose(resources: Resources, job: JobContext, chosen: Slice) -> Proposal:
-    """Ask how the new facts relate to those near them; where nothing is near, there is nothing to ask."""
+def propose(resources: Resources, job: JobContext, chosen: NewFacts) -> Proposal:
+    """Ask the model how the new facts relate to those near them. Without near facts the model is not asked."""
     changes = Changes()
     if chosen.material:
         changes = _checked(ask(resources, job, _request(chosen.material)), chosen.material)
     return Proposal(facts=chosen.facts, through=chosen.through, changes=changes)
 
 
-def _request(material: ReflectMaterial) -> Request[Reflection]:
-    return Request(
+def _request(material: ReflectMaterial) -> ModelRequest[Reflection]:
+    return ModelRequest(
         purpose="reflect",
         instructions=prompts.instructions("reflect"),
         transcript="\n".join(["<facts>", *_lines(material), "</facts>"]),
@@ -65,28 +68,30 @@ def _request(material: ReflectMaterial) -> Request[Reflection]:
 
 
 def _lines(material: ReflectMaterial) -> list[str]:
-    """The newest fact first, each with those near it. Facts of one conversation are near many others: what was written
-    out above is named by its id, which halves what is sent.
+    """The lines of the prompt: the newest fact first, each with the facts near it.
+
+    Facts of one conversation are near to many others. A fact that is written out above is named by its id alone, which
+    halves the length of the prompt.
     """
-    untold = {fact.id: fact for fact in material.facts}
+    not_written = {fact.id: fact for fact in material.facts}
     lines = []
     for new_id, olds in reversed(material.clusters):
-        new = untold.pop(new_id, None)
+        new = not_written.pop(new_id, None)
         lines.append(f"new {_line(new) if new else f'[{new_id}]'}")
-        above = [f"[{old}]" for old in olds if old not in untold]
-        lines += [f"    near {_line(untold.pop(old))}" for old in olds if old in untold]
+        above = [f"[{old}]" for old in olds if old not in not_written]
+        lines += [f"    near {_line(not_written.pop(old))}" for old in olds if old in not_written]
         if above:
             lines.append(f"    near {' '.join(above)}")
     return lines
 
 
-def _line(fact: Fact) -> str:
+def _line(fact: PromptFact) -> str:
     again = f" (again {prompts.moment(fact.said_again)})" if fact.said_again else ""
     return f"[{fact.id}] {prompts.moment(fact.valid_from)}{again} {prompts.inert(fact.content)}"
 
 
 def _checked(answer: Reflection, material: ReflectMaterial) -> Changes:
-    """The parts of an answer that cite only what was shown: pairs shown together, insights on three or more."""
+    """The valid parts of an answer: relations of pairs that were shown together, insights on three or more facts."""
     shown = {frozenset((new, old)) for new, olds in material.clusters for old in olds}
     ids = {fact.id for fact in material.facts}
     changes = Changes()
@@ -103,6 +108,6 @@ def _checked(answer: Reflection, material: ReflectMaterial) -> Changes:
         if len(support) < FEWEST_SUPPORTS or not ids.issuperset(support) or not insight.content.strip():
             changes.rejected += 1
             continue
-        told = shorten(" ".join(clean_text(insight.content).split()), LONGEST_INSIGHT)
-        changes.insights.append(insight.model_copy(update={"support": support, "content": told}))
+        content = shorten(" ".join(clean_text(insight.content).split()), LONGEST_INSIGHT)
+        changes.insights.append(insight.model_copy(update={"support": support, "content": content}))
     return changes

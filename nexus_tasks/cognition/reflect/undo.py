@@ -1,4 +1,4 @@
-"""Undoing one reflection exactly."""
+"""Undoing one reflection: everything is again as before it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from nexus_tasks.storage.models import PerspectiveRow
 
 
 def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> dict[str, Any]:
-    """Reverse a reflection, named by its number or by the id of the job that made it.
+    """Reverse a reflection.
 
-    Returns ``{"reflection", "status", "observer", "subject", "removed", "revived", "restored"}``; the status is
-    ``undone``, or ``unchanged`` when it was undone before.
+    Args:
+        reflection: its number, or the id of the job that made it.
+
+    Returns:
+        ``{"reflection", "status", "observer", "subject", "removed", "revived", "restored"}``. The status is ``undone``,
+        or ``unchanged`` when the reflection was undone before.
 
     Raises:
         NotFound: the namespace has no such reflection.
@@ -30,7 +34,7 @@ def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> dict[str,
         )
     perspective = tx.get_one(PerspectiveRow, found.perspective_id)
     perspectives.locked(tx, namespace_id, perspective.observer, [perspective.subject])
-    tx.refresh(found)  # whoever undid it meanwhile held the lock
+    tx.refresh(found)  # Another transaction may have undone it before this one got the lock.
     named = {"reflection": found.id, "observer": perspective.observer, "subject": perspective.subject}
     if found.undone_at is not None:
         return {**named, "status": "unchanged", "removed": (), "revived": (), "restored": ()}
@@ -42,8 +46,8 @@ def _refuse_if_built_on(tx: Transaction, reflection_id: int) -> None:
     if rivals := undoing.rivals(tx, reflection_id):
         said = ", ".join(f"m{old} (m{since} says the same)" for old, since in rivals)
         raise UndoRefused(
-            f"Reflection {reflection_id} superseded what was said again since: {said}.",
-            remedy="What it took away holds again by itself; to undo the rest, forget the newer memory first.",
+            f"Reflection {reflection_id} superseded facts that were said again since: {said}.",
+            remedy="Those facts hold again already; to undo the rest, forget the newer memory first.",
         )
     if resting := undoing.resting_on(tx, reflection_id):
         raise UndoRefused(

@@ -1,4 +1,4 @@
-"""The nearest facts of a perspective, by words and vectors: the candidates that a reflection compares."""
+"""The nearest facts of a perspective, by words and vectors. A reflection compares each new fact with these."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from nexus_tasks.storage.searching.scope import Filter
 def nearest_facts(
     tx: Transaction, embedder: Embedder, perspective: PerspectiveRow, facts: Mapping[int, str], count: int
 ) -> dict[int, list[int]]:
-    """For each of ``facts`` (id → wording) the ids of its ``count`` nearest active facts, nearest first; never itself.
+    """For each of ``facts`` (id → wording) the ids of the ``count`` nearest other active facts, nearest first.
 
-    One search per fact, so the cost grows with the number of facts asked for, not with all pairs.
+    This is one search per fact, so the cost grows with the number of ``facts``, not with all pairs.
     """
     wanted = Filter(
         namespace_id=perspective.namespace_id,

@@ -1,4 +1,4 @@
-"""Search: words and vectors, fused. Reads only; never calls a model."""
+"""Search by words and vectors. It only reads, and never calls a language model."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from nexus_tasks.cognition.retrieval.bm25_word_weights import weigh_words
 from nexus_tasks.cognition.retrieval.fusion import Ranked, decayed, rank, vector_weight
-from nexus_tasks.cognition.retrieval.word_weights import weighed
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.errors import ConfigurationError, JobError
 from nexus_tasks.storage.engine import Transaction
@@ -20,13 +20,15 @@ from nexus_tasks.types import Recall, Recalls, clean_text
 
 log = logging.getLogger(__name__)
 
-POOL = 100  # candidates per arm, or as many as are asked for; 400 had the same recall
-_NO_MODEL, _NOWHERE = "none", np.ones(1, np.float32)  # vectors of a name that none is stored under
-LONGEST_QUESTION = 10_000  # characters; what comes after is not read
+# Candidates per arm, or as many as are asked for. With 400 the recall was the same.
+POOL = 100
+# Stands for the question's vector while the embedder does not answer: no vector is stored under this name.
+_NO_MODEL, _NOWHERE = "none", np.ones(1, np.float32)
+LONGEST_QUESTION = 10_000  # characters; the rest of a longer question is ignored
 
 
 def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> Recalls:
-    """The memories that best answer ``query``, best first, each with its evidence and why it was found."""
+    """The memories that best answer ``query``, best first, each with its evidence and its scores (``why``)."""
     ranked, missing = ranking(tx, embedder, wanted, query, limit)
     read = hits(tx, wanted.namespace_id, [one.id for one in ranked])
     results = Recalls(_recall(one, read[one.id]) for one in ranked if one.id in read)
@@ -35,9 +37,9 @@ def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limi
 
 
 def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> tuple[list[Ranked], int]:
-    """The ids and scores of the best memories, and how many of the namespace's no vector search could see.
+    """The ids and scores of the best memories, and how many memories of the namespace have no vector.
 
-    While the embedder does not answer that is all of them: reads never fail because of it, they go by words.
+    While the embedder does not answer, the search uses words alone, and all memories count as without a vector.
     """
     question = clean_text(query[:LONGEST_QUESTION])
     within = scope(wanted)
@@ -45,13 +47,13 @@ def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, lim
     try:
         vector = embedder.embed([question])[0]
     except (JobError, ConfigurationError) as error:
-        log.warning("A search goes by words alone: %s", error)
+        log.warning("The embedder does not answer; this search uses words alone: %s", error)
         model, vector = _NO_MODEL, _NOWHERE
     known = opening(tx, within, question, model)
     found = candidates(
         tx,
         within,
-        weighed(known),
+        weigh_words(known),
         mean_length=known.mean_length,
         model=model,
         vector=vector,
@@ -69,7 +71,7 @@ def _recall(ranked: Ranked, hit: Hit) -> Recall:
         level=hit.level,
         content=hit.content,
         score=round(ranked.score, 6),
-        why=explained(ranked),
+        why=explain(ranked),
         confidence=round(decayed(hit.confidence, age), 4),
         occurred_at=hit.occurred_at,
         session_key=hit.session_key,
@@ -79,7 +81,7 @@ def _recall(ranked: Ranked, hit: Hit) -> Recall:
     )
 
 
-def explained(ranked: Ranked) -> dict[str, float]:
-    """Which arms speak for a memory, with their scores: BM25, the neighbouring turns' share of it, and the cosine."""
+def explain(ranked: Ranked) -> dict[str, float]:
+    """The scores that a memory was ranked by: BM25 (``words``), its neighbours' share of theirs, and the cosine."""
     arms = {"words": ranked.words or None, "neighbours": ranked.neighbours or None, "vector": ranked.vector}
     return {arm: round(score, 4) for arm, score in arms.items() if score is not None}

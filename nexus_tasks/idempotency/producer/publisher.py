@@ -61,7 +61,7 @@ class Publisher:
                     sent += self._send(wakeup, **options)
                 return sent
             with self.app.producer_or_acquire() as producer, producer.connection._reraise_as_library_errors():
-                # Redis takes a batch in few round trips. A batch cannot be used again after an error, and never retries.
+                # Redis takes a batch in few round trips. A batch never retries, and an error ends it.
                 batched = len(rest) > 1 and producer.supports_batch_publish
                 retry = {"retry": False} if batched else {}
                 with producer.batch():
@@ -95,7 +95,7 @@ class Publisher:
         return made[kind]
 
     def _is_plain(self) -> bool:
-        """Whether messages may be written from a template: no signal and no setting wants to see each when it is sent."""
+        """Whether messages may be made from a template: no signal and no setting wants to see each one sent."""
         if signals.before_task_publish.receivers or signals.after_task_publish.receivers:
             return False
         changed = self.app.conf.changes  # a setting read through all of Celery's layers costs half a round trip

@@ -20,8 +20,8 @@ _FIRST_LOOK, _LONGEST_PAUSE = 0.02, 0.5
 class JobResult(AsyncResult):  # type: ignore[misc]
     """A job that was asked for.
 
-    ``job_id`` is the id of the job that does the work: of the waiting job when the request was a duplicate. ``id`` is the
-    same, unless Celery waits for this very message (a chord, a link, an explicit ``task_id``): then ``id`` is the
+    ``job_id`` is the id of the job that does the work: of the waiting job when the request was a duplicate. ``id`` is
+    the same, unless Celery waits for this very message (a chord, a link, an explicit ``task_id``): then ``id`` is the
     message's own, by which Celery's results and ``revoke`` find it.
     """
 

@@ -1,7 +1,7 @@
 """The fork server: it has loaded the code that jobs need, holds no thread or connection, and forks a child per run.
 
-Its input is a socket. Each line names a run and brings the pipe for its answers: ``taken``, then the run's outcome, then
-the exit code of the child. A child that dies leaves only its exit code.
+Its input is a socket. Each line names a run and brings the pipe for its answers: ``taken``, then the run's outcome,
+then the exit code of the child. A child that dies leaves only its exit code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def serve(line: socket.socket, take_up: Callable[..., JobOutcome], *, idle: floa
     for signalled in (signal.SIGINT, signal.SIGTERM):
         signal.signal(
             signalled, signal.SIG_IGN
-        )  # they are for the worker, which waits for its runs, then closes the line
+        )  # for the worker, which waits for its runs and then closes the line
     awake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -14,7 +14,7 @@ from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
 from nexus_tasks.types import JobOutcome
 
-# From this many crashes and unknown errors on, a job runs without siblings; from this many crashes on, in its own process.
+# After so many crashes and unknown errors a job runs without siblings. After so many crashes it gets its own process.
 ISOLATED_FROM = 2
 
 

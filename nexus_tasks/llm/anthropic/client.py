@@ -1,11 +1,12 @@
-"""One Claude client per process, built when it is first needed, and whether the SDK finds credentials for it."""
+"""One Claude client per process, built at the first call; and whether the SDK finds credentials for it."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
 
 from nexus_tasks.errors import Misconfigured
@@ -16,11 +17,13 @@ if TYPE_CHECKING:  # importing the SDK costs more than a second
 
     from nexus_tasks.settings import Settings
 
-_LONGEST_CONNECT = 10.0
+ResultT = TypeVar("ResultT")
+
+_LONGEST_CONNECT = 10.0  # seconds; chosen by hand, not measured
 
 
 class ClientHolder:
-    """The process's client for one ``settings``; safe between threads, and built anew in a forked child."""
+    """The process's client for one ``settings``. Safe to share between threads; a forked child builds its own."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -33,16 +36,17 @@ class ClientHolder:
         self._client: anthropic.Anthropic | None = None
 
     def after_fork(self) -> None:
-        """Leave the parent's client and lock alone: another thread of the parent may have held either."""
+        """In a forked child, start without the parent's client and lock: a thread of the parent may have held them."""
         if self._client is not None:
-            self._inherited.append(self._client)  # never collected, because closing it needs its pool's lock
+            # Kept so that it is never collected: closing it needs the lock of its connection pool.
+            self._inherited.append(self._client)
         self._start_afresh()
 
     def get(self) -> anthropic.Anthropic:
-        """The client.
+        """The client, built at the first call.
 
         Raises:
-            Misconfigured: the SDK finds no credentials, or cannot use what it finds.
+            Misconfigured: the SDK finds no credentials, or cannot use those it finds.
         """
         client = self._client
         if client is not None:
@@ -52,11 +56,27 @@ class ClientHolder:
                 self._client = _with_credentials(_build(self._settings))
             return self._client
 
-    def forget(self, client: anthropic.Anthropic) -> None:
-        """Let the next call build a client with freshly read credentials, after ``client`` was refused with 401.
+    def call(self, ask: Callable[[anthropic.Anthropic], ResultT]) -> ResultT:
+        """Call ``ask`` with the client; errors of the SDK become job errors.
 
-        The SDK drops a refused token only when it retries by itself, and its retries are off. ``client`` is not closed:
-        other threads may be using it.
+        Raises:
+            JobError: see :func:`~nexus_tasks.llm.anthropic.errors.job_error`.
+        """
+        client = self.get()
+        import anthropic
+
+        try:
+            return ask(client)
+        except anthropic.AnthropicError as error:
+            if isinstance(error, anthropic.AuthenticationError):
+                self.forget(client)
+            raise job_error(error) from None
+
+    def forget(self, client: anthropic.Anthropic) -> None:
+        """Drop ``client`` after it was refused with 401, so that the next call reads the credentials again.
+
+        The SDK drops a refused token only when it retries by itself, and its retries are off. ``client`` is not closed,
+        because other threads may be using it.
         """
         with self._lock:
             if self._client is client:
@@ -84,7 +104,7 @@ def _build(settings: Settings) -> anthropic.Anthropic:
         return anthropic.Anthropic(
             base_url=settings.anthropic_base_url or None,  # None: ANTHROPIC_BASE_URL, then the profile's
             max_retries=0,  # the queue retries
-            # Never equal to the SDK's default timeout, or it would put a limit of its own on max_tokens.
+            # Must differ from the SDK's default timeout: with the default, the SDK limits max_tokens.
             timeout=anthropic.Timeout(seconds, connect=min(seconds, _LONGEST_CONNECT)),
         )
     except anthropic.AnthropicError as error:
@@ -97,7 +117,7 @@ def _build(settings: Settings) -> anthropic.Anthropic:
 
 
 def _with_credentials(client: anthropic.Anthropic) -> anthropic.Anthropic:
-    # Without this check the SDK would raise a bare TypeError at the first call.
+    # Without this check the SDK raises a bare TypeError at the first call.
     if not _has_credentials(client):
         raise Misconfigured(
             "No credentials for Claude were found.",
@@ -108,23 +128,23 @@ def _with_credentials(client: anthropic.Anthropic) -> anthropic.Anthropic:
 
 
 def _has_credentials(client: anthropic.Anthropic) -> bool:
-    if client.credentials is not None:  # a profile or federation: a token is fetched at the first call
+    if client.credentials is not None:  # A profile or federation: the SDK fetches a token at the first call.
         return True
-    # A key, a token, or ANTHROPIC_CUSTOM_HEADERS.
+    # The headers come from a key, a token, or ANTHROPIC_CUSTOM_HEADERS.
     return any(name.lower() in ("authorization", "x-api-key") for name in client.default_headers)
 
 
 def credentials_found() -> bool:
-    """Whether the SDK finds credentials: a key or token in the environment, a profile, or federation. No network.
+    """Whether the SDK finds credentials: a key or token in the environment, a profile, or federation. No network call.
 
-    Whether they are *valid* only a call can tell (:meth:`AnthropicModel.probe`).
+    Only ``AnthropicModel.probe`` can tell whether they are valid.
 
     Raises:
         Misconfigured: a profile was chosen explicitly and cannot be read.
     """
     if os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_AUTH_TOKEN"):
         return True
-    if _nowhere_to_look():
+    if _nothing_configured():
         return False
     import anthropic
 
@@ -136,11 +156,11 @@ def credentials_found() -> bool:
         return _has_credentials(client)
 
 
-def _nowhere_to_look() -> bool:
-    """No variable of the SDK is set and its folder does not exist: known without importing the SDK.
+def _nothing_configured() -> bool:
+    """Whether no variable of the SDK is set and its folder does not exist. Known without the 1 s import of the SDK.
 
-    This is what every command on a machine without credentials asks first. The places are the ones documented on
-    ``anthropic.Anthropic``; Windows has another folder and always asks the SDK.
+    Every command on a machine without credentials gets its answer here. ``anthropic.Anthropic`` documents the places.
+    Windows has another folder, so there the SDK is always asked.
     """
     if os.name != "posix" or any(name.startswith("ANTHROPIC_") and value for name, value in os.environ.items()):
         return False

@@ -1,6 +1,6 @@
-"""What the SDK raises, as the job error that decides what happens next. No secret and no prompt text gets through.
+"""Turning the SDK's errors into job errors, which decide what happens to the job. No secret or prompt gets through.
 
-The contract is the table "Errors" in ``docs/jobs.md``; here is what Claude's answers mean in its terms.
+The contract is the table "Errors" in ``docs/jobs.md``. This module maps Claude's status and error codes to it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from nexus_tasks.errors import JobError, Misconfigured, OverBudget, Permanent, T
 if TYPE_CHECKING:
     import anthropic
 
+# Seconds to wait after a 429: without a readable header, and the bounds of a header. Chosen by hand, not measured.
 RETRY_AFTER_DEFAULT = 5.0
 RETRY_AFTER_BOUNDS = (0.5, 3600.0)
 
-_LONGEST_DETAIL = 300
+_LONGEST_DETAIL = 300  # characters of the server's text in an error
 _SECRET_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_IDENTITY_TOKEN")
 _SECRETS = re.compile(
     r"sk-ant-[\w-]+"  # API keys and OAuth tokens
@@ -29,16 +30,16 @@ _SECRETS = re.compile(
     r"|(?<=//)[^/@\s]+(?=@)"  # user:password of a URL
     r"|(?i:(?<=bearer )\S+)"
 )
-# Too long even alone: said with 400, while 413 is only the size in bytes.
+# The prompt is longer than the model's context. Claude says this with 400; 413 concerns only the size in bytes.
 _TOO_LONG = re.compile(r"prompt is too long|exceeds? (?:the )?context (?:limit|window)", re.IGNORECASE)
-# Spend limits come as 429 with these codes; waiting a moment, as for other 429s, would not help.
+# A reached spend limit comes as 429 with one of these codes. Unlike for other 429s, a short wait does not help.
 _SPENT = frozenset({"enforced_spend_limit_reached", "contract_spend_limit_reached"})
-# 400 with these codes says something about the account, not about the request.
+# 400 with one of these codes concerns the account, not the request.
 _ACCOUNT = frozenset({"organization_on_hold", "cmek_key_disabled", "cmek_key_network_blocked"})
 
 
 def redact(text: str) -> str:
-    """``text`` on one line, capped, with everything that looks like a credential (or is one of ours) starred out."""
+    """``text`` on one line of at most 300 characters, with ``***`` for all that looks like a credential or is ours."""
     for name in _SECRET_VARIABLES:
         value = os.environ.get(name, "").strip()
         if value:
@@ -48,10 +49,10 @@ def redact(text: str) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds the server asked to wait: ``retry-after-ms``, else ``retry-after`` as seconds or as an HTTP date.
+    """Seconds that the server asks to wait: ``retry-after-ms``, else ``retry-after`` as seconds or as an HTTP date.
 
-    Held within :data:`RETRY_AFTER_BOUNDS`, so that "0" is not a busy loop and a wrong date is not a lost day;
-    :data:`RETRY_AFTER_DEFAULT` when the server said nothing that can be read.
+    The value is clamped to :data:`RETRY_AFTER_BOUNDS`: "0" must not make a busy loop, nor a wrong date cost a day.
+    Without a readable value it is :data:`RETRY_AFTER_DEFAULT`.
     """
     seconds = _number(headers.get("retry-after-ms"), scale=1000)
     if seconds is None:
@@ -72,7 +73,7 @@ def _number(value: str | None, scale: float = 1) -> float | None:
 
 
 def job_error(error: anthropic.AnthropicError) -> JobError:
-    """The error a job raises in place of ``error``; raise it ``from None``, the SDK's own text may hold anything."""
+    """The job error for ``error``. Raise it ``from None``: the SDK's own text may hold secrets or prompts."""
     import anthropic
     from anthropic.lib.credentials import WorkloadIdentityError
 
@@ -109,14 +110,14 @@ def _status_error(error: anthropic.APIStatusError) -> JobError:
     if status == 413 or (status == 400 and _TOO_LONG.search(reason)):
         return TooLarge(f"The request is larger than the model takes: {said}.")
     if status in (408, 409, 499) or status >= 500:
-        return Transient(f"The Claude API failed in a way that passes: {said}.")
+        return Transient(f"The Claude API failed temporarily: {said}.")
     return Permanent(f"Claude rejected the request: {said}.")
 
 
 def _connection_error(error: anthropic.APIConnectionError) -> JobError:
-    """A cut or refused connection passes; an address or key that cannot even be written to the wire does not.
+    """A cut or refused connection is temporary. A malformed address or key is not.
 
-    Only the cause's class is told: for a key that ends in a line break its text holds the key.
+    The error names only the class of the cause: for a key that ends in a line break, the cause's text holds the key.
     """
     import httpx2  # the SDK's own HTTP library
 
@@ -131,7 +132,7 @@ def _connection_error(error: anthropic.APIConnectionError) -> JobError:
 
 
 def _exchange_error(error: Exception) -> JobError:
-    """The token exchange of a profile or federation failed: like an answer without a status, or by its status."""
+    """The error of a failed token exchange (profile or federation). Temporary: 429, 5xx, or an unreachable endpoint."""
     status = getattr(error, "status_code", None)
     said = redact(str(error))
     if status == 429 or (status or 0) >= 500 or "Failed to reach token endpoint" in said:

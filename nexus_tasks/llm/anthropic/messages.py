@@ -1,4 +1,4 @@
-"""The body of a Messages request, and what its answer is worth. Serves live calls and the Message Batches API alike."""
+"""The body of a Messages request, and reading its answer. Used for live calls and for the Message Batches API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from nexus_tasks.llm.anthropic.errors import redact
 from nexus_tasks.llm.anthropic.schema import answer_schema
-from nexus_tasks.llm.base import AnswerT, Completion, Purpose, Request, Usage
+from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest, Purpose, Usage
 from nexus_tasks.text import estimate_tokens
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from nexus_tasks.settings import Settings
 
-# Tokens a prefix needs before Claude caches it, by the start of the model's name; below, a marker is ignored.
+# The least tokens of a prefix that Claude caches, by the start of the model's name. It ignores markers on shorter ones.
 # https://platform.claude.com/docs/en/build-with-claude/prompt-caching
 CACHE_MINIMUM = (("claude-haiku-", 4096), ("", 1024))
 
-# Control characters but tab and line feed, and lone surrogates, which neither UTF-8 nor Postgres can hold.
+# Control characters except tab and line feed, and lone surrogates. Neither UTF-8 nor Postgres can hold a surrogate.
 _UNWANTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -31,12 +31,12 @@ def model_name(settings: Settings, purpose: Purpose) -> str:
     return str(getattr(settings, f"model_{purpose}"))
 
 
-def request_params(request: Request[AnswerT], settings: Settings) -> dict[str, Any]:
-    """What ``messages.create`` takes as keywords, and a batch item as ``params``.
+def request_params(request: ModelRequest[AnswerT], settings: Settings) -> dict[str, Any]:
+    """The keywords of ``messages.create``, which are also the ``params`` of a batch item.
 
-    Ordered from what is shared most to what varies. A cache marker closes the instructions or the transcript only where
-    the prefix up to it reaches the model's minimum: the instructions are read again by every call of the purpose, the
-    transcript by the other observers of it, if ``request.shared`` says that there are any (writing costs 25 % more).
+    A cache marker is set only where the prefix up to it reaches the model's minimum. One marker ends the instructions,
+    which every call of the purpose reads again. One ends the transcript, when ``request.shared`` says that other
+    observers read it again: writing a cache costs 25 % more.
     """
     model = model_name(settings, request.purpose)
     minimum = next(tokens for prefix, tokens in CACHE_MINIMUM if model.startswith(prefix))
@@ -46,7 +46,7 @@ def request_params(request: Request[AnswerT], settings: Settings) -> dict[str, A
         _mark(system)
     if request.shared and estimate_tokens(request.instructions + request.transcript) >= minimum:
         _mark(transcript)
-    content = [block for block in (transcript, _block(request.question)) if block["text"]]  # empty ones are refused
+    content = [block for block in (transcript, _block(request.question)) if block["text"]]  # Claude refuses empty ones
     return {
         "model": model,
         "max_tokens": int(getattr(settings, f"max_tokens_{request.purpose}")),
@@ -64,10 +64,12 @@ def _mark(block: dict[str, Any]) -> None:
     block["cache_control"] = {"type": "ephemeral"}
 
 
-def completion(message: Message, request: Request[AnswerT], model: str, seconds: float) -> Completion[AnswerT]:
-    """``message`` read as the answer to ``request``; a worthless one carries its fault and its usage all the same.
+def completion(message: Message, request: ModelRequest[AnswerT], model: str, seconds: float) -> Completion[AnswerT]:
+    """Read ``message`` as the answer to ``request``. An unusable one has a fault, and its usage.
 
-    ``model`` is the name that was asked for, which prices and hashes go by; the one that served it is in ``raw``.
+    Args:
+        model: the name that was asked for. Prices and hashes go by it; the name that answered is in ``raw``.
+        seconds: how long the call took.
     """
     answer: AnswerT | None = None
     fault, detail = _fault(message)
@@ -102,7 +104,7 @@ def _fault(message: Message) -> tuple[Any, str]:
 
 
 def usage_of(message: Message) -> Usage:
-    """What a message cost, in tokens."""
+    """The tokens that a message cost."""
     usage = message.usage
     return Usage(
         input_tokens=usage.input_tokens or 0,
@@ -113,13 +115,13 @@ def usage_of(message: Message) -> Usage:
 
 
 def parse(text: str, answer: type[AnswerT]) -> AnswerT:
-    """``text`` validated against ``answer``, its strings freed of control characters.
+    """``text`` validated against ``answer``, without the control characters in its strings.
 
     Raises:
-        ValueError: it is no JSON, nested beyond reason, or does not fit (pydantic's ``ValidationError`` is one).
+        ValueError: it is not JSON, is nested too deeply, or does not fit (pydantic's ``ValidationError`` is one).
     """
     try:
-        # strict=False takes raw control characters inside strings: they are stripped anyway.
+        # strict=False accepts raw control characters in strings; _clean removes them.
         return answer.model_validate(_clean(json.loads(text, strict=False)))
     except RecursionError:
         raise ValueError("nested too deeply") from None
@@ -136,7 +138,7 @@ def _clean(value: Any) -> Any:
 
 
 def _why(error: ValueError) -> str:
-    """What is wrong, by place and rule: never what the model wrote there."""
+    """Which field breaks which rule. Never shows the text that the model wrote."""
     if isinstance(error, ValidationError):
         first = error.errors(include_input=False, include_url=False, include_context=False)[:3]
         places = (".".join(str(part)[:40] for part in fault["loc"]) for fault in first)

@@ -1,31 +1,28 @@
-"""Claude, through the official SDK. No retries of its own: the queue retries."""
+"""Claude, through the official SDK. A call is never retried here: the queue retries."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from nexus_tasks.errors import Misconfigured, Transient
-from nexus_tasks.llm.anthropic.batches import AnthropicBatches
-from nexus_tasks.llm.anthropic.client import ClientHolder
-from nexus_tasks.llm.anthropic.errors import job_error
+from nexus_tasks.llm.anthropic.batches import AnthropicBatchProvider
+from nexus_tasks.llm.anthropic.client import ClientHolder, ResultT
 from nexus_tasks.llm.anthropic.messages import completion, model_name, request_params
-from nexus_tasks.llm.base import PURPOSES, AnswerT, Completion, Purpose, Request
+from nexus_tasks.llm.base import PURPOSES, AnswerT, Completion, ModelRequest, Purpose
 
 if TYPE_CHECKING:
     from anthropic import Anthropic
 
     from nexus_tasks.settings import Settings
 
-ResultT = TypeVar("ResultT")
-
 
 class AnthropicModel:
     """The :class:`~nexus_tasks.llm.base.LanguageModel` that asks Claude. Safe to share between threads and over forks.
 
-    Building one costs nothing; the SDK is imported and the client built at the first call.
+    Creating the object is free: the SDK is imported and the client built at the first call.
     """
 
     name = "anthropic"
@@ -35,18 +32,18 @@ class AnthropicModel:
         self._holder = ClientHolder(settings)
 
     @property
-    def batches(self) -> AnthropicBatches:
-        """The Message Batches API. Imports the SDK, lest a transaction that renders a request waits for that."""
+    def batches(self) -> AnthropicBatchProvider:
+        """The Message Batches API. Imports the SDK now, so that no transaction waits a second for the import."""
         import anthropic  # noqa: F401
 
-        return AnthropicBatches(self, self._settings)
+        return AnthropicBatchProvider(self._holder, self._settings)
 
     def model_for(self, purpose: Purpose) -> str:
         """The configured model for ``purpose`` (``model_derive``, ``model_reflect``, …)."""
         return model_name(self._settings, purpose)
 
-    def complete(self, request: Request[AnswerT]) -> Completion[AnswerT]:
-        """Ask once. An answer that is cut off, refused or does not fit comes back as a fault, with its usage.
+    def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
+        """Call Claude once. An answer that is cut off, refused or does not fit its schema is a fault, with its usage.
 
         Raises:
             Transient: network, timeout, 408, 409, 5xx.
@@ -63,16 +60,16 @@ class AnthropicModel:
         began = time.monotonic()
         message = self.call(lambda client: client.messages.create(**params))
         seconds = time.monotonic() - began
-        # The SDK does not validate: a gateway's error page with status 200 comes through as it is.
+        # The SDK does not validate answers: a gateway's error page with status 200 arrives here as a string.
         if not isinstance(message, Message) or not isinstance(message.usage, Billed) or message.content is None:
             raise Transient("The Claude API (or a gateway before it) answered with something that is no message.")
         return completion(message, request, params["model"], seconds)
 
     def count_tokens(self, text: str) -> int:
-        """Claude's own count of ``text`` as one message of a user, for the model that derives. Free, over the network.
+        """Claude's count of the tokens of ``text`` as one user message, for the deriving model. Free, over the network.
 
         Raises:
-            JobError: as :meth:`complete`.
+            JobError: the errors of :meth:`complete`.
         """
         model = self.model_for("derive")
         counted = self.call(
@@ -84,9 +81,11 @@ class AnthropicModel:
         return tokens
 
     def probe(self) -> None:
-        """Look up each configured model, which is free; raise what :meth:`complete` would raise.
+        """Look up each configured model, for free. A gateway without this endpoint passes.
 
-        A gateway that has no such endpoint cannot be asked: that is no fault. A retired model is ``Misconfigured``.
+        Raises:
+            Misconfigured: a model is retired.
+            JobError: the errors of :meth:`complete`.
         """
         names = {model_name(self._settings, purpose) for purpose in PURPOSES}
         for name in sorted(names):
@@ -94,16 +93,8 @@ class AnthropicModel:
                 raise Misconfigured(f"The model {name} is retired.")
 
     def call(self, ask: Callable[[Anthropic], ResultT]) -> ResultT:
-        """What ``ask`` returns for the process's client, with the SDK's errors turned into job errors."""
-        client = self._holder.get()
-        import anthropic
-
-        try:
-            return ask(client)
-        except anthropic.AnthropicError as error:
-            if isinstance(error, anthropic.AuthenticationError):
-                self._holder.forget(client)
-            raise job_error(error) from None
+        """Call ``ask`` with the process's client; errors of the SDK become job errors."""
+        return self._holder.call(ask)
 
 
 def _lifecycle(name: str, client: Anthropic) -> str:

@@ -1,4 +1,4 @@
-"""The answer's schema as it is sent: every call pays for its text, so it says nothing twice."""
+"""The answer's schema as it is sent. Every call pays for its tokens, so all that Claude does not need is removed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-# Pydantic's own additions, and bounds that structured output does not know: the answer is checked against them here.
-_SILENT = frozenset(("title", "default", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"))
+# Pydantic's additions, and bounds that structured output does not support. The answer type checks these bounds itself.
+_REMOVED = frozenset(("title", "default", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"))
 
 
 @lru_cache(maxsize=32)
 def answer_schema(answer: type[BaseModel]) -> dict[str, Any]:
     """The JSON schema of ``answer`` for ``output_config``: definitions inlined, no titles, defaults or docstrings.
 
-    A field's own ``description`` stays: it is part of the prompt. Answers must not refer to themselves.
+    A field's ``description`` stays: it is part of the prompt. Recursive answer types are not supported.
     """
     import anthropic
 
@@ -31,7 +31,7 @@ def _short(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[st
         return _short(target, definitions) | kept
     short: dict[str, Any] = {}
     for name, value in schema.items():
-        if name in _SILENT or name == "$defs" or (name == "description" and schema.get("type") == "object"):
+        if name in _REMOVED or name == "$defs" or (name == "description" and schema.get("type") == "object"):
             continue
         if name == "properties":
             short[name] = {field: _short(each, definitions) for field, each in value.items()}

@@ -1,7 +1,7 @@
-"""The offline model: deterministic, extractive, without a network. Good enough to see the system work and to test it.
+"""The offline model: deterministic and without a network. It is there to try the system and to test it.
 
-It reads a request's material in place of its text, and says only what somebody said. English rules; other languages
-yield fewer facts, never an error.
+It reads a request's material in place of its text, and its answers repeat sentences of that material. Its rules are for
+English. Other languages yield fewer facts, never an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nexus_tasks.llm.answers import (
     SessionFactsMaterial,
     TopicsMaterial,
 )
-from nexus_tasks.llm.base import AnswerT, Completion, Purpose, Request, Usage
+from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest, Purpose, Usage
 from nexus_tasks.llm.offline.derive import derive
 from nexus_tasks.llm.offline.digest import digest
 from nexus_tasks.llm.offline.extract import facts, topics
@@ -39,11 +39,11 @@ class OfflineModel:
         """Always ``"offline"``."""
         return self.name
 
-    def complete(self, request: Request[AnswerT]) -> Completion[AnswerT]:
-        """Answer from ``request.material``. The answer never fails, and has no usage.
+    def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
+        """Answer from ``request.material``. The answer has no fault and no usage.
 
         Raises:
-            TypeError: the request wants another type of answer than its material gives.
+            TypeError: the material does not give the type of answer that the request wants.
         """
         began = time.perf_counter()
         answer = _answer(request.material)
@@ -52,7 +52,7 @@ class OfflineModel:
         return Completion(model=self.name, usage=Usage(), seconds=time.perf_counter() - began, answer=answer)
 
     def probe(self) -> None:
-        """Nothing can be missing."""
+        """Does nothing: the model needs no credentials."""
 
 
 def _answer(material: Material) -> BaseModel:

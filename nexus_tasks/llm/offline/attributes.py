@@ -1,4 +1,4 @@
-"""Attributes that have one value at a time: where one lives and works, how old one is, what one prefers."""
+"""Attributes of a person that have one value at a time: home, workplace, age, favourites, preferences."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ _PATTERNS = tuple(
 )
 
 
-class _Claim(NamedTuple):
+class _Attribute(NamedTuple):
     attribute: str
     what: frozenset[str]
     value: frozenset[str]
     than: frozenset[str]
 
-    def contradicts(self, other: _Claim) -> bool:
+    def contradicts(self, other: _Attribute) -> bool:
         if (self.attribute, self.what) != (other.attribute, other.what) or self.value & other.value:
             return False
-        # Many things can be preferred; what was passed over for another cannot.
+        # A person may prefer many things. "X over Y" contradicts only a preference for Y.
         return bool(self.attribute != "preference" or self.than & other.value or other.than & self.value)
 
 
 def attribute_conflict(left: str, right: str) -> str:
-    """Why two facts about one subject cannot both hold now, when they give one attribute two values; else ``""``."""
-    for one in _claims(left):
-        for other in _claims(right):
+    """Which attribute two facts about one subject give two values, in words; ``""`` when there is none."""
+    for one in _attributes(left):
+        for other in _attributes(right):
             if one.contradicts(other):
-                values = " and ".join(" ".join(sorted(claim.value)) for claim in (one, other))
+                values = " and ".join(" ".join(sorted(found.value)) for found in (one, other))
                 return f"the {one.attribute} differs: {values}"
     return ""
 
 
-def _claims(text: str) -> Iterator[_Claim]:
+def _attributes(text: str) -> Iterator[_Attribute]:
     text = text.replace("’", "'")
     for attribute, pattern in _PATTERNS:
         for match in pattern.finditer(text):
@@ -60,4 +60,4 @@ def _claims(text: str) -> Iterator[_Claim]:
                 frozenset(content_words(match.groupdict().get(part) or "")) for part in ("what", "value", "than")
             )
             if value:
-                yield _Claim(attribute, what, value, than)
+                yield _Attribute(attribute, what, value, than)

@@ -1,8 +1,8 @@
-"""How two facts about one subject relate: the same, much the same, or one takes the other's place.
+"""How two facts about one subject relate: duplicate, reinforcement or contradiction.
 
-Word overlap and negation follow the design: 0.80 of the words shared reinforces; 0.30 with a negation near a shared
-word, on one side only, contradicts. The rest (changed values, replaced things, single-valued attributes) is there
-because people seldom negate what has changed: they say what holds now.
+Word overlap and negation follow design page 3. Facts that share 0.80 of their words reinforce each other. Facts that
+share 0.30, with a negation near a shared word on one side only, contradict each other. The other rules (changed values,
+replaced things, attributes with one value) exist because people seldom negate an outdated fact: they say the new one.
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nexus_tasks.llm.offline.attributes import attribute_conflict
-from nexus_tasks.llm.offline.reading import Reading, read
+from nexus_tasks.llm.offline.reading import Reading, read_fact
 from nexus_tasks.llm.offline.statements import is_vague
 from nexus_tasks.text import jaccard
 
+# Shares of words. The first two are from design page 3. None is measured.
 REINFORCES, CONTRADICTS, SAME_MATTER = 0.80, 0.30, 0.60
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """How one fact relates to another, and why, in one line."""
+    """How one fact relates to another, and the reason in one line."""
 
     kind: Literal["duplicate", "reinforces", "contradicts"]
     rationale: str
 
 
 def compare(left: str, right: str) -> Verdict | None:
-    """The relation between two facts of one subject, the same both ways round; ``None`` when there is none."""
+    """The relation between two facts of one subject; ``None``: there is none. Their order does not matter."""
     left, right = (unicodedata.normalize("NFC", text) for text in (left, right))
-    one, other = read(left), read(right)
+    one, other = read_fact(left), read_fact(right)
     if one.key == other.key:
         return Verdict(kind="duplicate", rationale="the same content words in the same order")
     why = (
@@ -49,8 +50,8 @@ def compare(left: str, right: str) -> Verdict | None:
 
 
 def _differs(one: Reading, other: Reading) -> bool:
-    """Whether values, a negation, the time or the persons keep two like sentences from saying the same."""
-    return one.slots != other.slots or one.turns != other.turns or bool(one.denied ^ other.denied)
+    """Whether two similar sentences differ in a value, a negation, the time or the persons."""
+    return one.slots != other.slots or one.markers != other.markers or bool(one.denied ^ other.denied)
 
 
 def _denial(one: Reading, other: Reading) -> str:
@@ -62,9 +63,9 @@ def _denial(one: Reading, other: Reading) -> str:
     denying, said = (one, other) if one.denied & shared else (other, one)
     denied = {word for word in shared & denying.denied if not is_vague(word)}
     if not denied or said.past:
-        return ""  # what happened once may well not be so now
+        return ""  # A past event does not contradict a present denial.
     if not denying.everything - denying.content <= said.everything:
-        return ""  # "not on Fridays" denies less than was said
+        return ""  # The denial is narrower ("not on Fridays") than the statement.
     return f"one denies what the other says: {_listed(denied)}"
 
 
@@ -75,9 +76,9 @@ def _changed_value(one: Reading, other: Reading) -> str:
     kind = kinds[0]
     moved = kind in one.target or kind in other.target
     if not moved and not one.updated and not other.updated and (one.past or other.past):
-        return ""  # two events, not one thing that changed
+        return ""  # These are two events, not one thing that changed.
     shared, smaller = one.content & other.content, min(len(one.content), len(other.content))
-    # "The standup moved to 10:30" shares little with what it changes, but all that it speaks of.
+    # "The standup moved to 10:30" shares few words with the fact that it changes, but those name the same matter.
     alike = len(shared) / smaller if moved and smaller else jaccard(one.content, other.content)
     if alike < SAME_MATTER:
         return ""
@@ -90,7 +91,7 @@ def _replacement(change: Reading, other: Reading) -> str:
     if not gone or not gone <= other.everything - other.denied or change.everything <= other.everything:
         return ""
     if not change.content & (other.content - gone) and not (change.switched and other.habit):
-        return ""  # the same word, of another matter
+        return ""  # The same word, about another matter.
     return f"one replaces what the other says: {_listed(gone)}"
 
 

@@ -1,4 +1,4 @@
-"""When something happened, where a sentence says so and can mean one day only."""
+"""The day that a sentence names, when it can mean only one day."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _DATE = re.compile(
 
 
 def day_meant(sentence: str, said: datetime) -> str | None:
-    """The ISO date that ``sentence``, said at ``said``, speaks of; ``None`` when it names none, or more than one.
+    """The ISO date that ``sentence``, said at ``said``, names; ``None`` when it names no day, or more than one.
 
-    Full dates and days that lie a known number of days off ("yesterday", "3 days ago", "last Friday": the latest Friday
-    before the day it is said). Not "next Friday", which people mean in two ways, nor weeks, months and dates without a
-    year. Days are those of ``said``'s zone, which is UTC in storage: around midnight elsewhere that is a day off.
+    Understood are full dates, and days at a known distance ("yesterday", "3 days ago", "last Friday": the latest Friday
+    before ``said``). Not understood are "next Friday", which has two meanings, and weeks, months and dates without a
+    year. Days are those of ``said``'s time zone: storage has UTC, so near midnight elsewhere they may be a day off.
     """
     found = set(_days(sentence, said.date()))
     return found.pop().isoformat() if len(found) == 1 else None
@@ -60,7 +60,7 @@ def _days(sentence: str, said: date) -> Iterator[date]:
             else:
                 yield date.fromordinal(said.toordinal() + _offset(part, said))
         except (ValueError, OverflowError):
-            continue  # 31 February, or a day before the calendar begins
+            continue  # There is no such day (31 February), or it lies outside the calendar.
 
 
 def _offset(part: dict[str, str | None], said: date) -> int:

@@ -1,20 +1,21 @@
-"""Deriving facts: the sentences of a line that state something, in their author's words."""
+"""The offline derivation: each sentence that states something becomes a fact, word for word."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from nexus_tasks.llm.answers import Category, DeriveMaterial, Line, Observation, Observations
+from nexus_tasks.llm.answers import Category, DeriveMaterial, Observation, Observations, PromptLine
 from nexus_tasks.llm.offline.dates import day_meant
 from nexus_tasks.llm.offline.statements import is_statement, is_vague, spoken, strength
 from nexus_tasks.text import NEGATIONS, STOP_WORDS, fold, shorten, words
 
-MAX_CONTENT = 300  # characters of a fact, see answers.Observation
+# Chosen by hand, not measured.
+MAX_CONTENT = 300  # characters of a fact
 MAX_LABELS = 3
-BASE_CONFIDENCE, PER_MARKER = 0.75, 0.05  # 0.90 with all three kinds of marker
+BASE_CONFIDENCE, PER_MARKER = 0.75, 0.05  # 0.90 with all three kinds of marker (see statements.strength)
 
-# The first that is found names the category.
+# The first pattern that matches names the category.
 _CATEGORIES: tuple[tuple[Category, str], ...] = (
     (
         "preference",
@@ -46,14 +47,14 @@ _COMPILED = tuple((category, re.compile(rf"\b(?:{found})\b", re.IGNORECASE)) for
 
 
 def derive(material: DeriveMaterial) -> Observations:
-    """The observations of every line that is to be derived and whose author is wanted, in order."""
+    """The facts of every line of the batch whose author is a wanted subject, in order."""
     wanted = frozenset(material.subjects)
     lines = (line for line in material.lines if not line.context_only and line.author in wanted)
     return Observations(observations=[found for line in lines for found in _of_line(line)])
 
 
-def _of_line(line: Line) -> Iterator[Observation]:
-    """What one line says. It depends on nothing but the line, so batches can be cut anywhere."""
+def _of_line(line: PromptLine) -> Iterator[Observation]:
+    """The facts of one line. They depend on this line alone, so the cut between batches does not matter."""
     if line.role not in ("user", "assistant"):
         return
     pieces = spoken(line.content)
@@ -64,7 +65,7 @@ def _of_line(line: Line) -> Iterator[Observation]:
             yield _observation(sentence, line)
 
 
-def _observation(sentence: str, line: Line) -> Observation:
+def _observation(sentence: str, line: PromptLine) -> Observation:
     content = shorten(sentence, MAX_CONTENT)
     return Observation(
         subject=line.author,
@@ -82,7 +83,7 @@ def _category(sentence: str) -> Category:
 
 
 def _labels(sentence: str) -> list[str]:
-    """The longest content words, in their order: without a corpus, length tells rare words from common ones."""
+    """The three longest content words, in their order. There is no corpus to count in, and longer words are rarer."""
     found = dict.fromkeys(
         word
         for word in words(sentence)

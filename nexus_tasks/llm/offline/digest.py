@@ -1,10 +1,14 @@
-"""Digesting: the sentences that matter most, in their order, within two limits.
+"""The offline digest: the most important sentences, in their order, within two limits.
 
-Sentences are chosen one after the other by the weight of the words they add, per square root of their length. A word
-weighs ln(1 + sentences it occurs in) and loses most of it each time it is told again, so that frequent words make a
-sentence central and repetition makes it redundant (word frequency after SumBasic: Nenkova and Vanderwende, 2005;
-diminishing returns after Lin and Bilmes, ACL 2011). The previous digest's sentences compete with the new ones, at a
-small advantage, because each stands for a longer past.
+Sentences are chosen one after the other. The next one is that with the highest
+
+    prior · Σ weights of its words / √(length in characters + 1)
+
+A word starts with the weight ln(1 + number of sentences that have it). Each time it is chosen, 0.3 of its weight is
+left. So frequent words make a sentence central, and repetition makes it redundant. (Word frequency after SumBasic:
+Nenkova and Vanderwende, 2005. Diminishing returns after Lin and Bilmes, ACL 2011.) The previous digest's sentences
+compete with the new ones at a small advantage, because each stands for a longer past. The factors are chosen by hand,
+not measured.
 """
 
 from __future__ import annotations
@@ -21,11 +25,11 @@ from nexus_tasks.llm.offline.statements import is_statement, is_vague, spoken, s
 from nexus_tasks.text import content_words, fold, shorten
 
 CHARACTERS_PER_TOKEN = 4  # as text.estimate_tokens counts
-TOLD_AGAIN = 0.3  # of a word's weight is left each time it is told again
-OLD_SHARE = 2 / 3  # of the room, at most, goes to the previous digest while new sentences want it: digests move on
-VAGUE = 0.3  # of its weight has a word that fills a sentence
-# What a sentence is worth before its words are looked at: factors for having been chosen before, for speaking of a
-# change, for each kind of plain marker, for standing at the end of the window, and for stating nothing.
+REPEATED = 0.3  # the share of a word's weight that is left each time it is chosen
+OLD_SHARE = 2 / 3  # the most of the room that the previous digest gets while new sentences need it
+VAGUE = 0.3  # factor of the weight of a vague word (see statements.is_vague)
+# Factors of a sentence's prior: for being in the previous digest, for speaking of a change, for each kind of marker,
+# for its place in the window (the last one gets 1.2), and for stating nothing.
 PREVIOUS, CHANGE, PER_MARKER, LATEST, NO_STATEMENT = 1.25, 1.25, 0.25, 0.2, 0.25
 _CHANGE = re.compile(
     r"\b(?:decided|agreed|deadline|moved|switched|changed|now|no longer|any ?more|instead|prefers?|plan|will)\b",
@@ -36,13 +40,13 @@ _SPEAKER = re.compile(r"(?:[-*•] )?(?P<speaker>[^:]{1,64}): (?P<said>.*)")
 
 @dataclass(frozen=True, kw_only=True)
 class _Sentence:
-    place: int  # in the order of telling
-    source: int  # sentences of one source are told on one line
-    old: bool  # of the previous digest
+    place: int  # its position in the material
+    source: int  # the line that it is from; sentences of one source are joined to one line
+    old: bool  # it is from the previous digest
     speaker: str
     text: str
     words: tuple[str, ...]
-    prior: float  # its worth before its words are looked at
+    prior: float  # its value apart from its words
 
     @property
     def line(self) -> str:
@@ -50,12 +54,12 @@ class _Sentence:
 
 
 def digest(material: DigestMaterial) -> Digest:
-    """Both digests. Everything in them was said, in these words; neither is longer than its limit."""
+    """Both digests, each within its limit. All their sentences are in the material, word for word."""
     ranked = list(_ranked(_candidates(material)))
-    return Digest(short=_told(ranked, material.short_tokens), long=_told(ranked, material.long_tokens))
+    return Digest(short=_rendered(ranked, material.short_tokens), long=_rendered(ranked, material.long_tokens))
 
 
-# --- what there is to tell --------------------------------------------------------------------------------------------
+# --- candidates -------------------------------------------------------------------------------------------------------
 def _candidates(material: DigestMaterial) -> list[_Sentence]:
     """The sentences of the previous digest and of the lines, in order, each wording once."""
     old = list(_previous(material.previous))
@@ -66,7 +70,7 @@ def _candidates(material: DigestMaterial) -> list[_Sentence]:
             _add(found, source, speaker, sentence, PREVIOUS, old=True)
     for number, line in enumerate(lines):
         latest = 1 + LATEST * (number + 1) / len(lines)
-        if line.role == "digest":  # of a part of the window: chosen once already
+        if line.role == "digest":  # The digest of a chunk: its sentences have been chosen once already.
             for speaker, text in _previous(line.content):
                 for sentence in spoken(text):
                     _add(found, len(old) + number, speaker, sentence, latest)
@@ -76,7 +80,7 @@ def _candidates(material: DigestMaterial) -> list[_Sentence]:
                 _add(found, len(old) + number, line.author, sentence, latest)
             elif len(content_words(sentence)) > 2:
                 _add(found, len(old) + number, line.author, sentence, latest * NO_STATEMENT)
-    if not found:  # nothing but small talk: better told than an empty digest
+    if not found:  # There is only small talk, which is better than an empty digest.
         for number, line in enumerate(lines):
             _add(found, number, line.author, " ".join(line.content.split()), NO_STATEMENT)
     return list(found.values())
@@ -94,17 +98,18 @@ def _add(
 
 
 def _previous(text: str) -> Iterator[tuple[str, str]]:
-    """The lines of an earlier digest as (speaker, what was said); other models write lines without a speaker."""
+    """The lines of an earlier digest as (speaker, text). Other models write lines without a speaker."""
     for line in text.splitlines():
         match = _SPEAKER.fullmatch(line.strip())
         yield (match["speaker"], match["said"]) if match else ("", line)
 
 
-# --- what matters most ------------------------------------------------------------------------------------------------
+# --- ranking ----------------------------------------------------------------------------------------------------------
 def _ranked(candidates: list[_Sentence]) -> Iterator[_Sentence]:
-    """All candidates, each the one that adds most to those before it.
+    """All candidates in the order in which they are chosen.
 
-    Gains only ever shrink, so the best of a heap of old gains is the best of all once its own gain is up to date.
+    A gain only shrinks while words are chosen. So the top of a heap of outdated gains is the best candidate as soon as
+    its own gain is up to date.
     """
     counts = Counter(word for found in candidates for word in found.words)
     weights = {word: math.log1p(count) * (VAGUE if is_vague(word) else 1) for word, count in counts.items()}
@@ -122,16 +127,16 @@ def _ranked(candidates: list[_Sentence]) -> Iterator[_Sentence]:
             continue
         yield best
         for word in best.words:
-            weights[word] *= TOLD_AGAIN
+            weights[word] *= REPEATED
 
 
-# --- telling it -------------------------------------------------------------------------------------------------------
-def _told(ranked: list[_Sentence], tokens: int) -> str:
+# --- rendering --------------------------------------------------------------------------------------------------------
+def _rendered(ranked: list[_Sentence], tokens: int) -> str:
     """The best sentences that fit into ``tokens``, in their order; the start of the best one when none fits."""
     limit = tokens * CHARACTERS_PER_TOKEN
     chosen: dict[int, _Sentence] = {}
-    left, left_for_old = limit + 1, int(limit * OLD_SHARE)  # the last line needs no line break
-    for share in (True, False):  # what the new ones leave, the old ones may have
+    left, left_for_old = limit + 1, int(limit * OLD_SHARE)  # + 1: the last line needs no line break
+    for share in (True, False):  # In the second round, old sentences may use the room that the new ones left.
         for sentence in ranked:
             length = len(sentence.line) + 1
             if sentence.place in chosen or length > left or (share and sentence.old and length > left_for_old):

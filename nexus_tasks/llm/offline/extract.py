@@ -1,4 +1,4 @@
-"""Extraction after a turn: statements of the users, put into a topic each by what they are about, or into facts."""
+"""The offline extraction: each statement of a user becomes a line of a topic file, or a fact."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nexus_tasks.llm.answers import (
     KnownTopic,
-    Line,
+    PromptLine,
     SessionFact,
     SessionFacts,
     SessionFactsMaterial,
@@ -20,8 +20,8 @@ from nexus_tasks.llm.offline.statements import is_statement, spoken, strength
 from nexus_tasks.text import fold, shorten
 from nexus_tasks.types import to_utc
 
-LONGEST = 300  # characters of a line
-# The first that is found names the category.
+LONGEST = 300  # characters of a line; chosen by hand, not measured
+# The first pattern that matches names the category.
 _CATEGORIES = tuple(
     (category, re.compile(rf"\b(?:{words})\b", re.IGNORECASE))
     for category, words in (
@@ -41,7 +41,7 @@ _TOPICS: dict[str, tuple[str, str, str, TopicType]] = {
 
 
 def topics(material: TopicsMaterial) -> TopicFiles:
-    """A dated line per statement that is new, in the topic that it belongs to."""
+    """A dated line for each new statement, in the topic file of its category."""
     known = {one.filename: one for one in material.known}
     added: dict[str, list[str]] = {}
     for line, sentence in _statements(material.lines):
@@ -63,7 +63,7 @@ def _topic(place: str, lines: list[str], known: dict[str, KnownTopic]) -> TopicF
 
 
 def facts(material: SessionFactsMaterial) -> SessionFacts:
-    """The statements of the session's user that have a category, sure of them as far as they are plain."""
+    """The statements of the session's user that have a category. Confidence (0 to 10) is 7 + 0.5 for each marker."""
     mine = tuple(line for line in material.lines if line.author == material.user)
     found = [
         SessionFact(category=category, confidence=7 + strength(sentence) * 0.5, content=sentence, sources=[line.id])
@@ -73,7 +73,7 @@ def facts(material: SessionFactsMaterial) -> SessionFacts:
     return SessionFacts(facts=found)
 
 
-def _statements(lines: tuple[Line, ...]) -> Iterator[tuple[Line, str]]:
+def _statements(lines: tuple[PromptLine, ...]) -> Iterator[tuple[PromptLine, str]]:
     seen: set[str] = set()
     for line in lines:
         pieces = spoken(line.content) if line.role == "user" else []

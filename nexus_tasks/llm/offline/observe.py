@@ -1,21 +1,21 @@
-"""Observing and condensing: sentences that state something, by date; and the notes that matter most, within a limit."""
+"""The offline observation (a note for each statement, by date) and condensing (the most important notes that fit)."""
 
 from __future__ import annotations
 
 from itertools import groupby
 
 from nexus_tasks.llm import observation_log
-from nexus_tasks.llm.answers import Condensed, CondenseMaterial, Day, Line, Note, Observed, ObserveMaterial
+from nexus_tasks.llm.answers import Condensed, CondenseMaterial, Day, Note, Observed, ObserveMaterial, PromptLine
 from nexus_tasks.llm.offline.statements import is_statement, spoken, strength
 from nexus_tasks.text import estimate_tokens, fold, shorten
 from nexus_tasks.types import to_utc
 
-LONGEST = 300  # characters of a note
+LONGEST = 300  # characters of a note; chosen by hand, not measured
 PRIORITIES = ("low", "medium", "high")
 
 
 def observe(material: ObserveMaterial) -> Observed:
-    """A note for each statement of the batch, in its words, each wording once; the last question is the task."""
+    """A note for each statement of the batch, each wording once. The user's last question is the task."""
     known: set[str] = set()
     days = [
         Day(date=date, notes=[note for line in lines for note in _notes(line, known)])
@@ -25,7 +25,7 @@ def observe(material: ObserveMaterial) -> Observed:
     return Observed(days=[day for day in days if day.notes], current_task=_short(asked[-1]) if asked else None)
 
 
-def _notes(line: Line, known: set[str]) -> list[Note]:
+def _notes(line: PromptLine, known: set[str]) -> list[Note]:
     found = []
     for sentence in spoken(line.content):
         note = _short(f"{line.author}: {sentence}")
@@ -42,8 +42,8 @@ def _short(text: str) -> str:
 
 
 def condense(material: CondenseMaterial) -> Condensed:
-    """The notes of the highest priority that fit, the newest first; their order and dates stay."""
-    days = observation_log.read(material.log)
+    """The notes that fit, by priority and then the newest first. Their order and dates stay."""
+    days = observation_log.parse_days(material.log)
     ranked = [
         (-PRIORITIES.index(note.priority), -number, place, note)
         for number, (place, note) in enumerate((place, note) for place, day in enumerate(days) for note in day.notes)

@@ -1,4 +1,4 @@
-"""What a fact claims, as far as rules can tell: its words, what it denies or replaces, and the values it names."""
+"""Reading a fact by rules: its words, what it denies or replaces, and the values that it names."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from nexus_tasks.llm.offline.slots import take_slots
-from nexus_tasks.text import NEGATIONS, STOP_WORDS, content_key, content_words, stem, turning_words, words
+from nexus_tasks.text import NEGATIONS, STOP_WORDS, content_key, content_words, meaning_markers, stem, words
 
 Words = frozenset[str]
 
-REACH = 2  # content words, within a clause, that a negation denies
+REACH = 2  # content words after a negation, in its clause, that it denies (design page 3)
 _CHANGE_VERB = r"(?:switch|mov|chang|shift|reschedul|migrat|push|postpon)(?:e|es|ed|ing)?"
 _CLAUSE = r"[^,;!?()–—]"
 
@@ -21,7 +21,7 @@ def _rule(*alternatives: str) -> re.Pattern[str]:
     return re.compile("|".join(alternatives), re.IGNORECASE)
 
 
-# Negations that deny nothing.
+# Negations that deny nothing ("can't wait").
 _IDIOM = _rule(
     r"\b(?:can|could)(?:n['’]t|not) (?:wait|believe|imagine|help|complain|agree|ask for|be (?:happier|more|better))\b",
     r"\bnot (?:only|just|sure|to mention|too|so|that|alone|always|all|many|much|yet|far)\b",
@@ -32,7 +32,7 @@ _IDIOM = _rule(
     r"\bwouldn['’]t (?:trade|change|miss|be|have)\b|\bnothing (?:like|beats|better|compares|else)\b",
     r"\bwithout (?:you|your|them|him|her|it|a doubt|question)\b",
 )
-# What was so and is not any more: a negation of what follows.
+# Phrases that something has ended. They negate the words that follow.
 _ENDED = _rule(
     r"\bno longer\b|(?<!get )(?<!got )(?<!getting )(?<!['’]m )(?<!am )(?<!be )\bused to\b(?! (?:being|it|the)\b)",
     r"\b(?:stopped|quit|gave up|given up)\b(?= (?:\w+ )?\w+ing\b)",
@@ -58,26 +58,26 @@ _PAST = _rule(
     r"\b(?:drove|flew|felt|held|kept|said|sent|slept|spoke|swam|taught|thought|wrote|woke|yesterday|ago|last \w+)\b",
     r"\b(?!need|speed|indeed|feed|based|called|named|used|scheduled|planned|fixed|located|married|set)\w{2,}ed\b",
 )
-# These deny an event, not how things are.
+# These deny an event, not a state.
 _PAST_NEGATIONS = frozenset(("didn't", "didnt", "wasn't", "weren't", "couldn't", "hadn't", "haven't", "hasn't"))
 _CHANGE_STEMS = frozenset(content_words("switch move moving change shift reschedule migrate push postpone"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What one fact says. All words are stems."""
+    """The content of one fact. All words are stems."""
 
-    key: str  # equal when the same words are said in the same order
+    key: str  # see text.content_key; equal for the same words in the same order
     content: Words  # without negations, markers of change and closed-class values
     slots: Mapping[str, Words]  # the closed-class values
-    turns: Words  # who, when, whether, which way: see text.turning_words
+    markers: Words  # persons, times, conditions, directions: see text.meaning_markers
     denied: Words  # within reach of a negation
-    replaced: Words  # X of "instead of X" and of "switched from X to Y", values included
-    switched: bool  # "switched from X": what was changed is left open
+    replaced: Words  # the X of "instead of X" and "switched from X to Y", with its values
+    switched: bool  # says "switched from X", without naming the matter
     target: Mapping[str, Words]  # the closed-class values that something was moved to
-    updated: bool  # says that it speaks of now
-    habit: bool  # tells what its speaker does or likes
-    past: bool  # tells of an event
+    updated: bool  # says that it is about now
+    habit: bool  # is about what its speaker does or likes
+    past: bool  # is about a past event
 
     @property
     def everything(self) -> Words:
@@ -85,8 +85,8 @@ class Reading:
         return self.content.union(*self.slots.values())
 
 
-@lru_cache(maxsize=4_096)  # a fact is a candidate of many others
-def read(text: str) -> Reading:
+@lru_cache(maxsize=4_096)  # One fact is compared with many others.
+def read_fact(text: str) -> Reading:
     """Read one fact."""
     plain = _IDIOM.sub(" ", text.replace("’", "'"))
     replaced = " ".join(match["one"] or match["two"] for match in _REPLACED.finditer(plain))
@@ -96,7 +96,7 @@ def read(text: str) -> Reading:
         key=content_key(text),
         content=_content(rest) - _CHANGE_STEMS,
         slots=slots,
-        turns=frozenset(turning_words(claim)),
+        markers=frozenset(meaning_markers(claim)),
         denied=frozenset(_denied(claim)),
         replaced=_values(replaced),
         switched=bool(_SWITCHED.search(plain)),

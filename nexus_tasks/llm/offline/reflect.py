@@ -1,4 +1,4 @@
-"""Reflecting: every new fact against its candidates, and what several facts say together."""
+"""The offline reflection: each new fact is compared with its candidates; groups of similar facts become insights."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import combinations
 
-from nexus_tasks.llm.answers import Fact, Insight, Reflection, ReflectMaterial, Relation
+from nexus_tasks.llm.answers import Insight, PromptFact, Reflection, ReflectMaterial, Relation
 from nexus_tasks.llm.offline.compare import compare
-from nexus_tasks.llm.offline.reading import read
+from nexus_tasks.llm.offline.reading import read_fact
 from nexus_tasks.text import jaccard, shorten
 from nexus_tasks.types import to_utc
 
-INSIGHT_OVERLAP = 0.55  # words shared by two facts of one insight
-INSIGHT_SUPPORT = 3
-MAX_INSIGHT = 180  # characters, see answers.Insight
+# All three are from design page 3. Chosen by hand, not measured.
+INSIGHT_OVERLAP = 0.55  # word Jaccard of two facts of one insight
+INSIGHT_SUPPORT = 3  # facts
+MAX_INSIGHT = 180  # characters
 _PREFIX = "Repeatedly: "
 
 
 def reflect(material: ReflectMaterial) -> Reflection:
-    """The relations of the new facts, each pair once, in the order of the clusters; then insights by their first id."""
+    """The relations of the new facts, each pair once, in the order of the clusters; and the insights, by first id."""
     facts = {fact.id: fact for fact in material.facts}
     clusters = {
         new: tuple(id for id in candidates if id in facts and id != new)
@@ -32,21 +33,21 @@ def reflect(material: ReflectMaterial) -> Reflection:
     return Reflection(relations=relations, insights=list(_insights(facts, clusters, outdated)))
 
 
-def _relations(facts: Mapping[int, Fact], clusters: Mapping[int, tuple[int, ...]]) -> Iterator[Relation]:
+def _relations(facts: Mapping[int, PromptFact], clusters: Mapping[int, tuple[int, ...]]) -> Iterator[Relation]:
     seen: set[frozenset[int]] = set()
     for new, candidates in clusters.items():
         for candidate in candidates:
             pair = frozenset((new, candidate))
             if pair not in seen:
                 seen.add(pair)
-                both_new = new in clusters.get(candidate, ())  # then either may be called the new one
+                both_new = new in clusters.get(candidate, ())  # Then the one that was said later counts as new.
                 newer, older = new, candidate
                 if both_new and _age(facts[candidate]) > _age(facts[new]):
                     newer, older = candidate, new
                 yield from _relation(facts[newer], facts[older])
 
 
-def _relation(new: Fact, old: Fact) -> Iterator[Relation]:
+def _relation(new: PromptFact, old: PromptFact) -> Iterator[Relation]:
     verdict = compare(new.content, old.content)
     if verdict is not None:
         later = "new" if _age(new) > _age(old) else "old"
@@ -59,13 +60,13 @@ def _relation(new: Fact, old: Fact) -> Iterator[Relation]:
         )
 
 
-def _age(fact: Fact) -> tuple[datetime, int, int]:
-    """Sorts facts by when they were last said; two of one moment by the messages that say so."""
+def _age(fact: PromptFact) -> tuple[datetime, int, int]:
+    """A sort key: when the fact was last said; at the same moment, the id of the message that said it."""
     return to_utc(fact.said_again or fact.valid_from), fact.last_message, fact.id
 
 
 def _insights(
-    facts: Mapping[int, Fact], clusters: Mapping[int, tuple[int, ...]], outdated: set[int]
+    facts: Mapping[int, PromptFact], clusters: Mapping[int, tuple[int, ...]], outdated: set[int]
 ) -> Iterator[Insight]:
     likeness = _likeness(facts, clusters, outdated)
     for support in _components(likeness):
@@ -79,15 +80,15 @@ def _insights(
 
 
 def _likeness(
-    facts: Mapping[int, Fact], clusters: Mapping[int, tuple[int, ...]], outdated: set[int]
+    facts: Mapping[int, PromptFact], clusters: Mapping[int, tuple[int, ...]], outdated: set[int]
 ) -> dict[int, dict[int, float]]:
-    """For each fact those of its clusters that are alike and do not contradict it, with their overlap."""
+    """For each fact the similar facts of its clusters that do not contradict it, with their word overlap."""
     likeness: dict[int, dict[int, float]] = defaultdict(dict)
     for new, candidates in clusters.items():
         for a, b in combinations(sorted({new, *candidates} - outdated), 2):
             if b in likeness[a]:
                 continue
-            overlap = jaccard(read(facts[a].content).everything, read(facts[b].content).everything)
+            overlap = jaccard(read_fact(facts[a].content).everything, read_fact(facts[b].content).everything)
             verdict = compare(facts[a].content, facts[b].content) if overlap >= INSIGHT_OVERLAP else None
             if overlap >= INSIGHT_OVERLAP and (verdict is None or verdict.kind != "contradicts"):
                 likeness[a][b] = likeness[b][a] = overlap

@@ -1,8 +1,8 @@
-"""Which sentences say something about their speaker worth remembering, and how plainly they say it.
+"""Which sentences state something worth remembering about their speaker, and how clearly.
 
-Everything here looks at one sentence and nothing else, so that what is remembered does not depend on how messages
-were batched. The rules are for English, and were written against the development half of LoCoMo: they keep 3 sentences
-in 10, from 9 in 10 of the turns that its questions need.
+Every rule looks at one sentence alone, so that the result does not depend on how messages were batched. The rules are
+for English and were written against the development half of LoCoMo. They keep 3 of 10 sentences, and at least one
+sentence of 9 in 10 of the turns that its questions need.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 from nexus_tasks.text import content_words, sentences, stem
 
-LONGEST = 1_000  # characters of a sentence that are looked at: a pasted log is judged by its start
+LONGEST = 1_000  # characters of a sentence that the rules read: a pasted log is judged by its start
 
 
 def _any(*alternatives: str) -> str:
@@ -26,8 +26,8 @@ def _rule(*alternatives: str) -> re.Pattern[str]:
     return re.compile(_any(*alternatives), re.IGNORECASE)
 
 
-# --- what a sentence opens with ---------------------------------------------------------------------------------------
-# Openings that carry nothing, with the name they may call: "Hey Ann, ", "Yeah, thanks! ", "By the way, ".
+# --- the opening of a sentence ----------------------------------------------------------------------------------------
+# Openings without content, with the name that may follow: "Hey Ann, ", "Yeah, thanks! ", "By the way, ".
 _GREETING = _any(
     _words(
         "wow whoa woah woohoo yeah yep yup yes no nope oh ah aww? haha\\w* lol well thanks hey hi hello sure ok okay"
@@ -37,10 +37,10 @@ _GREETING = _any(
     "thanks (?:so much|a lot)|thank you|by the way|good morning",
 )
 _OPENING = _rule(rf"(?:{_GREETING}(?:,? (?-i:[A-Z])\w+)?\s?[,!.:;–—-]+\s+)+")
-# Calling somebody at the end: "Sounds good, Ann!"
+# A name called at the end: "Sounds good, Ann!"
 _CALL = re.compile(r",\s[A-Z]\w+[\s!.…]*$")
 
-# An answer to somebody that says nothing of one's own.
+# A reaction to another person, which says nothing about its speaker.
 _REACTION = _rule(
     r"(?:sounds?|looks?|enjoy|keep|hope|stay|remember|wow|how|congrat\w*|thanks?|bye|you|your|yours)\b",
     r"what a\b|tell me\b|of course\b|my (?:pleasure|advice)\b|me (?:too|neither)\b|no (?:worries|problem|way|doubt)\b",
@@ -56,7 +56,7 @@ _REACTION = _rule(
     r"i (?:can|could) (?:see|imagine|tell|relate|understand)\b|i can['’]t (?:believe|agree|imagine)\b",
     r"i(?:['’]ll| will) (?:\w+ )?(?:let you|keep (?:you|that|it)|check (?:it|that|them) out|give (?:it|that))\b",
 )
-# "That's so sweet", "It was great": the same, unless a name, number or date is in it.
+# "That's so sweet", "It was great": also a reaction, unless it has a name, number or date.
 _REMARK = _rule(r"(?:that|this|it)(?:['’]s| is| was| must| sounds?| looks?| seems?| would| will| makes?)\b")
 
 # --- who a sentence is about ------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ _FIRST_PERSON = _rule(
     r"\b(?:i|i['’](?:m|ve|d|ll)|im|ive|my|mine|me|myself|we|we['’](?:re|ve|d|ll)|our|ours|ourselves|(?-i:[Uu]s))\b"
 )
 _SECOND_PERSON = _rule(r"\b(?:you|your|yours|yourself|u|ur)\b")
-# "Just got back from Rome": the "I" is left out.
+# Sentences without their "I": "Just got back from Rome".
 _ELLIPSIS = _rule(
     r"(?:just |recently |already |still |finally |also |currently )*"
     + _words(
@@ -75,15 +75,15 @@ _ELLIPSIS = _rule(
     + r"\b",
     r"(?:thinking of|looking (?:for|forward)|going to|used to|grew up|can['’]t wait)\b",
 )
-# Third-person sentences without name, number or date count when they are about somebody or something definite.
-_THEIR_WORLD = _rule(r"(?:he|she|they|the|these|those|one of)\b")
-# "I went hiking last week, have you tried it?" still states something.
+# A third-person sentence without name, number or date counts only when it begins with one of these.
+_DEFINITE_SUBJECT = _rule(r"(?:he|she|they|the|these|those|one of)\b")
+# A question that also states something: "I went hiking last week, have you tried it?"
 _STATEMENT_AND_QUESTION = _rule(
     r"(?:i|we|my|our|just|been|got|had|went)\b.{12,}?[,;–—-]\s*(?:and |but |so )?"
     r"(?:have|has|do|does|did|are|is|was|were|can|could|would|will|what|how|where|when|why|who|any|you|ever)\b[^,]*\?\W*$"
 )
 
-# --- how much is in it ------------------------------------------------------------------------------------------------
+# --- how much a sentence says -----------------------------------------------------------------------------------------
 _SPECIFIC = _rule(
     r"\b\d[\d.,:/]*\w*",
     r"\b" + _words("two three four five six seven eight nine ten eleven twelve twenty fifty hundred thousand") + r"\b",
@@ -91,7 +91,7 @@ _SPECIFIC = _rule(
     r"\b" + _words("january february april june july august september october november december") + r"\b",
     r"\b" + _words("yesterday today tonight tomorrow weekends? morning evening") + r"\b",
 )
-# A capital inside a sentence, "I" apart: a name.
+# A capital inside a sentence (other than "I") is a name.
 _NAME = re.compile(r"(?<=[\w,;:\"'”’)] )[\"'“‘(]?(?!I\b)[A-Z]\w+")
 _STRONG = _rule(
     r"\bi (?:\w+ )?(?:prefer|love|hate|dislike|adore|live|work|moved|decided|can['’]t stand)\b",
@@ -99,14 +99,14 @@ _STRONG = _rule(
     r"\b" + _words("always never must deadline born married engaged allergic everyday") + r"\b",
     r"\bevery (?:day|week|month|year|morning)\b",
 )
-# "I'm a nurse", "I am from Porto": one word says it all.
+# "I'm a nurse", "I am from Porto": one content word is enough.
 _IDENTITY = _rule(r"\bi(?:['’]?m| am) (?:an?|from|allergic|\d+|vegan|vegetarian|married|single|pregnant|retired)\b")
-# Of two content words alone, "Rex and Mimi!", only those with a verb between them tell anything.
+# A sentence of only two content words needs one of these verbs: "Rex and Mimi!" says nothing.
 _STATES = _rule(
     r"\b" + _words("is are was were has have costs? starts? ends? runs? happens? lives? works? uses?") + r"\b"
 )
 _CAPTION = re.compile(r"\[image: [^\]]*+\]")
-# Stems that fill a sentence without saying anything that could be asked for later.
+# Stems of words that no later question would ask for.
 _VAGUE = frozenset(
     content_words(
         """good great nice cool awesome amazing wonderful fantastic incredible fun best better big little lot lots much
@@ -126,13 +126,14 @@ def spoken(text: str) -> list[str]:
 
 
 def is_statement(sentence: str, *, alone: bool = False) -> bool:
-    """Whether ``sentence`` states something about its speaker or their world that is worth remembering.
+    """Whether ``sentence`` states something worth remembering about its speaker or their world.
 
-    ``alone`` says that it is all its author wrote. Then a general truth counts too ("Backups run hourly"): amid chat
-    those are mostly platitudes, but as a message of their own they are notes.
+    Args:
+        alone: the sentence is a whole message. Then a general statement counts, too ("Backups run hourly"): as a
+            message of its own it is a note, in a chat it is mostly a platitude.
     """
     if sentence.startswith("[") and sentence.endswith("]"):
-        return False  # a marker, such as that of an attachment
+        return False  # A marker, for example of an attachment.
     head = sentence[:LONGEST]
     core = _CALL.sub("", _OPENING.sub("", head, count=1) if _OPENING.match(head) else head)
     if "?" in sentence[-4:] and not _STATEMENT_AND_QUESTION.match(core):
@@ -145,23 +146,23 @@ def is_statement(sentence: str, *, alone: bool = False) -> bool:
 
 def _says_enough(core: str, specific: bool, alone: bool) -> bool:
     content = content_words(core)
-    telling = len({word for word in content if word not in _VAGUE})
+    meaningful = len({word for word in content if word not in _VAGUE})
     if _IDENTITY.match(core):
-        return telling >= 1
+        return meaningful >= 1
     if _FIRST_PERSON.search(core) or _ELLIPSIS.match(core):
-        return len(content) >= 2 and telling >= 1 and telling + specific + bool(_STRONG.search(core)) >= 2
+        return len(content) >= 2 and meaningful >= 1 and meaningful + specific + bool(_STRONG.search(core)) >= 2
     if _SECOND_PERSON.search(core):
         return False
     if specific or alone:
-        return telling >= 2 and (len(content) > 2 or bool(_STATES.search(core)))
-    return bool(_THEIR_WORLD.match(core)) and telling >= 3
+        return meaningful >= 2 and (len(content) > 2 or bool(_STATES.search(core)))
+    return bool(_DEFINITE_SUBJECT.match(core)) and meaningful >= 3
 
 
 def is_vague(word: str) -> bool:
-    """Whether the lower-case ``word`` fills a sentence without telling what it is about."""
+    """Whether the lower-case ``word`` says nothing about the matter of its sentence ("thing", "great")."""
     return stem(word) in _VAGUE
 
 
 def strength(sentence: str) -> int:
-    """How many kinds of plain marker ``sentence`` has, 0 to 3: a strong verb or adverb, a number or date, a name."""
+    """How many kinds of markers ``sentence`` has, 0 to 3: a strong verb or adverb; a number or date; a name."""
     return sum(bool(pattern.search(sentence)) for pattern in (_STRONG, _SPECIFIC, _NAME))

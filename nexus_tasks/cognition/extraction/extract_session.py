@@ -1,4 +1,4 @@
-"""extract_session: both extractors over what is new in a session, batch after batch, each committed on its own."""
+"""extract_session: both extractors over the new messages of a session, batch by batch, each committed on its own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from nexus_tasks.cognition.embed import vectors_of
-from nexus_tasks.cognition.extraction import facts, topics, turn
-from nexus_tasks.cognition.extraction.batch import Batch, following
-from nexus_tasks.cognition.resources import GAVE_UP, JobContext, Resources, ask
+from nexus_tasks.cognition.extraction import facts, tool_calls, topics
+from nexus_tasks.cognition.extraction.batch import ExtractionBatch, next_batch
+from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
+from nexus_tasks.cognition.model_call import ask
+from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.errors import Erased, InvalidAnswer, JobError, Permanent
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import embeddings, extractions, ledger, memories, messages, perspectives, sessions
@@ -17,8 +19,9 @@ from nexus_tasks.storage import topics as stored_topics
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.types import JobOutcome
 
-MOST_BATCHES = 20  # per run; the rest is another run's
-RECENT = 200  # messages in which an unanswered tool call is looked for
+# Both are chosen by hand, not measured.
+MOST_BATCHES = 20  # per run; another run does the rest
+RECENT = 200  # the last messages, among which an unanswered tool call is searched for
 
 Tally = Counter[str]
 
@@ -26,19 +29,25 @@ Tally = Counter[str]
 def extract(
     resources: Resources, job: JobContext, session_key: str, observers: Sequence[str]
 ) -> tuple[JobOutcome, bool]:
-    """Extract from a session; returns the outcome, and whether there is more than one run does.
+    """Extract topics and facts from a session.
 
-    An extractor whose answer fails leaves its cursor, and does not keep the other from its work.
+    When one extractor's answer fails, its cursor stays, and the other extractor goes on.
+
+    Args:
+        observers: who will hold the facts.
+
+    Returns:
+        The outcome, and whether another run has to go on.
 
     Raises:
-        InvalidAnswer, Permanent: an extractor got no answer that is worth anything.
-        Erased: what the model was shown is gone; tried again.
+        InvalidAnswer, Permanent: an extractor got no usable answer.
+        Erased: a message that the model was shown is gone. The run is tried again.
     """
     done, failed = Tally(), dict[extractions.Extractor, JobError]()
     while True:
         with resources.database.transaction() as tx:
-            batch = _next(tx, resources.settings, job, session_key, failed)
-            if failed and not isinstance(batch, Batch):
+            batch = _next_batch(tx, resources.settings, job, session_key, failed)
+            if failed and not isinstance(batch, ExtractionBatch):
                 break
             if isinstance(batch, JobOutcome):
                 status = "completed" if done["batches"] and batch.status == "skipped" else batch.status
@@ -58,14 +67,14 @@ def _counts(done: Tally) -> dict[str, int]:
     return {name: done[name] for name in ("topics", "facts", "rejected")}
 
 
-def _next(
+def _next_batch(
     tx: Transaction,
     settings: Settings,
     job: JobContext,
     session_key: str,
     without: Collection[extractions.Extractor],
-) -> Batch | JobOutcome:
-    # Locked: between this look and the note that nothing is to do nobody stores a message.
+) -> ExtractionBatch | JobOutcome:
+    # The lock lasts until "nothing to do" is stored: no message is stored in between.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     if session is None:
         return JobOutcome(status="gone")
@@ -76,12 +85,12 @@ def _next(
         assert row is not None
     if row.state == "dead":
         return GAVE_UP
-    if turn.unanswered(messages.window(tx, session.id, 0, messages.NEWEST, limit=RECENT)):
+    if tool_calls.has_unanswered_calls(messages.window(tx, session.id, 0, messages.NEWEST, limit=RECENT)):
         extractions.settle(tx, row, "held")
         return JobOutcome(status="skipped", details={"why": "a tool has not answered yet"})
     for extractor in ("topics", "facts"):
         if extractor not in without:
-            found = following(tx, session, row, extractor, settings.extract_batch_tokens)
+            found = next_batch(tx, session, row, extractor, settings.extract_batch_tokens)
             if found is not None:
                 return found
     if not without:
@@ -90,44 +99,48 @@ def _next(
     return JobOutcome(status="skipped", details=reach)
 
 
-def _topics(resources: Resources, job: JobContext, session_key: str, batch: Batch, _observers: Sequence[str]) -> Tally:
+def _topics(
+    resources: Resources, job: JobContext, session_key: str, batch: ExtractionBatch, _observers: Sequence[str]
+) -> Tally:
     drafts, rejected = list[stored_topics.Draft](), 0
     if batch.lines:
         with resources.database.transaction() as tx:
             shown = resources.settings.extract_shown_tokens
-            request, seen = topics.ask_about(tx, job.namespace_id, session_key, batch, shown)
+            request, seen = topics.build_request(tx, job.namespace_id, session_key, batch, shown)
         answer = ask(resources, job, request)
         drafts, rejected = topics.drafts(answer, batch, seen, resources.model.model_for("topics"))
     with resources.database.transaction() as tx:
-        if not _move(tx, job, batch, rejected):
+        if not _advance_cursor(tx, job, batch, rejected):
             return Tally()
         changed = stored_topics.keep(tx, job.namespace_id, drafts)
     return Tally(topics=changed, rejected=rejected)
 
 
-def _facts(resources: Resources, job: JobContext, session_key: str, batch: Batch, observers: Sequence[str]) -> Tally:
+def _facts(
+    resources: Resources, job: JobContext, session_key: str, batch: ExtractionBatch, observers: Sequence[str]
+) -> Tally:
     drafts, rejected = list[stored_facts.Draft](), 0
     with resources.database.transaction() as tx:
         user = facts.user_of(tx, batch.session_id)
     if user and batch.lines:
-        answer = ask(resources, job, facts.ask_about(session_key, batch, user))
+        answer = ask(resources, job, facts.build_request(session_key, batch, user))
         drafts, rejected = facts.drafts(answer, batch, user, resources.model.model_for("facts"))
     vectors = vectors_of(resources.embedder, facts.contents(drafts))
     new = 0
     with resources.database.transaction() as tx:
-        if not _move(tx, job, batch, rejected):
+        if not _advance_cursor(tx, job, batch, rejected):
             return Tally()
         for observer in sorted(set(observers)):
-            held = perspectives.locked(tx, job.namespace_id, observer, [draft.subject for draft in drafts])
-            kept = stored_facts.keep(tx, held, drafts)
+            locked = perspectives.locked(tx, job.namespace_id, observer, [draft.subject for draft in drafts])
+            kept = stored_facts.keep(tx, locked, drafts)
             worded = {one.id: one.content for one in kept if one.kept is not stored_facts.Kept.REINFORCED}
             embeddings.store(tx, job.namespace_id, resources.embedder.name, worded, vectors)
             new += sum(one.kept is stored_facts.Kept.NEW for one in kept)
     return Tally(facts=new, rejected=rejected)
 
 
-def _move(tx: Transaction, job: JobContext, batch: Batch, rejected: int) -> bool:
-    """Move the cursor past what was parsed, in the transaction that stores it; ``False``: somebody else has."""
+def _advance_cursor(tx: Transaction, job: JobContext, batch: ExtractionBatch, rejected: int) -> bool:
+    """Move the cursor past the batch, in the transaction that stores its results; ``False``: another run did so."""
     job.still_mine()
     if not memories.hold(tx, job.rests_on):
         raise Erased

@@ -1,4 +1,4 @@
-"""Which of a perspective's facts a reflection is about: the next new ones, each beside those near it."""
+"""The facts that a reflection is about: the next new facts of a perspective, each with the facts nearest to it."""
 
 from __future__ import annotations
 
@@ -9,36 +9,35 @@ from typing import Any
 
 import numpy as np
 
-from nexus_tasks.cognition.resources import JobContext, Resources
+from nexus_tasks.cognition.job_context import JobContext
+from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.cognition.retrieval import nearest_facts
 from nexus_tasks.embeddings.base import Vectors
-from nexus_tasks.llm.answers import Fact, ReflectMaterial
+from nexus_tasks.llm.answers import PromptFact, ReflectMaterial
 from nexus_tasks.storage import open_questions, reflections
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow
 
+# Both bounds are from design page 3; chosen by hand, not measured.
 FACTS_PER_RUN = 100
 NEAREST = 8
 PURPOSE = "reflect"
 
-Clusters = Sequence[tuple[int, Sequence[int]]]  # new fact, those near it
+Clusters = Sequence[tuple[int, Sequence[int]]]  # (id of a new fact, ids of the facts nearest to it)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slice:
-    """A perspective's next new facts, those up to ``through``, and what is asked about them, if anything."""
+class NewFacts:
+    """A perspective's next new facts, and the question about them."""
 
-    facts: int
-    through: int
-    material: ReflectMaterial | None
-    said: Mapping[int, reflections.Said]
+    facts: int  # how many there are
+    through: int  # the id of the last of them
+    material: ReflectMaterial | None  # ``None``: no other fact is near, so there is nothing to ask
+    said: Mapping[int, reflections.Said]  # fact id → when it was last said
 
 
-def choose(resources: Resources, perspective: PerspectiveRow) -> Slice | None:
-    """What the next reflection is about: what an earlier run has asked about, else up to a hundred new facts.
-
-    ``None`` when there are none.
-    """
+def choose_new_facts(resources: Resources, perspective: PerspectiveRow) -> NewFacts | None:
+    """The facts that an earlier run saved as its question, else up to a hundred new facts; ``None``: there are none."""
     with resources.database.transaction() as tx:
         asked = open_questions.find(tx, perspective.namespace_id, PURPOSE, perspective.id)
         if asked and asked["after"] == perspective.reflected_through:
@@ -47,16 +46,16 @@ def choose(resources: Resources, perspective: PerspectiveRow) -> Slice | None:
                 for i, (when, *more) in asked.get("said", {}).items()
             }
             material = _material(tx, perspective, asked["clusters"], said)
-            return Slice(facts=asked["facts"], through=asked["through"], material=material, said=said)
+            return NewFacts(facts=asked["facts"], through=asked["through"], material=material, said=said)
         new = reflections.unreflected_facts(tx, perspective, FACTS_PER_RUN)
     if not new:
         return None
-    material, said = candidates(resources, perspective, new)
-    return Slice(facts=len(new), through=new[-1].id, material=material, said=said)
+    material, said = _with_nearest(resources, perspective, new)
+    return NewFacts(facts=len(new), through=new[-1].id, material=material, said=said)
 
 
-def note(resources: Resources, job: JobContext, perspective: PerspectiveRow, chosen: Slice) -> None:
-    """Note what is about to be asked about, so that a rerun asks the same whatever has come meanwhile."""
+def save_question(resources: Resources, job: JobContext, perspective: PerspectiveRow, chosen: NewFacts) -> None:
+    """Save the question before the model is asked, so that a rerun asks the same one, even after new facts came."""
     if chosen.material is None:
         return
     question: dict[str, Any] = {
@@ -72,13 +71,13 @@ def note(resources: Resources, job: JobContext, perspective: PerspectiveRow, cho
 
 
 def valid_from(memory: Memory) -> datetime:
-    """When a fact became so."""
+    """When a fact became valid; for a fact without that time, when it was said."""
     return memory.valid_from or memory.occurred_at
 
 
 @dataclass
 class _Embedded:
-    """An embedder of texts whose vectors are known: no transaction waits for the real one."""
+    """An embedder of texts whose vectors are known, so that no transaction waits for the real embedder."""
 
     name: str
     vectors: Mapping[str, Vectors]
@@ -87,20 +86,21 @@ class _Embedded:
         return np.stack([self.vectors[text] for text in texts])
 
 
-def candidates(
+def _with_nearest(
     resources: Resources, perspective: PerspectiveRow, new: Sequence[Memory]
 ) -> tuple[ReflectMaterial | None, dict[int, reflections.Said]]:
-    """Each new fact with the eight nearest others by words and vectors: work grows with the new facts, not with pairs.
+    """Each new fact with the eight nearest others by words and vectors. Work grows with the new facts, not with pairs.
 
-    ``None`` when no fact has any near it. And when each of them was last said.
+    Returns:
+        The material (``None`` when no fact has another near it), and for each fact when it was last said.
     """
-    standing = {memory.id: memory.content for memory in new if memory.valid_to is None}
-    texts = list(dict.fromkeys(standing.values()))
+    active = {memory.id: memory.content for memory in new if memory.valid_to is None}
+    texts = list(dict.fromkeys(active.values()))
     known = _Embedded(
         resources.embedder.name, dict(zip(texts, resources.embedder.embed(texts), strict=True)) if texts else {}
     )
     with resources.database.transaction() as tx:
-        near = nearest_facts(tx, known, perspective, standing, NEAREST)
+        near = nearest_facts(tx, known, perspective, active, NEAREST)
         clusters = [(new_id, sorted(olds)) for new_id, olds in sorted(near.items())]
         said = reflections.last_said(tx, sorted({i for new_id, olds in clusters for i in (new_id, *olds)}))
         return _material(tx, perspective, clusters, said), said
@@ -109,7 +109,7 @@ def candidates(
 def _material(
     tx: Transaction, perspective: PerspectiveRow, clusters: Clusters, said: Mapping[int, reflections.Said]
 ) -> ReflectMaterial | None:
-    """The facts of clusters as the model is shown them; one that was erased meanwhile is not."""
+    """The facts of ``clusters`` as the model sees them, without facts that were erased meanwhile."""
     named: Iterable[int] = {i for new, olds in clusters if olds for i in (new, *olds)}
     found = reflections.by_id(tx, sorted(named))
     if not found:
@@ -118,7 +118,7 @@ def _material(
         observer=perspective.observer,
         subject=perspective.subject,
         facts=tuple(
-            Fact(
+            PromptFact(
                 id=i,
                 content=one.content,
                 valid_from=valid_from(one),

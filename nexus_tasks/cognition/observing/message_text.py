@@ -1,4 +1,4 @@
-"""A message as a reader of an observed session sees it, and what it weighs. Every bound here is measured in this."""
+"""The text of one message as a reader of an observed session sees it, and its tokens, which all bounds here count."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from nexus_tasks.storage.models import Memory
 from nexus_tasks.text import estimate_tokens, shorten
 from nexus_tasks.types import to_utc
 
-MOST_OF_A_CALL = 400  # characters of a tool call's arguments that are shown
+MOST_OF_A_CALL = 400  # characters of a tool call's arguments that are shown; chosen by hand, not measured
 _REASONING = re.compile(r"<(thinking|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
 _ATTACHED = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,[A-Za-z0-9+/=\s]{64,}")
 
 
-def said(message: Memory) -> str:
-    """What a message says, its tool calls included; reasoning is left out, an attachment is a marker.
+def text_of(message: Memory) -> str:
+    """The text of a message with its tool calls, without reasoning. An attachment is replaced by a marker.
 
-    Empty for a system message, which is the agent's own and in no log.
+    Empty for a system message: it is the agent's own prompt and is not observed.
     """
     if message.role == "system":
         return ""
     text = _ATTACHED.sub(r"[attachment: \1]", _REASONING.sub("", message.content)).strip()
-    calls = (_called(call) for call in message.tool_calls or ())
+    calls = (_call_text(call) for call in message.tool_calls or ())
     return "\n".join(part for part in (text, *calls) if part)
 
 
-def _called(call: object) -> str:
+def _call_text(call: object) -> str:
     if not isinstance(call, dict) or call.get("type") in ("thinking", "reasoning"):
         return ""
     name = call.get("name") or "tool"
@@ -35,16 +35,16 @@ def _called(call: object) -> str:
     return f"[calls {name}: {shorten(' '.join(shown.split()), MOST_OF_A_CALL)}]" if shown else f"[calls {name}]"
 
 
-def line(message: Memory) -> str:
-    """The message with its citation, time and author; later lines are indented. Empty when it says nothing."""
-    text = said(message)
+def cited_line(message: Memory) -> str:
+    """The message with its citation, time and author; later lines are indented. Empty for a message without text."""
+    text = text_of(message)
     if not text:
         return ""
     when = to_utc(message.occurred_at)
     return f"[m{message.id}] {when:%Y-%m-%d %H:%M} {message.author}: " + "\n    ".join(text.splitlines())
 
 
-def weight(message: Memory) -> int:
-    """Tokens of :func:`line` with its line break, estimated as characters / 4, rounded up; 0 when it says nothing."""
-    shown = line(message)
+def tokens_of(message: Memory) -> int:
+    """Tokens of :func:`cited_line` with its line break: characters / 4, rounded up. 0 for a message without text."""
+    shown = cited_line(message)
     return estimate_tokens(shown + "\n") if shown else 0

@@ -1,11 +1,12 @@
-"""One digest, from what is new in a session to what is committed."""
+"""digest_session: one digest, from what is new in a session to the commit."""
 
 from __future__ import annotations
 
-from nexus_tasks.cognition.digest.summarize import Told, tell
-from nexus_tasks.cognition.digest.window import PURPOSE, Window, note, window
+from nexus_tasks.cognition.digest.summarize import Summary, summarize
+from nexus_tasks.cognition.digest.window import PURPOSE, Window, next_window, save_window
 from nexus_tasks.cognition.embed import vectors_of
-from nexus_tasks.cognition.resources import JobContext, Resources
+from nexus_tasks.cognition.job_context import JobContext
+from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.errors import InvalidAnswer, Permanent
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import digests, embeddings, open_questions, sessions
@@ -23,40 +24,45 @@ def digest(
     rebuild: bool,
     patient: bool = False,
 ) -> tuple[JobOutcome, bool]:
-    """Digest what is new in a session. ``force`` digests below the threshold too; ``rebuild`` starts from scratch;
-    ``patient``: nobody waits for it (see :func:`window`).
+    """Digest what is new in a session.
 
-    The second value says whether more has come since an earlier run had asked about what is digested now.
+    Args:
+        force: digest below the threshold, too.
+        rebuild: start from scratch.
+        patient: no caller waits for the digest, so it may cover an earlier run's window (see :func:`next_window`).
+
+    Returns:
+        The outcome, and whether messages came after that earlier window, so that another run is due.
     """
     with resources.database.transaction() as tx:
         session = sessions.find(tx, job.namespace_id, session_key)
         if session is None:
             return job.commit(tx, JobOutcome(status="gone")), False
-        # What was asked for stands in Postgres too: Redis may have lost the flags with which it was asked.
+        # The reasons are in Postgres, too, because Redis may have lost the flags of the request.
         asked = sessions.requests(tx, session.id)
         force = force or any(reason != "rollover" for reason in asked.reasons)
         rebuild = rebuild or "manual_rebuild" in asked.reasons
-        status = _nothing_to_do(tx, resources.settings, session, force=force, rebuild=rebuild)
+        status = _reason_to_stop(tx, resources.settings, session, force=force, rebuild=rebuild)
         if status:
             sessions.satisfy(tx, session.id, asked.through)
             return job.commit(tx, JobOutcome(status=status)), False
-        covered = window(tx, session, asked.through, rebuild=rebuild, patient=patient)
+        covered = next_window(tx, session, asked.through, rebuild=rebuild, patient=patient)
         if patient and covered.lines and not covered.asked:
             job.still_mine()
-            note(tx, covered)
+            save_window(tx, covered)
     job.rests_on.update(covered.sources)
-    previous = Told(short=covered.previous.get("short", ""), long=covered.previous.get("long", ""))
+    previous = Summary(short=covered.previous.get("short", ""), long=covered.previous.get("long", ""))
     try:
-        told = tell(resources, job, session_key, covered.lines, previous)
+        summary = summarize(resources, job, session_key, covered.lines, previous)
     except (InvalidAnswer, Permanent):
         covered = covered.without_given_up()
         if not covered.given_up or not covered.lines:
             raise
-        told = tell(resources, job, session_key, covered.lines, previous)
-    return _store(resources, job, covered, told), covered.asked and covered.session.last_seq > covered.end
+        summary = summarize(resources, job, session_key, covered.lines, previous)
+    return _store(resources, job, covered, summary), covered.asked and covered.session.last_seq > covered.end
 
 
-def _nothing_to_do(
+def _reason_to_stop(
     tx: Transaction, settings: Settings, session: Session, *, force: bool, rebuild: bool
 ) -> Status | None:
     if session.last_seq == 0:
@@ -71,8 +77,8 @@ def _nothing_to_do(
     return None if new >= settings.digest_min_messages or tokens >= settings.digest_short_tokens else "skipped"
 
 
-def _store(resources: Resources, job: JobContext, covered: Window, told: Told) -> JobOutcome:
-    texts = {"short": told.short, "long": told.long}
+def _store(resources: Resources, job: JobContext, covered: Window, summary: Summary) -> JobOutcome:
+    texts = {"short": summary.short, "long": summary.long}
     vectors = vectors_of(resources.embedder, list(texts.values()))
     with resources.database.transaction() as tx:
         session = sessions.find(tx, job.namespace_id, covered.session.session_key, lock=True)

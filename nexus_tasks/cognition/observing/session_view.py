@@ -1,7 +1,7 @@
-"""Reading an observed session: taking into its log what is ready, and saying what is still to be done.
+"""Reading an observed session: the log is updated from prepared notes, and the view says which jobs are due.
 
-No model is asked here. The log is read first and the messages behind it second: messages are only ever added, so the
-two fit together whatever happens in between.
+No model is asked here. The log is read first and the messages after it second. Messages are only ever added, so the two
+fit together even when messages are stored in between.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nexus_tasks.cognition.observing import condense, observe, render
+from nexus_tasks.cognition.observing import condense, message_text, observe
 from nexus_tasks.llm import observation_log
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import messages, observations
@@ -18,12 +18,21 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, ObservationChunk, ObservationLog, ObservationReflection, Session
 from nexus_tasks.text import estimate_tokens
 
-ATTEMPTS = 20  # each failed one means that another reader got further; then what was read last is served as it is
+# How often the log is updated and read again. After that the last view is served. Chosen by hand, not measured.
+ATTEMPTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
-    """A session as it reads now. ``observe_now`` and ``reflect_now``: a bound is passed, and a run would help."""
+class SessionView:
+    """A session as it reads now.
+
+    Attributes:
+        observed_through: the seq of the last message that the log covers.
+        tail: the messages after it.
+        ask_observe, ask_reflect: this read marked the session, so the caller must enqueue the job.
+        observe_now, reflect_now: a block-after bound is passed, and waiting for the job would help.
+        gave_up: a job that is due has a dead letter.
+    """
 
     session_key: str
     observed: bool
@@ -46,8 +55,12 @@ class View:
         return estimate_tokens(self.log)
 
 
-def look(tx: Transaction, settings: Settings, session: Session, *, by_default: bool) -> View:
-    """The log and the messages behind it; what is ready is taken into the log when it is time."""
+def current_view(tx: Transaction, settings: Settings, session: Session, *, by_default: bool) -> SessionView:
+    """The log and the messages after it. Prepared notes are taken into the log first, when it is time.
+
+    Args:
+        by_default: the namespace's setting for observation.
+    """
     observed = observe.is_observed(session, by_default=by_default)
     found = observations.log(tx, session.id)
     if found is None:
@@ -55,51 +68,53 @@ def look(tx: Transaction, settings: Settings, session: Session, *, by_default: b
             found = observations.ensure(tx, session)
         else:
             said = messages.window(tx, session.id, 0, messages.NEWEST)
-            return View(session_key=session.session_key, observed=False, tail=tuple(said), tail_tokens=_weight(said))
+            return SessionView(
+                session_key=session.session_key, observed=False, tail=tuple(said), tail_tokens=_total_tokens(said)
+            )
     for attempt in range(ATTEMPTS):
         tail = messages.window(tx, session.id, found.observed_through_seq, messages.NEWEST)
-        plan = planned(tx, settings, found, tail) if attempt < ATTEMPTS - 1 else None
-        if plan is None:
+        update = due_update(tx, settings, found, tail) if attempt < ATTEMPTS - 1 else None
+        if update is None:
             break
-        apply(tx, plan)  # whether it was us or another reader: the log is a newer one now
+        apply_update(tx, update)  # Done here or by another reader: either way the log is newer now.
         found = observations.log(tx, session.id)
         assert found is not None
     return _view(tx, settings, session, found, tail, observed=observed)
 
 
-def _weight(said: Sequence[Memory]) -> int:
-    return sum(map(render.weight, said))
+def _total_tokens(said: Sequence[Memory]) -> int:
+    return sum(map(message_text.tokens_of, said))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a reader would take into the log that it ``seen``: chunks, or a reflection."""
+class LogUpdate:
+    """An update of the log ``seen``: chunks of notes to append, or a shorter text (reflection) to put in its place."""
 
     seen: ObservationLog
     chunks: tuple[ObservationChunk, ...] = ()
     reflection: ObservationReflection | None = None
 
 
-def planned(tx: Transaction, settings: Settings, found: ObservationLog, tail: Sequence[Memory]) -> Plan | None:
-    """What it is time to take into the log, or ``None``."""
+def due_update(tx: Transaction, settings: Settings, found: ObservationLog, tail: Sequence[Memory]) -> LogUpdate | None:
+    """The update that the log is due for, or ``None``."""
     threshold = min(settings.observation_message_tokens, settings.observation_block_after_tokens)
-    if _weight(tail) >= threshold:
-        chosen = _prefix(observations.chunks(tx, found.session_id), found.observed_through_seq, settings, tail)
+    if _total_tokens(tail) >= threshold:
+        chosen = _chunks_to_take(observations.chunks(tx, found.session_id), found.observed_through_seq, settings, tail)
         if chosen:
-            return Plan(seen=found, chunks=chosen)
+            return LogUpdate(seen=found, chunks=chosen)
     if estimate_tokens(found.observations) >= settings.reflection_observation_tokens:
         ready = observations.reflection(tx, found)
         if ready:
-            return Plan(seen=found, reflection=ready)
+            return LogUpdate(seen=found, reflection=ready)
     return None
 
 
-def _prefix(
+def _chunks_to_take(
     ready: Sequence[ObservationChunk], through: int, settings: Settings, tail: Sequence[Memory]
 ) -> tuple[ObservationChunk, ...]:
-    """As many chunks as it takes, each right behind the one before, until what remains is what is kept verbatim."""
+    """The next consecutive chunks, until the messages left are within the interval that stays word for word."""
     chosen: list[ObservationChunk] = []
-    weights = [(message.seq or 0, render.weight(message)) for message in tail]
+    weights = [(message.seq or 0, message_text.tokens_of(message)) for message in tail]
     for chunk in ready:
         left = sum(weight for seq, weight in weights if seq > through)
         if chunk.from_seq != through + 1 or left <= settings.observation_buffer_tokens:
@@ -109,16 +124,16 @@ def _prefix(
     return tuple(chosen)
 
 
-def apply(tx: Transaction, plan: Plan) -> bool:
-    """Make the next generation of the log; ``False``, and nothing done, when somebody else has made it."""
-    seen = plan.seen
-    if plan.reflection:
-        return _apply_reflection(tx, seen, plan.reflection)
+def apply_update(tx: Transaction, update: LogUpdate) -> bool:
+    """Make the next generation of the log; ``False``, and nothing is done, when another reader has made it."""
+    seen = update.seen
+    if update.reflection:
+        return _apply_reflection(tx, seen, update.reflection)
     text, task, response = seen.observations, seen.current_task, seen.suggested_response
-    for chunk in plan.chunks:
-        text = observation_log.appended(text, chunk.observations)
+    for chunk in update.chunks:
+        text = observation_log.append(text, chunk.observations)
         task, response = chunk.current_task or task, chunk.suggested_response or response
-    through = plan.chunks[-1].through_seq
+    through = update.chunks[-1].through_seq
     done = observations.activate(
         tx, seen, observations=text, current_task=task, suggested_response=response, observed_through_seq=through
     )
@@ -128,10 +143,12 @@ def apply(tx: Transaction, plan: Plan) -> bool:
 
 
 def _apply_reflection(tx: Transaction, seen: ObservationLog, ready: ObservationReflection) -> bool:
-    """Put the shorter text in place of what it covers; what was observed since stays behind it."""
-    text = observation_log.appended(ready.observations, observation_log.after(seen.observations, ready.covered_length))
+    """Put the shorter text in place of the part that it covers. Notes made since stay after it."""
+    text = observation_log.append(
+        ready.observations, observation_log.text_after(seen.observations, ready.covered_length)
+    )
     task, response = seen.current_task, seen.suggested_response
-    if seen.generation == ready.base_generation:  # else the log has newer ones
+    if seen.generation == ready.base_generation:  # Else the log's own are newer.
         task, response = ready.current_task or task, ready.suggested_response or response
     missed = len(ready.observations) > condense.TARGET * ready.covered_length
     done = observations.activate(
@@ -156,14 +173,14 @@ def _view(
     tail: Sequence[Memory],
     *,
     observed: bool,
-) -> View:
-    weight, length = _weight(tail), estimate_tokens(found.observations)
+) -> SessionView:
+    weight, length = _total_tokens(tail), estimate_tokens(found.observations)
     reach = observations.reach(tx, found)
     pending = [message for message in tail if (message.seq or 0) > reach]
     too_long = weight >= settings.observation_block_after_tokens
     observe_due = observed and observe.is_due(settings, pending, urgent=too_long)
     reflect_due = observed and condense.is_due(settings, found) and not observations.reflection(tx, found)
-    return View(
+    return SessionView(
         session_key=session.session_key,
         observed=observed,
         generation=found.generation,

@@ -1,4 +1,4 @@
-"""One reflection, from the new facts of a perspective to what is committed; and the reflections of a namespace."""
+"""reflect_perspective: one reflection, from a perspective's new facts to the commit. And reflect_namespace."""
 
 from __future__ import annotations
 
@@ -6,75 +6,77 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nexus_tasks.cognition.embed import vectors_of
+from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
 from nexus_tasks.cognition.reflect import review
-from nexus_tasks.cognition.reflect.apply import COUNTED, application, wordings
-from nexus_tasks.cognition.reflect.choose import PURPOSE, choose, note
+from nexus_tasks.cognition.reflect.apply import COUNTED, pending_changes, texts_to_embed
+from nexus_tasks.cognition.reflect.new_facts import PURPOSE, choose_new_facts, save_question
 from nexus_tasks.cognition.reflect.propose import Proposal, propose
-from nexus_tasks.cognition.resources import GAVE_UP, JobContext, Resources
+from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.storage import embeddings, open_questions, perspectives, reflections
 from nexus_tasks.storage.models import PerspectiveRow
 from nexus_tasks.types import JobOutcome, Status
 
-# A run that would supersede more than this share of a perspective's facts, and more than this many, is held.
+# A run that would supersede more than this share of a perspective's facts, and more than this many, is held for review
+# (design page 3). Chosen by hand, not measured.
 GUARD_SHARE, GUARD_COUNT = 0.30, 5
-ARCHIVE_AFTER = timedelta(days=30)
+ARCHIVE_AFTER = timedelta(days=30)  # of derived and digested messages (design page 3); chosen by hand, not measured
 
 
 def reflect_perspective(resources: Resources, job: JobContext, observer: str, subject: str) -> tuple[JobOutcome, bool]:
-    """Reflect on up to a hundred new facts; the second value says whether more are waiting."""
+    """Reflect on up to a hundred new facts. Returns the outcome, and whether more new facts are waiting."""
     with resources.database.transaction() as tx:
         perspective = perspectives.find(tx, job.namespace_id, observer, subject)
         if perspective is None:
             return job.commit(tx, JobOutcome(status="empty")), False
         if perspective.held and not review.is_released(perspective.held):
-            return job.commit(tx, JobOutcome(status="needs_review", details=review.figures(perspective.held))), False
+            return job.commit(tx, JobOutcome(status="needs_review", details=review.summary_of(perspective.held))), False
         if perspective.dead:
             return job.commit(tx, GAVE_UP), False
     if perspective.held:
-        return _apply(resources, job, perspective, review.proposal(perspective.held))
-    chosen = choose(resources, perspective)
+        return _apply(resources, job, perspective, review.from_plan(perspective.held))
+    chosen = choose_new_facts(resources, perspective)
     if chosen is None:
         with resources.database.transaction() as tx:
             return job.commit(tx, JobOutcome(status="unchanged")), False
-    note(resources, job, perspective, chosen)
+    save_question(resources, job, perspective, chosen)
     return _apply(resources, job, perspective, propose(resources, job, chosen))
 
 
 def _apply(
     resources: Resources, job: JobContext, perspective: PerspectiveRow, proposal: Proposal
 ) -> tuple[JobOutcome, bool]:
-    """Commit a proposal, unless another run was faster or it changes too much at once without having been released."""
+    """Commit a proposal. Not when another run was faster, nor when it changes too much and was not released."""
     made_by = resources.model.model_for("reflect")
     changes = proposal.changes
     with resources.database.transaction() as tx:
         said = {i: memory.content for i, memory in reflections.by_id(tx, changes.facts()).items()}
-    # A plan that waited for its release may name facts that were erased meanwhile.
+    # A plan that waited for its release may name facts that were erased since.
     changes = review.without_erased(changes, said)
-    texts = wordings(changes, said)
+    texts = texts_to_embed(changes, said)
     vectors = vectors_of(resources.embedder, texts)
     with resources.database.transaction() as tx:
         locked = perspectives.locked(tx, job.namespace_id, perspective.observer, [perspective.subject])
-        held = locked[perspective.subject]
-        if held.reflected_through != perspective.reflected_through or held.held != perspective.held:
+        current = locked[perspective.subject]
+        if current.reflected_through != perspective.reflected_through or current.held != perspective.held:
             return job.commit(tx, JobOutcome(status="superseded")), False
-        open_questions.close(tx, job.namespace_id, PURPOSE, held.id)
-        doing = application(tx, held, changes, made_by)
-        doomed = doing.doomed()
-        too_much = len(doomed) > GUARD_COUNT and len(doomed) > GUARD_SHARE * reflections.active(tx, held.id)
-        if too_much and held.held is None:
-            plan = review.plan(proposal, doomed, job.job_id)
-            reflections.hold(tx, held.id, plan)
-            return job.commit(tx, JobOutcome(status="needs_review", details=review.figures(plan))), False
-        if held.held is not None:
-            reflections.hold(tx, held.id, None)
-        perspectives.advance(tx, held.id, seen=perspective.reflected_through, through=proposal.through)
-        reflection_id = doing.run(job.job_id)
-        embeddings.store(tx, job.namespace_id, resources.embedder.name, doing.made, vectors)
+        open_questions.close(tx, job.namespace_id, PURPOSE, current.id)
+        pending = pending_changes(tx, current, changes, made_by)
+        superseded = pending.to_be_superseded()
+        too_much = len(superseded) > GUARD_COUNT and len(superseded) > GUARD_SHARE * reflections.active(tx, current.id)
+        if too_much and current.held is None:
+            plan = review.to_plan(proposal, superseded, job.job_id)
+            reflections.hold(tx, current.id, plan)
+            return job.commit(tx, JobOutcome(status="needs_review", details=review.summary_of(plan))), False
+        if current.held is not None:
+            reflections.hold(tx, current.id, None)
+        perspectives.advance(tx, current.id, seen=perspective.reflected_through, through=proposal.through)
+        reflection_id = pending.write(job.job_id)
+        embeddings.store(tx, job.namespace_id, resources.embedder.name, pending.made, vectors)
         tx.flush()
-        more = perspectives.unreflected(tx, [held.id])[held.id] > 0
+        more = perspectives.unreflected(tx, [current.id])[current.id] > 0
         details: dict[str, Any] = {
             "facts": proposal.facts,
-            **{name: doing.counts[name] for name in COUNTED},
+            **{name: pending.counts[name] for name in COUNTED},
             "rejected": changes.rejected,
             "model": made_by,
             **({"reflection": reflection_id} if reflection_id else {}),
@@ -83,7 +85,7 @@ def _apply(
 
 
 def reflect_namespace(resources: Resources, job: JobContext) -> tuple[JobOutcome, list[tuple[str, str]]]:
-    """Archive old messages; returns the perspectives (observer, subject) that have something to reflect on."""
+    """Archive old messages. Returns the outcome, and the perspectives (observer, subject) that have new facts."""
     with resources.database.transaction() as tx:
         ripe = perspectives.ripe(tx, at_least=1, namespace_id=job.namespace_id)
         archived = reflections.archive_raw(tx, job.namespace_id, datetime.now(UTC) - ARCHIVE_AFTER)

@@ -1,4 +1,4 @@
-"""What a session's messages say of the agent's turn: tools that have not answered, and memory that it wrote itself."""
+"""The tool calls in messages: calls without an answer, and calls by which the agent wrote memory itself."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from nexus_tasks.storage.models import Memory
 
 _WRITERS = frozenset(("Write", "Edit", "MultiEdit", "FileWrite", "FileEdit"))
-# "~/.claude/projects/x/memory/deploys.md", or the index itself wherever it lies.
+# "~/.claude/projects/x/memory/deploys.md", or a file MEMORY.md in any folder.
 _MEMORY_FOLDER = re.compile(r"(?:^|[/\\])\.[\w.-]+[/\\](?:.*[/\\])?memor(?:y|ies)[/\\]|(?:^|[/\\])MEMORY\.md$")
 _REMEMBER = re.compile(r"(?:^|__)remember$")
 _COMMAND = re.compile(r"(?:^|[\s;&|(])nexus\s+remember\b")
 _ANSWERS = ("result_of", "tool_use_id", "tool_call_id")
 
 
-def unanswered(messages: Sequence[Memory]) -> bool:
-    """Whether the last assistant message of ``messages`` has tool calls that nothing after it answers."""
+def has_unanswered_calls(messages: Sequence[Memory]) -> bool:
+    """Whether the last assistant message has tool calls that no later message answers."""
     position = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].role == "assistant"), None)
     if position is None:
         return False
@@ -28,24 +28,24 @@ def unanswered(messages: Sequence[Memory]) -> bool:
         else:
             open_calls += 1
     for message in messages[position + 1 :]:
-        answered = set(_answered(message))
+        answered = set(_answered_ids(message))
         open_ids -= answered
         open_calls -= message.role == "tool" and not answered
     return bool(open_ids) or open_calls > 0
 
 
-def called(messages: Iterable[Memory]) -> int:
-    """How many tools were called in ``messages``."""
+def count_calls(messages: Iterable[Memory]) -> int:
+    """The number of tool calls in ``messages``."""
     return sum(1 for message in messages if message.role == "assistant" for _ in _calls(message))
 
 
-def self_written(messages: Iterable[Memory]) -> set[int]:
-    """Ids of the messages in which the agent wrote memory itself, and of those that answer these calls."""
+def memory_writing_messages(messages: Iterable[Memory]) -> set[int]:
+    """Ids of the messages by which the agent wrote memory itself, and of those that answer these calls."""
     found, ids = set[int](), set[str]()
     for message in messages:
         writing = [call for call in _calls(message) if _writes_memory(call)]
         ids.update(call["id"] for call in writing if isinstance(call.get("id"), str))
-        if writing or not ids.isdisjoint(_answered(message)):
+        if writing or not ids.isdisjoint(_answered_ids(message)):
             found.add(message.id)
     return found
 
@@ -53,7 +53,7 @@ def self_written(messages: Iterable[Memory]) -> set[int]:
 def _writes_memory(call: dict[str, Any]) -> bool:
     name = call.get("name") or call.get("tool") or ""
     function = call.get("function")
-    if not name and isinstance(function, dict):  # as other vendors nest it
+    if not name and isinstance(function, dict):  # OpenAI's format nests the name.
         name, call = function.get("name") or "", function
     given = call.get("input", call.get("arguments"))
     if _REMEMBER.search(str(name)):
@@ -67,14 +67,14 @@ def _writes_memory(call: dict[str, Any]) -> bool:
 
 
 def _calls(message: Memory) -> Iterator[dict[str, Any]]:
-    """The calls that a message makes, without the answers that are kept in the same place."""
+    """The calls of a message. Answers to calls, which are stored in the same field, are left out."""
     for call in message.tool_calls or ():
         if isinstance(call, dict) and not any(key in call for key in _ANSWERS):
             yield call
 
 
-def _answered(message: Memory) -> Iterator[str]:
-    """Ids of the calls that a message answers. A hook's own message of a tool repeats the call, with its id."""
+def _answered_ids(message: Memory) -> Iterator[str]:
+    """Ids of the calls that a message answers. A ``tool`` message from the hook repeats the call with its id."""
     for call in message.tool_calls or ():
         if isinstance(call, dict):
             keys = (*_ANSWERS, "id") if message.role == "tool" else _ANSWERS

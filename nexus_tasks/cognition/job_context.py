@@ -1,0 +1,58 @@
+"""One run of a job as cognition sees it, and how the run commits its effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from nexus_tasks.errors import Erased
+from nexus_tasks.storage import ledger, memories
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.types import JobOutcome
+
+# The outcome of a job whose work already has an open dead letter. Only a retry of that dead letter does the work.
+GAVE_UP = JobOutcome(
+    status="dead", details={"error": "An earlier job for this gave up: see `nexus jobs list --status dead`."}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobContext:
+    """One run of a job.
+
+    Attributes:
+        budget_usd: what the namespace may spend, in USD per UTC day; ``None``: no bound.
+        still_mine: raises when the run has lost its claim. It is called before every commit.
+        record: writes the run row, in the transaction that holds the effects.
+        urgency: ``live``: someone waits, the model is asked at once. ``dream``: requests go to a message batch.
+            Empty (not known): no new request goes to a batch, and the run waits for a request that is in one.
+        queued: called after a request was stored for the next message batch.
+        asked: hashes of the requests whose answers this run used.
+        rests_on: ids of all memories that the model was shown. The run keeps nothing of an answer when one of them was
+            erased meanwhile.
+    """
+
+    namespace_id: int
+    namespace: str
+    job_id: str
+    budget_usd: float | None
+    still_mine: Callable[[], None]
+    record: Callable[[Transaction, JobOutcome], None]
+    urgency: str = "live"
+    queued: Callable[[], None] = lambda: None
+    asked: list[str] = field(default_factory=list)
+    rests_on: set[int] = field(default_factory=set)
+
+    def commit(self, tx: Transaction, outcome: JobOutcome) -> JobOutcome:
+        """Write the run row and delete the saved answers that were used. Must be the transaction's last step.
+
+        Raises:
+            Erased: a memory that the run has read is gone. The run commits nothing and is tried again.
+        """
+        self.still_mine()
+        if not memories.hold(tx, self.rests_on):
+            raise Erased
+        if self.asked:
+            ledger.use_up(tx, self.namespace_id, self.asked)
+        self.record(tx, outcome)
+        return outcome

@@ -1,0 +1,90 @@
+"""Asking the model so that no answer is paid for twice: the saved answer, the message batch, the budget, the ledger."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from nexus_tasks.cognition import budget, message_batches
+from nexus_tasks.cognition.job_context import JobContext
+from nexus_tasks.cognition.resources import Resources
+from nexus_tasks.errors import Erased, InvalidAnswer, Refused
+from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest
+from nexus_tasks.storage import ledger
+
+
+def ask(resources: Resources, job: JobContext, request: ModelRequest[AnswerT]) -> AnswerT:
+    """Return the model's validated answer to ``request``.
+
+    1. An answer that an earlier run of the job saved is used again, at no cost.
+    2. A request of a purpose that dreams use may be answered through a message batch (:mod:`message_batches`).
+    3. Else the model is called under the namespace's budget. The call is entered in the ledger and a valid answer saved
+       before anything else happens.
+
+    Raises:
+        InvalidAnswer: the answer does not fit its schema, or was cut off.
+        Refused: the model refused.
+        OverBudget: the namespace's budget for the day does not allow the call.
+        Erased: a memory that the request shows was erased meanwhile.
+        AwaitsBatch: the answer comes through a message batch.
+        JobError: any error of :meth:`LanguageModel.complete`.
+    """
+    model = resources.model.model_for(request.purpose)
+    request_hash = request.hash(model)
+    job.asked.append(request_hash)
+    job.rests_on.update(request.material.rests_on)
+    with resources.database.reading() as tx:
+        saved = ledger.saved_answer(tx, job.namespace_id, request_hash)
+    if saved is not None:
+        try:
+            return request.answer.model_validate(saved)
+        except ValidationError as error:  # The hash covers the schema, so a saved answer that does not fit is a bug.
+            raise InvalidAnswer("A saved answer does not fit its schema.") from error
+    if resources.model.batches is not None and request.purpose in message_batches.PURPOSES:
+        batched = message_batches.find_answer(resources, job, resources.model.batches, request, request_hash)
+        if batched is not None:
+            return _answer_or_raise(batched)
+    with budget.hold_for_call(
+        resources.database,
+        resources.settings,
+        resources.model,
+        job.namespace_id,
+        job.budget_usd,
+        request,
+    ):
+        completion = resources.model.complete(request)
+        _enter_in_ledger(resources, job, request, request_hash, completion)
+    return _answer_or_raise(completion)
+
+
+def _enter_in_ledger(
+    resources: Resources,
+    job: JobContext,
+    request: ModelRequest[AnswerT],
+    request_hash: str,
+    completion: Completion[AnswerT],
+) -> None:
+    """Record what the call cost, and save its answer."""
+    call = ledger.Call(
+        job_id=job.job_id,
+        purpose=request.purpose,
+        model=completion.model,
+        usage=completion.usage,
+        price=resources.settings.price_of(resources.model.model_for(request.purpose)),
+        seconds=completion.seconds,
+        fault=completion.fault,
+    )
+    answer = completion.answer.model_dump(mode="json") if completion.answer is not None else None
+    with resources.database.transaction() as tx:
+        sources_exist = ledger.enter(
+            tx, job.namespace_id, call, request_hash=request_hash, answer=answer, rests_on=job.rests_on
+        )
+    if not sources_exist:
+        raise Erased
+
+
+def _answer_or_raise(completion: Completion[AnswerT]) -> AnswerT:
+    if completion.answer is not None:
+        return completion.answer
+    if completion.fault == "refused":
+        raise Refused(f"The model refused to answer. {completion.detail}".strip())
+    raise InvalidAnswer(f"The model's answer is {completion.fault}. {completion.detail}".strip())

@@ -1,0 +1,201 @@
+"""An observed session as a block for a prompt: the log, then the messages since, word for word.
+
+The log changes only when a new generation of it is made. Until then messages are only added after it, so a prompt cache
+that holds the log stays valid.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nexus_tasks.cognition.observing import message_text
+from nexus_tasks.cognition.observing.session_view import SessionView
+from nexus_tasks.llm import observation_log
+from nexus_tasks.settings import Settings
+from nexus_tasks.storage.models import Memory
+from nexus_tasks.text import estimate_tokens
+from nexus_tasks.types import ContextBlock, ContextSection, to_utc
+
+OPENING, CLOSING = "<observation-log>", "</observation-log>"
+RECENT = "## Recent messages"
+BESIDES = 600  # tokens: 500 for the task and the suggested response (see LONGEST_TASK), 100 for headings and tags
+_STEPS = 12  # how often a block is made smaller until its rendered form fits; chosen by hand, not measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownView:
+    """The part of a view that is shown: the end of its log and its newest messages."""
+
+    view: SessionView
+    log: str
+    tail: tuple[Memory, ...]
+    left_out: int  # messages
+    log_left_out: bool = False
+
+
+def default_bound(settings: Settings) -> int:
+    """Tokens that a block without ``max_tokens`` stays under, as long as the observation jobs keep up."""
+    return settings.observation_block_after_tokens + settings.reflection_block_after_tokens + BESIDES
+
+
+def lay_out(
+    view: SessionView, namespace: str, settings: Settings, *, max_tokens: int | None, form: str, waited: bool
+) -> ContextBlock:
+    """Render the view as a block.
+
+    Args:
+        max_tokens: leave out the oldest part that does not fit into so many tokens, and say so in ``notes``.
+        form: ``text``, ``anthropic`` or ``json``.
+        waited: the reader waited for an observation. If it is still behind, ``notes`` says so.
+    """
+    most = max_tokens if max_tokens is not None else max(default_bound(settings), 1)
+    notes = _notes(view, waited=waited)
+    if max_tokens is None:
+        shown_view = ShownView(view=view, log=view.log, tail=view.tail, left_out=0)
+        text = _text(shown_view, form, namespace)
+        if estimate_tokens(text) > most:
+            notes.append(f"It is longer than the {most:,} tokens that an observed session should stay under.")
+    else:
+        shown_view, text = _fitting(view, max_tokens, form, namespace)
+        if shown_view.left_out or shown_view.log_left_out:
+            older = "the log's older notes" if shown_view.log_left_out else ""
+            messages = f"{shown_view.left_out:,} older messages" if shown_view.left_out else ""
+            said = " and ".join(part for part in (older, messages) if part)
+            notes.append(f"Left out, for they do not fit into {most:,} tokens: {said}.")
+    block = ContextBlock(
+        namespace=namespace,
+        text=text,
+        tokens=estimate_tokens(text),
+        max_tokens=most,
+        sections=_sections(shown_view),
+        citations={f"m{one.id}": {"id": one.id, "external_id": one.external_id} for one in _shown(shown_view.tail)},
+        notes=tuple(notes),
+    )
+    return replace(block, messages=_messages(shown_view)) if form == "anthropic" else block
+
+
+def _notes(view: SessionView, *, waited: bool) -> list[str]:
+    if not view.observed:
+        return ["Observation is off for this session: turn it on with `nexus namespaces set NS --observe`."]
+    if view.gave_up:
+        return ["Observation gave up here: see `nexus jobs list --status dead`."]
+    if waited and (view.observe_now or view.reflect_now):
+        return ["Observation is behind; this is longer than it should be. See `nexus status`."]
+    return []
+
+
+def _shown(tail: Sequence[Memory]) -> list[Memory]:
+    return [message for message in tail if message_text.text_of(message)]
+
+
+def _head(shown_view: ShownView) -> str:
+    view = shown_view.view
+    said = [
+        shown_view.log,
+        f"Current task: {view.current_task}" if view.current_task else "",
+        f"Suggested response: {view.suggested_response}" if view.suggested_response else "",
+    ]
+    body = "\n".join(part for part in said if part)
+    return f"{OPENING}\n{body}\n{CLOSING}" if body else ""
+
+
+def _recent(shown_view: ShownView) -> str:
+    lines = [message_text.cited_line(message) for message in _shown(shown_view.tail)]
+    return "\n".join((RECENT, *lines)) if lines else ""
+
+
+def _plain(shown_view: ShownView) -> str:
+    return "\n".join(part for part in (_head(shown_view), _recent(shown_view)) if part)
+
+
+def _text(shown_view: ShownView, form: str, namespace: str) -> str:
+    return _json(shown_view, namespace) if form == "json" else _plain(shown_view)
+
+
+def _json(shown_view: ShownView, namespace: str) -> str:
+    view = shown_view.view
+    body = {
+        "namespace": namespace,
+        "session": view.session_key,
+        "observations": shown_view.log,
+        "current_task": view.current_task or None,
+        "suggested_response": view.suggested_response or None,
+        "observed_through": view.observed_through,
+        "messages": [
+            {
+                "id": message.id,
+                "citation": f"[m{message.id}]",
+                "at": f"{to_utc(message.occurred_at):%Y-%m-%dT%H:%M:%SZ}",
+                "author": message.author,
+                "role": message.role,
+                "content": message_text.text_of(message),
+            }
+            for message in _shown(shown_view.tail)
+        ],
+    }
+    return json.dumps(body, ensure_ascii=False)
+
+
+def _messages(shown_view: ShownView) -> tuple[dict[str, Any], ...]:
+    """One user message of two blocks. The log's block is marked for the prompt cache."""
+    head, recent = _head(shown_view), _recent(shown_view)
+    content: list[dict[str, Any]] = []
+    if head:
+        content.append({"type": "text", "text": head, "cache_control": {"type": "ephemeral"}})
+    if recent:
+        content.append({"type": "text", "text": recent})
+    return ({"role": "user", "content": content},) if content else ()
+
+
+def _sections(shown_view: ShownView) -> tuple[ContextSection, ...]:
+    shown = _shown(shown_view.tail)
+    sections = []
+    if head := _head(shown_view):
+        sections.append(ContextSection(name="observations", tokens=estimate_tokens(head + "\n"), ids=()))
+    if shown:
+        ids = tuple(message.id for message in shown)
+        sections.append(ContextSection(name="recent messages", tokens=estimate_tokens(_recent(shown_view)), ids=ids))
+    return tuple(sections)
+
+
+# --- under a bound ----------------------------------------------------------------------------------------------------
+def _fitting(view: SessionView, most: int, form: str, namespace: str) -> tuple[ShownView, str]:
+    """The largest part of a view whose rendered form fits. JSON needs more room than plain text, so less goes in."""
+    room = float(most)
+    for _ in range(_STEPS):
+        shown_view = _shown_within(view, int(room))
+        text = _text(shown_view, form, namespace)
+        used = estimate_tokens(text)
+        if used <= most:
+            return shown_view, text
+        room *= 0.97 * most / used
+    empty = ShownView(
+        view=replace(view, current_task="", suggested_response=""), log="", tail=(), left_out=len(view.tail)
+    )
+    return empty, "{}" if form == "json" else ""
+
+
+def _shown_within(view: SessionView, most: int) -> ShownView:
+    """The newest messages and the log's end within ``most`` tokens. Each may use half, and what the other leaves."""
+    whole = ShownView(view=view, log=view.log, tail=view.tail, left_out=0)
+    if estimate_tokens(_plain(whole)) <= most:
+        return whole
+    tail_tokens = view.tail_tokens + estimate_tokens(RECENT + "\n")
+    head_tokens = estimate_tokens(_head(whole) + "\n")
+    for_tail = max(most // 2, most - head_tokens)
+    kept: list[Memory] = []
+    used = estimate_tokens(RECENT + "\n")
+    for message in reversed(view.tail):
+        used += message_text.tokens_of(message)
+        if used > for_tail:
+            break
+        kept.insert(0, message)
+    kept_tokens = tail_tokens if len(kept) == len(view.tail) else sum(map(message_text.tokens_of, kept))
+    tags = estimate_tokens(f"{OPENING}\n{CLOSING}\n") + head_tokens - estimate_tokens(view.log) + 2
+    log = observation_log.last_lines(view.log, most - kept_tokens - tags - estimate_tokens(RECENT + "\n"))
+    shown = view if log else replace(view, current_task="", suggested_response="")
+    left_out = len(_shown(view.tail)) - len(_shown(kept))
+    return ShownView(view=shown, log=log, tail=tuple(kept), left_out=left_out, log_left_out=log != view.log)

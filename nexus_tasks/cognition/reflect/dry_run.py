@@ -1,0 +1,66 @@
+"""A dry run of a dream: what it would digest and reflect on, without doing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nexus_tasks.cognition.job_context import JobContext
+from nexus_tasks.cognition.reflect import review
+from nexus_tasks.cognition.reflect.apply import pending_changes
+from nexus_tasks.cognition.reflect.new_facts import choose_new_facts
+from nexus_tasks.cognition.reflect.propose import Proposal, propose
+from nexus_tasks.cognition.resources import Resources
+from nexus_tasks.storage import dreams, perspectives, reflections
+from nexus_tasks.storage.engine import Transaction
+
+
+def plan_dream(resources: Resources, job: JobContext) -> dict[str, Any]:
+    """The sessions that a dream would digest now, and the plan of each reflection that it would make.
+
+    The model is asked as in a dream. Its answers are saved, and the dream uses them; nothing else is written. Only the
+    next hundred new facts of each perspective are planned.
+    """
+    with resources.database.transaction() as tx:
+        sessions = [due.session_key for due in dreams.due_sessions(tx, job.namespace_id)]
+        due = [(observer, subject) for _, _, observer, subject in _due_perspectives(tx, job.namespace_id)]
+    return {
+        "namespace": job.namespace,
+        "sessions": sessions,
+        "reflections": [_plan_reflection(resources, job, observer, subject) for observer, subject in due],
+    }
+
+
+def _due_perspectives(tx: Transaction, namespace_id: int) -> list[tuple[int, str, str, str]]:
+    return perspectives.ripe(tx, at_least=1, namespace_id=namespace_id, held=True)
+
+
+def _plan_reflection(resources: Resources, job: JobContext, observer: str, subject: str) -> dict[str, Any]:
+    with resources.database.transaction() as tx:
+        perspective = perspectives.find(tx, job.namespace_id, observer, subject)
+        assert perspective is not None
+        held = perspective.held
+    if held:
+        proposed = review.from_plan(held)
+    else:
+        chosen = choose_new_facts(resources, perspective)
+        proposed = propose(resources, job, chosen) if chosen else Proposal.nothing(perspective.reflected_through)
+    with resources.database.transaction() as tx:
+        said = {i: memory.content for i, memory in reflections.by_id(tx, proposed.changes.facts()).items()}
+        pending = pending_changes(tx, perspective, proposed.changes, resources.model.model_for("reflect"))
+        superseded = pending.to_be_superseded()
+    return {
+        "observer": observer,
+        "subject": subject,
+        "facts": proposed.facts,
+        "held": held is not None,
+        "supersedes": sorted(superseded),
+        "relations": [
+            {
+                **relation.model_dump(),
+                "new": said.get(relation.new_id, ""),
+                "old": said.get(relation.old_id, ""),
+            }
+            for relation in pending.relations
+        ],
+        "insights": [insight.model_dump() for insight in pending.insights],
+    }
