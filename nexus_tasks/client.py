@@ -18,7 +18,7 @@ from nexus_tasks.cognition.retrieval import search
 from nexus_tasks.errors import EmbeddedError, InvalidInput, NotFound, StorageUnavailable, faults
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.services import admin, buffer_flush, erasure, markdown, observation, transfer
-from nexus_tasks.storage import extractions, memories, namespaces, observations, sessions, topics
+from nexus_tasks.storage import digest_requests, extractions, memories, namespaces, observations, sessions, topics
 from nexus_tasks.storage import messages as turns
 from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.tasks import digest_session, enqueue, extract_session, finish_dream
@@ -99,8 +99,8 @@ class Nexus:
                 stored = turns.store(tx, known.id, session_key, said, wanted if wanted is not None else known.observers)
                 to_observe = observation.note(tx, known, stored, observe)
                 ended = end and sessions.end(tx, stored.session)
-                flush = sessions.wanted_memories(tx, stored.session.id) if end else []
-                to_extract = extractions.again(tx, stored.session.id)
+                flush = sessions.wanted_derivations(tx, stored.session.id) if end else []
+                to_extract = extractions.release_held(tx, stored.session.id)
                 if end:
                     to_extract = extractions.want(tx, stored.session, known_only=True) or to_extract
         except (StorageUnavailable, EmbeddedError):
@@ -146,7 +146,7 @@ class Nexus:
             known = namespaces.get(tx, namespace)
             session = sessions.get(tx, known.id, check_name("session_key", session_key), lock=True)
             ended = sessions.end(tx, session)
-            flush = sessions.wanted_memories(tx, session.id)
+            flush = sessions.wanted_derivations(tx, session.id)
             to_extract = extractions.want(tx, session, known_only=True)
         enqueue.ended(namespace, session_key, flush, digest=ended)
         if to_extract:
@@ -164,7 +164,7 @@ class Nexus:
         with runtime().database.transaction() as tx:
             known = namespaces.get(tx, namespace)
             session = sessions.get(tx, known.id, check_name("session_key", session_key))
-            sessions.request_digest(tx, session, reason)
+            digest_requests.add(tx, session, reason)
         return digest_session.digest_session.apply_async(
             kwargs={"namespace": namespace, "session_key": session_key, "reason": reason}
         )
@@ -394,7 +394,7 @@ class Nexus:
         """Memories that fit, newest first, without their evidence."""
         with runtime().database.transaction() as tx:
             wanted = self._filter(namespaces.get(tx, check_namespace(namespace)).id, observer, subject, levels, as_of)
-            rows = memories.every(tx, replace(wanted, session_key=session_key and as_stored(session_key)), limit)
+            rows = memories.matching(tx, replace(wanted, session_key=session_key and as_stored(session_key)), limit)
         return [memories.summary(row) for row in rows]
 
     def memory(self, namespace: str, memory_id: int) -> dict[str, Any]:
@@ -409,9 +409,11 @@ class Nexus:
             if row is None:
                 raise NotFound(f"There is no memory {memory_id} in {namespace}.")
             return memories.summary(row) | {
-                "evidence": [memories.cited(edge) for edge in memories.evidence(tx, [memory_id]).get(memory_id, ())],
+                "evidence": [
+                    memories.citation_json(edge) for edge in memories.evidence_of(tx, [memory_id]).get(memory_id, ())
+                ],
                 "supports": memories.resting_on(tx, memory_id),
-                "superseded": memories.superseded_by(tx, memory_id),
+                "superseded": memories.ids_superseded_by(tx, memory_id),
             }
 
     def topics(self, namespace: str) -> list[dict[str, Any]]:
@@ -433,7 +435,7 @@ class Nexus:
                 raise NotFound(
                     f"There is no topic {filename!r} here.", remedy="See `nexus topics list --namespace NS`."
                 )
-            sources = sorted(topics.sources(tx, [found.id]))
+            sources = sorted(topics.source_ids(tx, [found.id]))
             return topics.summary(found) | {"content": found.content, "sources": sources}
 
     def sessions(self, namespace: str) -> list[dict[str, Any]]:
@@ -446,7 +448,7 @@ class Nexus:
         with runtime().database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
             session = sessions.get(tx, known.id, session_key)
-            observed = observations.standings(tx, known.id, session.id)
+            observed = observations.stats(tx, known.id, session.id)
             return sessions.details(tx, session) | {"observation": observed[0] if observed else None}
 
     def dream_plans(self, namespace: str) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def plan(
     tx: Transaction, settings: Settings, namespace_id: int, memory_id: int, observer: str, *, alone: bool = False
 ) -> Plan:
     """Look at a message and its wanted siblings; ``alone`` leaves the siblings out (the job has crashed twice)."""
-    lead = derivations.lead(tx, memory_id, observer)
+    lead = derivations.find_target(tx, memory_id, observer)
     if lead is None or lead.namespace_id != namespace_id:
         return Plan(outcome=JobOutcome(status="gone"))
     if lead.level != "raw" or lead.session_id is None:
@@ -74,9 +74,9 @@ def plan(
     if alone:
         return Plan(memory_ids=(memory_id,))
     if lead.batch:
-        members = derivations.wanted(tx, lead.session_id, observer, batch=lead.batch)
+        members = derivations.wanted_messages(tx, lead.session_id, observer, batch=lead.batch)
         return Plan(memory_ids=tuple(m.memory_id for m in members), again=True)
-    wanted = derivations.wanted(tx, lead.session_id, observer)
+    wanted = derivations.wanted_messages(tx, lead.session_id, observer)
     chosen = _batch(wanted, memory_id, lead.tokens, settings.derive_batch_tokens)
     return Plan(
         memory_ids=chosen,
@@ -86,7 +86,7 @@ def plan(
     )
 
 
-def _batch(wanted: Sequence[derivations.Wanted], lead_id: int, tokens: int, most: int) -> tuple[int, ...]:
+def _batch(wanted: Sequence[derivations.WantedMessage], lead_id: int, tokens: int, most: int) -> tuple[int, ...]:
     """The lead, of ``tokens``, and the oldest wanted messages beside it, up to ``most`` tokens."""
     ids = [lead_id]
     for one in wanted:
@@ -98,7 +98,7 @@ def _batch(wanted: Sequence[derivations.Wanted], lead_id: int, tokens: int, most
     return tuple(sorted(ids))
 
 
-def _unripe(wanted: Sequence[derivations.Wanted], settings: Settings) -> float:
+def _unripe(wanted: Sequence[derivations.WantedMessage], settings: Settings) -> float:
     """Seconds until a batch of an open session is ripe: big enough, or old enough."""
     if not wanted or sum(one.tokens for one in wanted) >= settings.derive_min_tokens:
         return 0.0
@@ -126,23 +126,23 @@ def derive(
         if call:
             derivations.store_batch(tx, memory_ids, observer, call)
         shown = resources.settings.derive_context_messages if context else 0
-        batch = messages.batch(tx, memory_ids, observer, context=shown)
+        batch = messages.derivation_batch(tx, memory_ids, observer, context=shown)
         if batch is None:
             return job.commit(tx, JobOutcome(status="gone")), FollowUps()
     request = _request(observer, batch)
     observations = _observations(resources, job, request) if _anything(request.material) else []
     drafts = _drafts(observations, request.material, batch, resources.model.model_for("derive"))
-    texts = [*(draft.content for draft in drafts), *(one.content for one in batch.said)]
+    texts = [*(draft.content for draft in drafts), *(one.content for one in batch.messages)]
     vectors = vectors_of(resources.embedder, texts)
     with resources.database.transaction() as tx:
-        wanted = derivations.flip(tx, memory_ids, observer)
-        _embed(tx, resources, job, [one for one in batch.said if one.id in wanted], vectors)
+        wanted = derivations.mark_done(tx, memory_ids, observer)
+        _embed(tx, resources, job, [one for one in batch.messages if one.id in wanted], vectors)
         # From here on other batches about the same subjects wait: what does not need the perspectives comes before.
         kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]
-        held = perspectives.locked(tx, job.namespace_id, observer, [draft.subject for draft in kept])
-        stored = facts.keep(tx, held, kept)
-        _embed(tx, resources, job, [fact for fact in stored if fact.kept is not facts.Kept.REINFORCED], vectors)
-        new = sum(fact.kept is facts.Kept.NEW for fact in stored)
+        held = perspectives.lock(tx, job.namespace_id, observer, [draft.subject for draft in kept])
+        stored = facts.store(tx, held, kept)
+        _embed(tx, resources, job, [fact for fact in stored if fact.change is not facts.FactChange.REINFORCED], vectors)
+        new = sum(fact.change is facts.FactChange.NEW for fact in stored)
         outcome = JobOutcome(
             status="completed" if wanted else "already_derived",
             details={
@@ -155,7 +155,7 @@ def derive(
         job.commit(tx, outcome)
     # After the commit: of two batches that end together, the last one to commit sees that nothing is wanted any more.
     with resources.database.reading() as tx:
-        unreflected = perspectives.unreflected(tx, [row.id for row in held.values()])
+        unreflected = perspectives.count_unreflected(tx, [row.id for row in held.values()])
         digest = _due_digest(tx, resources.settings, batch.session_id)
     reflect = tuple(
         subject
@@ -169,7 +169,7 @@ def _embed(
     tx: Transaction,
     resources: Resources,
     job: JobContext,
-    worded: Sequence[messages.Said | facts.Stored],
+    worded: Sequence[messages.MessageText | facts.StoredFact],
     vectors: Mapping[str, Vectors],
 ) -> None:
     """Store the vectors of messages or facts."""
@@ -177,8 +177,8 @@ def _embed(
     embeddings.store(tx, job.namespace_id, resources.embedder.name, wordings, vectors)
 
 
-def _request(observer: str, batch: messages.Batch) -> Request[Observations]:
-    lines = (*(_line(one, context_only=True) for one in batch.earlier), *map(_line, batch.said))
+def _request(observer: str, batch: messages.DerivationBatch) -> Request[Observations]:
+    lines = (*(_line(one, context_only=True) for one in batch.earlier), *map(_line, batch.messages))
     return Request(
         purpose="derive",
         instructions=prompts.instructions("derive"),
@@ -186,7 +186,7 @@ def _request(observer: str, batch: messages.Batch) -> Request[Observations]:
         question=f"The observer is {observer}. The subjects: {', '.join(batch.participants)}.",
         answer=Observations,
         material=DeriveMaterial(lines=lines, observer=observer, subjects=batch.participants),
-        shared=batch.others,
+        shared=batch.other_observers,
     )
 
 
@@ -203,7 +203,7 @@ def _observations(resources: Resources, job: JobContext, request: Request[Observ
     return ask(resources, job, replace(request, transcript=prompts.transcript(batch), material=material)).observations
 
 
-def _line(said: messages.Said, *, context_only: bool = False) -> Line:
+def _line(said: messages.MessageText, *, context_only: bool = False) -> Line:
     return Line(
         id=said.id,
         author=said.author,
@@ -220,11 +220,11 @@ def _anything(material: object) -> bool:
 
 
 def _drafts(
-    observations: Sequence[Observation], material: object, batch: messages.Batch, made_by: str
-) -> list[facts.Draft]:
+    observations: Sequence[Observation], material: object, batch: messages.DerivationBatch, made_by: str
+) -> list[facts.FactDraft]:
     """The observations that hold: confident, about a wanted subject, citing messages of the batch, not an echo."""
     assert isinstance(material, DeriveMaterial)
-    by_id = {one.id: one for one in batch.said}
+    by_id = {one.id: one for one in batch.messages}
     by_fold = {subject.casefold(): subject for subject in material.subjects}
     subjects = by_fold | {subject: subject for subject in material.subjects}
     drafts = []
@@ -238,7 +238,7 @@ def _drafts(
         if not sources or not all(source in by_id for source in sources):
             continue
         drafts.append(
-            facts.Draft(
+            facts.FactDraft(
                 subject=subject,
                 content=content,
                 category=observation.category,
@@ -261,11 +261,11 @@ def _labels(given: Sequence[str]) -> tuple[str, ...]:
 def _due_digest(tx: Transaction, settings: Settings, session_id: int) -> DueDigest | None:
     """The session's digest when it is due now that this batch is derived."""
     try:
-        found = sessions.standing(tx, session_id)
+        found = sessions.backlog(tx, session_id)
     except NoResultFound:
         return None  # erased meanwhile
     if found.underived:
         return None
     due = found.messages >= settings.digest_min_messages or found.tokens >= settings.digest_short_tokens
-    reason = found.requested or ("rollover" if due else None)
+    reason = found.digest_reason or ("rollover" if due else None)
     return DueDigest(session_key=found.session_key, reason=reason) if reason else None

@@ -37,7 +37,7 @@ def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Forgott
     Raises:
         NotFound: the namespace has no such memory.
     """
-    target = targets.memory(tx, namespace_id, memory_id)
+    target = targets.lock_memory(tx, namespace_id, memory_id)
     if target is None:
         raise NotFound(f"There is no memory {memory_id} here.")
     return _forget(tx, namespace_id, {target.id: target})
@@ -50,7 +50,7 @@ def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> Forg
         NotFound: the namespace has no such session.
     """
     session = sessions.get(tx, namespace_id, session_key, lock=True)
-    forgotten = _forget(tx, namespace_id, targets.of_session(tx, session.id), leaving=session.id)
+    forgotten = _forget(tx, namespace_id, targets.lock_session(tx, session.id), leaving=session.id)
     deleted = Counter(forgotten.deleted) + removing.remove_session(tx, session)
     return Forgotten(
         deleted=dict(deleted),
@@ -63,22 +63,22 @@ def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> Forg
 
 def forget_namespace(tx: Transaction, namespace_id: int) -> Forgotten:
     """Erase everything that a namespace remembers. Its name, its settings and its ledger stay."""
-    ids = targets.of_namespace(tx, namespace_id)
+    ids = targets.lock_namespace(tx, namespace_id)
     return Forgotten(deleted=dict(removing.remove_namespace(tx, namespace_id, SPARED)), ids=tuple(ids))
 
 
 def _forget(tx: Transaction, namespace_id: int, erased: dict[int, Memory], *, leaving: int | None = None) -> Forgotten:
-    fallen = cascade.fall(tx, erased, _stands)
+    fallen = cascade.find_cascade(tx, erased, _stands)
     raw = [memory_id for memory_id, memory in fallen.memories.items() if memory.level == "raw"]
-    unwanted = derivations.of(tx, raw)
+    unwanted = derivations.of_messages(tx, raw)
     deleted = removing.remove(tx, namespace_id, fallen)
-    again = fallen.again - fallen.memories.keys()
+    again = fallen.rederive - fallen.memories.keys()
     return Forgotten(
         deleted=dict(deleted),
         ids=tuple(sorted(fallen.memories)),
         unwanted=tuple(unwanted),
-        again=tuple(derivations.of(tx, sorted(again), state="wanted")),
-        digests=tuple(targets.keys(tx, fallen.sessions() - {leaving})),
+        again=tuple(derivations.of_messages(tx, sorted(again), state="wanted")),
+        digests=tuple(targets.keys_with_messages(tx, fallen.sessions_losing_digests() - {leaving})),
     )
 
 

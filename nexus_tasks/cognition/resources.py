@@ -62,10 +62,10 @@ class JobContext:
             Erased: something that the run has read is gone; it commits nothing and is tried again.
         """
         self.still_mine()
-        if not memories.hold(tx, self.rests_on):
+        if not memories.lock_existing(tx, self.rests_on):
             raise Erased
         if self.asked:
-            ledger.use_up(tx, self.namespace_id, self.asked)
+            ledger.delete_answers(tx, self.namespace_id, self.asked)
         self.record(tx, outcome)
         return outcome
 
@@ -88,7 +88,7 @@ def ask(resources: Resources, job: JobContext, request: Request[AnswerT]) -> Ans
     job.asked.append(request_hash)
     job.rests_on.update(request.material.rests_on)
     with resources.database.reading() as tx:
-        saved = ledger.saved_answer(tx, job.namespace_id, request_hash)
+        saved = ledger.find_answer(tx, job.namespace_id, request_hash)
     if saved is not None:
         try:
             return request.answer.model_validate(saved)
@@ -118,7 +118,7 @@ def _enter(
     request_hash: str,
     completion: Completion[AnswerT],
 ) -> None:
-    call = ledger.Call(
+    call = ledger.PaidCall(
         job_id=job.job_id,
         purpose=request.purpose,
         model=completion.model,
@@ -129,7 +129,7 @@ def _enter(
     )
     answer = completion.answer.model_dump(mode="json") if completion.answer is not None else None
     with resources.database.transaction() as tx:
-        there = ledger.enter(
+        there = ledger.record_call_and_answer(
             tx, job.namespace_id, call, request_hash=request_hash, answer=answer, rests_on=job.rests_on
         )
     if not there:

@@ -19,7 +19,7 @@ from nexus_tasks.services.buffer_entries import Call
 from nexus_tasks.settings import get_settings
 from nexus_tasks.storage import extractions, namespaces, sessions
 from nexus_tasks.storage import messages as turns
-from nexus_tasks.storage.messages import Stored
+from nexus_tasks.storage.messages import StoredMessages
 from nexus_tasks.tasks import enqueue, extract_session
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.transcripts import events
@@ -160,7 +160,7 @@ def _store_entries(segment: Segment, entries: Sequence[Entry], report: StoreRepo
     turn = hook_events.read(_transcripts(), segment.start_id, of_hook)
     # A message that came after the end has opened the session again.
     ends = turn.ended if of_hook else bool(calls) and calls[-1].end
-    done, flush, digest, to_observe, to_extract = list[Stored](), list[tuple[int, str]](), False, False, False
+    done, flush, digest, to_observe, to_extract = list[StoredMessages](), list[tuple[int, str]](), False, False, False
     with runtime().database.transaction() as tx:
         known = namespaces.ensure(tx, namespace)
 
@@ -180,13 +180,13 @@ def _store_entries(segment: Segment, entries: Sequence[Entry], report: StoreRepo
             to_observe = store(buffer_entries.told(lacking)) or to_observe
         if ends and (session := sessions.find(tx, known.id, session_key)):
             digest = sessions.end(tx, session)
-            flush = sessions.wanted_memories(tx, session.id)
+            flush = sessions.wanted_derivations(tx, session.id)
         session = sessions.find(tx, known.id, session_key)
         if session:
             # After the agent's turn; and when its tools had not answered then, with the next message.
             wanted = turn.over_at > 0 or ends
             to_extract = (wanted and extractions.want(tx, session, known_only=not of_hook)) or (
-                bool(done) and extractions.again(tx, session.id)
+                bool(done) and extractions.release_held(tx, session.id)
             )
     hook_events.note(_transcripts(), turn)
     for stored in done:

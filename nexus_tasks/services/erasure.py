@@ -15,7 +15,7 @@ from nexus_tasks.idempotency.producer.publisher import publish
 from nexus_tasks.services import admin
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.erasure import rewriting
+from nexus_tasks.storage.erasure import vacuum
 from nexus_tasks.tasks import derive_memory, digest_session, follow_ups
 from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import check_name
@@ -52,7 +52,7 @@ def forget(
         "requeued": [ticket.job_id for ticket in requeued],
     }
     # The files of a database server are its operator's; the embedded ones are ours.
-    busy = rewriting.rewrite(runtime().database, files=runtime().settings.embedded)
+    busy = vacuum.rewrite_tables(runtime().database, files=runtime().settings.embedded)
     return receipt | ({"not_rewritten": busy} if busy else {})
 
 

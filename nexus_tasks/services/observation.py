@@ -9,7 +9,7 @@ from nexus_tasks.errors import JobFailed, QueueUnavailable, WaitTimeout
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.storage import namespaces, sessions
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.messages import Stored
+from nexus_tasks.storage.messages import StoredMessages
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import follow_ups, observe_session, reflect_observations
 from nexus_tasks.tasks.runtime import runtime
@@ -21,7 +21,7 @@ AFTER_WAITING_IN_VAIN = 60.0  # seconds in which this process's readers of that 
 _in_vain: dict[tuple[str, str], float] = {}  # (namespace, session) → when, by this process's clock
 
 
-def note(tx: Transaction, known: NamespaceSettings, stored: Stored, observe_it: bool | None) -> bool:
+def note(tx: Transaction, known: NamespaceSettings, stored: StoredMessages, observe_it: bool | None) -> bool:
     """After messages were stored, in their transaction: whether there is something to observe now."""
     return observe.note(tx, runtime().settings, stored.session, by_default=known.observe, observe=observe_it)
 

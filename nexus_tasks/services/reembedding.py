@@ -27,7 +27,7 @@ def reembed(namespace: str | None, note: Callable[[int, int], None]) -> tuple[in
     here = runtime()
     with here.database.transaction() as tx:
         chosen = [namespaces.get(tx, namespace)] if namespace else list(namespaces.every(tx))
-        left = {known.id: embeddings.count_lacking(tx, known.id, here.embedder.name) for known in chosen}
+        left = {known.id: embeddings.count_to_embed(tx, known.id, here.embedder.name) for known in chosen}
     filled = refused = 0
     for known in chosen:
         before = filled
@@ -46,7 +46,7 @@ def drop_others() -> int:
     here, dropped = runtime(), 0
     while True:
         with here.database.transaction() as tx:
-            gone = embeddings.drop_others(tx, here.embedder.name, AT_ONCE)
+            gone = embeddings.delete_other_models(tx, here.embedder.name, AT_ONCE)
         dropped += gone
         if gone < AT_ONCE:
             return dropped

@@ -52,7 +52,7 @@ def digest_session(run: Run, arguments: DigestSession) -> JobOutcome:
     waited = (run.lead.started_at or 0.0) - run.lead.enqueued_at
     if reasons <= PATIENT and not run.eager and waited < PATIENCE:
         with here.database.reading() as tx:
-            waiting = sessions.underived(tx, namespace.id, arguments.session_key)
+            waiting = sessions.count_underived(tx, namespace.id, arguments.session_key)
         if waiting:
             raise Wait("derivation", LOOK_AGAIN, f"{waiting} messages to derive")
     outcome, more = digest.digest(

@@ -10,7 +10,7 @@ from nexus_tasks.celery import app
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.task import AT_ONCE, task_of
-from nexus_tasks.storage.messages import Stored
+from nexus_tasks.storage.messages import StoredMessages
 from nexus_tasks.tasks import derive_memory, digest_session, follow_ups
 from nexus_tasks.tasks.runtime import runtime
 
@@ -18,7 +18,7 @@ from nexus_tasks.tasks.runtime import runtime
 SHORTEST_WAIT = 5.0
 
 
-def derivations(namespace: str, stored: Stored) -> int:
+def derivations(namespace: str, stored: StoredMessages) -> int:
     """Ask for the derivations of new messages; returns for how many: 0 while Redis is away.
 
     Only the first message of each observer gets a wake-up. The others wait for it to take them along; what does not

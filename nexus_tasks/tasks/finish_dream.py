@@ -105,7 +105,7 @@ def start(namespace: str, *, urgency: Urgency = "dream", reason: str = "schedule
 def _open(tx: Transaction, namespace_id: int, urgency: Urgency) -> tuple[bool, int, tuple[str, ...]]:
     """Whether a dream was opened, its id, and the sessions whose digests are to come."""
     while True:  # once more when the dream that was in the way has ended meanwhile
-        if joined := dreams.join(tx, namespace_id, urgency=urgency):
+        if joined := dreams.join_open(tx, namespace_id, urgency=urgency):
             return False, *joined
         due = dreams.due_sessions(tx, namespace_id)
         dream_id = dreams.start(tx, namespace_id, due, urgency=urgency)

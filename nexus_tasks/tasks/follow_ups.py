@@ -78,6 +78,6 @@ def dream_goes_on(namespace: NamespaceSettings) -> None:
     from nexus_tasks.tasks import finish_dream  # it imports this module
 
     with runtime().database.reading() as tx:
-        dream_id = dreams.waits_for_nothing(tx, namespace.id)
+        dream_id = dreams.ready_dream(tx, namespace.id)
     if dream_id is not None:
         hurry(finish_dream.REASON, [finish_dream.request(namespace.name, dream_id)])

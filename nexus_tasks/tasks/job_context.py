@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from nexus_tasks.cognition.resources import JobContext
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.worker.run import Run
-from nexus_tasks.storage import runs
+from nexus_tasks.storage import job_runs
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import follow_ups
@@ -22,7 +22,7 @@ def job_context(run: Run, namespace: NamespaceSettings, claims: Sequence[Claim] 
     chosen = list(claims or run.claims)
 
     def record(tx: Transaction, outcome: JobOutcome) -> None:
-        runs.record(tx, namespace.id, [header(claim) for claim in chosen], outcome)
+        job_runs.record(tx, namespace.id, [header(claim) for claim in chosen], outcome)
 
     return JobContext(
         namespace_id=namespace.id,
@@ -54,9 +54,9 @@ def dry(namespace: NamespaceSettings) -> JobContext:
     )
 
 
-def header(claim: Claim) -> runs.JobHeader:
+def header(claim: Claim) -> job_runs.JobHeader:
     """What a claim's run row says."""
-    return runs.JobHeader(
+    return job_runs.JobHeader(
         ids=(claim.job_id, *claim.also),
         kind=claim.kind,
         scope=claim.scope,

@@ -12,14 +12,16 @@ from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.storage import (
     batches,
+    dead_letters,
     derivations,
+    digest_requests,
     dreams,
     embeddings,
     extractions,
+    job_runs,
     namespaces,
     observations,
     perspectives,
-    runs,
     sessions,
 )
 from nexus_tasks.storage.engine import Transaction
@@ -54,7 +56,7 @@ class JobStorage:
 
     def dead_letter(self, claim: Claim, error: BaseException | None) -> None:
         """Commit the letters of a claim, and take the work out of the outbox."""
-        why = runs.Failure(
+        why = dead_letters.Failure(
             error_type=type(error).__name__ if error else "WorkerLost",
             message=clean_text(str(error)) if error else "The worker died every time it ran this job.",
             traceback=clean_text("".join(traceback.format_exception(error))) if error else "",
@@ -67,7 +69,7 @@ class JobStorage:
             if namespace is None:
                 return
             for job_id in (claim.job_id, *claim.also):
-                runs.bury(
+                dead_letters.store(
                     tx,
                     namespace.id,
                     job_id=job_id,
@@ -91,26 +93,26 @@ class JobStorage:
     def is_dead(self, job_id: str) -> bool:
         """Whether the job has an open dead letter."""
         with self.here.database.transaction() as tx:
-            return runs.letter(tx, job_id) is not None
+            return dead_letters.open_letter(tx, job_id) is not None
 
     def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
         """How the job ended."""
         with self.here.database.transaction() as tx:
-            return runs.outcome_of(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
+            return job_runs.find_outcome(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
 
     def wanted(self, limit: int) -> Sequence[Request]:
         """The next page of wanted derivations, digests, reflections, vectors, observations, batches, extractions."""
         with self.here.database.transaction() as tx:
-            facts = derivations.page(tx, self._derivation, limit)
-            digests = sessions.wanted_digests(tx, self._digest, limit, _DIGEST_SETTLES)
-            dreamt = dreams.open_dreams(tx, self._dream, limit)
-            gaps = embeddings.gaps(tx, self._gap, limit)
-            ripe = perspectives.ripe(
+            facts = derivations.wanted(tx, self._derivation, limit)
+            digests = digest_requests.wanted(tx, self._digest, limit, _DIGEST_SETTLES)
+            dreamt = dreams.wanted(tx, self._dream, limit)
+            gaps = embeddings.wanted(tx, self._gap, limit)
+            ripe = perspectives.wanted(
                 tx, at_least=self.here.settings.reflect_min_new, after=self._perspective, limit=limit
             )
-            unobserved = observations.wanted(tx, "observing", self._observe, limit)
-            long_logs = observations.wanted(tx, "reflecting", self._reflect_log, limit)
-            batched = batches.unattended(tx, self._batch, limit)
+            unobserved = observations.wanted(tx, self._observe, limit, "observing")
+            long_logs = observations.wanted(tx, self._reflect_log, limit, "reflecting")
+            batched = batches.wanted(tx, self._batch, limit)
             unextracted = extractions.wanted(tx, self._extract, limit)
         # A page that is not full was the last one: the next look starts over.
         self._derivation = facts[-1][0] if len(facts) == limit else 0
@@ -160,7 +162,7 @@ def _freed_digest(tx: Transaction, claim: Claim) -> Request | None:
     memory = tx.get(Memory, int(claim.args["memory_id"]))
     if memory is None or memory.session_id is None:
         return None
-    found = sessions.standing(tx, memory.session_id)
+    found = sessions.backlog(tx, memory.session_id)
     return None if found.underived else digest_session.request(claim.namespace, found.session_key, "session_end")
 
 
@@ -170,7 +172,7 @@ def mark(tx: Transaction, namespace_id: int, kind: str, args: object, *, dead: b
     if kind == "derive_memory":
         derivations.mark(tx, int(named["memory_id"]), named["observer"], dead=dead)
     elif kind == "digest_session":
-        sessions.mark_requests(tx, namespace_id, named["session_key"], dead=dead)
+        digest_requests.mark(tx, namespace_id, named["session_key"], dead=dead)
     elif kind == "reflect_perspective":
         perspectives.mark(tx, namespace_id, named["observer"], named["subject"], dead=dead)
     elif kind == "finish_dream":

@@ -7,7 +7,7 @@ from typing import Any
 
 from nexus_tasks.celery import app
 from nexus_tasks.idempotency.claims import answering
-from nexus_tasks.storage import dreams, embeddings, runs
+from nexus_tasks.storage import dreams, embeddings, pruning
 from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.tasks import finish_dream, worker_buffer
 from nexus_tasks.tasks.runtime import runtime
@@ -19,7 +19,7 @@ def dream_due() -> list[str]:
     if not _first_in_slot("dream_due"):
         return []
     with runtime().database.transaction() as tx:
-        due = dreams.due(tx)
+        due = dreams.due_namespaces(tx)
     return [namespace for namespace in due if finish_dream.start(namespace).opened]
 
 
@@ -29,7 +29,7 @@ def prune() -> dict[str, int]:
     if not _first_in_slot("prune"):
         return {}
     with runtime().database.transaction() as tx:
-        return runs.prune(tx)
+        return pruning.prune(tx)
 
 
 @app.task(name="nexus_tasks.recover_buffers")  # type: ignore[untyped-decorator]
@@ -48,7 +48,7 @@ def find_embedding_gaps() -> list[str]:
         return []
     here = runtime()
     with here.database.transaction() as tx:
-        return list(embeddings.find_gaps(tx, here.embedder.name))
+        return list(embeddings.record_all_gaps(tx, here.embedder.name))
 
 
 @app.task(name="nexus_tasks.keep_search_fast")  # type: ignore[untyped-decorator]

@@ -378,7 +378,7 @@ def test_erasing_leaves_no_text_and_keeps_the_bill(here: Deployment, slow: Stand
     run()
     [(namespace_id, memory_id)] = here.sql("SELECT namespace_id, id FROM memories WHERE content LIKE '%house one%'")
     with runtime().database.transaction() as tx:
-        assert batches.erase(tx, namespace_id, [memory_id]) == 1
+        assert batches.erase_texts(tx, namespace_id, [memory_id]) == 1
     assert here.sql("SELECT 1 FROM batch_requests WHERE params::text LIKE '%house one%'") == []
     slow.end_batches()
     here.sql("UPDATE message_batches SET due_at = now() - interval '1 s'")

@@ -422,4 +422,4 @@ def test_a_session_is_waited_for_however_its_name_is_spelled(here: Deployment, s
     say("I moved to Lisbon in March.", session="caf\u00e9")
     [(namespace_id,)] = here.sql("SELECT id FROM namespaces")
     with runtime().database.reading() as tx:
-        assert sessions.underived(tx, namespace_id, spelled) == 1
+        assert sessions.count_underived(tx, namespace_id, spelled) == 1

@@ -39,7 +39,7 @@ def states(here: Deployment) -> list[str]:
 
 def due() -> list[str]:
     with runtime().database.transaction() as tx:
-        return dreams.due(tx)
+        return dreams.due_namespaces(tx)
 
 
 def dreaming() -> Claim:
@@ -91,7 +91,7 @@ def time_passes_for_the_dream() -> None:
     with runtime().database.transaction() as tx:
         known = runtime().namespace("acme")
         assert known is not None
-        joined = dreams.join(tx, known.id, urgency="dream")
+        joined = dreams.join_open(tx, known.id, urgency="dream")
         assert joined is not None
         dream_id, _ = joined
     runtime().claims.hurry(finish_dream.REASON, requests=[finish_dream.request("acme", dream_id)])

@@ -298,7 +298,7 @@ class Observing(RuleBasedStateMachine):
     # --- what must hold -----------------------------------------------------------------------------------------------
     def log(self, tx: Any) -> ObservationLog:
         known = namespaces.get(tx, NAMESPACE)
-        found = observations.log(tx, sessions.get(tx, known.id, self.key).id)
+        found = observations.find_log(tx, sessions.get(tx, known.id, self.key).id)
         assert found is not None
         return found
 
@@ -327,8 +327,8 @@ class Observing(RuleBasedStateMachine):
             found = self.log(tx)
             tail = reading.messages.window(tx, found.session_id, found.observed_through_seq, reading.messages.NEWEST)
             ready = observations.chunks(tx, found.session_id)
-            reach = observations.reach(tx, found)
-            condensed = observations.reflection(tx, found)
+            reach = observations.last_observed_seq(tx, found)
+            condensed = observations.usable_reflection(tx, found)
             self.due = reading.planned(tx, runtime().settings, found, tail) is not None
         view = reading.View(
             session_key=self.key,

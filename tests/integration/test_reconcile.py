@@ -51,7 +51,7 @@ def gap(_here: Deployment) -> None:
     with runtime().database.transaction() as tx:
         known = runtime().namespace(NAMESPACE)
         assert known is not None
-        embeddings.leave_gap(tx, known.id)
+        embeddings.record_gap(tx, known.id)
 
 
 def unobserved(_here: Deployment) -> None:

@@ -12,12 +12,11 @@ import pytest
 from sqlalchemy import text
 
 from nexus_tasks import Nexus
-from nexus_tasks.storage.searching import query_stats as opening_module
-from nexus_tasks.storage.searching import upkeep
+from nexus_tasks.storage.searching import query_stats, upkeep
 from nexus_tasks.storage.searching.candidates import K1, B
-from nexus_tasks.storage.searching.query_stats import Opening, opening
-from nexus_tasks.storage.searching.scope import Filter, scope
-from nexus_tasks.storage.searching.vectors import distance, owned
+from nexus_tasks.storage.searching.query_stats import QueryStats, read_query_stats
+from nexus_tasks.storage.searching.scope import Filter, build_scope
+from nexus_tasks.storage.searching.vectors import distance, namespace_vectors
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, say, work
@@ -26,12 +25,12 @@ from tests.integration.inline import NAMESPACE, say, work
 DRINKS = ("tea", "milk", "rum", "mead", "gin")
 
 
-def known(question: str) -> Opening:
+def known(question: str) -> QueryStats:
     """What a search for ``question`` would know beforehand."""
     here = runtime()
     with here.database.reading() as tx:
         namespace_id = tx.execute(text("SELECT id FROM namespaces WHERE name = :n"), {"n": NAMESPACE}).scalar_one()
-        return opening(tx, scope(Filter(namespace_id=namespace_id)), question, here.embedder.name)
+        return read_query_stats(tx, build_scope(Filter(namespace_id=namespace_id)), question, here.embedder.name)
 
 
 def counted(*words: str) -> dict[str, int]:
@@ -109,9 +108,9 @@ def test_the_same_word_in_two_namespaces_is_counted_apart(here: Deployment) -> N
 def test_common_words_are_counted_by_upkeep_and_again_after_erasure(
     here: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (opening_module, upkeep):
+    for module in (query_stats, upkeep):
         monkeypatch.setattr(module, "MOST_COUNTED", 10)
-    opening_module._statement.cache_clear()
+    query_stats._statement.cache_clear()
     try:
         say(*(f"tea {i}" for i in range(30)), observers=[])
         assert counted("tea") == {"tea": 11}  # at least so many
@@ -126,7 +125,7 @@ def test_common_words_are_counted_by_upkeep_and_again_after_erasure(
         assert here.sql("SELECT count(*) FROM common_words") == [(0,)]
         assert counted("tea") == {"tea": 5}
     finally:
-        opening_module._statement.cache_clear()
+        query_stats._statement.cache_clear()
 
 
 def test_words_are_scored_by_bm25(here: Deployment) -> None:
@@ -175,9 +174,8 @@ def test_large_namespaces_get_a_vector_index_of_their_own_and_lose_it_again(
 def plan_of_the_nearest() -> str:
     """How Postgres finds the nearest vectors when it may not sort them: the small size alone must not decide."""
     vector = f"[{','.join(['1'] * 384)}]"
-    statement = (
-        f"SELECT e.memory_id FROM embeddings AS e WHERE {owned(1, 'hashing-384')} ORDER BY {distance(384)} LIMIT 5"
-    )
+    where = namespace_vectors(1, "hashing-384")
+    statement = f"SELECT e.memory_id FROM embeddings AS e WHERE {where} ORDER BY {distance(384)} LIMIT 5"
     with runtime().database.transaction() as tx:
         tx.execute(text("SET LOCAL enable_sort = off"))
         return "\n".join(tx.scalars(text(f"EXPLAIN {statement}"), {"vector": vector}))
@@ -192,7 +190,7 @@ def answers() -> list[int]:
 def test_upkeep_leaves_it_to_the_one_that_is_at_it() -> None:
     say("tea")
     say("milk")
-    with runtime().database.apart() as connection:
+    with runtime().database.dedicated_connection() as connection:
         connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": upkeep._LOCK})
         assert upkeep.run(runtime().database) == upkeep.Upkeep()
     assert upkeep.run(runtime().database).folded > 0

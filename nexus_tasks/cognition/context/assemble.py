@@ -12,7 +12,7 @@ from nexus_tasks.cognition.retrieval import ranking
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching import context_rows
-from nexus_tasks.storage.searching.context_rows import Line
+from nexus_tasks.storage.searching.context_rows import ContextRow
 from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import ContextBlock, to_utc
@@ -65,7 +65,7 @@ def assemble(tx: Transaction, embedder: Embedder, ask: Ask) -> ContextBlock:
     )
 
 
-def _digest(digests: dict[str, Line], share: float) -> list[Line]:
+def _digest(digests: dict[str, ContextRow], share: float) -> list[ContextRow]:
     """The long digest when there is room for it, else the short one; never both, they say the same."""
     for level in ("summary_long", "summary_short"):
         if line := digests.get(level):
@@ -75,20 +75,20 @@ def _digest(digests: dict[str, Line], share: float) -> list[Line]:
     return []
 
 
-def _ranked(found: Sequence[Line]) -> list[Line]:
+def _ranked(found: Sequence[ContextRow]) -> list[ContextRow]:
     """Memories by recency, confidence and reinforcement; recency counts from the newest one, not from the clock."""
     newest = max((line.occurred_at for line in found), default=None)
     return sorted(found, key=lambda line: (-_weight(line, newest), -line.occurred_at.timestamp(), line.id))
 
 
-def _weight(line: Line, newest: datetime | None) -> float:
+def _weight(line: ContextRow, newest: datetime | None) -> float:
     assert newest is not None
     hours = (newest - line.occurred_at).total_seconds() / 3_600
     recency = next((weight for most, weight in RECENCY_STEPS if hours <= most), OLDEST)
     return recency + line.confidence + 0.1 * min(line.times_reinforced, 5)
 
 
-def _by_query(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, max_tokens: int) -> list[Line]:
+def _by_query(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, max_tokens: int) -> list[ContextRow]:
     """Facts as a search finds them, best first."""
     limit = min(POOL, max_tokens // FACT_TOKENS + 1)
     ranked, _ = ranking(tx, embedder, replace(wanted, levels=("explicit",)), query, limit)
@@ -96,15 +96,15 @@ def _by_query(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, m
     return [found[one.id] for one in ranked if one.id in found]
 
 
-def _news(tail: Sequence[Line]) -> list[Line]:
+def _news(tail: Sequence[ContextRow]) -> list[ContextRow]:
     """Messages without what only repeats an earlier context."""
     said = (line._replace(content=without_echo(line.content)) for line in tail)
     return [line for line in said if line.content]
 
 
-def _about(line: Line) -> str:
+def _about(line: ContextRow) -> str:
     return f"{to_utc(line.occurred_at):%Y-%m-%d} {line.subject}: {line.content}"
 
 
-def _said(line: Line) -> str:
+def _said(line: ContextRow) -> str:
     return f"{to_utc(line.occurred_at):%Y-%m-%d %H:%M} {line.subject}: {line.content}"

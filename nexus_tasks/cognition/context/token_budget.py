@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nexus_tasks.storage.searching.context_rows import Line
+from nexus_tasks.storage.searching.context_rows import ContextRow
 from nexus_tasks.text import estimate_tokens, shorten
 from nexus_tasks.types import ContextSection
 
@@ -25,16 +25,16 @@ class Sheet:
     def section(
         self,
         title: str,
-        rows: Sequence[Line],
+        rows: Sequence[ContextRow],
         allowance: float,
-        render: Callable[[Line], str],
+        render: Callable[[ContextRow], str],
         *,
         oldest_first: bool = False,
     ) -> float:
         """Add a section of as many rows as fit, the first ones first; returns what is left of ``allowance`` tokens."""
         heading = f"## {title}"
         budget = min(int(allowance), self.max_tokens - self.used) - cost(heading)
-        chosen: list[tuple[Line, str]] = []
+        chosen: list[tuple[ContextRow, str]] = []
         spent = 0
         for row in rows:
             told = " ".join(render(row).split())

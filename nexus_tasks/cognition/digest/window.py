@@ -9,8 +9,8 @@ from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.llm.answers import Line
 from nexus_tasks.storage import digests, open_questions
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.messages import Said
-from nexus_tasks.storage.models import Session
+from nexus_tasks.storage.messages import MessageText
+from nexus_tasks.storage.models import SessionRow
 
 PURPOSE = "digest"
 
@@ -19,7 +19,7 @@ PURPOSE = "digest"
 class Window:
     """What the next digest of a session covers."""
 
-    session: Session
+    session: SessionRow
     after: int
     end: int  # the last message that it covers
     generation: int
@@ -39,7 +39,7 @@ class Window:
         )
 
 
-def window(tx: Transaction, session: Session, requests: int, *, rebuild: bool, patient: bool) -> Window:
+def window(tx: Transaction, session: SessionRow, requests: int, *, rebuild: bool, patient: bool) -> Window:
     """Everything since the last digest, or (``rebuild``) since the beginning.
 
     A ``patient`` run covers what an earlier one has asked about, when there is such a question: its answer may be on
@@ -51,7 +51,7 @@ def window(tx: Transaction, session: Session, requests: int, *, rebuild: bool, p
     asked = open_questions.find(tx, session.namespace_id, PURPOSE, session.id) if patient else None
     if asked and (asked["after"], asked["generation"]) == (after, generation):
         end, requests, asked_lines, rests_on = (asked[name] for name in ("end", "requests", "lines", "sources"))
-        there = digests.told(tx, rests_on)
+        there = digests.items_by_id(tx, rests_on)
         shown = [there[i] for i in asked_lines if i in there]
         rests_on = [i for i in rests_on if i in there]
     else:
@@ -64,8 +64,8 @@ def window(tx: Transaction, session: Session, requests: int, *, rebuild: bool, p
         generation=generation,
         requests=requests,
         previous={kind: content for kind, (_, content) in previous.items()},
-        lines=tuple(line for one in shown if (line := _line(one.said)).content),
-        given_up=frozenset(one.said.id for one in shown if one.given_up),
+        lines=tuple(line for one in shown if (line := _line(one.text)).content),
+        given_up=frozenset(one.text.id for one in shown if one.given_up),
         sources=tuple(dict.fromkeys((*rests_on, *(memory_id for memory_id, _ in previous.values())))),
         asked=asked is not None,
     )
@@ -84,25 +84,25 @@ def note(tx: Transaction, window: Window) -> None:
     open_questions.note(tx, window.session.namespace_id, PURPOSE, window.session.id, question)
 
 
-def _new(tx: Transaction, session: Session, after: int) -> tuple[list[digests.InWindow], list[int]]:
+def _new(tx: Transaction, session: SessionRow, after: int) -> tuple[list[digests.WindowItem], list[int]]:
     """What is new since ``after``, in the order of the conversation, and the memories that it rests on."""
     found = digests.window_facts(tx, session.id, after, session.last_seq)
     said = digests.window_messages(tx, session.id, after, session.last_seq)
     # Messages that are not derived yet, or gave no fact at all in a window without any, go in as they are.
     raw = [one for one in said if not (found and one.derived)]
-    shown = sorted((*_each_once(found), *raw), key=lambda one: one.said.seq)
-    return shown, [one.said.id for one in (*found, *raw)]
+    shown = sorted((*_each_once(found), *raw), key=lambda one: one.text.seq)
+    return shown, [one.text.id for one in (*found, *raw)]
 
 
-def _each_once(found: Sequence[digests.InWindow]) -> list[digests.InWindow]:
+def _each_once(found: Sequence[digests.WindowItem]) -> list[digests.WindowItem]:
     """The facts without those that another observer holds too."""
-    first: dict[tuple[str, str | None], digests.InWindow] = {}
+    first: dict[tuple[str, str | None], digests.WindowItem] = {}
     for fact in found:
-        first.setdefault((fact.said.author, fact.content_key), fact)
+        first.setdefault((fact.text.author, fact.content_key), fact)
     return list(first.values())
 
 
-def _line(said: Said) -> Line:
+def _line(said: MessageText) -> Line:
     """A message or a fact as the model sees it; an echo of what it was told before is no news."""
     content = said.content if said.role == "fact" else without_echo(said.content)
     return Line(id=said.id, author=said.author, role=said.role, content=content, occurred_at=said.occurred_at)

@@ -14,7 +14,7 @@ from nexus_tasks.llm.answers import Line
 from nexus_tasks.storage import extractions, messages
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.extractions import Extractor
-from nexus_tasks.storage.models import Extraction, Memory, Session
+from nexus_tasks.storage.models import Extraction, Memory, SessionRow
 from nexus_tasks.text import estimate_tokens, shorten
 
 TOPICS_FROM = 4  # new messages
@@ -33,13 +33,13 @@ class Batch:
     lines: tuple[Line, ...]
 
 
-def following(tx: Transaction, session: Session, row: Extraction, extractor: Extractor, most: int) -> Batch | None:
+def following(tx: Transaction, session: SessionRow, row: Extraction, extractor: Extractor, most: int) -> Batch | None:
     """The batch behind the cursor, about ``most`` tokens of it; ``None`` when the gate is closed.
 
     Messages in which the agent wrote memory itself are passed over, and open no gate; system prompts likewise.
     """
-    after = extractions.reached(row, extractor)
-    pending = messages.window(tx, session.id, after, messages.NEWEST)
+    after = extractions.cursor(row, extractor)
+    pending = messages.window(tx, session.id, after, messages.UNBOUNDED_SEQ)
     passed = turn.self_written(pending)
     new = [message for message in pending if message.id not in passed and message.role != "system"]
     if not _open(tx, session, extractor, new, first=after == 0):
@@ -56,7 +56,7 @@ def following(tx: Transaction, session: Session, row: Extraction, extractor: Ext
     return Batch(seen=row, extractor=extractor, session_id=session.id, through=through, lines=lines)
 
 
-def _open(tx: Transaction, session: Session, extractor: Extractor, new: Sequence[Memory], *, first: bool) -> bool:
+def _open(tx: Transaction, session: SessionRow, extractor: Extractor, new: Sequence[Memory], *, first: bool) -> bool:
     if extractor == "topics":
         return len(new) >= TOPICS_FROM
     if not first:

@@ -14,8 +14,8 @@ from nexus_tasks.llm.base import Request
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import ledger, messages, observations, sessions
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Memory, ObservationLog, Session
-from nexus_tasks.storage.observations import Noted
+from nexus_tasks.storage.models import Memory, ObservationLog, SessionRow
+from nexus_tasks.storage.observations import ObservedText
 from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
@@ -34,7 +34,7 @@ class Batch:
     current_task: str
 
 
-def note(tx: Transaction, settings: Settings, session: Session, *, by_default: bool, observe: bool | None) -> bool:
+def note(tx: Transaction, settings: Settings, session: SessionRow, *, by_default: bool, observe: bool | None) -> bool:
     """Look at a session after messages were stored in it; whether there is something to observe that nobody noted yet.
 
     Args:
@@ -45,14 +45,14 @@ def note(tx: Transaction, settings: Settings, session: Session, *, by_default: b
         tx.flush()
     if not is_observed(session, by_default=by_default):
         return False
-    found = observations.ensure(tx, session)
+    found = observations.ensure_log(tx, session)
     if found.observing != "idle":
         return False
-    pending = _pending(tx, session, observations.reach(tx, found))
+    pending = _pending(tx, session, observations.last_observed_seq(tx, found))
     return is_due(settings, pending, urgent=False) and observations.want(tx, session.id, "observing")
 
 
-def is_observed(session: Session, *, by_default: bool) -> bool:
+def is_observed(session: SessionRow, *, by_default: bool) -> bool:
     """Whether a session's old messages are observed: as it says itself, else as its namespace does."""
     return by_default if session.observe is None else session.observe
 
@@ -104,8 +104,8 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
         with resources.database.transaction() as tx:
             job.still_mine()
             through = max(message.seq or 0 for message in batch.said)
-            made += observations.buffer(tx, batch.seen, batch.from_seq, through, noted)
-            ledger.use_up(tx, job.namespace_id, job.asked)
+            made += observations.store_chunk(tx, batch.seen, batch.from_seq, through, noted)
+            ledger.delete_answers(tx, job.namespace_id, job.asked)
         job.asked.clear()
 
 
@@ -114,12 +114,12 @@ def _next(
 ) -> Batch | JobOutcome:
     # Locked: between this look and the note that nothing is to do nobody stores a message, and no reader moves chunks.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
-    found = observations.log(tx, session.id, lock=True) if session else None
+    found = observations.find_log(tx, session.id, lock=True) if session else None
     if session is None or found is None:
         return JobOutcome(status="gone")
     if found.observing == "dead":
         return GAVE_UP
-    reach = observations.reach(tx, found)
+    reach = observations.last_observed_seq(tx, found)
     pending = _pending(tx, session, reach)
     if not is_due(settings, pending, urgent=urgent):
         observations.settle(tx, session.id, "observing")
@@ -138,8 +138,8 @@ def _next(
     )
 
 
-def _pending(tx: Transaction, session: Session, reach: int) -> Sequence[Memory]:
-    return messages.window(tx, session.id, reach, messages.NEWEST)
+def _pending(tx: Transaction, session: SessionRow, reach: int) -> Sequence[Memory]:
+    return messages.window(tx, session.id, reach, messages.UNBOUNDED_SEQ)
 
 
 def _end(log: str, tokens: int) -> str:
@@ -177,8 +177,8 @@ def _request(settings: Settings, session_key: str, batch: Batch) -> Request[Obse
     )
 
 
-def _noted(resources: Resources, answer: Observed) -> Noted:
-    return Noted(
+def _noted(resources: Resources, answer: Observed) -> ObservedText:
+    return ObservedText(
         observations=prompts.inert(clean_text(observation_log.written(answer.days))),
         current_task=one_line(answer.current_task),
         suggested_response=one_line(answer.suggested_response),

@@ -15,7 +15,7 @@ from nexus_tasks.llm import observation_log
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import messages, observations
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Memory, ObservationChunk, ObservationLog, ObservationReflection, Session
+from nexus_tasks.storage.models import Memory, ObservationChunk, ObservationLog, ObservationReflection, SessionRow
 from nexus_tasks.text import estimate_tokens
 
 ATTEMPTS = 20  # each failed one means that another reader got further; then what was read last is served as it is
@@ -46,23 +46,23 @@ class View:
         return estimate_tokens(self.log)
 
 
-def look(tx: Transaction, settings: Settings, session: Session, *, by_default: bool) -> View:
+def look(tx: Transaction, settings: Settings, session: SessionRow, *, by_default: bool) -> View:
     """The log and the messages behind it; what is ready is taken into the log when it is time."""
     observed = observe.is_observed(session, by_default=by_default)
-    found = observations.log(tx, session.id)
+    found = observations.find_log(tx, session.id)
     if found is None:
         if observed:
-            found = observations.ensure(tx, session)
+            found = observations.ensure_log(tx, session)
         else:
-            said = messages.window(tx, session.id, 0, messages.NEWEST)
+            said = messages.window(tx, session.id, 0, messages.UNBOUNDED_SEQ)
             return View(session_key=session.session_key, observed=False, tail=tuple(said), tail_tokens=_weight(said))
     for attempt in range(ATTEMPTS):
-        tail = messages.window(tx, session.id, found.observed_through_seq, messages.NEWEST)
+        tail = messages.window(tx, session.id, found.observed_through_seq, messages.UNBOUNDED_SEQ)
         plan = planned(tx, settings, found, tail) if attempt < ATTEMPTS - 1 else None
         if plan is None:
             break
         apply(tx, plan)  # whether it was us or another reader: the log is a newer one now
-        found = observations.log(tx, session.id)
+        found = observations.find_log(tx, session.id)
         assert found is not None
     return _view(tx, settings, session, found, tail, observed=observed)
 
@@ -88,7 +88,7 @@ def planned(tx: Transaction, settings: Settings, found: ObservationLog, tail: Se
         if chosen:
             return Plan(seen=found, chunks=chosen)
     if estimate_tokens(found.observations) >= settings.reflection_observation_tokens:
-        ready = observations.reflection(tx, found)
+        ready = observations.usable_reflection(tx, found)
         if ready:
             return Plan(seen=found, reflection=ready)
     return None
@@ -151,18 +151,18 @@ def _apply_reflection(tx: Transaction, seen: ObservationLog, ready: ObservationR
 def _view(
     tx: Transaction,
     settings: Settings,
-    session: Session,
+    session: SessionRow,
     found: ObservationLog,
     tail: Sequence[Memory],
     *,
     observed: bool,
 ) -> View:
     weight, length = _weight(tail), estimate_tokens(found.observations)
-    reach = observations.reach(tx, found)
+    reach = observations.last_observed_seq(tx, found)
     pending = [message for message in tail if (message.seq or 0) > reach]
     too_long = weight >= settings.observation_block_after_tokens
     observe_due = observed and observe.is_due(settings, pending, urgent=too_long)
-    reflect_due = observed and condense.is_due(settings, found) and not observations.reflection(tx, found)
+    reflect_due = observed and condense.is_due(settings, found) and not observations.usable_reflection(tx, found)
     return View(
         session_key=session.session_key,
         observed=observed,

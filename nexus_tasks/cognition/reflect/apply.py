@@ -63,7 +63,7 @@ class Application:
         if not (self.relations or self.insights):
             return None
         pairs = [(relation.new_id, relation.old_id) for relation in self.relations]
-        judged = conclusions.judged(pairs, [insight.support for insight in self.insights])
+        judged = conclusions.judged_ids(pairs, [insight.support for insight in self.insights])
         self.reflection_id = conclusions.begin(self.tx, self.perspective, job_id, judged)
         for relation in self.relations:
             self._relate(relation)
@@ -90,7 +90,7 @@ class Application:
         winner = new if loser is old else old
         content = _verdict(relation, loser.content, winner.content)
         decided = relation.holds != "both"
-        when = conclusions.taken_over(self.tx, loser, winner) if decided else max(valid_from(new), valid_from(old))
+        when = conclusions.takeover_time(self.tx, loser, winner) if decided else max(valid_from(new), valid_from(old))
         self._conclude("contradiction", content, CONTRADICTION_CONFIDENCE, (new, old), "contradicts", when)
         conclusions.weaken(self.tx, self.reflection_id, loser.id)
         self.counts["contradictions"] += 1
@@ -111,7 +111,7 @@ class Application:
     def _conclude_insight(self, insight: Insight) -> None:
         """Store one insight, unless one on these facts exists or a fact it rests on no longer holds."""
         held = [self.standing[i] for i in insight.support if i in self.standing]
-        if len(held) < len(insight.support) or reflections.insight_on(self.tx, self.perspective.id, insight.support):
+        if len(held) < len(insight.support) or reflections.has_insight(self.tx, self.perspective.id, insight.support):
             return
         confidence = min(0.92, 0.72 + 0.05 * (len(held) - 3))
         self._conclude("derived", insight.content, confidence, tuple(held), "insight_support")
@@ -142,20 +142,20 @@ def application(tx: Transaction, perspective: PerspectiveRow, changes: Changes, 
     """What of ``changes`` is still to be done: its facts hold, and it is neither recorded yet nor was it undone."""
     found = reflections.by_id(tx, changes.facts())
     standing = {i: memory for i, memory in found.items() if memory.valid_to is None}
-    undone_pairs, undone_supports = undo.undone(tx, perspective.id)
+    undone_pairs, undone_supports = undo.judged_by_undone(tx, perspective.id)
     relations = [
         relation
         for relation in changes.relations
         if {relation.new_id, relation.old_id} <= standing.keys()
         and frozenset((relation.new_id, relation.old_id)) not in undone_pairs
-        and not reflections.related(tx, relation.new_id, relation.old_id)
+        and not reflections.has_relation(tx, relation.new_id, relation.old_id)
     ]
     insights = [
         insight
         for insight in changes.insights
         if standing.keys() >= set(insight.support)
         and frozenset(insight.support) not in undone_supports
-        and not reflections.insight_on(tx, perspective.id, insight.support)
+        and not reflections.has_insight(tx, perspective.id, insight.support)
     ]
     return Application(
         tx=tx,

@@ -31,7 +31,7 @@ class Slice:
     facts: int
     through: int
     material: ReflectMaterial | None
-    said: Mapping[int, reflections.Said]
+    said: Mapping[int, reflections.LastSaid]
 
 
 def choose(resources: Resources, perspective: PerspectiveRow) -> Slice | None:
@@ -43,7 +43,7 @@ def choose(resources: Resources, perspective: PerspectiveRow) -> Slice | None:
         asked = open_questions.find(tx, perspective.namespace_id, PURPOSE, perspective.id)
         if asked and asked["after"] == perspective.reflected_through:
             said = {
-                int(i): reflections.Said(datetime.fromisoformat(when), *more)
+                int(i): reflections.LastSaid(datetime.fromisoformat(when), *more)
                 for i, (when, *more) in asked.get("said", {}).items()
             }
             material = _material(tx, perspective, asked["clusters"], said)
@@ -89,7 +89,7 @@ class _Embedded:
 
 def candidates(
     resources: Resources, perspective: PerspectiveRow, new: Sequence[Memory]
-) -> tuple[ReflectMaterial | None, dict[int, reflections.Said]]:
+) -> tuple[ReflectMaterial | None, dict[int, reflections.LastSaid]]:
     """Each new fact with the eight nearest others by words and vectors: work grows with the new facts, not with pairs.
 
     ``None`` when no fact has any near it. And when each of them was last said.
@@ -107,7 +107,7 @@ def candidates(
 
 
 def _material(
-    tx: Transaction, perspective: PerspectiveRow, clusters: Clusters, said: Mapping[int, reflections.Said]
+    tx: Transaction, perspective: PerspectiveRow, clusters: Clusters, said: Mapping[int, reflections.LastSaid]
 ) -> ReflectMaterial | None:
     """The facts of clusters as the model is shown them; one that was erased meanwhile is not."""
     named: Iterable[int] = {i for new, olds in clusters if olds for i in (new, *olds)}

@@ -64,14 +64,14 @@ def release(tx: Transaction, namespace_id: int, observer: str, subject: str, *, 
 
     A dropped plan's facts count as reflected on: else the next run would propose the same again.
     """
-    held = perspectives.locked(tx, namespace_id, observer, [subject]).get(subject)
+    held = perspectives.lock(tx, namespace_id, observer, [subject]).get(subject)
     if held is None or held.held is None:
         return False
     if drop:
         perspectives.advance(tx, held.id, seen=held.reflected_through, through=held.held["through"])
-        reflections.hold(tx, held.id, None)
+        reflections.hold_for_review(tx, held.id, None)
     else:
-        reflections.hold(tx, held.id, {**held.held, "released": True})
+        reflections.hold_for_review(tx, held.id, {**held.held, "released": True})
     return True
 
 
@@ -101,7 +101,7 @@ def plans(resources: Resources, job: JobContext) -> dict[str, Any]:
 
 
 def _ripe(tx: Transaction, namespace_id: int) -> list[tuple[int, str, str, str]]:
-    return perspectives.ripe(tx, at_least=1, namespace_id=namespace_id, held=True)
+    return perspectives.wanted(tx, at_least=1, namespace_id=namespace_id, include_held=True)
 
 
 def _planned(resources: Resources, job: JobContext, observer: str, subject: str) -> dict[str, Any]:

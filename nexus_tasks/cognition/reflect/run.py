@@ -53,25 +53,25 @@ def _apply(
     texts = wordings(changes, said)
     vectors = vectors_of(resources.embedder, texts)
     with resources.database.transaction() as tx:
-        locked = perspectives.locked(tx, job.namespace_id, perspective.observer, [perspective.subject])
+        locked = perspectives.lock(tx, job.namespace_id, perspective.observer, [perspective.subject])
         held = locked[perspective.subject]
         if held.reflected_through != perspective.reflected_through or held.held != perspective.held:
             return job.commit(tx, JobOutcome(status="superseded")), False
         open_questions.close(tx, job.namespace_id, PURPOSE, held.id)
         doing = application(tx, held, changes, made_by)
         doomed = doing.doomed()
-        too_much = len(doomed) > GUARD_COUNT and len(doomed) > GUARD_SHARE * reflections.active(tx, held.id)
+        too_much = len(doomed) > GUARD_COUNT and len(doomed) > GUARD_SHARE * reflections.count_active_facts(tx, held.id)
         if too_much and held.held is None:
             plan = review.plan(proposal, doomed, job.job_id)
-            reflections.hold(tx, held.id, plan)
+            reflections.hold_for_review(tx, held.id, plan)
             return job.commit(tx, JobOutcome(status="needs_review", details=review.figures(plan))), False
         if held.held is not None:
-            reflections.hold(tx, held.id, None)
+            reflections.hold_for_review(tx, held.id, None)
         perspectives.advance(tx, held.id, seen=perspective.reflected_through, through=proposal.through)
         reflection_id = doing.run(job.job_id)
         embeddings.store(tx, job.namespace_id, resources.embedder.name, doing.made, vectors)
         tx.flush()
-        more = perspectives.unreflected(tx, [held.id])[held.id] > 0
+        more = perspectives.count_unreflected(tx, [held.id])[held.id] > 0
         details: dict[str, Any] = {
             "facts": proposal.facts,
             **{name: doing.counts[name] for name in COUNTED},
@@ -85,8 +85,8 @@ def _apply(
 def reflect_namespace(resources: Resources, job: JobContext) -> tuple[JobOutcome, list[tuple[str, str]]]:
     """Archive old messages; returns the perspectives (observer, subject) that have something to reflect on."""
     with resources.database.transaction() as tx:
-        ripe = perspectives.ripe(tx, at_least=1, namespace_id=job.namespace_id)
-        archived = reflections.archive_raw(tx, job.namespace_id, datetime.now(UTC) - ARCHIVE_AFTER)
+        ripe = perspectives.wanted(tx, at_least=1, namespace_id=job.namespace_id)
+        archived = reflections.archive_messages(tx, job.namespace_id, datetime.now(UTC) - ARCHIVE_AFTER)
         details = {"perspectives": len(ripe), "archived": archived}
         status: Status = "completed" if ripe or archived else "unchanged"
         outcome = job.commit(tx, JobOutcome(status=status, details=details))

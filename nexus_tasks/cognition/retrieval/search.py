@@ -12,10 +12,10 @@ from nexus_tasks.cognition.retrieval.word_weights import weighed
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.errors import ConfigurationError, JobError
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.searching.candidates import candidates
-from nexus_tasks.storage.searching.hits import Hit, hits
-from nexus_tasks.storage.searching.query_stats import MOST_UNINDEXED, opening
-from nexus_tasks.storage.searching.scope import Filter, scope
+from nexus_tasks.storage.searching.candidates import find_candidates
+from nexus_tasks.storage.searching.hits import Hit, read_hits
+from nexus_tasks.storage.searching.query_stats import MOST_UNINDEXED, read_query_stats
+from nexus_tasks.storage.searching.scope import Filter, build_scope
 from nexus_tasks.types import Recall, Recalls, clean_text
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ LONGEST_QUESTION = 10_000  # characters; what comes after is not read
 def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> Recalls:
     """The memories that best answer ``query``, best first, each with its evidence and why it was found."""
     ranked, missing = ranking(tx, embedder, wanted, query, limit)
-    read = hits(tx, wanted.namespace_id, [one.id for one in ranked])
+    read = read_hits(tx, wanted.namespace_id, [one.id for one in ranked])
     results = Recalls(_recall(one, read[one.id]) for one in ranked if one.id in read)
     results.missing_embeddings = missing
     return results
@@ -40,15 +40,15 @@ def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, lim
     While the embedder does not answer that is all of them: reads never fail because of it, they go by words.
     """
     question = clean_text(query[:LONGEST_QUESTION])
-    within = scope(wanted)
+    within = build_scope(wanted)
     model = embedder.name
     try:
         vector = embedder.embed([question])[0]
     except (JobError, ConfigurationError) as error:
         log.warning("A search goes by words alone: %s", error)
         model, vector = _NO_MODEL, _NOWHERE
-    known = opening(tx, within, question, model)
-    found = candidates(
+    known = read_query_stats(tx, within, question, model)
+    found = find_candidates(
         tx,
         within,
         weighed(known),
