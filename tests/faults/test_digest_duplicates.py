@@ -12,7 +12,7 @@ from nexus_tasks.cognition.digest import run as digesting
 from nexus_tasks.cognition.digest import summarize as telling
 from nexus_tasks.idempotency.claim import Claimed
 from nexus_tasks.idempotency.worker import executor as workers
-from nexus_tasks.storage import digests, sessions
+from nexus_tasks.storage import digest_requests, digests
 from nexus_tasks.tasks import digest_session as kind
 from tests.deployment import Deployment
 from tests.integration.inline import NAMESPACE, say, time_passes, waiting, work
@@ -21,8 +21,8 @@ from tests.integration.inline import NAMESPACE, say, time_passes, waiting, work
 MOMENTS = {
     "the claim has begun": (workers, "run_of", "after"),
     "it looks up the namespace": (kind, "runtime", "before"),
-    "it looks for requests": (sessions, "requests", "before"),
-    "it has seen the requests": (sessions, "requests", "after"),
+    "it looks for requests": (digest_requests, "pending", "before"),
+    "it has seen the requests": (digest_requests, "pending", "after"),
     "the window is read": (digesting, "window", "after"),
     "the model is asked": (telling, "ask", "before"),
     "the model has answered": (telling, "ask", "after"),

@@ -117,14 +117,14 @@ class Killed(Exception):
     [
         (AnthropicBatches, "submit", False),  # put together, not submitted
         (AnthropicBatches, "submit", True),  # submitted, the answer did not arrive
-        (batches, "is_called", False),  # submitted, its id not noted
+        (batches, "record_api_id", False),  # submitted, its id not noted
         (AnthropicBatches, "ended", False),
         (AnthropicBatches, "ended", True),  # polled, nothing fetched
         (AnthropicBatches, "results", False),
         (message_batches, "_take", True),  # one result of three
-        (batches, "arrive", True),  # one result, not committed
-        (batches, "close", False),  # all results, the batch not closed
-        (batches, "close", True),
+        (batches, "store_result", True),  # one result, not committed
+        (batches, "close_batch", False),  # all results, the batch not closed
+        (batches, "close_batch", True),
         (AnthropicBatches, "read", True),  # the answer read, not used
     ],
 )
@@ -166,7 +166,7 @@ def test_an_answer_that_is_fetched_twice_is_entered_once(
     here.sql("UPDATE message_batches SET due_at = now() - interval '1 s'")
     [(namespace_id,)] = here.sql("SELECT id FROM namespaces")
     with monkeypatch.context() as patch:
-        patch.setattr(batches, "close", lambda *_: 1 / 0)  # dies with all results entered, the batch not closed
+        patch.setattr(batches, "close_batch", lambda *_: 1 / 0)  # dies with all results entered, the batch not closed
         with pytest.raises(ZeroDivisionError):
             message_batches.advance(runtime().resources, namespace_id, lambda: None)
     message_batches.advance(runtime().resources, namespace_id, lambda: None)

@@ -108,14 +108,14 @@ def test_of_two_batches_that_end_together_one_asks_for_the_digest(
     """Neither sees what the other has not committed yet: the last to commit looks again."""
     claude()
     ids = say(*(f"Number {i}." for i in range(8)))
-    locked, due = derive.perspectives.locked, []
+    locked, due = derive.perspectives.lock, []
 
     def overtaken(*args: Any) -> Any:
-        monkeypatch.setattr(derive.perspectives, "locked", locked)
+        monkeypatch.setattr(derive.perspectives, "lock", locked)
         due.append(derive.derive(runtime().resources, job_context(), "assistant", ids[4:])[1].digest)
         return locked(*args)
 
-    monkeypatch.setattr(derive.perspectives, "locked", overtaken)
+    monkeypatch.setattr(derive.perspectives, "lock", overtaken)
     due.append(derive.derive(runtime().resources, job_context(), "assistant", ids[:4])[1].digest)
     assert [digest and digest.reason for digest in due] == [None, "rollover"]
 
