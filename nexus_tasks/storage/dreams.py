@@ -86,8 +86,8 @@ def join_open(tx: Transaction, namespace_id: int, *, urgency: str) -> tuple[int,
         return None
     if urgency == "live":
         dream.urgency = urgency
-    wanted = select(DigestRequest.session_id).where(*_to_come(dream))
-    query = select(SessionRow.session_key).where(SessionRow.id.in_(wanted)).order_by(SessionRow.id)
+    requested = select(DigestRequest.session_id).where(*_to_come(dream))
+    query = select(SessionRow.session_key).where(SessionRow.id.in_(requested)).order_by(SessionRow.id)
     return dream.id, tuple(tx.scalars(query))
 
 

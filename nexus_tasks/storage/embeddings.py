@@ -129,8 +129,8 @@ def _lacks(model: str) -> ColumnElement[bool]:
     It includes superseded memories, because ``as_of`` searches the past.
     """
     has = exists().where(Embedding.memory_id == Memory.id, Embedding.model == model)
-    wanted = exists().where(Derivation.memory_id == Memory.id, Derivation.state == "wanted")
-    return ~has & ~wanted
+    to_be_derived = exists().where(Derivation.memory_id == Memory.id, Derivation.state == "wanted")
+    return ~has & ~to_be_derived
 
 
 def delete_other_models(tx: Transaction, model: str, limit: int) -> int:

@@ -21,7 +21,7 @@ def find(tx: Transaction, session_id: int, *, lock: bool = False) -> Extraction 
     return tx.scalar(query.with_for_update() if lock else query)
 
 
-def cursor(row: Extraction, extractor: Extractor) -> int:
+def last_read_seq(row: Extraction, extractor: Extractor) -> int:
     """The ``seq`` of the last message that an extractor has read."""
     return row.topics_through_seq if extractor == "topics" else row.facts_through_seq
 
@@ -75,7 +75,7 @@ def advance(tx: Transaction, seen: Extraction, extractor: Extractor, through: in
     cursor = getattr(Extraction, f"{extractor}_through_seq")
     moved = tx.execute(
         update(Extraction)
-        .where(Extraction.id == seen.id, cursor == cursor(seen, extractor))
+        .where(Extraction.id == seen.id, cursor == last_read_seq(seen, extractor))
         .values({cursor: through, "rejected": Extraction.rejected + rejected, "updated_at": func.now()})
         .returning(Extraction.id)
         .execution_options(synchronize_session=False)
@@ -88,7 +88,7 @@ def rewind(tx: Transaction, extractor: Extractor, before: Mapping[int, int]) -> 
     for session_id, seq in sorted(before.items()):
         row = find(tx, session_id, lock=True)
         if row is not None:
-            to = min(cursor(row, extractor), seq - 1)
+            to = min(last_read_seq(row, extractor), seq - 1)
             _set(tx, row.id, state="wanted", **{f"{extractor}_through_seq": to})
 
 

@@ -32,7 +32,7 @@ from nexus_tasks.cognition.resources import JobContext
 from nexus_tasks.llm.answers import Condensed, CondenseMaterial, Day, Note, Observed, ObserveMaterial
 from nexus_tasks.llm.base import Completion, Purpose, Request, Usage
 from nexus_tasks.settings import Settings
-from nexus_tasks.storage import namespaces, observations, sessions
+from nexus_tasks.storage import messages, namespaces, observations, sessions
 from nexus_tasks.storage.models import ObservationLog
 from nexus_tasks.tasks.runtime import runtime
 from tests.deployment import Deployment
@@ -270,7 +270,7 @@ class Observing(RuleBasedStateMachine):
     def look_and_act_later(self, kept: int = 30) -> None:
         with runtime().database.transaction() as tx:
             found = self.log(tx)
-            tail = reading.messages.window(tx, found.session_id, found.observed_through_seq, reading.messages.UNBOUNDED_SEQ)
+            tail = reading.messages.window(tx, found.session_id, found.observed_through_seq, messages.UNBOUNDED_SEQ)
             plan = reading.planned(tx, keeping(kept), found, tail)
         if plan:
             self.stale.append(Seen(plan))
@@ -325,7 +325,7 @@ class Observing(RuleBasedStateMachine):
         """Without acting: whoever read now would get each message once, and the cursors are where they were or on."""
         with runtime().database.transaction() as tx:
             found = self.log(tx)
-            tail = reading.messages.window(tx, found.session_id, found.observed_through_seq, reading.messages.UNBOUNDED_SEQ)
+            tail = reading.messages.window(tx, found.session_id, found.observed_through_seq, messages.UNBOUNDED_SEQ)
             ready = observations.chunks(tx, found.session_id)
             reach = observations.last_observed_seq(tx, found)
             condensed = observations.usable_reflection(tx, found)

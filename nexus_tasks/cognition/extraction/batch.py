@@ -38,7 +38,7 @@ def following(tx: Transaction, session: SessionRow, row: Extraction, extractor: 
 
     Messages in which the agent wrote memory itself are passed over, and open no gate; system prompts likewise.
     """
-    after = extractions.cursor(row, extractor)
+    after = extractions.last_read_seq(row, extractor)
     pending = messages.window(tx, session.id, after, messages.UNBOUNDED_SEQ)
     passed = turn.self_written(pending)
     new = [message for message in pending if message.id not in passed and message.role != "system"]
