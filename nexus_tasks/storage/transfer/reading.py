@@ -34,7 +34,9 @@ def store(tx: Transaction, namespace_id: int, documents: Iterable[tuple[int, Any
         InvalidInput: the namespace is not empty, or the file is no export, of a later version, or cut off.
     """
     if tx.scalar(text("SELECT 1 FROM sessions WHERE namespace_id = :n LIMIT 1"), {"n": namespace_id}):
-        raise InvalidInput("The namespace has sessions already.", remedy="Import into a new one: choose another --namespace.")
+        raise InvalidInput(
+            "The namespace has sessions already.", remedy="Import into a new one: choose another --namespace."
+        )
     _Reading(tx, namespace_id).read(documents)
     embeddings.record_gap(tx, namespace_id)
     counts = {name: _count(tx, name, namespace_id) for name in _MODELS}
