@@ -153,7 +153,10 @@ def reflections_to_come(tx: Transaction, dream: Dream) -> list[tuple[str, str]]:
 
 
 def ready_dream(tx: Transaction, namespace_id: int) -> int | None:
-    """Id of the namespace's open dream when its next step can run: every digest or reflection it waits for is done."""
+    """Id of the namespace's open dream when ``finish_dream`` has something to do, else ``None``.
+
+    That is when no digest is missing, and ``reflect_namespace`` has not run yet or no reflection is missing.
+    """
     dream = tx.scalar(select(Dream).where(Dream.namespace_id == namespace_id, Dream.state == "open"))
     if dream is None or digests_to_come(tx, dream):
         return None

@@ -62,7 +62,7 @@ def release_held(tx: Transaction, session_id: int) -> bool:
 
 
 def settle(tx: Transaction, row: Extraction, state: Literal["idle", "held"]) -> None:
-    """Set a state without work. Call it with the session locked, in the transaction that saw that nothing is to do."""
+    """Set a state without work. Call it with the session locked, in the transaction that found no work."""
     if row.state != state:
         _set(tx, row.id, state=state)
 

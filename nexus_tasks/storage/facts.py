@@ -11,9 +11,10 @@ from typing import Any
 
 from sqlalchemy import text, update
 
+from nexus_tasks.storage import evidence
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow
+from nexus_tasks.storage.models import Memory, PerspectiveRow
 from nexus_tasks.text import content_key, estimate_tokens
 
 
@@ -73,7 +74,7 @@ def store(tx: Transaction, perspectives: Mapping[str, PerspectiveRow], drafts: S
     ids = dict(zip(fresh, _insert(tx, owners, fresh), strict=True)) if fresh else {}
     ids |= {where: memory.id for where, memory in existing.items()}
     edges = [(ids[where], source) for where, group in groups.items() for draft in group for source in draft.sources]
-    added = Counter(memory_id for memory_id, _ in link_all(tx, namespace_id, edges, "derived_from"))
+    added = Counter(memory_id for memory_id, _ in evidence.link_all(tx, namespace_id, edges, "derived_from"))
     stored = [
         StoredFact(id=ids[where], content=_earliest(group).content, change=FactChange.NEW)
         for where, group in fresh.items()
@@ -167,37 +168,3 @@ def _reinforce(tx: Transaction, memory: _Existing, group: Sequence[FactDraft], a
         tx.execute(update(Memory).where(Memory.id == memory.id).values(**values))
     change = FactChange.REWORDED if earlier else FactChange.REINFORCED
     return StoredFact(id=memory.id, content=first.content if earlier else memory.content, change=change)
-
-
-def link(
-    tx: Transaction,
-    namespace_id: int,
-    memory_id: int,
-    sources: Sequence[int],
-    role: str,
-    *,
-    reflection_id: int | None = None,
-) -> list[int]:
-    """Add evidence edges of one memory; returns the sources that were not linked in this role before."""
-    edges = [(memory_id, source) for source in sources]
-    return [source for _, source in link_all(tx, namespace_id, edges, role, reflection_id=reflection_id)]
-
-
-def link_all(
-    tx: Transaction,
-    namespace_id: int,
-    edges: Sequence[tuple[int, int]],
-    role: str,
-    *,
-    reflection_id: int | None = None,
-) -> list[tuple[int, int]]:
-    """Add evidence edges (memory, source); returns those that were not there before."""
-    if not edges:
-        return []
-    made_by = {} if reflection_id is None else {"reflection_id": reflection_id}
-    rows = [
-        {"namespace_id": namespace_id, "memory_id": memory_id, "source_id": source, "role": role, **made_by}
-        for memory_id, source in sorted(set(edges))
-    ]
-    added = insert_rows(tx, Evidence, rows, returning="memory_id, source_id", on_conflict="DO NOTHING")
-    return [(memory_id, source_id) for memory_id, source_id in added]

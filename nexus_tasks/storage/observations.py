@@ -196,7 +196,7 @@ def want(tx: Transaction, session_id: int, work: Work) -> bool:
 
 
 def settle(tx: Transaction, session_id: int, work: Work) -> None:
-    """Set work to idle. Call it with the session or log locked, in the transaction that saw that nothing is to do."""
+    """Set work to idle. Call it with the session or log locked, in the transaction that found no work."""
     column = getattr(ObservationLog, work)
     tx.execute(
         update(ObservationLog)

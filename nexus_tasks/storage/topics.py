@@ -56,7 +56,7 @@ def store(tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft]) -> i
     A draft replaces the content only when the topic still has the revision that the draft has ``seen``. Otherwise the
     draft's missing lines are appended, so that nothing another session wrote meanwhile is lost.
     """
-    return sum(_keep(tx, namespace_id, draft) for draft in sorted(drafts, key=lambda draft: draft.filename))
+    return sum(_store(tx, namespace_id, draft) for draft in sorted(drafts, key=lambda draft: draft.filename))
 
 
 def overwrite(tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft]) -> int:
@@ -65,7 +65,7 @@ def overwrite(tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft]) 
     return store(tx, namespace_id, [dataclasses.replace(one, seen=there.get(one.filename, 0)) for one in drafts])
 
 
-def _keep(tx: Transaction, namespace_id: int, draft: TopicDraft) -> bool:
+def _store(tx: Transaction, namespace_id: int, draft: TopicDraft) -> bool:
     fields = {"name": draft.name, "description": draft.description, "type": draft.type, "made_by": draft.made_by}
     made = tx.scalar(
         upsert(Topic)

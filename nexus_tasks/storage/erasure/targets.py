@@ -19,7 +19,7 @@ def lock_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Memory | 
 
 
 def lock_session(tx: Transaction, session_id: int) -> dict[int, Memory]:
-    """The messages and digests of a session, locked. The cascade finds its facts: they may rest on others too."""
+    """The messages and digests of a session, locked. The cascade finds its facts, since a fact may rest on two."""
     own = (Memory.level == "raw") | Memory.level.like("summary%")
     query = select(Memory).where(Memory.session_id == session_id, own).order_by(Memory.id).with_for_update()
     return {found.id: found for found in tx.scalars(query)}

@@ -30,7 +30,8 @@ class Filter:
 class Scope:
     """A filter's conditions, and their parameters in ``values``.
 
-    ``visible`` selects the memories that are valid at the time asked about. ``selected`` selects those of the wanted
+    ``visible`` selects the memories that are valid at the time asked about; of those valid now, without named levels,
+    only the ones that are not archived. ``selected`` selects those of the wanted
     levels, observer, subject, session and so on. ``narrow``: few memories may pass, and an index finds them. Search
     then counts them first, and scores each of them when they are few.
     """

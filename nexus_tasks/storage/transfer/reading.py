@@ -157,10 +157,14 @@ class _Reading:
         own = self.ids["perspectives"]
         marks = [(own[row["id"]], through(row["reflected_through"])) for row in self.perspectives]
         self._update("perspectives", "reflected_through", marks)
-        held = [(own[row["id"]], _held(row["held"], memories, through)) for row in self.perspectives if row["held"]]
+        held = [
+            (own[row["id"]], _translate_plan(row["held"], memories, through))
+            for row in self.perspectives
+            if row["held"]
+        ]
         self._update("perspectives", "held", held)
         made = self.ids["reflections"]
-        judged = [(made[row["id"]], _lists(row["judged"], memories)) for row in self.reflections]
+        judged = [(made[row["id"]], _translate_judged(row["judged"], memories)) for row in self.reflections]
         self._update("reflections", "judged", judged)
 
     def _update(self, table: str, column: str, values: list[tuple[int, Any]]) -> None:
@@ -176,7 +180,7 @@ class _Reading:
         )
 
 
-def _held(plan: Mapping[str, Any], ids: Mapping[int, int], through: Any) -> dict[str, Any]:
+def _translate_plan(plan: Mapping[str, Any], ids: Mapping[int, int], through: Any) -> dict[str, Any]:
     """A plan held for review, with the new ids of its facts; 0 stands for an erased fact."""
     relations = [
         {**one, "new_id": ids.get(one["new_id"], 0), "old_id": ids.get(one["old_id"], 0)} for one in plan["relations"]
@@ -192,7 +196,7 @@ def _held(plan: Mapping[str, Any], ids: Mapping[int, int], through: Any) -> dict
     }
 
 
-def _lists(judged: Mapping[str, Any], ids: Mapping[int, int]) -> dict[str, Any]:
+def _translate_judged(judged: Mapping[str, Any], ids: Mapping[int, int]) -> dict[str, Any]:
     return {name: [[ids.get(i, 0) for i in one] for one in several] for name, several in judged.items()}
 
 
