@@ -20,7 +20,7 @@ from sqlalchemy import text
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Database, Transaction
-from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, Session
+from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, SessionRow
 from nexus_tasks.text import content_key, estimate_tokens
 
 CHUNK = 5_000
@@ -78,7 +78,7 @@ def fill(database: Database, embedder: Embedder, namespace_id: int, size: int, d
         questions += [copy.varied(one) for one in drawn.sample(asked, min(20, len(asked)))]
         number += 1
     random.Random(0).shuffle(questions)
-    with database.apart() as connection:  # as autovacuum would, after a while
+    with database.dedicated_connection() as connection:  # as autovacuum would, after a while
         connection.execute(text("VACUUM ANALYZE memories, embeddings, postings, evidence, search_totals, sessions"))
     return questions
 
@@ -103,7 +103,7 @@ def _store(tx: Transaction, embedder: Embedder, namespace_id: int, copy: Copy, m
             break
         when = BEGIN + timedelta(days=copy.number % 600 + place)
         session = [{"namespace_id": namespace_id, "session_key": key, "last_seq": len(turns)}]
-        session_id = insert_rows(tx, Session, session, returning="id")[0][0]
+        session_id = insert_rows(tx, SessionRow, session, returning="id")[0][0]
         said = [
             _row(namespace_id, session_id, "raw", copy.names[turn["speaker"]], copy.varied(turn["text"]), when)
             | {"seq": seq, "role": "user", "external_id": f"{copy.number}:{turn['dia_id']}", "message_key": str(seq)}

@@ -70,9 +70,9 @@ def store(namespace_id: int, texts: list[str], first: int) -> None:
     here = default_deployment()
     vectors = vectors_of(here.embedder, texts)
     with here.database.transaction() as tx:
-        held = perspectives.locked(tx, namespace_id, OBSERVER, [SUBJECT])
+        held = perspectives.lock(tx, namespace_id, OBSERVER, [SUBJECT])
         drafts = [
-            facts.Draft(
+            facts.FactDraft(
                 subject=SUBJECT,
                 content=wording,
                 category="fact",
@@ -85,7 +85,7 @@ def store(namespace_id: int, texts: list[str], first: int) -> None:
             )
             for place, wording in enumerate(texts)
         ]
-        stored = facts.keep(tx, held, drafts)
+        stored = facts.store(tx, held, drafts)
         wordings = {fact.id: fact.content for fact in stored}
         embeddings.store(tx, namespace_id, here.embedder.name, wordings, vectors)
 

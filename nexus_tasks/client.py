@@ -23,7 +23,7 @@ from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.services import admin, buffer_flush, erasure, markdown, observation, transfer
 from nexus_tasks.services.ingestion import SessionWriter
 from nexus_tasks.settings import Settings
-from nexus_tasks.storage import extractions, memories, namespaces, observations, sessions, topics
+from nexus_tasks.storage import digest_requests, extractions, memories, namespaces, observations, sessions, topics
 from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.tasks import digest_session, extract_session, finish_dream, follow_ups
 from nexus_tasks.tasks.handler import dry_context
@@ -172,7 +172,7 @@ class Nexus:
         with self.deployment.database.transaction() as tx:
             known = namespaces.get(tx, namespace)
             session = sessions.get(tx, known.id, check_name("session_key", session_key))
-            sessions.request_digest(tx, session, reason)
+            digest_requests.add(tx, session, reason)
         return digest_session.digest_session.on(self.deployment).apply_async(
             kwargs={"namespace": namespace, "session_key": session_key, "reason": reason}
         )
@@ -404,7 +404,7 @@ class Nexus:
         """Memories that fit, newest first, without their evidence."""
         with self.deployment.database.transaction() as tx:
             wanted = self._filter(namespaces.get(tx, check_namespace(namespace)).id, observer, subject, levels, as_of)
-            rows = memories.every(tx, replace(wanted, session_key=session_key and as_stored(session_key)), limit)
+            rows = memories.matching(tx, replace(wanted, session_key=session_key and as_stored(session_key)), limit)
         return [memories.summary(row) for row in rows]
 
     def memory(self, namespace: str, memory_id: int) -> dict[str, Any]:
@@ -419,9 +419,11 @@ class Nexus:
             if row is None:
                 raise NotFound(f"There is no memory {memory_id} in {namespace}.")
             return memories.summary(row) | {
-                "evidence": [memories.cited(edge) for edge in memories.evidence(tx, [memory_id]).get(memory_id, ())],
+                "evidence": [
+                    memories.citation_json(edge) for edge in memories.evidence_of(tx, [memory_id]).get(memory_id, ())
+                ],
                 "supports": memories.resting_on(tx, memory_id),
-                "superseded": memories.superseded_by(tx, memory_id),
+                "superseded": memories.ids_superseded_by(tx, memory_id),
             }
 
     def topics(self, namespace: str) -> list[dict[str, Any]]:
@@ -443,7 +445,7 @@ class Nexus:
                 raise NotFound(
                     f"There is no topic {filename!r} self.deployment.", remedy="See `nexus topics list --namespace NS`."
                 )
-            sources = sorted(topics.sources(tx, [found.id]))
+            sources = sorted(topics.source_ids(tx, [found.id]))
             return topics.summary(found) | {"content": found.content, "sources": sources}
 
     def sessions(self, namespace: str) -> list[dict[str, Any]]:
@@ -456,7 +458,7 @@ class Nexus:
         with self.deployment.database.transaction() as tx:
             known = namespaces.get(tx, check_namespace(namespace))
             session = sessions.get(tx, known.id, session_key)
-            observed = observations.standings(tx, known.id, session.id)
+            observed = observations.stats(tx, known.id, session.id)
             return sessions.details(tx, session) | {"observation": observed[0] if observed else None}
 
     def dream_plans(self, namespace: str) -> dict[str, Any]:

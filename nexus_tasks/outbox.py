@@ -14,7 +14,7 @@ from nexus_tasks.errors import StorageUnavailable
 from nexus_tasks.idempotency import kind as kinds
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.storage import namespaces, runs
+from nexus_tasks.storage import dead_letters, job_runs, namespaces
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.types import JobOutcome, clean_text
 
@@ -41,7 +41,7 @@ class PostgresJobStorage:
 
     def dead_letter(self, claim: Claim, error: BaseException | None) -> None:
         """Commit the letters of a claim, and take its work out of the outbox."""
-        why = runs.Failure(
+        why = dead_letters.Failure(
             error_type=type(error).__name__ if error else "WorkerLost",
             message=clean_text(str(error)) if error else "The worker died every time it ran this job.",
             traceback=clean_text("".join(traceback.format_exception(error))) if error else "",
@@ -55,7 +55,9 @@ class PostgresJobStorage:
             if namespace is None:
                 return
             for job_id in (claim.job_id, *claim.also):
-                runs.bury(tx, namespace.id, job_id=job_id, kind=claim.kind, scope=claim.scope, args=claim.args, why=why)
+                dead_letters.store(
+                    tx, namespace.id, job_id=job_id, kind=claim.kind, scope=claim.scope, args=claim.args, why=why
+                )
             mark(tx, namespace.id, claim.kind, claim.args, dead=True)
             kind = kinds.declared().get(claim.kind)
             if kind is not None and kind.on_dead is not None:
@@ -73,12 +75,12 @@ class PostgresJobStorage:
     def is_dead(self, job_id: str) -> bool:
         """Whether the job has an open dead letter."""
         with self.deployment.database.transaction() as tx:
-            return runs.letter(tx, job_id) is not None
+            return dead_letters.open_letter(tx, job_id) is not None
 
     def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
         """How the job ended."""
         with self.deployment.database.transaction() as tx:
-            return runs.outcome_of(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
+            return job_runs.find_outcome(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
 
     def wanted(self, limit: int) -> Sequence[Request]:
         """The next page of each kind's wanted rows. Behind the last row of a kind its next page is the first again."""

@@ -99,7 +99,7 @@ class Sandbox:
 
     @contextmanager
     def another(self) -> Iterator[Deployment]:
-        """Another deployment, as the environment says now, and the default one meanwhile: a process that starts anew."""
+        """Another deployment, of the environment as it is now, and the default one meanwhile."""
         other = Deployment()
         try:
             with use(other):

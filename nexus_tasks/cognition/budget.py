@@ -42,14 +42,14 @@ def hold_for_call(
         return
     with database.transaction() as tx:
         seconds = HOLD_TIMEOUTS * settings.model_timeout
-        held, used = ledger.hold(tx, namespace_id, budget_usd=budget, cost=cost, seconds=seconds)
+        held, used = ledger.hold_budget(tx, namespace_id, budget_usd=budget, cost=cost, seconds=seconds)
     if held is None:
         raise _over_budget(budget, used, cost)
     try:
         yield
     finally:
         with database.transaction() as tx:
-            ledger.release(tx, held)
+            ledger.release_hold(tx, held)
 
 
 def hold_for_batch(
@@ -68,7 +68,7 @@ def hold_for_batch(
     cost = highest_cost(settings, model, request) * ledger.BATCH_PRICE
     if budget is None or cost == 0:
         return None
-    held, used = ledger.hold(tx, namespace_id, budget_usd=budget, cost=cost, seconds=BATCH_SECONDS)
+    held, used = ledger.hold_budget(tx, namespace_id, budget_usd=budget, cost=cost, seconds=BATCH_SECONDS)
     if held is None:
         raise _over_budget(budget, used, cost)
     return held

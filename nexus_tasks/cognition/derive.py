@@ -65,7 +65,7 @@ def plan_derivation(
     Args:
         alone: leave out the other messages, because the job has crashed twice.
     """
-    primary = derivations.lead(tx, memory_id, observer)
+    primary = derivations.find_target(tx, memory_id, observer)
     if primary is None or primary.namespace_id != namespace_id:
         return DerivationPlan(outcome=JobOutcome(status="gone"))
     if primary.level != "raw" or primary.session_id is None:
@@ -81,9 +81,9 @@ def plan_derivation(
     if alone:
         return DerivationPlan(memory_ids=(memory_id,))
     if primary.batch:
-        members = derivations.wanted(tx, primary.session_id, observer, batch=primary.batch)
+        members = derivations.wanted_messages(tx, primary.session_id, observer, batch=primary.batch)
         return DerivationPlan(memory_ids=tuple(m.memory_id for m in members), again=True)
-    wanted = derivations.wanted(tx, primary.session_id, observer)
+    wanted = derivations.wanted_messages(tx, primary.session_id, observer)
     chosen = _choose_batch(wanted, memory_id, primary.tokens, settings.derive_batch_tokens)
     return DerivationPlan(
         memory_ids=chosen,
@@ -93,7 +93,9 @@ def plan_derivation(
     )
 
 
-def _choose_batch(wanted: Sequence[derivations.Wanted], primary_id: int, tokens: int, most: int) -> tuple[int, ...]:
+def _choose_batch(
+    wanted: Sequence[derivations.WantedMessage], primary_id: int, tokens: int, most: int
+) -> tuple[int, ...]:
     """Ids of the primary message (of ``tokens`` tokens) and of the oldest others, up to ``most`` tokens in all."""
     ids = [primary_id]
     for one in wanted:
@@ -105,7 +107,7 @@ def _choose_batch(wanted: Sequence[derivations.Wanted], primary_id: int, tokens:
     return tuple(sorted(ids))
 
 
-def _seconds_until_ripe(wanted: Sequence[derivations.Wanted], settings: Settings) -> float:
+def _seconds_until_ripe(wanted: Sequence[derivations.WantedMessage], settings: Settings) -> float:
     """Seconds until a batch of an open session is ripe: it has enough tokens, or its oldest message is old enough."""
     if not wanted or sum(one.tokens for one in wanted) >= settings.derive_min_tokens:
         return 0.0
@@ -135,23 +137,23 @@ def derive(
         if call:
             derivations.store_batch(tx, memory_ids, observer, call)
         shown = resources.settings.derive_context_messages if context else 0
-        batch = messages.batch(tx, memory_ids, observer, context=shown)
+        batch = messages.derivation_batch(tx, memory_ids, observer, context=shown)
         if batch is None:
             return job.commit(tx, JobOutcome(status="gone")), FollowUps()
     request = _request(observer, batch)
     observations = _ask_for_observations(resources, job, request) if _has_content(request.material) else []
     drafts = _drafts(observations, request.material, batch, resources.model.model_for("derive"))
-    texts = [*(draft.content for draft in drafts), *(one.content for one in batch.said)]
+    texts = [*(draft.content for draft in drafts), *(one.content for one in batch.messages)]
     vectors = vectors_of(resources.embedder, texts)
     with resources.database.transaction() as tx:
-        wanted = derivations.flip(tx, memory_ids, observer)
-        _embed(tx, resources, job, [one for one in batch.said if one.id in wanted], vectors)
+        wanted = derivations.mark_done(tx, memory_ids, observer)
+        _embed(tx, resources, job, [one for one in batch.messages if one.id in wanted], vectors)
         # This locks the perspectives, and other batches about the same subjects wait. So it comes as late as possible.
         kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]
-        locked = perspectives.locked(tx, job.namespace_id, observer, [draft.subject for draft in kept])
-        stored = facts.keep(tx, locked, kept)
-        _embed(tx, resources, job, [fact for fact in stored if fact.kept is not facts.Kept.REINFORCED], vectors)
-        new = sum(fact.kept is facts.Kept.NEW for fact in stored)
+        locked = perspectives.lock(tx, job.namespace_id, observer, [draft.subject for draft in kept])
+        stored = facts.store(tx, locked, kept)
+        _embed(tx, resources, job, [fact for fact in stored if fact.change is not facts.FactChange.REINFORCED], vectors)
+        new = sum(fact.change is facts.FactChange.NEW for fact in stored)
         outcome = JobOutcome(
             status="completed" if wanted else "already_derived",
             details={
@@ -164,7 +166,7 @@ def derive(
         job.commit(tx, outcome)
     # Read after the commit: of two batches that end together, the last one to commit sees that nothing is left.
     with resources.database.reading() as tx:
-        unreflected = perspectives.unreflected(tx, [row.id for row in locked.values()])
+        unreflected = perspectives.count_unreflected(tx, [row.id for row in locked.values()])
         digest = _due_digest(tx, resources.settings, batch.session_id)
     reflect = tuple(
         subject
@@ -178,7 +180,7 @@ def _embed(
     tx: Transaction,
     resources: Resources,
     job: JobContext,
-    worded: Sequence[messages.Said | facts.Stored],
+    worded: Sequence[messages.MessageText | facts.StoredFact],
     vectors: Mapping[str, Vectors],
 ) -> None:
     """Store the vectors of messages or facts; a text without a vector is left to embed_memories."""
@@ -186,8 +188,8 @@ def _embed(
     embeddings.store(tx, job.namespace_id, resources.embedder.name, wordings, vectors)
 
 
-def _request(observer: str, batch: messages.Batch) -> ModelRequest[Observations]:
-    lines = (*(_line(one, context_only=True) for one in batch.earlier), *map(_line, batch.said))
+def _request(observer: str, batch: messages.DerivationBatch) -> ModelRequest[Observations]:
+    lines = (*(_line(one, context_only=True) for one in batch.earlier), *map(_line, batch.messages))
     return ModelRequest(
         purpose="derive",
         instructions=prompts.instructions("derive"),
@@ -195,7 +197,7 @@ def _request(observer: str, batch: messages.Batch) -> ModelRequest[Observations]
         question=f"The observer is {observer}. The subjects: {', '.join(batch.participants)}.",
         answer=Observations,
         material=DeriveMaterial(lines=lines, observer=observer, subjects=batch.participants),
-        shared=batch.others,
+        shared=batch.other_observers,
     )
 
 
@@ -214,7 +216,7 @@ def _ask_for_observations(
     return ask(resources, job, replace(request, transcript=prompts.transcript(batch), material=material)).observations
 
 
-def _line(said: messages.Said, *, context_only: bool = False) -> PromptLine:
+def _line(said: messages.MessageText, *, context_only: bool = False) -> PromptLine:
     return PromptLine(
         id=said.id,
         author=said.author,
@@ -231,11 +233,11 @@ def _has_content(material: object) -> bool:
 
 
 def _drafts(
-    observations: Sequence[Observation], material: object, batch: messages.Batch, made_by: str
-) -> list[facts.Draft]:
+    observations: Sequence[Observation], material: object, batch: messages.DerivationBatch, made_by: str
+) -> list[facts.FactDraft]:
     """The observations to keep: confident, about a wanted subject, citing messages of the batch, not an echo."""
     assert isinstance(material, DeriveMaterial)
-    by_id = {one.id: one for one in batch.said}
+    by_id = {one.id: one for one in batch.messages}
     by_fold = {subject.casefold(): subject for subject in material.subjects}
     subjects = by_fold | {subject: subject for subject in material.subjects}
     drafts = []
@@ -249,7 +251,7 @@ def _drafts(
         if not sources or not all(source in by_id for source in sources):
             continue
         drafts.append(
-            facts.Draft(
+            facts.FactDraft(
                 subject=subject,
                 content=content,
                 category=observation.category,
@@ -272,11 +274,11 @@ def _labels(given: Sequence[str]) -> tuple[str, ...]:
 def _due_digest(tx: Transaction, settings: Settings, session_id: int) -> DueDigest | None:
     """The session's digest when this batch has made it due; ``None`` while messages are underived."""
     try:
-        found = sessions.standing(tx, session_id)
+        found = sessions.backlog(tx, session_id)
     except NoResultFound:
         return None  # The session was erased meanwhile.
     if found.underived:
         return None
     due = found.messages >= settings.digest_min_messages or found.tokens >= settings.digest_short_tokens
-    reason = found.requested or ("rollover" if due else None)
+    reason = found.digest_reason or ("rollover" if due else None)
     return DueDigest(session_key=found.session_key, reason=reason) if reason else None

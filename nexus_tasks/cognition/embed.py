@@ -41,7 +41,7 @@ def embed_memories(resources: Resources, job: JobContext) -> JobOutcome:
         JobError: the embedder does not answer, or refuses its key. The vectors stored by then stay.
     """
     with resources.database.transaction() as tx:
-        since = embeddings.gap(tx, job.namespace_id)
+        since = embeddings.gap_since(tx, job.namespace_id)
 
     def still_mine(_done: int) -> None:
         job.still_mine()
@@ -70,14 +70,14 @@ def fill_missing_vectors(
     filled, refused, before = 0, 0, None
     while True:
         with database.transaction() as tx:
-            page = embeddings.lacking(tx, namespace_id, embedder.name, before=before, limit=AT_ONCE)
+            page = embeddings.to_embed(tx, namespace_id, embedder.name, before=before, limit=AT_ONCE)
         if not page:
             return filled, refused
         vectors = _vectors_of_accepted(embedder, list(dict.fromkeys(page.values())))
         refused += sum(text not in vectors for text in page.values())
         note(filled)
         with database.transaction() as tx:
-            still = embeddings.unchanged(tx, {i: text for i, text in page.items() if text in vectors})
+            still = embeddings.lock_unchanged(tx, {i: text for i, text in page.items() if text in vectors})
             embeddings.store(tx, namespace_id, embedder.name, still, vectors)
         filled += len(still)
         before = min(page)

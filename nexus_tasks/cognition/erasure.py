@@ -43,7 +43,7 @@ def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Erasure
     Raises:
         NotFound: the namespace has no such memory.
     """
-    target = targets.memory(tx, namespace_id, memory_id)
+    target = targets.lock_memory(tx, namespace_id, memory_id)
     if target is None:
         raise NotFound(f"There is no memory {memory_id} here.")
     return _forget(tx, namespace_id, {target.id: target})
@@ -56,7 +56,7 @@ def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> Eras
         NotFound: the namespace has no such session.
     """
     session = sessions.get(tx, namespace_id, session_key, lock=True)
-    forgotten = _forget(tx, namespace_id, targets.of_session(tx, session.id), leaving=session.id)
+    forgotten = _forget(tx, namespace_id, targets.lock_session(tx, session.id), leaving=session.id)
     deleted = Counter(forgotten.deleted) + removing.remove_session(tx, session)
     return ErasureResult(
         deleted=dict(deleted),
@@ -69,24 +69,24 @@ def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> Eras
 
 def forget_namespace(tx: Transaction, namespace_id: int) -> ErasureResult:
     """Erase everything that a namespace remembers. Its name, its settings and its ledger stay."""
-    ids = targets.of_namespace(tx, namespace_id)
+    ids = targets.lock_namespace(tx, namespace_id)
     return ErasureResult(deleted=dict(removing.remove_namespace(tx, namespace_id, SPARED)), ids=tuple(ids))
 
 
 def _forget(
     tx: Transaction, namespace_id: int, erased: dict[int, Memory], *, leaving: int | None = None
 ) -> ErasureResult:
-    deleting = cascade.fall(tx, erased, _is_still_supported)
+    deleting = cascade.find_cascade(tx, erased, _is_still_supported)
     raw = [memory_id for memory_id, memory in deleting.memories.items() if memory.level == "raw"]
-    unwanted = derivations.of(tx, raw)
+    unwanted = derivations.of_messages(tx, raw)
     deleted = removing.remove(tx, namespace_id, deleting)
-    again = deleting.again - deleting.memories.keys()
+    again = deleting.rederive - deleting.memories.keys()
     return ErasureResult(
         deleted=dict(deleted),
         ids=tuple(sorted(deleting.memories)),
         unwanted=tuple(unwanted),
-        again=tuple(derivations.of(tx, sorted(again), state="wanted")),
-        digests=tuple(targets.keys(tx, deleting.sessions() - {leaving})),
+        again=tuple(derivations.of_messages(tx, sorted(again), state="wanted")),
+        digests=tuple(targets.keys_with_messages(tx, deleting.sessions_losing_digests() - {leaving})),
     )
 
 

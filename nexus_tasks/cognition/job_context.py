@@ -50,9 +50,9 @@ class JobContext:
             Erased: a memory that the run has read is gone. The run commits nothing and is tried again.
         """
         self.still_mine()
-        if not memories.hold(tx, self.rests_on):
+        if not memories.lock_existing(tx, self.rests_on):
             raise Erased
         if self.asked:
-            ledger.use_up(tx, self.namespace_id, self.asked)
+            ledger.delete_answers(tx, self.namespace_id, self.asked)
         self.record(tx, outcome)
         return outcome

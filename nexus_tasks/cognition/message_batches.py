@@ -44,13 +44,13 @@ def find_answer(
         Erased: a memory that the request shows was erased meanwhile.
     """
     with resources.database.transaction() as tx:
-        row = batches.find(tx, job.namespace_id, request_hash)
+        row = batches.lock_request(tx, job.namespace_id, request_hash)
         if row is None:
             if job.urgency != "dream":
                 return None
-            if not memories.hold(tx, job.rests_on):
+            if not memories.lock_existing(tx, job.rests_on):
                 raise Erased
-            batches.queue(
+            batches.queue_request(
                 tx,
                 job.namespace_id,
                 _queued_row(resources, job, provider, request, request_hash)
@@ -68,16 +68,16 @@ def find_answer(
         elif row.state == "answered":
             return _take_answer(tx, job, provider, request, row)
         elif row.state == "failed":
-            batches.remove(tx, row)
+            batches.remove_request(tx, row)
             return None
         elif job.urgency == "live":
             if row.state == "queued":
-                batches.remove(tx, row)
+                batches.remove_request(tx, row)
             else:
-                batches.want(tx, row, wanted=False)
+                batches.set_wanted(tx, row, wanted=False)
             return None
         elif not row.wanted:
-            batches.want(tx, row, wanted=True)
+            batches.set_wanted(tx, row, wanted=True)
     job.queued()
     raise AwaitsBatch
 
@@ -101,11 +101,11 @@ def _take_answer(
     """Read an answer that a batch brought, and move it to the saved answers of live calls until its job commits."""
     completion = provider.completion_of(row.result or {}, request, row.model)
     # When a source was erased, the answer is not saved: the job's commit raises Erased.
-    if completion.answer is not None and memories.hold(tx, job.rests_on):
+    if completion.answer is not None and memories.lock_existing(tx, job.rests_on):
         ledger.save_answer(tx, job.namespace_id, row.request_hash, completion.answer.model_dump(mode="json"))
     elif completion.fault and row.call_id is not None:
-        ledger.found_worthless(tx, row.call_id, completion.fault)
-    batches.remove(tx, row)
+        ledger.record_fault(tx, row.call_id, completion.fault)
+    batches.remove_request(tx, row)
     return completion
 
 
@@ -137,19 +137,19 @@ def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], No
     provider = resources.model.batches
     back = False
     with resources.database.transaction() as tx:
-        under_way, now = batches.under_way(tx, namespace_id), batches.clock(tx)
+        under_way, now = batches.under_way(tx, namespace_id), batches.database_time(tx)
         if provider is None:  # The deployment has changed to a model without batches.
             for batch in under_way:
-                batches.close(tx, batch.id)
+                batches.close_batch(tx, batch.id)
             back = batches.give_up_queued(tx, namespace_id) > 0 or bool(under_way)
             return BatchProgress(back=back, seconds=None)
     for batch in under_way:
         still_mine()
         back |= _advance_batch(resources, provider, batch, now)
     with resources.database.transaction() as tx:
-        queued, oldest = batches.queued(tx, namespace_id)
-        drawn = batches.draw(tx, namespace_id) if queued >= resources.settings.batch_threshold else None
-        if drawn is None and oldest and batches.clock(tx) - oldest >= timedelta(seconds=PATIENCE):
+        queued, oldest = batches.count_queued(tx, namespace_id)
+        drawn = batches.assemble(tx, namespace_id) if queued >= resources.settings.batch_threshold else None
+        if drawn is None and oldest and batches.database_time(tx) - oldest >= timedelta(seconds=PATIENCE):
             back |= batches.give_up_queued(tx, namespace_id) > 0
     if drawn is not None:
         still_mine()
@@ -159,8 +159,8 @@ def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], No
 
 def _progress(resources: Resources, namespace_id: int, back: bool) -> BatchProgress:
     with resources.database.transaction() as tx:
-        under_way, now = batches.under_way(tx, namespace_id), batches.clock(tx)
-        queued, oldest = batches.queued(tx, namespace_id)
+        under_way, now = batches.under_way(tx, namespace_id), batches.database_time(tx)
+        queued, oldest = batches.count_queued(tx, namespace_id)
     due_in = [max((batch.due_at - now).total_seconds(), 1.0) for batch in under_way]
     if oldest:
         due_in.append(max(PATIENCE - (now - oldest).total_seconds(), 1.0))
@@ -181,11 +181,11 @@ def _advance_batch(resources: Resources, provider: BatchProvider, batch: Message
         ended = provider.has_ended(batch.api_id)
     except Permanent:  # The provider does not know the batch any more.
         with resources.database.transaction() as tx:
-            batches.close(tx, batch.id)
+            batches.close_batch(tx, batch.id)
         return True
     if not ended:
         with resources.database.transaction() as tx:
-            batches.look_later(tx, batch.id, POLL)
+            batches.check_later(tx, batch.id, POLL)
         return False
     return _collect(resources, provider, batch)
 
@@ -197,16 +197,16 @@ def _submit(resources: Resources, provider: BatchProvider, batch: MessageBatch, 
         again: an earlier run was cut off here. It may have submitted the batch, so ask the provider first.
     """
     with resources.database.transaction() as tx:
-        items = {f"{batch.token}-{row.id}": row.params for row in batches.members(tx, batch.id)}
-        known = batches.known_ids(tx) | set(batch.rejected)
+        items = {f"{batch.token}-{row.id}": row.params for row in batches.outstanding_requests(tx, batch.id)}
+        known = batches.known_api_ids(tx) | set(batch.rejected)
         if not items:
-            batches.close(tx, batch.id)
+            batches.close_batch(tx, batch.id)
             return
     found = provider.submitted_since(batch.created_at - CLOCK_SKEW, len(items)) if again else []
     lost = [api_id for api_id in found if api_id not in known]
     api_id = lost[-1] if lost else provider.submit(items)
     with resources.database.transaction() as tx:
-        called = batches.is_called(tx, batch.id, api_id, look_in=POLL)
+        called = batches.record_api_id(tx, batch.id, api_id, poll_in=POLL)
     if (
         called != api_id and not lost
     ):  # Another run submitted the same batch: one of the two was wrongly taken for dead.
@@ -225,9 +225,9 @@ def _collect(resources: Resources, provider: BatchProvider, batch: MessageBatch)
         _store_result(resources, int(number), result, seconds)
     with resources.database.transaction() as tx:
         if not ours:  # The batch is another deployment's. It was mistaken for the one whose submission was cut off.
-            batches.is_not(tx, batch)
+            batches.reject_api_id(tx, batch)
             return False
-        batches.close(tx, batch.id)
+        batches.close_batch(tx, batch.id)
     return True
 
 
@@ -238,13 +238,13 @@ def _store_result(resources: Resources, request_id: int, result: BatchItemResult
         seconds: from putting the batch together to this answer.
     """
     with resources.database.transaction() as tx:
-        row = batches.submitted(tx, request_id)
+        row = batches.lock_submitted(tx, request_id)
         if row is None:
             return
         if result.message is None:
-            batches.fail(tx, row)
+            batches.fail_request(tx, row)
             return
-        call = ledger.Call(
+        call = ledger.PaidCall(
             job_id=row.job_id,
             purpose=row.purpose,
             model=row.model,
@@ -253,5 +253,5 @@ def _store_result(resources: Resources, request_id: int, result: BatchItemResult
             seconds=seconds,
             batched=True,
         )
-        call_id = ledger.record(tx, row.namespace_id, call)
-        batches.arrive(tx, row, result.message, call_id)
+        call_id = ledger.record_call(tx, row.namespace_id, call)
+        batches.store_result(tx, row, result.message, call_id)

@@ -33,7 +33,7 @@ def ask(resources: Resources, job: JobContext, request: ModelRequest[AnswerT]) -
     job.asked.append(request_hash)
     job.rests_on.update(request.material.rests_on)
     with resources.database.reading() as tx:
-        saved = ledger.saved_answer(tx, job.namespace_id, request_hash)
+        saved = ledger.find_answer(tx, job.namespace_id, request_hash)
     if saved is not None:
         try:
             return request.answer.model_validate(saved)
@@ -64,7 +64,7 @@ def _enter_in_ledger(
     completion: Completion[AnswerT],
 ) -> None:
     """Record what the call cost, and save its answer."""
-    call = ledger.Call(
+    call = ledger.PaidCall(
         job_id=job.job_id,
         purpose=request.purpose,
         model=completion.model,
@@ -75,7 +75,7 @@ def _enter_in_ledger(
     )
     answer = completion.answer.model_dump(mode="json") if completion.answer is not None else None
     with resources.database.transaction() as tx:
-        sources_exist = ledger.enter(
+        sources_exist = ledger.record_call_and_answer(
             tx, job.namespace_id, call, request_hash=request_hash, answer=answer, rests_on=job.rests_on
         )
     if not sources_exist:

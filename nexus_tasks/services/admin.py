@@ -17,7 +17,17 @@ from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.outbox import mark
 from nexus_tasks.services import reviews
-from nexus_tasks.storage import derivations, ledger, memories, namespaces, observations, perspectives, runs, sessions
+from nexus_tasks.storage import (
+    dead_letters,
+    derivations,
+    digest_requests,
+    job_runs,
+    ledger,
+    memories,
+    namespaces,
+    observations,
+    perspectives,
+)
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, JobRun
 from nexus_tasks.tasks import follow_ups
@@ -31,7 +41,7 @@ MOST_CLAIMS = 10_000  # read for a listing, of all tenants together
 
 def memory_counts(tx: Transaction, namespace_id: int) -> dict[str, int]:
     """Active memories of a namespace by level, every level named."""
-    return dict.fromkeys(LEVELS, 0) | dict(memories.counts(tx, namespace_id))
+    return dict.fromkeys(LEVELS, 0) | dict(memories.count_by_level(tx, namespace_id))
 
 
 def status(deployment: Deployment, namespace: str | None) -> dict[str, Any]:
@@ -71,15 +81,15 @@ def _namespace_status(
     waits: Sequence[Claim],
 ) -> dict[str, Any]:
     underived, oldest = derivations.backlog(tx, known.id)
-    calls, usd = ledger.spent(tx, namespace_id=known.id)
+    calls, usd = ledger.spent_today(tx, namespace_id=known.id)
     now = deployment.claims.now()
     return {
         "namespace": known.name,
         "jobs": {state: counts.get(state, 0) for state in ("waiting", "pending", "running")}
-        | {"dead": runs.count_dead(tx, known.id)},
+        | {"dead": dead_letters.count_open(tx, known.id)},
         "memories": memory_counts(tx, known.id),
         "underived": underived,
-        "digests_wanted": sessions.count_requested(tx, known.id),
+        "digests_wanted": digest_requests.count_sessions(tx, known.id),
         "oldest_underived_seconds": (datetime.now(UTC) - oldest).total_seconds() if oldest else None,
         "waits": [
             {
@@ -91,8 +101,8 @@ def _namespace_status(
             }
             for claim in waits
         ],
-        "reviews": [reviews.summary(held) for held in perspectives.held(tx, known.id)],
-        "observation": observations.standings(tx, known.id),
+        "reviews": [reviews.summary(held) for held in perspectives.awaiting_review(tx, known.id)],
+        "observation": observations.stats(tx, known.id),
         "spend_today_usd": float(usd),
         "model_calls_today": calls,
     }
@@ -102,8 +112,8 @@ def jobs(deployment: Deployment, namespace: str | None, wanted: str | None, limi
     """Claims, dead letters and recent runs, as ``nexus jobs list`` shows them."""
     with deployment.database.transaction() as tx:
         namespace_id = namespaces.get(tx, namespace).id if namespace is not None else None
-        letters = runs.dead_letters(tx, namespace_id, limit) if wanted in (None, "dead") else []
-        finished = runs.recent(tx, namespace_id, limit, status=wanted)
+        letters = dead_letters.list_open(tx, namespace_id, limit) if wanted in (None, "dead") else []
+        finished = job_runs.recent(tx, namespace_id, limit, status=wanted)
     alive = [claim for claim in claims(deployment, MOST_CLAIMS) if namespace in (None, claim.namespace)]
     rows = [
         *(_claim(claim) for claim in alive if wanted in (None, claim.state)),
@@ -124,7 +134,7 @@ def job(deployment: Deployment, job_id: str) -> dict[str, Any]:
     if claim:
         return _claim(claim) | {"args": dict(claim.args), "errors": claim.errors, "crashes": claim.crashes}
     with deployment.database.transaction() as tx:
-        letter = runs.any_letter(tx, job_id)
+        letter = dead_letters.find(tx, job_id)
         if letter:
             found, name = letter
             return _letter(found, name) | {
@@ -135,7 +145,7 @@ def job(deployment: Deployment, job_id: str) -> dict[str, Any]:
                 "crashes": found.crashes,
                 "resolution": found.resolution,
             }
-        run = runs.run(tx, job_id)
+        run = job_runs.find(tx, job_id)
         if run is None:
             raise NotFound(
                 f"There is no job {job_id!r}.", remedy="List jobs with `nexus jobs list`; runs are kept 30 days."
@@ -160,10 +170,10 @@ def retry(deployment: Deployment, job_id: str) -> JobResult:
     """
     _check(job_id)
     with deployment.database.transaction() as tx:
-        letter = runs.letter(tx, job_id, lock=True)
+        letter = dead_letters.open_letter(tx, job_id, lock=True)
         again = reviews.settle(tx, job_id, drop=False) if letter is None else None
         if letter:
-            runs.resolve(tx, letter.id, "retried")
+            dead_letters.resolve(tx, letter.id, "retried")
             mark(tx, letter.namespace_id, letter.kind, letter.args, dead=False)
             again = reviews.Settled(kind=letter.kind, args=letter.args)
         if again is None:
@@ -185,9 +195,9 @@ def drop(deployment: Deployment, job_id: str) -> dict[str, Any]:
     """
     _check(job_id)
     with deployment.database.transaction() as tx:
-        letter = runs.letter(tx, job_id, lock=True)
+        letter = dead_letters.open_letter(tx, job_id, lock=True)
         if letter:
-            runs.resolve(tx, letter.id, "dropped")
+            dead_letters.resolve(tx, letter.id, "dropped")
             return {"id": job_id, "kind": letter.kind, "status": "dropped"}
         held = reviews.settle(tx, job_id, drop=True)
         if held:

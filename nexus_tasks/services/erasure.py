@@ -14,7 +14,7 @@ from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.services import admin
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.erasure import rewriting
+from nexus_tasks.storage.erasure import vacuum
 from nexus_tasks.tasks import derive_memory, digest_session, follow_ups
 from nexus_tasks.types import check_name
 
@@ -56,7 +56,7 @@ def forget(
         "requeued": [ticket.job_id for ticket in requeued],
     }
     # The files of a database server are its operator's; the embedded ones are ours.
-    busy = rewriting.rewrite(deployment.database, files=deployment.settings.embedded)
+    busy = vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)
     return receipt | ({"not_rewritten": busy} if busy else {})
 
 

@@ -23,8 +23,8 @@ from nexus_tasks.idempotency.task import AT_ONCE
 from nexus_tasks.storage import extractions, sessions
 from nexus_tasks.storage import messages as turns
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.messages import Stored
-from nexus_tasks.storage.models import Session
+from nexus_tasks.storage.messages import StoredMessages
+from nexus_tasks.storage.models import SessionRow
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import derive_memory, digest_session, extract_session, follow_ups, observe_session
 from nexus_tasks.types import Message
@@ -38,13 +38,13 @@ class SessionWriter:
 
     def __init__(self, deployment: Deployment, tx: Transaction, namespace: NamespaceSettings, session_key: str) -> None:
         self.deployment, self.tx, self.namespace, self.session_key = deployment, tx, namespace, session_key
-        self.stored = list[Stored]()
+        self.stored = list[StoredMessages]()
         self.digest_wanted = False  # by the end of the session
         self._ended = False
         self._underived = list[tuple[int, str]]()  # (memory id, observer), at the end of the session
         self._observe = self._extract = False
 
-    def session(self) -> Session | None:
+    def session(self) -> SessionRow | None:
         """The session as it is now, or ``None`` before its first message."""
         return sessions.find(self.tx, self.namespace.id, self.session_key)
 
@@ -55,7 +55,7 @@ class SessionWriter:
         *,
         observe: bool | None = None,
         now: datetime | None = None,
-    ) -> Stored:
+    ) -> StoredMessages:
         """Store messages, and note the work that they make wanted.
 
         Args:
@@ -72,17 +72,17 @@ class SessionWriter:
         )
         self._observe = noted or self._observe
         # An extraction that was held back until the next message is wanted now.
-        self._extract = extractions.again(self.tx, stored.session.id) or self._extract
+        self._extract = extractions.release_held(self.tx, stored.session.id) or self._extract
         return stored
 
-    def end(self, session: Session) -> None:
+    def end(self, session: SessionRow) -> None:
         """End the session: its waiting derivations are due, and its digest is wanted when there is anything new."""
         self._ended = True
         self.digest_wanted = sessions.end(self.tx, session)
-        self._underived = sessions.wanted_memories(self.tx, session.id)
+        self._underived = sessions.wanted_derivations(self.tx, session.id)
         self.want_extraction(session, known_only=True)
 
-    def want_extraction(self, session: Session, *, known_only: bool) -> None:
+    def want_extraction(self, session: SessionRow, *, known_only: bool) -> None:
         """Note that the session is to be extracted from; with ``known_only`` only if it ever was asked for."""
         self._extract = extractions.want(self.tx, session, known_only=known_only) or self._extract
 
@@ -98,7 +98,7 @@ class SessionWriter:
             asked += self._ask_for_digest()
         return asked
 
-    def _ask_for_derivations(self, stored: Stored) -> int:
+    def _ask_for_derivations(self, stored: StoredMessages) -> int:
         """Ask for the derivations of new messages.
 
         Only the first message of each observer gets a wake-up. The others wait for it to take them along. It wakes the

@@ -28,7 +28,7 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> dict[str, in
         known = namespaces.get(tx, namespace)
         every = topics.every(tx, known.id)
         wanted = Filter(namespace_id=known.id, levels=("explicit",))
-        facts = [memories.summary(row) for row in memories.every(tx, wanted, MOST_FACTS)]
+        facts = [memories.summary(row) for row in memories.matching(tx, wanted, MOST_FACTS)]
         files = {topic.filename: markdown.file(topic) for topic in every}
         files |= {markdown.INDEX: markdown.index(every), markdown.FACTS: markdown.facts(facts)}
     try:
@@ -55,7 +55,7 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> dict[str, i
         raise InvalidInput(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
     with deployment.database.transaction() as tx:
         known = namespaces.ensure(tx, namespace)
-        return {"topics": len(drafts), "changed": topics.replace(tx, known.id, drafts)}
+        return {"topics": len(drafts), "changed": topics.overwrite(tx, known.id, drafts)}
 
 
 def _ours(name: str) -> bool:

@@ -26,7 +26,7 @@ def reembed(deployment: Deployment, namespace: str | None, note: Callable[[int, 
     """
     with deployment.database.transaction() as tx:
         chosen = [namespaces.get(tx, namespace)] if namespace else list(namespaces.every(tx))
-        left = {known.id: embeddings.count_lacking(tx, known.id, deployment.embedder.name) for known in chosen}
+        left = {known.id: embeddings.count_to_embed(tx, known.id, deployment.embedder.name) for known in chosen}
     filled = refused = 0
     for known in chosen:
         before = filled
@@ -45,7 +45,7 @@ def drop_others(deployment: Deployment) -> int:
     dropped = 0
     while True:
         with deployment.database.transaction() as tx:
-            gone = embeddings.drop_others(tx, deployment.embedder.name, AT_ONCE)
+            gone = embeddings.delete_other_models(tx, deployment.embedder.name, AT_ONCE)
         dropped += gone
         if gone < AT_ONCE:
             return dropped

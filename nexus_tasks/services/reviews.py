@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nexus_tasks.cognition import reflect
-from nexus_tasks.storage import runs
+from nexus_tasks.storage import job_runs
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import PerspectiveRow
 
@@ -23,7 +23,7 @@ class Settled:
 
 def settle(tx: Transaction, job_id: str, *, drop: bool) -> Settled | None:
     """Release or discard what the job of this id, or another one for the same work, holds for review."""
-    found = runs.run(tx, job_id)
+    found = job_runs.find(tx, job_id)
     if found is None or found[0].status != "needs_review":
         return None
     run, _ = found
@@ -31,7 +31,7 @@ def settle(tx: Transaction, job_id: str, *, drop: bool) -> Settled | None:
     if not reflect.release(tx, run.namespace_id, scope["observer"], scope["subject"], drop=drop):
         return None
     if drop:
-        runs.dropped(tx, run.namespace_id, run.kind, run.scope)
+        job_runs.mark_reviews_dropped(tx, run.namespace_id, run.kind, run.scope)
     return Settled(kind=run.kind, args=scope)
 
 

@@ -1,4 +1,4 @@
-"""Model requests that wait for the Message Batches API: from the job that asks, through a batch, back to the job."""
+"""Requests for the Message Batches API: queued by a job, submitted in a batch, answered, and read by the job."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nexus_tasks.storage import ledger
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BatchRequest, MessageBatch, Namespace
 
-MOST_ITEMS = 1_000  # of one batch; the API takes 100,000 or 256 MB
+MAX_ITEMS = 1_000  # per batch; the API accepts 100,000 or 256 MB
 
 
-# --- the job that asks ------------------------------------------------------------------------------------------------
-def find(tx: Transaction, namespace_id: int, request_hash: str) -> BatchRequest | None:
-    """A request's row, locked, or ``None``."""
+# --- the job that makes the request -----------------------------------------------------------------------------------
+def lock_request(tx: Transaction, namespace_id: int, request_hash: str) -> BatchRequest | None:
+    """The row of a request, locked until the transaction ends, or ``None``."""
     return tx.scalar(
         select(BatchRequest)
         .where(BatchRequest.namespace_id == namespace_id, BatchRequest.request_hash == request_hash)
@@ -26,30 +26,30 @@ def find(tx: Transaction, namespace_id: int, request_hash: str) -> BatchRequest 
     )
 
 
-def queue(tx: Transaction, namespace_id: int, row: Mapping[str, Any]) -> None:
-    """Write down a request for the next batch."""
+def queue_request(tx: Transaction, namespace_id: int, row: Mapping[str, Any]) -> None:
+    """Queue a request for the next batch. ``row`` holds the columns of :class:`BatchRequest`."""
     tx.execute(insert(BatchRequest).values(namespace_id=namespace_id, **row))
 
 
-def want(tx: Transaction, row: BatchRequest, *, wanted: bool) -> None:
-    """Whether anyone still wants the answer of a submitted request; it is paid for either way."""
+def set_wanted(tx: Transaction, row: BatchRequest, *, wanted: bool) -> None:
+    """Set whether the job still wants the answer of a submitted request. The answer is paid for in both cases."""
     tx.execute(update(BatchRequest).where(BatchRequest.id == row.id).values(wanted=wanted))
 
 
-def remove(tx: Transaction, row: BatchRequest) -> None:
-    """Delete a request that is done with, or not to be sent any more."""
+def remove_request(tx: Transaction, row: BatchRequest) -> None:
+    """Delete a request, and release its hold on the budget."""
     _release(tx, row)
     tx.execute(delete(BatchRequest).where(BatchRequest.id == row.id))
 
 
 # --- the job that submits and collects --------------------------------------------------------------------------------
-def clock(tx: Transaction) -> datetime:
-    """The time of Postgres, by which batches are due: that of a worker may be wrong."""
+def database_time(tx: Transaction) -> datetime:
+    """The time of Postgres. Batches are due by it, because a worker's clock may be wrong."""
     return tx.execute(select(func.now())).scalar_one()
 
 
-def queued(tx: Transaction, namespace_id: int) -> tuple[int, datetime | None]:
-    """How many requests wait to be submitted, and since when the oldest does."""
+def count_queued(tx: Transaction, namespace_id: int) -> tuple[int, datetime | None]:
+    """How many requests wait to be submitted, and when the oldest was queued."""
     query = select(func.count(), func.min(BatchRequest.created_at)).where(
         BatchRequest.namespace_id == namespace_id, BatchRequest.state == "queued"
     )
@@ -57,13 +57,13 @@ def queued(tx: Transaction, namespace_id: int) -> tuple[int, datetime | None]:
     return int(count), oldest
 
 
-def draw(tx: Transaction, namespace_id: int) -> MessageBatch | None:
-    """Put the oldest queued requests into a new batch, which is not submitted yet; ``None`` when there are none."""
+def assemble(tx: Transaction, namespace_id: int) -> MessageBatch | None:
+    """Put the up to ``MAX_ITEMS`` oldest queued requests into a new batch, not submitted yet; ``None`` without any."""
     oldest = (
         select(BatchRequest.id)
         .where(BatchRequest.namespace_id == namespace_id, BatchRequest.state == "queued")
         .order_by(BatchRequest.id)
-        .limit(MOST_ITEMS)
+        .limit(MAX_ITEMS)
         .with_for_update(skip_locked=True)
     )
     ids = list(tx.scalars(oldest))
@@ -78,50 +78,50 @@ def draw(tx: Transaction, namespace_id: int) -> MessageBatch | None:
 
 
 def give_up_queued(tx: Transaction, namespace_id: int) -> int:
-    """Let queued requests go live after all; returns how many."""
+    """Fail every queued request, so that its job makes a live call. Returns their number."""
     rows = tx.scalars(
         select(BatchRequest)
         .where(BatchRequest.namespace_id == namespace_id, BatchRequest.state == "queued")
         .with_for_update(skip_locked=True)
     ).all()
     for row in rows:
-        fail(tx, row)
+        fail_request(tx, row)
     return len(rows)
 
 
 def under_way(tx: Transaction, namespace_id: int) -> list[MessageBatch]:
-    """The namespace's batches, oldest first."""
+    """The namespace's batches that have not ended, oldest first."""
     query = select(MessageBatch).where(MessageBatch.namespace_id == namespace_id).order_by(MessageBatch.id)
     return list(tx.scalars(query))
 
 
-def members(tx: Transaction, batch_id: int) -> list[BatchRequest]:
-    """The requests of a batch that have not come back."""
+def outstanding_requests(tx: Transaction, batch_id: int) -> list[BatchRequest]:
+    """The requests of a batch without a result."""
     query = select(BatchRequest).where(BatchRequest.batch_id == batch_id, BatchRequest.state == "submitted")
     return list(tx.scalars(query.order_by(BatchRequest.id)))
 
 
-def known_ids(tx: Transaction) -> set[str]:
-    """The API's ids of all batches under way, of every namespace."""
+def known_api_ids(tx: Transaction) -> set[str]:
+    """The API's ids of the batches under way in all namespaces."""
     return set(tx.scalars(select(MessageBatch.api_id).where(MessageBatch.api_id.is_not(None))))
 
 
-def is_called(tx: Transaction, batch_id: int, api_id: str, *, look_in: float) -> str | None:
-    """Note the API's id of a batch; returns the one that stands, which another run may have noted before.
+def record_api_id(tx: Transaction, batch_id: int, api_id: str, *, poll_in: float) -> str | None:
+    """Store the API's id of a batch, unless it has one; poll it in ``poll_in`` seconds.
 
-    ``None`` when the batch has ended meanwhile.
+    Returns the stored id, which another run may have stored before, or ``None`` when the batch has ended.
     """
     tx.execute(
         update(MessageBatch)
         .where(MessageBatch.id == batch_id, MessageBatch.api_id.is_(None))
-        .values(api_id=api_id, due_at=func.now() + timedelta(seconds=look_in))
+        .values(api_id=api_id, due_at=func.now() + timedelta(seconds=poll_in))
         .execution_options(synchronize_session=False)
     )
     return tx.scalar(select(MessageBatch.api_id).where(MessageBatch.id == batch_id))
 
 
-def is_not(tx: Transaction, batch: MessageBatch) -> None:
-    """Take back an id that turned out to be somebody else's batch."""
+def reject_api_id(tx: Transaction, batch: MessageBatch) -> None:
+    """Remove an API id that turned out to belong to another batch, and remember not to use it again."""
     tx.execute(
         update(MessageBatch)
         .where(MessageBatch.id == batch.id)
@@ -129,32 +129,36 @@ def is_not(tx: Transaction, batch: MessageBatch) -> None:
     )
 
 
-def look_later(tx: Transaction, batch_id: int, seconds: float) -> None:
-    """Look at a batch again in ``seconds``."""
+def check_later(tx: Transaction, batch_id: int, seconds: float) -> None:
+    """Poll a batch again in ``seconds``."""
     due = func.now() + timedelta(seconds=seconds)
     tx.execute(update(MessageBatch).where(MessageBatch.id == batch_id).values(due_at=due))
 
 
-def submitted(tx: Transaction, request_id: int) -> BatchRequest | None:
-    """A request that has not come back, locked; ``None`` when it has, or is gone."""
+def lock_submitted(tx: Transaction, request_id: int) -> BatchRequest | None:
+    """A submitted request without a result, locked; ``None`` when it has a result or was deleted."""
     row = tx.get(BatchRequest, request_id, with_for_update=True)
     return row if row is not None and row.state == "submitted" else None
 
 
-def arrive(tx: Transaction, row: BatchRequest, result: Mapping[str, Any], call_id: int) -> None:
-    """Keep the answer of a request until its job reads it; one that nobody wants any more is dropped."""
+def store_result(tx: Transaction, row: BatchRequest, result: Mapping[str, Any], call_id: int) -> None:
+    """Store the result of a request until its job reads it. A request that is not wanted any more is deleted."""
     if not row.wanted:
-        remove(tx, row)
+        remove_request(tx, row)
         return
     _back(tx, row, state="answered", result=dict(result), call_id=call_id)
 
 
-def fail(tx: Transaction, row: BatchRequest) -> None:
-    """Let a request's job ask live: it expired, was cancelled or refused, or has too little company."""
+def fail_request(tx: Transaction, row: BatchRequest) -> None:
+    """Fail a request, so that its job makes a live call.
+
+    It expired, was cancelled or refused, or too few other requests are queued for a batch. A request that is not wanted
+    any more is deleted.
+    """
     if row.wanted:
         _back(tx, row, state="failed")
     else:
-        remove(tx, row)
+        remove_request(tx, row)
 
 
 def _back(tx: Transaction, row: BatchRequest, **values: Any) -> None:
@@ -164,19 +168,19 @@ def _back(tx: Transaction, row: BatchRequest, **values: Any) -> None:
 
 def _release(tx: Transaction, row: BatchRequest) -> None:
     if row.hold_id is not None:
-        ledger.release(tx, row.hold_id)
+        ledger.release_hold(tx, row.hold_id)
 
 
-def close(tx: Transaction, batch_id: int) -> None:
-    """End a batch: what has not come back goes live."""
-    for row in members(tx, batch_id):
-        fail(tx, row)
+def close_batch(tx: Transaction, batch_id: int) -> None:
+    """Delete a batch. Its requests without a result fail, so that their jobs make live calls."""
+    for row in outstanding_requests(tx, batch_id):
+        fail_request(tx, row)
     tx.execute(delete(MessageBatch).where(MessageBatch.id == batch_id))
 
 
-# --- others -----------------------------------------------------------------------------------------------------------
-def unattended(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
-    """Ids and names of namespaces, from id ``after`` on, with requests that are queued or in a batch."""
+# --- the outbox of submit_batch, and erasure --------------------------------------------------------------------------
+def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
+    """Namespaces with queued or submitted requests and an id above ``after``, as (namespace id, name)."""
     waiting = (
         select(BatchRequest.id)
         .where(BatchRequest.namespace_id == Namespace.id, BatchRequest.state.in_(("queued", "submitted")))
@@ -186,10 +190,11 @@ def unattended(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]
     return [(found, name) for found, name in tx.execute(query.limit(limit))]
 
 
-def erase(tx: Transaction, namespace_id: int, memory_ids: Sequence[int]) -> int:
-    """Delete the requests, and their answers, that hold the text of any of these memories; returns how many.
+def erase_texts(tx: Transaction, namespace_id: int, memory_ids: Sequence[int]) -> int:
+    """Delete the requests, and their results, that contain the text of these memories. Returns their number.
 
-    Of one that was submitted, the row stays without its text until the answer is in: it is paid for, and then dropped.
+    A submitted request keeps its row without the text. Its result is still paid for: it is entered in the ledger when
+    it arrives, and then deleted.
     """
     gone = select(BatchRequest).where(
         BatchRequest.namespace_id == namespace_id, BatchRequest.sources.op("&&")(list(memory_ids))
@@ -199,9 +204,9 @@ def erase(tx: Transaction, namespace_id: int, memory_ids: Sequence[int]) -> int:
     query = select(MessageBatch.id).where(MessageBatch.id.in_(ids), MessageBatch.api_id.is_not(None))
     sent = set(tx.scalars(query))
     for row in rows:
-        if row.state == "submitted" and row.batch_id in sent:  # it is paid for: its entry in the ledger is to come
+        if row.state == "submitted" and row.batch_id in sent:  # its cost is still to be entered in the ledger
             blank = {"wanted": False, "params": {}, "sources": []}
             tx.execute(update(BatchRequest).where(BatchRequest.id == row.id).values(**blank))
         else:
-            remove(tx, row)
+            remove_request(tx, row)
     return len(rows)

@@ -1,7 +1,7 @@
-"""Inserting many rows with one statement whose text never changes.
+"""Inserting any number of rows with one statement, whose text does not depend on the number.
 
-SQLAlchemy renders a multi-row VALUES anew for every number of rows, and psycopg parses it again: for twenty rows that
-costs more than the insert itself. Here the rows travel as one JSON parameter, which Postgres takes apart.
+SQLAlchemy renders a multi-row VALUES for every number of rows, and psycopg parses the text each time: for twenty rows
+that takes longer than the insert. Here the rows are one JSON parameter, which Postgres splits into rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Base
 
 Row = Mapping[str, Any]
-NONE: Mapping[str, str] = {}
+NO_COLUMNS: Mapping[str, str] = {}
 
 
 def insert_rows(
@@ -29,16 +29,19 @@ def insert_rows(
     model: type[Base],
     rows: Sequence[Row],
     *,
-    computed: Mapping[str, str] = NONE,
+    computed: Mapping[str, str] = NO_COLUMNS,
     returning: str = "",
     on_conflict: str = "",
 ) -> list[tuple[Any, ...]]:
-    """Insert ``rows``, all with the same columns, in their order.
+    """Insert ``rows``, which all have the same columns, in their order.
 
     Args:
-        computed: more columns, each an SQL expression over those of the row ``r``.
-        returning: columns to return, comma-separated; the order is that of ``rows`` unless a conflict left some out.
-        on_conflict: what stands behind ``ON CONFLICT``, for example ``DO NOTHING``.
+        computed: further columns, each an SQL expression that may use the columns of the row ``r``.
+        returning: comma-separated columns to return.
+        on_conflict: the SQL after ``ON CONFLICT``, for example ``DO NOTHING``.
+
+    Returns:
+        the ``returning`` columns of the inserted rows, in the order of ``rows``, without rows left out by a conflict.
     """
     if not rows:
         return []

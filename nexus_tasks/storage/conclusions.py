@@ -1,4 +1,4 @@
-"""What a reflection writes: its memories, its edges, and what it changes in facts, each with what undoes it."""
+"""What a reflection writes: memories, evidence edges and changes of facts, each with the values that undo it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 from sqlalchemy import insert, text, update
 
-from nexus_tasks.storage import facts
+from nexus_tasks.storage import evidence
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow, ReflectionRow
 from nexus_tasks.text import estimate_tokens
 
-CONTRADICTED_LOSES = 0.15  # of a fact's confidence, for each contradiction that it lost
+# Subtracted from a fact's confidence for each contradiction that it lost; chosen by hand, not measured.
+CONTRADICTION_PENALTY = 0.15
 
 
 def begin(tx: Transaction, perspective: PerspectiveRow, job_id: str, judged: dict[str, Any]) -> int:
-    """Note a reflection that is about to change something; returns its id, which all it does is written under."""
+    """Insert a reflection row. Returns its id, which every memory, edge and change of the reflection carries."""
     return tx.execute(
         insert(ReflectionRow)
         .values(namespace_id=perspective.namespace_id, perspective_id=perspective.id, job_id=job_id, judged=judged)
@@ -28,10 +29,10 @@ def begin(tx: Transaction, perspective: PerspectiveRow, job_id: str, judged: dic
 
 @dataclass(frozen=True, kw_only=True)
 class Conclusion:
-    """A memory that a reflection makes: a reinforcement in new words, a contradiction, an insight.
+    """A memory that a reflection makes: a reworded reinforcement, a contradiction or an insight.
 
-    ``valid_from`` is the time of the newest fact it rests on, or when one took another's place: that is when it became
-    so, not when it was noticed.
+    ``valid_from`` is the time of the newest fact it rests on; for a contradiction that ends a fact, the time of that
+    end. It is not the time of the reflection.
     """
 
     level: str
@@ -44,7 +45,7 @@ class Conclusion:
 
 
 def conclude(tx: Transaction, perspective: PerspectiveRow, reflection_id: int, conclusion: Conclusion) -> int:
-    """Store what a reflection concluded, with its evidence."""
+    """Store a conclusion with its evidence. Returns the memory id."""
     memory_id = tx.execute(
         insert(Memory)
         .values(
@@ -62,11 +63,11 @@ def conclude(tx: Transaction, perspective: PerspectiveRow, reflection_id: int, c
         )
         .returning(Memory.id)
     ).scalar_one()
-    facts.link(tx, perspective.namespace_id, memory_id, conclusion.sources, conclusion.role)
+    evidence.link(tx, perspective.namespace_id, memory_id, conclusion.sources, conclusion.role)
     return memory_id
 
 
-# Each of these changes facts and notes, in the same statement, what they were before this reflection and after it.
+# Each statement changes facts and records their values before and after this reflection.
 _REINFORCE = text(
     """
     WITH before AS (SELECT id, namespace_id, last_validated_at FROM memories WHERE id = ANY(:ids)),
@@ -105,8 +106,8 @@ _SUPERSEDED = text(
     ON CONFLICT (reflection_id, memory_id) DO UPDATE SET superseded = true
     """
 )
-# What rests on an ended fact: a retelling ends with the first of its two facts, a contradiction with the last of them,
-# an insight when fewer than three are left that show it.
+# End the memories that rest on an ended fact: a rewording when one of its two facts has ended, a contradiction when
+# both have, an insight when fewer than three of its facts are left.
 _RETIRE = text(
     """
     WITH rests AS (
@@ -143,20 +144,21 @@ _SAID_AFTER = text(
 
 
 def reinforce(tx: Transaction, reflection_id: int, new: Memory, old: Memory) -> None:
-    """Count a reinforcement on both facts, and let the new one cite the old one."""
+    """Count a reinforcement on both facts, and link the new one to the old one."""
     tx.execute(_REINFORCE, {"ids": [new.id, old.id], "reflection": reflection_id})
-    facts.link(tx, new.namespace_id, new.id, [old.id], "reinforces", reflection_id=reflection_id)
+    evidence.link(tx, new.namespace_id, new.id, [old.id], "reinforces", reflection_id=reflection_id)
 
 
 def weaken(tx: Transaction, reflection_id: int, memory_id: int) -> None:
-    """Lower a fact's confidence for a contradiction that it lost, at most to 0."""
-    tx.execute(_WEAKEN, {"id": memory_id, "by": CONTRADICTED_LOSES, "reflection": reflection_id})
+    """Lower a fact's confidence by ``CONTRADICTION_PENALTY``, not below 0."""
+    tx.execute(_WEAKEN, {"id": memory_id, "by": CONTRADICTION_PENALTY, "reflection": reflection_id})
 
 
-def taken_over(tx: Transaction, old: Memory, new: Memory) -> datetime:
-    """When ``new`` takes the place of ``old``: when it became valid.
+def takeover_time(tx: Transaction, old: Memory, new: Memory) -> datetime:
+    """When ``new`` takes the place of ``old``: normally when ``new`` became valid.
 
-    An ``old`` that came later held until ``new`` was said again; when that never happened, it never held.
+    When ``old`` is the later of the two, it was valid until ``new`` was said again. When ``new`` was not said again,
+    ``old`` ends at its own beginning: it was never valid.
     """
     since = new.valid_from or datetime.now(UTC)
     if old.valid_from is None or since >= old.valid_from:
@@ -165,17 +167,17 @@ def taken_over(tx: Transaction, old: Memory, new: Memory) -> datetime:
 
 
 def supersede(tx: Transaction, reflection_id: int, old: Memory, new: Memory, when: datetime) -> None:
-    """Let ``new`` take the place of ``old``, and of what rests on it, from ``when`` on (see :func:`taken_over`)."""
+    """End ``old`` and what rests on it at ``when``, superseded by ``new``; see :func:`takeover_time`."""
     tx.execute(
         update(Memory).where(Memory.id == old.id, Memory.valid_to.is_(None)).values(valid_to=when, superseded_by=new.id)
     )
     tx.execute(_SUPERSEDED, {"reflection": reflection_id, "id": old.id, "namespace": old.namespace_id})
-    facts.link(tx, new.namespace_id, new.id, [old.id], "supersedes", reflection_id=reflection_id)
+    evidence.link(tx, new.namespace_id, new.id, [old.id], "supersedes", reflection_id=reflection_id)
     tx.execute(_RETIRE, {"reflection": reflection_id, "old": old.id, "new": new.id, "at": when})
 
 
-def judged(relations: Sequence[tuple[int, int]], insights: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """What a reflection row remembers of its answer: ids only."""
+def judged_ids(relations: Sequence[tuple[int, int]], insights: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """The memory ids in an answer, as a reflection row stores them in ``judged``."""
     return {
         "pairs": [sorted(pair) for pair in relations],
         "insights": [sorted(set(support)) for support in insights],

@@ -1,4 +1,4 @@
-"""Derivations: which observer wants facts from which message. The outbox of ``derive_memory``."""
+"""Derivations: which observer wants facts from which message. They are the outbox of ``derive_memory``."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from nexus_tasks.storage.models import Derivation, Namespace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """A message whose facts are wanted."""
+class WantedMessage:
+    """A message that an observer wants facts from."""
 
     memory_id: int
     tokens: int
-    age: float  # seconds, by the clock of Postgres
+    age: float  # seconds since it was stored, by the clock of Postgres
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lead:
-    """A memory that somebody wants facts from, and how far that is. ``state`` is ``None`` when nobody had asked yet."""
+class DerivationTarget:
+    """A memory and its derivation for one observer. ``state`` is ``None`` when there is no derivation yet."""
 
     namespace_id: int
     level: str
     session_id: int | None
     tokens: int
-    ended: bool  # its session
+    ended: bool  # whether its session has ended
     state: str | None
     batch: str | None
 
 
-_LEAD = text(
+_TARGET = text(
     """
     SELECT m.namespace_id, m.level, m.session_id, m.tokens, s.ended_at IS NOT NULL AS ended, d.state, d.batch
     FROM memories m
@@ -46,14 +46,14 @@ _LEAD = text(
 )
 
 
-def lead(tx: Transaction, memory_id: int, observer: str) -> Lead | None:
-    """The memory, or ``None``."""
-    found = tx.execute(_LEAD, {"memory_id": memory_id, "observer": observer}).first()
-    return Lead(**found._mapping) if found else None
+def find_target(tx: Transaction, memory_id: int, observer: str) -> DerivationTarget | None:
+    """The memory with its derivation for ``observer``, or ``None`` when there is no such memory."""
+    found = tx.execute(_TARGET, {"memory_id": memory_id, "observer": observer}).first()
+    return DerivationTarget(**found._mapping) if found else None
 
 
 def want(tx: Transaction, namespace_id: int, session_id: int, memory_id: int, observer: str) -> None:
-    """Note that facts are wanted from a message, unless that is noted already."""
+    """Add a wanted derivation, unless the message has one for this observer."""
     row = {"namespace_id": namespace_id, "memory_id": memory_id, "session_id": session_id, "observer": observer}
     tx.execute(insert(Derivation).values(row).on_conflict_do_nothing())
 
@@ -69,10 +69,15 @@ _WANTED = text(
 )
 
 
-def wanted(tx: Transaction, session_id: int, observer: str, *, batch: str | None = None) -> list[Wanted]:
-    """The oldest wanted messages of a session; with ``batch`` those of one model call that was cut off."""
+def wanted_messages(
+    tx: Transaction, session_id: int, observer: str, *, batch: str | None = None
+) -> list[WantedMessage]:
+    """The up to 500 oldest messages of a session that ``observer`` wants facts from.
+
+    With ``batch`` only those of one earlier model call, so that a rerun asks the same question.
+    """
     rows = tx.execute(_WANTED, {"session_id": session_id, "observer": observer, "batch": batch})
-    return [Wanted(**row._mapping) for row in rows]
+    return [WantedMessage(**row._mapping) for row in rows]
 
 
 _STORE_BATCH = text(
@@ -82,11 +87,11 @@ _STORE_BATCH = text(
 
 
 def store_batch(tx: Transaction, memory_ids: Sequence[int], observer: str, batch: str) -> None:
-    """Note the members of a model call before it is made, so that a rerun asks the same question."""
+    """Store which messages go into a model call, before the call: a rerun then asks the same question."""
     tx.execute(_STORE_BATCH, {"ids": list(memory_ids), "observer": observer, "batch": batch})
 
 
-_FLIP = text(
+_MARK_DONE = text(
     """
     WITH source AS (
         SELECT d.id FROM derivations d JOIN memories m ON m.id = d.memory_id
@@ -98,16 +103,16 @@ _FLIP = text(
 )
 
 
-def flip(tx: Transaction, memory_ids: Sequence[int], observer: str) -> set[int]:
-    """Flip derivations that are still wanted to done, and lock their sources; returns their memory ids.
+def mark_done(tx: Transaction, memory_ids: Sequence[int], observer: str) -> set[int]:
+    """Change wanted derivations to done and lock their messages. Returns the ids of these messages.
 
-    What was erased or derived by another run meanwhile is not among them: its facts must not be stored.
+    A message that was erased, or that another run has derived meanwhile, is not returned: its facts must not be stored.
     """
-    return set(tx.scalars(_FLIP, {"ids": list(memory_ids), "observer": observer}))
+    return set(tx.scalars(_MARK_DONE, {"ids": list(memory_ids), "observer": observer}))
 
 
 def mark(tx: Transaction, memory_id: int, observer: str, *, dead: bool) -> None:
-    """Take a derivation out of the outbox with its dead letter, or put it back when it is retried."""
+    """Take a derivation out of the outbox when its job gives up, or put it back when the job is retried."""
     was, becomes = ("wanted", "dead") if dead else ("dead", "wanted")
     tx.execute(
         update(Derivation)
@@ -116,7 +121,7 @@ def mark(tx: Transaction, memory_id: int, observer: str, *, dead: bool) -> None:
     )
 
 
-def of(tx: Transaction, memory_ids: Sequence[int], *, state: str | None = None) -> list[tuple[int, str]]:
+def of_messages(tx: Transaction, memory_ids: Sequence[int], *, state: str | None = None) -> list[tuple[int, str]]:
     """The derivations of messages as (memory id, observer); with ``state`` only those in it."""
     query = select(Derivation.memory_id, Derivation.observer).where(Derivation.memory_id.in_(memory_ids))
     if state is not None:
@@ -124,8 +129,8 @@ def of(tx: Transaction, memory_ids: Sequence[int], *, state: str | None = None) 
     return [(memory_id, observer) for memory_id, observer in tx.execute(query.order_by(Derivation.id))]
 
 
-def page(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int, str]]:
-    """Derivation id, namespace, memory id and observer of wanted derivations from id ``after`` on."""
+def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int, str]]:
+    """Wanted derivations with ids above ``after``, as (derivation id, namespace, memory id, observer)."""
     query = (
         select(Derivation.id, Namespace.name, Derivation.memory_id, Derivation.observer)
         .join(Namespace, Namespace.id == Derivation.namespace_id)
@@ -137,7 +142,7 @@ def page(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int, s
 
 
 def backlog(tx: Transaction, namespace_id: int) -> tuple[int, datetime | None]:
-    """How many messages of a namespace have wanted derivations, and when the oldest of them was stored."""
+    """How many messages of a namespace have wanted derivations, and when the oldest derivation was added."""
     query = select(func.count(func.distinct(Derivation.memory_id)), func.min(Derivation.created_at)).where(
         Derivation.namespace_id == namespace_id, Derivation.state == "wanted"
     )

@@ -1,4 +1,4 @@
-"""Digests: what a session's next one is made from, and storing it once."""
+"""Digests: reading what a session's next one is made from, and storing it once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 
 from sqlalchemy import text, update
 
-from nexus_tasks.storage import facts
+from nexus_tasks.storage import evidence
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.messages import SAID, Said
-from nexus_tasks.storage.models import Memory, Session, SessionDigest
+from nexus_tasks.storage.messages import MESSAGE_TEXT_COLUMNS, MessageText
+from nexus_tasks.storage.models import Memory, SessionDigest, SessionRow
 from nexus_tasks.text import estimate_tokens
 
 KINDS = ("short", "long")
-
+CONFIDENCE = 0.80  # of a digest; chosen by hand, not measured
 
 _LATEST = text(
     """
@@ -27,18 +27,21 @@ _LATEST = text(
 
 
 def latest(tx: Transaction, session_id: int) -> dict[str, tuple[int, str]]:
-    """The session's current digests by kind (``short``, ``long``), each its id and text; empty when it has none."""
+    """The session's current digests by kind (``short``, ``long``), each as (memory id, text); may be empty."""
     return {kind: (i, content) for kind, i, content in tx.execute(_LATEST, {"session_id": session_id})}
 
 
 @dataclass(frozen=True, kw_only=True)
-class InWindow:
-    """A message of a window, or a fact that rests on one: then ``said`` has its subject, and ``seq`` of the first."""
+class WindowItem:
+    """A message of a digest's window, or a fact that rests on one.
 
-    said: Said
-    content_key: str | None = None  # of a fact
+    The ``text`` of a fact has its subject as author, and the ``seq`` of the first message it rests on.
+    """
+
+    text: MessageText
+    content_key: str | None = None  # of a fact only
     derived: bool = False  # some observer has facts from this message
-    given_up: bool = False  # some observer could have none
+    given_up: bool = False  # the derivation for some observer is dead
 
 
 _FACTS = text(
@@ -57,29 +60,29 @@ _FACTS = text(
 )
 
 
-def window_facts(tx: Transaction, session_id: int, after: int, through: int) -> list[InWindow]:
+def window_facts(tx: Transaction, session_id: int, after: int, through: int) -> list[WindowItem]:
     """Facts that rest on messages with ``after < seq <= through``, in the order of their first such message."""
     rows = tx.execute(_FACTS, {"session_id": session_id, "after": after, "through": through})
-    return [InWindow(said=Said(*told), content_key=key) for *told, key in rows]
+    return [WindowItem(text=MessageText(*columns), content_key=key) for *columns, key in rows]
 
 
 _DERIVED = """EXISTS (SELECT 1 FROM derivations d WHERE d.memory_id = m.id AND d.state = 'done') AS derived"""
 _GIVEN_UP = """EXISTS (SELECT 1 FROM derivations d WHERE d.memory_id = m.id AND d.state = 'dead') AS given_up"""
 _MESSAGES = text(
     f"""
-    SELECT {SAID}, {_DERIVED}, {_GIVEN_UP} FROM memories m
+    SELECT {MESSAGE_TEXT_COLUMNS}, {_DERIVED}, {_GIVEN_UP} FROM memories m
     WHERE m.session_id = :session_id AND m.level = 'raw' AND m.seq > :after AND m.seq <= :through ORDER BY m.seq
     """
 )
 
 
-def window_messages(tx: Transaction, session_id: int, after: int, through: int) -> list[InWindow]:
+def window_messages(tx: Transaction, session_id: int, after: int, through: int) -> list[WindowItem]:
     """Messages with ``after < seq <= through``, in order."""
     rows = tx.execute(_MESSAGES, {"session_id": session_id, "after": after, "through": through})
-    return [InWindow(said=Said(*told), derived=derived, given_up=dead) for *told, derived, dead in rows]
+    return [WindowItem(text=MessageText(*columns), derived=derived, given_up=dead) for *columns, derived, dead in rows]
 
 
-_TOLD = text(
+_ITEMS_BY_ID = text(
     f"""
     SELECT m.id, coalesce(m.seq, 0),
            CASE m.level WHEN 'raw' THEN coalesce(m.author, 'user') ELSE coalesce(p.subject, '') END,
@@ -91,15 +94,15 @@ _TOLD = text(
 )
 
 
-def told(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, InWindow]:
-    """Memories that a digest is made from; without those erased."""
-    rows = tx.execute(_TOLD, {"ids": list(memory_ids)})
-    return {told[0]: InWindow(said=Said(*told), given_up=dead) for *told, dead in rows}
+def items_by_id(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, WindowItem]:
+    """Messages and facts by memory id. Erased ones are missing."""
+    rows = tx.execute(_ITEMS_BY_ID, {"ids": list(memory_ids)})
+    return {columns[0]: WindowItem(text=MessageText(*columns), given_up=dead) for *columns, dead in rows}
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewDigest:
-    """A digest pair ready to be stored; it covers messages through ``end_seq``."""
+    """A short and a long digest to store (``texts`` by kind). They cover the messages through ``end_seq``."""
 
     texts: dict[str, str]
     end_seq: int
@@ -108,21 +111,21 @@ class NewDigest:
     made_by: str
 
 
-def store(tx: Transaction, session: Session, new: NewDigest) -> list[int]:
-    """Store both kinds, superseding the previous ones; ``session`` is locked. Returns the new memory ids.
+def store(tx: Transaction, session: SessionRow, new: NewDigest) -> list[int]:
+    """Store both kinds and supersede the previous ones; ``session`` must be locked. Returns the new memory ids.
 
-    The natural key (session, kind, end, generation) and the session's digest end, which only moves forward within a
-    generation, keep an older digest from landing after a newer one: then nothing is stored and the list is empty.
+    The session's digest end only moves forward within a generation. A digest that comes after a newer one is not
+    stored, and the list is empty.
     """
     moved = tx.execute(
-        update(Session)
+        update(SessionRow)
         .where(
-            Session.id == session.id,
-            (Session.digest_generation < new.generation)
-            | ((Session.digest_generation == new.generation) & (Session.digest_end_seq < new.end_seq)),
+            SessionRow.id == session.id,
+            (SessionRow.digest_generation < new.generation)
+            | ((SessionRow.digest_generation == new.generation) & (SessionRow.digest_end_seq < new.end_seq)),
         )
         .values(digest_end_seq=new.end_seq, digest_generation=new.generation)
-        .returning(Session.id)
+        .returning(SessionRow.id)
         .execution_options(synchronize_session=False)
     )
     if moved.first() is None:
@@ -136,7 +139,7 @@ def store(tx: Transaction, session: Session, new: NewDigest) -> list[int]:
             "level": f"summary_{kind}",
             "content": new.texts[kind],
             "tokens": estimate_tokens(new.texts[kind]),
-            "confidence": 0.80,
+            "confidence": CONFIDENCE,
             "occurred_at": now,
             "valid_from": now,
             "made_by": new.made_by,
@@ -157,15 +160,15 @@ def store(tx: Transaction, session: Session, new: NewDigest) -> list[int]:
     ]
     insert_rows(tx, SessionDigest, rows)
     namespace_id = session.namespace_id
-    facts.link_all(tx, namespace_id, [(digest, source) for digest in ids for source in new.sources], "digested_from")
+    evidence.link_all(tx, namespace_id, [(digest, source) for digest in ids for source in new.sources], "digested_from")
     for kind, memory_id in zip(KINDS, ids, strict=True):
         if kind in previous:
             _supersede(tx, session, previous[kind][0], memory_id, now)
     return ids
 
 
-def _supersede(tx: Transaction, session: Session, previous_id: int, memory_id: int, now: datetime) -> None:
-    facts.link(tx, session.namespace_id, memory_id, [previous_id], "supersedes")
+def _supersede(tx: Transaction, session: SessionRow, previous_id: int, memory_id: int, now: datetime) -> None:
+    evidence.link(tx, session.namespace_id, memory_id, [previous_id], "supersedes")
     tx.execute(
         update(Memory)
         .where(Memory.id == previous_id)

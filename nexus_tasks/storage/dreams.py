@@ -1,4 +1,4 @@
-"""Dreams: which namespaces are due for one, and the row that outlives a lost chord."""
+"""Dreams: which namespaces are due for one, and the row that keeps a dream going when its Celery chord is lost."""
 
 from __future__ import annotations
 
@@ -19,45 +19,49 @@ from nexus_tasks.storage.models import (
     Memory,
     Namespace,
     PerspectiveRow,
-    Session,
+    SessionRow,
 )
 
-IDLE = timedelta(seconds=600)
+# Chosen by hand, not measured.
+IDLE = timedelta(seconds=600)  # without a new message
 MIN_NEW_FACTS = 20
-APART = timedelta(hours=1)
-AT_LATEST = timedelta(hours=24)
+MIN_INTERVAL = timedelta(hours=1)  # between the beginnings of two dreams of a namespace
+MAX_INTERVAL = timedelta(hours=24)  # after which any new memory makes a namespace due
 
 
 @dataclass(frozen=True, kw_only=True)
-class Due:
-    """A session with something new since its last digest."""
+class DueSession:
+    """A session with messages since its last digest."""
 
     session_id: int
     session_key: str
 
 
-def due_sessions(tx: Transaction, namespace_id: int) -> list[Due]:
-    """Sessions with messages since their last digest, oldest first; not those whose digest gave up on just these."""
-    newest = select(func.max(Memory.created_at)).where(Memory.session_id == Session.id, Memory.level == "raw")
+def due_sessions(tx: Transaction, namespace_id: int) -> list[DueSession]:
+    """Sessions with messages since their last digest, oldest first.
+
+    A session whose digest job gave up is left out until it has a newer message than the request that failed.
+    """
+    newest = select(func.max(Memory.created_at)).where(Memory.session_id == SessionRow.id, Memory.level == "raw")
     gave_up = (
         select(DigestRequest.id)
         .where(
-            DigestRequest.session_id == Session.id,
+            DigestRequest.session_id == SessionRow.id,
             DigestRequest.dead,
-            DigestRequest.created_at >= newest.correlate(Session).scalar_subquery(),
+            DigestRequest.created_at >= newest.correlate(SessionRow).scalar_subquery(),
         )
         .exists()
     )
     query = (
-        select(Session.id, Session.session_key)
-        .where(Session.namespace_id == namespace_id, Session.last_seq > Session.digest_end_seq, ~gave_up)
-        .order_by(Session.id)
+        select(SessionRow.id, SessionRow.session_key)
+        .where(SessionRow.namespace_id == namespace_id, SessionRow.last_seq > SessionRow.digest_end_seq, ~gave_up)
+        .order_by(SessionRow.id)
     )
-    return [Due(session_id=session_id, session_key=key) for session_id, key in tx.execute(query)]
+    return [DueSession(session_id=session_id, session_key=key) for session_id, key in tx.execute(query)]
 
 
-def start(tx: Transaction, namespace_id: int, sessions: Sequence[Due], *, urgency: str) -> int | None:
-    """Open a dream and ask for its digests; ``None`` while another one of the namespace is open."""
+def start(tx: Transaction, namespace_id: int, sessions: Sequence[DueSession], *, urgency: str) -> int | None:
+    """Open a dream and request its digests. Returns its id, or ``None`` while the namespace has an open dream."""
     opened = tx.scalar(
         insert(Dream)
         .values(namespace_id=namespace_id, urgency=urgency, sessions=[due.session_id for due in sessions])
@@ -72,18 +76,18 @@ def start(tx: Transaction, namespace_id: int, sessions: Sequence[Due], *, urgenc
     return opened
 
 
-def join(tx: Transaction, namespace_id: int, *, urgency: str) -> tuple[int, tuple[str, ...]] | None:
-    """The namespace's open dream and its sessions whose digests are to come; ``live`` makes the dream live.
+def join_open(tx: Transaction, namespace_id: int, *, urgency: str) -> tuple[int, tuple[str, ...]] | None:
+    """Join the namespace's open dream: its id, and the keys of its sessions whose digests are missing yet.
 
-    ``None`` when none is open.
+    Urgency ``live`` makes the whole dream live. Returns ``None`` when no dream is open.
     """
     dream = tx.scalar(select(Dream).where(Dream.namespace_id == namespace_id, Dream.state == "open").with_for_update())
     if dream is None:
         return None
     if urgency == "live":
         dream.urgency = urgency
-    wanted = select(DigestRequest.session_id).where(*_to_come(dream))
-    query = select(Session.session_key).where(Session.id.in_(wanted)).order_by(Session.id)
+    requested = select(DigestRequest.session_id).where(*_to_come(dream))
+    query = select(SessionRow.session_key).where(SessionRow.id.in_(requested)).order_by(SessionRow.id)
     return dream.id, tuple(tx.scalars(query))
 
 
@@ -94,18 +98,18 @@ def get(tx: Transaction, namespace_id: int, dream_id: int, *, lock: bool = False
 
 
 def digests_to_come(tx: Transaction, dream: Dream) -> int:
-    """How many of a dream's digests are still to come; those that gave up do not hold it back."""
+    """How many of a dream's sessions wait for their digest. Dead requests do not count."""
     query = select(func.count(func.distinct(DigestRequest.session_id))).where(*_to_come(dream))
     return int(tx.scalar(query) or 0)
 
 
 def _to_come(dream: Dream) -> tuple[ColumnElement[bool], ...]:
-    """What a digest request of the dream that is still to be met fulfils."""
+    """The conditions for a live digest request of the dream."""
     return DigestRequest.session_id.in_(dream.sessions), DigestRequest.reason == "dream_digest", ~DigestRequest.dead
 
 
 def has_reflected(tx: Transaction, dream: Dream) -> bool:
-    """Whether ``reflect_namespace`` has run since the dream began, or gave up."""
+    """Whether ``reflect_namespace`` has finished or given up since the dream began."""
     run = select(JobRun.id).where(
         JobRun.namespace_id == dream.namespace_id,
         JobRun.kind == "reflect_namespace",
@@ -120,9 +124,10 @@ def has_reflected(tx: Transaction, dream: Dream) -> bool:
 
 
 def reflections_to_come(tx: Transaction, dream: Dream) -> list[tuple[str, str]]:
-    """Observer and subject of perspectives with facts from before the dream that have not been reflected on.
+    """Perspectives that the dream waits for, as (observer, subject): facts from before it have not been reflected on.
 
-    Those that gave up, or are held for review, do not hold the dream back; nor do facts that came after it began.
+    Perspectives whose reflection gave up or is held for review are left out, and so are facts stored since the dream
+    began.
     """
     unreflected = (
         select(Memory.id)
@@ -147,8 +152,11 @@ def reflections_to_come(tx: Transaction, dream: Dream) -> list[tuple[str, str]]:
     return [(observer, subject) for observer, subject in tx.execute(query)]
 
 
-def waits_for_nothing(tx: Transaction, namespace_id: int) -> int | None:
-    """The namespace's open dream when the next step of it can be taken: none of what it waits for is to come."""
+def ready_dream(tx: Transaction, namespace_id: int) -> int | None:
+    """Id of the namespace's open dream when ``finish_dream`` has something to do, else ``None``.
+
+    That is when no digest is missing, and ``reflect_namespace`` has not run yet or no reflection is missing.
+    """
     dream = tx.scalar(select(Dream).where(Dream.namespace_id == namespace_id, Dream.state == "open"))
     if dream is None or digests_to_come(tx, dream):
         return None
@@ -161,7 +169,10 @@ def finish(tx: Transaction, dream_id: int) -> None:
 
 
 def mark(tx: Transaction, namespace_id: int, dream_id: int, *, dead: bool) -> None:
-    """Close a dream whose own job gave up, so that the next one may open; or open it again, unless one has."""
+    """Close a dream whose ``finish_dream`` gave up, so that a new dream can open; or reopen it when that is retried.
+
+    It is not reopened while the namespace has another open dream.
+    """
     if dead:
         finish(tx, dream_id)
         return
@@ -170,8 +181,8 @@ def mark(tx: Transaction, namespace_id: int, dream_id: int, *, dead: bool) -> No
     tx.execute(reopened.values(state="open", finished_at=None))
 
 
-def open_dreams(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
-    """Id and namespace of open dreams, from id ``after`` on: each has a job that sees it to its end."""
+def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
+    """Open dreams with ids above ``after``, as (dream id, namespace). Each needs a ``finish_dream`` job."""
     query = (
         select(Dream.id, Namespace.name)
         .join(Namespace, Namespace.id == Dream.namespace_id)
@@ -182,7 +193,7 @@ def open_dreams(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]
     return list(tx.execute(query).all())
 
 
-# Per namespace: the last dream, the newest message, facts and messages since.
+# Per namespace: its last dream, the facts and memories stored since, and its newest message.
 _DUE = text(
     """
     SELECT n.name
@@ -199,15 +210,22 @@ _DUE = text(
         SELECT max(created_at) AS at FROM memories WHERE namespace_id = n.id AND level = 'raw'
     ) AS newest
     WHERE NOT coalesce(last.open, false)
-      AND (last.at IS NULL OR last.at < now() - :apart)
+      AND (last.at IS NULL OR last.at < now() - :min_interval)
       AND ((newest.at < now() - :idle AND new.facts >= :min_new)
-           OR (new.memories > 0 AND coalesce(last.at, n.created_at) < now() - :at_latest))
+           OR (new.memories > 0 AND coalesce(last.at, n.created_at) < now() - :max_interval))
     ORDER BY n.id
     """
 )
 
 
-def due(tx: Transaction) -> list[str]:
-    """Namespaces that should dream now: idle with enough new facts, or not dreamed for a day with anything new."""
-    rows = tx.execute(_DUE, {"apart": APART, "idle": IDLE, "min_new": MIN_NEW_FACTS, "at_latest": AT_LATEST})
+def due_namespaces(tx: Transaction) -> list[str]:
+    """Namespaces that should dream now.
+
+    A namespace is due when it has been ``IDLE`` and has ``MIN_NEW_FACTS`` new facts. It is also due when it has any new
+    memory and its last dream (or, without one, its creation) is longer ago than ``MAX_INTERVAL``.
+    It is never due while a dream is open, nor within ``MIN_INTERVAL`` of the last one.
+    """
+    rows = tx.execute(
+        _DUE, {"min_interval": MIN_INTERVAL, "idle": IDLE, "min_new": MIN_NEW_FACTS, "max_interval": MAX_INTERVAL}
+    )
     return [name for (name,) in rows]

@@ -1,4 +1,4 @@
-"""Vectors, stored per embedding model beside the memories, and the namespaces where some are missing."""
+"""Vectors of memories, one per embedding model, and the gaps: namespaces where vectors are missing."""
 
 from __future__ import annotations
 
@@ -28,9 +28,13 @@ _STORE = text(
 def store(
     tx: Transaction, namespace_id: int, model: str, wordings: Mapping[int, str], vectors: Mapping[str, Vectors]
 ) -> None:
-    """Store (or replace, when a wording changed) the vectors of memories, given as id → wording.
+    """Store the vectors of memories, replacing the vector of an older wording.
 
-    A wording that has none leaves a gap behind, which a job fills: a missing vector never blocks a fact.
+    When a wording has no vector, a gap is recorded and ``embed_memories`` fills it: a fact never waits for its vector.
+
+    Args:
+        wordings: memory id → content.
+        vectors: content → vector.
     """
     ids = [memory_id for memory_id in sorted(wordings) if wordings[memory_id] in vectors]
     if ids:
@@ -38,36 +42,36 @@ def store(
         row = {"namespace_id": namespace_id, "model": model, "ids": ids, "reals": Reals(placed)}
         tx.execute(_STORE, row | {"dim": placed.shape[1]})
     if len(ids) < len(wordings):
-        leave_gap(tx, namespace_id)
+        record_gap(tx, namespace_id)
 
 
-def leave_gap(tx: Transaction, namespace_id: int) -> None:
-    """Say that memories of a namespace lack their vectors: the outbox of ``embed_memories``."""
+def record_gap(tx: Transaction, namespace_id: int) -> None:
+    """Record that memories of a namespace lack vectors: this makes ``embed_memories`` wanted."""
     now = func.clock_timestamp()
     said = insert(EmbeddingGap).values(namespace_id=namespace_id, since=now)
     tx.execute(said.on_conflict_do_update(index_elements=["namespace_id"], set_={"since": now}))
 
 
-def gap(tx: Transaction, namespace_id: int) -> datetime | None:
-    """When a gap was last left in a namespace, or ``None``."""
+def gap_since(tx: Transaction, namespace_id: int) -> datetime | None:
+    """When a gap was last recorded for a namespace, or ``None`` without a gap."""
     return tx.scalar(select(EmbeddingGap.since).where(EmbeddingGap.namespace_id == namespace_id))
 
 
 def close_gap(tx: Transaction, namespace_id: int, since: datetime) -> None:
-    """The gap that was seen is filled; one that was left after ``since`` stays."""
+    """Delete the gap recorded at ``since``. One recorded later stays."""
     tx.execute(delete(EmbeddingGap).where(EmbeddingGap.namespace_id == namespace_id, EmbeddingGap.since == since))
 
 
 def mark(tx: Transaction, namespace_id: int, *, dead: bool) -> None:
-    """Take a namespace's gap out of the outbox with its dead letter, or put it back when that is retried."""
+    """Take a namespace's gap out of the outbox when its job gives up, or put it back when the job is retried."""
     if dead:
         tx.execute(delete(EmbeddingGap).where(EmbeddingGap.namespace_id == namespace_id))
     else:
-        leave_gap(tx, namespace_id)
+        record_gap(tx, namespace_id)
 
 
-def gaps(tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, str]]:
-    """Namespaces with gaps, as (id, name), by id."""
+def wanted(tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, str]]:
+    """Namespaces with a gap and an id above ``after``, as (namespace id, name)."""
     query = (
         select(Namespace.id, Namespace.name)
         .join(EmbeddingGap, EmbeddingGap.namespace_id == Namespace.id)
@@ -78,20 +82,24 @@ def gaps(tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, str]]:
     return [(int(namespace_id), str(name)) for namespace_id, name in tx.execute(query)]
 
 
-def find_gaps(tx: Transaction, model: str) -> Sequence[str]:
-    """Leave a gap in each namespace that has a memory without a vector of ``model``; returns their names.
+def record_all_gaps(tx: Transaction, model: str) -> Sequence[str]:
+    """Record a gap for each namespace that has a memory without a vector of ``model``. Returns their names.
 
-    Looks at every memory: for now and then, as when the model was changed.
+    The query reads every memory, so call it rarely: when the model changed, or once a day.
     """
     lacking = exists().where(_lacks(model), Memory.namespace_id == Namespace.id)
     found = tx.execute(select(Namespace.id, Namespace.name).where(lacking).order_by(Namespace.id)).all()
     for namespace_id, _ in found:
-        leave_gap(tx, namespace_id)
+        record_gap(tx, namespace_id)
     return [str(name) for _, name in found]
 
 
-def lacking(tx: Transaction, namespace_id: int, model: str, *, before: int | None, limit: int) -> dict[int, str]:
-    """The newest memories that lack a vector of ``model``, id → wording; with ``before`` only those of smaller ids."""
+def to_embed(tx: Transaction, namespace_id: int, model: str, *, before: int | None, limit: int) -> dict[int, str]:
+    """The up to ``limit`` newest memories that ``embed_memories`` has to embed, as id → content.
+
+    With ``before`` only those with smaller ids. A message with a wanted derivation is left out: the derivation embeds
+    it.
+    """
     query = (
         select(Memory.id, Memory.content)
         .where(Memory.namespace_id == namespace_id, _lacks(model))
@@ -103,41 +111,30 @@ def lacking(tx: Transaction, namespace_id: int, model: str, *, before: int | Non
     return {int(memory_id): str(content) for memory_id, content in tx.execute(query)}
 
 
-def count_lacking(tx: Transaction, namespace_id: int, model: str) -> int:
-    """How many memories :func:`lacking` would find."""
+def count_to_embed(tx: Transaction, namespace_id: int, model: str) -> int:
+    """How many memories :func:`to_embed` finds without a limit."""
     return int(tx.scalar(select(func.count()).where(Memory.namespace_id == namespace_id, _lacks(model))) or 0)
 
 
-def unchanged(tx: Transaction, wordings: Mapping[int, str]) -> dict[int, str]:
-    """Those of ``wordings`` (memory id → wording) that still read so, locked until the transaction ends."""
+def lock_unchanged(tx: Transaction, wordings: Mapping[int, str]) -> dict[int, str]:
+    """Those of ``wordings`` (memory id → content) that are unchanged, locked until the transaction ends."""
     query = select(Memory.id, Memory.content).where(Memory.id.in_(wordings)).order_by(Memory.id)
     rows = tx.execute(query.with_for_update(read=True, of=Memory))
     return {int(i): str(content) for i, content in rows if wordings[i] == content}
 
 
 def _lacks(model: str) -> ColumnElement[bool]:
-    """Memories without a vector (superseded ones too: the past is searched), but for those a derivation will embed."""
+    """The condition for memories without a vector, except those that a wanted derivation will embed.
+
+    It includes superseded memories, because ``as_of`` searches the past.
+    """
     has = exists().where(Embedding.memory_id == Memory.id, Embedding.model == model)
-    wanted = exists().where(Derivation.memory_id == Memory.id, Derivation.state == "wanted")
-    return ~has & ~wanted
+    to_be_derived = exists().where(Derivation.memory_id == Memory.id, Derivation.state == "wanted")
+    return ~has & ~to_be_derived
 
 
-def missing(tx: Transaction, namespace_id: int, model: str) -> int:
-    """How many active memories of a namespace have no vector of ``model``: un-derived messages, usually."""
-    has = (
-        select(Embedding.memory_id)
-        .where(Embedding.memory_id == Memory.id, Embedding.model == model)
-        .correlate(Memory)
-        .exists()
-    )
-    query = select(func.count()).where(
-        Memory.namespace_id == namespace_id, Memory.valid_to.is_(None), Memory.archived_at.is_(None), ~has
-    )
-    return int(tx.scalar(query) or 0)
-
-
-def drop_others(tx: Transaction, model: str, limit: int) -> int:
-    """Delete up to ``limit`` vectors of other models than ``model``; returns how many went."""
+def delete_other_models(tx: Transaction, model: str, limit: int) -> int:
+    """Delete up to ``limit`` vectors of models other than ``model``. Returns the number deleted."""
     some = select(Embedding.memory_id, Embedding.model).where(Embedding.model != model).limit(limit).cte("some")
     gone = delete(Embedding).where(Embedding.memory_id == some.c.memory_id, Embedding.model == some.c.model)
     return len(tx.execute(gone.returning(Embedding.memory_id)).all())

@@ -10,29 +10,29 @@ from typing import Any, TypeAlias
 import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DataError, DBAPIError, InvalidatePoolError, OperationalError
-from sqlalchemy.orm import Session as _Session
+from sqlalchemy.orm import Session
 
 from nexus_tasks.errors import InvalidInput, SchemaOutdated, StorageUnavailable, Transient
-from nexus_tasks.storage.long_statements import prepare_what_is_long
+from nexus_tasks.storage.long_statements import prepare_long_statements
 
-# Postgres error classes that pass by themselves: connection trouble, rollback (deadlock, serialisation), resources,
-# operator intervention, and the system's own errors.
+# Error classes of Postgres that pass by themselves, so that a retry may succeed: connection trouble (08), rollback by a
+# deadlock or serialisation failure (40), resources (53), operator intervention (57) and system errors (58).
 _PASSING = ("08", "40", "53", "57", "58")
-_TOO_LARGE = "54"  # a limit of the program, such as what a full-text index takes of one text
+_TOO_LARGE = "54"  # a limit of Postgres is exceeded, such as the size of a text in a full-text index
 _UNDEFINED_TABLE_OR_COLUMN = ("42P01", "42703")
 
-FROZEN_AFTER_MS = 8_000  # no transaction here waits for anything but Postgres; shorter than a lease
-LOCKED_FOR_MS = (
-    2 * FROZEN_AFTER_MS
-)  # whoever waits longer for a lock tries again later: what it holds is free meanwhile
+# No transaction here waits for anything but Postgres, so an idle one belongs to a frozen process. Shorter than a lease.
+IDLE_IN_TRANSACTION_MS = 8_000
+# A transaction that waits longer for a lock fails, and its job is retried. Until the retry its own locks are free.
+LOCK_TIMEOUT_MS = 2 * IDLE_IN_TRANSACTION_MS
 
-IDLE_AFTER = 1.0  # seconds without use after which a connection is looked at before it is trusted
+PING_AFTER_IDLE = 1.0  # seconds without use after which a connection is pinged before its next use
 
-Transaction: TypeAlias = _Session
+Transaction: TypeAlias = Session
 
 
 class Database:
-    """A pool of connections. ``transaction()`` is the only way in; it commits when its block ends well."""
+    """A pool of connections to one database."""
 
     def __init__(self, url: str, pool_size: int = 10) -> None:
         self.url = url
@@ -42,12 +42,12 @@ class Database:
             max_overflow=pool_size,
             pool_recycle=1_800,
             connect_args={"connect_timeout": 5, "application_name": "nexus-tasks"},
-            hide_parameters=True,  # what people said has no place in logs and dead letters
+            hide_parameters=True,  # no user's text in logs and dead letters
         )
         event.listen(self.engine, "connect", _prepare)
         event.listen(self.engine, "checkin", _note_use)
         event.listen(self.engine, "checkout", _ping_when_idle)
-        prepare_what_is_long(self.engine)
+        prepare_long_statements(self.engine)
         self._reading = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
@@ -55,17 +55,17 @@ class Database:
         """One transaction, READ COMMITTED, committed at the end of the block and rolled back on any error.
 
         Raises:
-            StorageUnavailable: the server is away, restarting or out of connections.
-            Transient: it chose this transaction in a deadlock.
+            StorageUnavailable: the server is down, restarting or out of connections.
+            Transient: Postgres rolled the transaction back to end a deadlock.
             SchemaOutdated: a table or column is missing.
-            InvalidInput: a text holds what Postgres cannot (a NUL character, half a surrogate pair), or is too large.
+            InvalidInput: a text is too large, or has a NUL character or half a surrogate pair.
         """
         with _translated(), Transaction(self.engine, expire_on_commit=False) as session, session.begin():
             yield session
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """Statements that only read, each seeing the newest commits: without BEGIN and COMMIT, two round trips less.
+        """Reading outside a transaction: each statement sees the newest commits. Saves two round trips.
 
         Raises:
             as :meth:`transaction`.
@@ -74,15 +74,17 @@ class Database:
             yield session
 
     @contextmanager
-    def apart(self) -> Iterator[Connection]:
-        """A connection without a transaction around it, closed at the end: what is set or locked on it ends with it.
+    def dedicated_connection(self) -> Iterator[Connection]:
+        """A connection of its own, in autocommit mode, without a lock timeout.
+
+        It is closed and not returned to the pool, so settings and advisory locks end with the block.
 
         Raises:
             as :meth:`transaction`.
         """
         with _translated(), self._reading.connect() as connection:
             connection.detach()
-            connection.execute(text("SET lock_timeout = 0"))  # an index made beside readers waits for all of them
+            connection.execute(text("SET lock_timeout = 0"))  # CREATE INDEX CONCURRENTLY waits for every reader
             yield connection
 
     def dispose(self) -> None:
@@ -91,11 +93,11 @@ class Database:
 
 
 _SETTINGS = (
-    # A worker that freezes in a transaction must not hold its locks against the one that takes over.
-    f"SET idle_in_transaction_session_timeout = {FROZEN_AFTER_MS}",
-    f"SET lock_timeout = {LOCKED_FOR_MS}",
-    "SET jit = off",  # compiling takes longer than any statement here
-    # A vector search looks at as many as it is asked for, and walks on past what a filter leaves out.
+    # When a worker freezes in a transaction, Postgres ends it, so that the worker that takes over gets its locks.
+    f"SET idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_MS}",
+    f"SET lock_timeout = {LOCK_TIMEOUT_MS}",
+    "SET jit = off",  # compiling a statement takes longer than running it does here
+    # A vector search considers 100 vectors, and scans up to 20,000 when a filter rejects too many of them.
     "SET hnsw.ef_search = 100",
     "SET hnsw.iterative_scan = strict_order",
     "SET hnsw.max_scan_tuples = 20000",
@@ -103,7 +105,7 @@ _SETTINGS = (
 
 
 def _prepare(connection: Any, record: Any) -> None:
-    """Settings as statements and not as connection options, which poolers in front of Postgres refuse."""
+    """Apply the settings with statements: poolers in front of Postgres refuse them as connection options."""
     connection.execute("; ".join(_SETTINGS))
     connection.commit()
     _note_use(connection, record)
@@ -114,20 +116,20 @@ def _note_use(_connection: Any, record: Any) -> None:
 
 
 def _ping_when_idle(connection: Any, record: Any, _proxy: object) -> None:
-    """A restarted server costs one round trip, not one failed job per connection; busy connections prove themselves."""
-    if time.monotonic() - record.info.get("used_at", 0.0) < IDLE_AFTER:
+    """Ping a connection after an idle second: after a restart of the server no job fails on an old connection."""
+    if time.monotonic() - record.info.get("used_at", 0.0) < PING_AFTER_IDLE:
         return
     try:
         connection.autocommit = True
         connection.execute("")
         connection.autocommit = False
     except psycopg.Error as error:
-        raise InvalidatePoolError from error  # the pool connects again, and trusts none of its other connections
+        raise InvalidatePoolError from error  # the pool reconnects, and drops its other connections
 
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Errors of the database as ours."""
+    """Raise errors of the database as those of :mod:`nexus_tasks.errors`."""
     try:
         yield
     except UnicodeEncodeError as error:
@@ -143,9 +145,9 @@ def _translate(error: DBAPIError) -> Exception:
     if state.startswith(_TOO_LARGE):
         return InvalidInput(f"A text is larger than Postgres takes: {str(error.orig).strip().splitlines()[0]}.")
     if error.connection_invalidated or isinstance(error, OperationalError) or state.startswith(_PASSING):
-        # Only the first line: libpq repeats it for each address and adds hints about the server's own host.
+        # Only the first line: libpq repeats it for each address, with hints meant for the server's operator.
         said = str(error.orig).strip().splitlines()
-        kind = Transient if state.startswith("40") else StorageUnavailable  # 40: chosen in a deadlock, all is well
+        kind = Transient if state.startswith("40") else StorageUnavailable  # 40: a rollback, the server is up
         return kind(f"Postgres: {said[0] if said else 'no answer'}.")
     if isinstance(error, DataError) and "NUL" in str(error.orig):  # the driver's own check: it has no code
         return InvalidInput("A text holds a NUL character, which Postgres cannot store.")

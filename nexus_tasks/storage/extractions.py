@@ -1,4 +1,4 @@
-"""How far each session is extracted, and which are wanted: the outbox of ``extract_session``."""
+"""Extractions: how far each session is extracted, and the outbox of ``extract_session``."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from nexus_tasks.storage import sessions
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Extraction, Namespace, Session
+from nexus_tasks.storage.models import Extraction, Namespace, SessionRow
 
 Extractor = Literal["topics", "facts"]
 
 
 def find(tx: Transaction, session_id: int, *, lock: bool = False) -> Extraction | None:
-    """How far a session is extracted, as it is now; ``None`` when nobody has ever asked for it."""
+    """The session's extraction row, read anew; ``None`` when extraction was never requested. ``lock`` locks the row."""
     query = select(Extraction).where(Extraction.session_id == session_id).execution_options(populate_existing=True)
     return tx.scalar(query.with_for_update() if lock else query)
 
 
-def reached(row: Extraction, extractor: Extractor) -> int:
-    """The ``seq`` through which an extractor has read."""
+def last_read_seq(row: Extraction, extractor: Extractor) -> int:
+    """The ``seq`` of the last message that an extractor has read."""
     return row.topics_through_seq if extractor == "topics" else row.facts_through_seq
 
 
-def want(tx: Transaction, session: Session, *, known_only: bool = False) -> bool:
-    """Note that a session is to be extracted from; ``False`` when there is nothing new, or its job gave up.
+def want(tx: Transaction, session: SessionRow, *, known_only: bool = False) -> bool:
+    """Make a session's extraction wanted. Returns ``False`` when no message is new, or when its job gave up.
 
-    With ``known_only`` only a session that somebody has asked for before.
+    With ``known_only`` nothing happens unless the session's extraction was requested before.
     """
     if not known_only:
         made = upsert(Extraction).values(namespace_id=session.namespace_id, session_id=session.id)
         tx.execute(made.on_conflict_do_nothing())
-    last = select(Session.last_seq).where(Session.id == session.id).scalar_subquery()
+    last = select(SessionRow.last_seq).where(SessionRow.id == session.id).scalar_subquery()
     noted = tx.execute(
         update(Extraction)
         .where(
@@ -49,8 +49,8 @@ def want(tx: Transaction, session: Session, *, known_only: bool = False) -> bool
     return noted.first() is not None
 
 
-def again(tx: Transaction, session_id: int) -> bool:
-    """After a message was stored: whether the extraction was held back until then, and is wanted now."""
+def release_held(tx: Transaction, session_id: int) -> bool:
+    """Make a ``held`` extraction wanted, after a message was stored. Returns whether it was held."""
     noted = tx.execute(
         update(Extraction)
         .where(Extraction.session_id == session_id, Extraction.state == "held")
@@ -62,17 +62,20 @@ def again(tx: Transaction, session_id: int) -> bool:
 
 
 def settle(tx: Transaction, row: Extraction, state: Literal["idle", "held"]) -> None:
-    """Note that nothing is to do now; in the transaction that saw so, with the session locked."""
+    """Set a state without work. Call it with the session locked, in the transaction that found no work."""
     if row.state != state:
         _set(tx, row.id, state=state)
 
 
 def advance(tx: Transaction, seen: Extraction, extractor: Extractor, through: int, rejected: int) -> bool:
-    """Move a cursor from where it was ``seen``; ``False`` when another run, or an erasure, has moved it meanwhile."""
+    """Move an extractor's cursor from where ``seen`` has it to ``through``, and count ``rejected`` items.
+
+    Returns ``False`` when another run or an erasure has moved the cursor meanwhile.
+    """
     cursor = getattr(Extraction, f"{extractor}_through_seq")
     moved = tx.execute(
         update(Extraction)
-        .where(Extraction.id == seen.id, cursor == reached(seen, extractor))
+        .where(Extraction.id == seen.id, cursor == last_read_seq(seen, extractor))
         .values({cursor: through, "rejected": Extraction.rejected + rejected, "updated_at": func.now()})
         .returning(Extraction.id)
         .execution_options(synchronize_session=False)
@@ -80,12 +83,12 @@ def advance(tx: Transaction, seen: Extraction, extractor: Extractor, through: in
     return moved.first() is not None
 
 
-def put_back(tx: Transaction, extractor: Extractor, before: Mapping[int, int]) -> None:
-    """Have sessions extracted anew from a ``seq`` on (session id → that ``seq``), for what was erased."""
+def rewind(tx: Transaction, extractor: Extractor, before: Mapping[int, int]) -> None:
+    """Move cursors back after an erasure: each session (id → ``seq``) is extracted again from that ``seq`` on."""
     for session_id, seq in sorted(before.items()):
         row = find(tx, session_id, lock=True)
         if row is not None:
-            to = min(reached(row, extractor), seq - 1)
+            to = min(last_read_seq(row, extractor), seq - 1)
             _set(tx, row.id, state="wanted", **{f"{extractor}_through_seq": to})
 
 
@@ -99,7 +102,7 @@ def _set(tx: Transaction, row_id: int, **values: Any) -> None:
 
 
 def mark(tx: Transaction, namespace_id: int, session_key: str, *, dead: bool) -> None:
-    """Take a session's extraction out of the outbox with its dead letter, or put it back when that is retried."""
+    """Take a session's extraction out of the outbox when its job gives up, or put it back when the job is retried."""
     session = sessions.find(tx, namespace_id, session_key)
     row = find(tx, session.id) if session else None
     if row is not None:
@@ -107,10 +110,10 @@ def mark(tx: Transaction, namespace_id: int, session_key: str, *, dead: bool) ->
 
 
 def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, str]]:
-    """Row id, namespace and session key of wanted extractions, from row id ``after`` on."""
+    """Wanted extractions with ids above ``after``, as (extraction id, namespace, session key)."""
     query = (
-        select(Extraction.id, Namespace.name, Session.session_key)
-        .join(Session, Session.id == Extraction.session_id)
+        select(Extraction.id, Namespace.name, SessionRow.session_key)
+        .join(SessionRow, SessionRow.id == Extraction.session_id)
         .join(Namespace, Namespace.id == Extraction.namespace_id)
         .where(Extraction.state == "wanted", Extraction.id > after)
         .order_by(Extraction.id)

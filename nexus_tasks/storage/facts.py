@@ -1,4 +1,4 @@
-"""Explicit facts: inserting them, or reinforcing the one that says the same already."""
+"""Explicit facts: inserting a new fact, or reinforcing the existing fact that says the same."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 
 from sqlalchemy import text, update
 
+from nexus_tasks.storage import evidence
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow
+from nexus_tasks.storage.models import Memory, PerspectiveRow
 from nexus_tasks.text import content_key, estimate_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
-    """A validated fact, ready to be stored. ``sources`` are memory ids; ``valid_from`` is their earliest time."""
+class FactDraft:
+    """A validated fact to store. ``sources`` are memory ids; ``valid_from`` is the earliest time among them."""
 
     subject: str
     content: str
@@ -33,34 +34,35 @@ class Draft:
 
     @property
     def key(self) -> str:
-        """What makes two wordings the same fact."""
+        """The normalised content. Facts of a perspective with equal keys are the same fact."""
         return content_key(self.content)
 
 
-class Kept(StrEnum):
-    """What became of a fact."""
+class FactChange(StrEnum):
+    """What storing a draft did to the fact."""
 
     NEW = "new"
-    REWORDED = "reworded"  # it was there, in the words of a later source
-    REINFORCED = "reinforced"
+    REWORDED = "reworded"  # it existed; the draft's source is earlier, so its wording replaces the old one
+    REINFORCED = "reinforced"  # it existed; its wording stays
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
-    """A stored fact: its memory id, its wording now, and what became of it."""
+class StoredFact:
+    """A stored fact: its memory id, its wording now, and what storing changed."""
 
     id: int
     content: str
-    kept: Kept
+    change: FactChange
 
 
-def keep(tx: Transaction, perspectives: Mapping[str, PerspectiveRow], drafts: Sequence[Draft]) -> list[Stored]:
-    """Store the facts of locked perspectives (by subject), in a handful of statements whatever their number.
+def store(tx: Transaction, perspectives: Mapping[str, PerspectiveRow], drafts: Sequence[FactDraft]) -> list[StoredFact]:
+    """Store facts. ``perspectives`` are locked and keyed by subject.
 
-    A fact that is there already is reinforced by every source it did not rest on yet. Its wording is that of its
-    earliest source, whichever derivation came first: the stored facts do not depend on the order of the jobs.
+    New facts take one insert together; each fact that exists already takes one update. It is reinforced by every source
+    that it did not rest on before. A fact keeps the wording of its earliest source, so the result does not depend on
+    the order of the derivations.
     """
-    groups: dict[tuple[int, str], list[Draft]] = {}
+    groups: dict[tuple[int, str], list[FactDraft]] = {}
     for draft in drafts:
         groups.setdefault((perspectives[draft.subject].id, draft.key), []).append(draft)
     if not groups:
@@ -72,8 +74,11 @@ def keep(tx: Transaction, perspectives: Mapping[str, PerspectiveRow], drafts: Se
     ids = dict(zip(fresh, _insert(tx, owners, fresh), strict=True)) if fresh else {}
     ids |= {where: memory.id for where, memory in existing.items()}
     edges = [(ids[where], source) for where, group in groups.items() for draft in group for source in draft.sources]
-    added = Counter(memory_id for memory_id, _ in link_all(tx, namespace_id, edges, "derived_from"))
-    stored = [Stored(id=ids[where], content=_earliest(group).content, kept=Kept.NEW) for where, group in fresh.items()]
+    added = Counter(memory_id for memory_id, _ in evidence.link_all(tx, namespace_id, edges, "derived_from"))
+    stored = [
+        StoredFact(id=ids[where], content=_earliest(group).content, change=FactChange.NEW)
+        for where, group in fresh.items()
+    ]
     return stored + [_reinforce(tx, memory, groups[where], added[memory.id]) for where, memory in existing.items()]
 
 
@@ -106,12 +111,12 @@ def _existing(
     return {where: found[where] for where in wanted if where in found}
 
 
-def _earliest(group: Sequence[Draft]) -> Draft:
+def _earliest(group: Sequence[FactDraft]) -> FactDraft:
     return min(group, key=lambda draft: (draft.valid_from, draft.content))
 
 
 def _insert(
-    tx: Transaction, owners: Mapping[int, PerspectiveRow], groups: Mapping[tuple[int, str], Sequence[Draft]]
+    tx: Transaction, owners: Mapping[int, PerspectiveRow], groups: Mapping[tuple[int, str], Sequence[FactDraft]]
 ) -> list[int]:
     now = datetime.now(UTC)
     rows = []
@@ -134,8 +139,8 @@ def _insert(
     return [memory_id for (memory_id,) in insert_rows(tx, Memory, rows, returning="id")]
 
 
-def _worded(first: Draft) -> dict[str, Any]:
-    """What a fact takes from its earliest wording."""
+def _worded(first: FactDraft) -> dict[str, Any]:
+    """The columns that a fact takes from its earliest draft."""
     return {
         "content": first.content,
         "tokens": estimate_tokens(first.content),
@@ -148,8 +153,8 @@ def _worded(first: Draft) -> dict[str, Any]:
     }
 
 
-def _reinforce(tx: Transaction, memory: _Existing, group: Sequence[Draft], added: int) -> Stored:
-    """Count the sources that were ``added`` to a fact, and take over an earlier wording."""
+def _reinforce(tx: Transaction, memory: _Existing, group: Sequence[FactDraft], added: int) -> StoredFact:
+    """Count ``added`` new sources of a fact, and take over the wording of an earlier one."""
     first = _earliest(group)
     earlier = added > 0 and (first.valid_from, first.content) < (memory.valid_from, memory.content)
     if added:
@@ -161,39 +166,5 @@ def _reinforce(tx: Transaction, memory: _Existing, group: Sequence[Draft], added
         if earlier:
             values |= _worded(first)
         tx.execute(update(Memory).where(Memory.id == memory.id).values(**values))
-    kept = Kept.REWORDED if earlier else Kept.REINFORCED
-    return Stored(id=memory.id, content=first.content if earlier else memory.content, kept=kept)
-
-
-def link(
-    tx: Transaction,
-    namespace_id: int,
-    memory_id: int,
-    sources: Sequence[int],
-    role: str,
-    *,
-    reflection_id: int | None = None,
-) -> list[int]:
-    """Add evidence edges of one memory; returns the sources that were not linked in this role before."""
-    edges = [(memory_id, source) for source in sources]
-    return [source for _, source in link_all(tx, namespace_id, edges, role, reflection_id=reflection_id)]
-
-
-def link_all(
-    tx: Transaction,
-    namespace_id: int,
-    edges: Sequence[tuple[int, int]],
-    role: str,
-    *,
-    reflection_id: int | None = None,
-) -> list[tuple[int, int]]:
-    """Add evidence edges (memory, source); returns those that were not there before."""
-    if not edges:
-        return []
-    made_by = {} if reflection_id is None else {"reflection_id": reflection_id}
-    rows = [
-        {"namespace_id": namespace_id, "memory_id": memory_id, "source_id": source, "role": role, **made_by}
-        for memory_id, source in sorted(set(edges))
-    ]
-    added = insert_rows(tx, Evidence, rows, returning="memory_id, source_id", on_conflict="DO NOTHING")
-    return [(memory_id, source_id) for memory_id, source_id in added]
+    change = FactChange.REWORDED if earlier else FactChange.REINFORCED
+    return StoredFact(id=memory.id, content=first.content if earlier else memory.content, change=change)

@@ -1,4 +1,4 @@
-"""What the models cost, and the answers that were paid for but not used yet."""
+"""The ledger of model calls, holds on the daily budget, and answers that were paid for but not used yet."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ BATCH_PRICE = Decimal("0.5")
 
 
 def cost_usd(usage: Usage, price: Price) -> Decimal:
-    """Price of a call; ``price`` is USD per million input, output, cache-write and cache-read tokens."""
+    """Cost of a call in USD. ``price`` is USD per million input, output, cache-write and cache-read tokens."""
     counts = (usage.input_tokens, usage.output_tokens, usage.cache_write_tokens, usage.cache_read_tokens)
     return sum((Decimal(str(each)) * n for each, n in zip(price, counts, strict=True)), Decimal(0)) / 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
-    """A call that returned, whatever its answer was worth. ``price`` is as in :func:`cost_usd`."""
+class PaidCall:
+    """A model call that returned, also with a useless answer (then ``fault`` says why).
+
+    ``price`` is as in :func:`cost_usd`; ``seconds`` is the duration; ``batched`` calls cost ``BATCH_PRICE`` of it.
+    """
 
     job_id: str
     purpose: str
@@ -42,7 +45,7 @@ class Call:
     batched: bool = False
 
     def row(self, namespace_id: int) -> dict[str, Any]:
-        """Its entry in the ledger."""
+        """The columns of its ledger entry."""
         return {
             "namespace_id": namespace_id,
             "job_id": self.job_id,
@@ -59,13 +62,13 @@ class Call:
         }
 
 
-def record(tx: Transaction, namespace_id: int, call: Call) -> int:
-    """Enter a call; returns the entry's id."""
+def record_call(tx: Transaction, namespace_id: int, call: PaidCall) -> int:
+    """Add a call to the ledger. Returns the entry's id."""
     [(call_id,)] = insert_rows(tx, ModelCall, [call.row(namespace_id)], returning="id")
     return int(call_id)
 
 
-_ENTER = text(
+_RECORD = text(
     """
     WITH held AS (
         SELECT id FROM memories WHERE id = ANY(CAST(:rests_on AS bigint[])) ORDER BY id FOR KEY SHARE
@@ -85,18 +88,23 @@ _ENTER = text(
 )
 
 
-def enter(
+def record_call_and_answer(
     tx: Transaction,
     namespace_id: int,
-    call: Call,
+    call: PaidCall,
     *,
     request_hash: str,
     answer: Mapping[str, Any] | None,
     rests_on: Collection[int],
 ) -> bool:
-    """Enter a call, and keep its answer until the job that asked has committed what it makes of it: in one statement.
+    """Add a call to the ledger and save its answer until the job commits its effects, in one statement.
 
-    ``False``: a memory that the answer rests on is gone meanwhile; then the call is entered, and nothing kept of it.
+    Args:
+        answer: the validated answer, or ``None`` to save nothing.
+        rests_on: ids of the memories whose text the request contained.
+
+    Returns:
+        ``False`` when one of these memories was erased meanwhile: the call is in the ledger, the answer is not saved.
     """
     values = call.row(namespace_id) | {
         "request_hash": request_hash,
@@ -104,22 +112,22 @@ def enter(
         "rests_on": list(rests_on),
         "how_many": len(rests_on),
     }
-    return bool(tx.execute(_ENTER, values).scalar_one())
+    return bool(tx.execute(_RECORD, values).scalar_one())
 
 
-def found_worthless(tx: Transaction, call_id: int, fault: str) -> None:
-    """Say what was wrong with an answer that was entered before anyone had read it."""
+def record_fault(tx: Transaction, call_id: int, fault: str) -> None:
+    """Set the fault of a ledger entry that was written before its answer was validated."""
     tx.execute(update(ModelCall).where(ModelCall.id == call_id).values(fault=fault))
 
 
 def save_answer(tx: Transaction, namespace_id: int, request_hash: str, answer: Mapping[str, Any]) -> None:
-    """Keep a validated answer until the job that asked has committed what it makes of it."""
+    """Save a validated answer until the job that asked commits its effects."""
     row = {"namespace_id": namespace_id, "request_hash": request_hash, "answer": dict(answer)}
     insert_rows(tx, SavedAnswer, [row], on_conflict="DO NOTHING")
 
 
-def saved_answer(tx: Transaction, namespace_id: int, request_hash: str) -> dict[str, Any] | None:
-    """The answer to a request that was paid for already, or ``None``."""
+def find_answer(tx: Transaction, namespace_id: int, request_hash: str) -> dict[str, Any] | None:
+    """The saved answer to a request, or ``None``."""
     return tx.scalar(
         select(SavedAnswer.answer).where(
             SavedAnswer.namespace_id == namespace_id, SavedAnswer.request_hash == request_hash
@@ -127,28 +135,29 @@ def saved_answer(tx: Transaction, namespace_id: int, request_hash: str) -> dict[
     )
 
 
-_USE_UP = text(
+_DELETE_ANSWERS = text(
     "DELETE FROM saved_answers WHERE namespace_id = :namespace_id AND request_hash = ANY(CAST(:hashes AS text[]))"
 )
 
 
-def use_up(tx: Transaction, namespace_id: int, request_hashes: Sequence[str]) -> None:
-    """Delete saved answers in the transaction that holds what was made of them."""
-    tx.execute(_USE_UP, {"namespace_id": namespace_id, "hashes": list(request_hashes)})
+def delete_answers(tx: Transaction, namespace_id: int, request_hashes: Sequence[str]) -> None:
+    """Delete saved answers, in the transaction that commits what was made of them."""
+    tx.execute(_DELETE_ANSWERS, {"namespace_id": namespace_id, "hashes": list(request_hashes)})
 
 
-def hold(
+def hold_budget(
     tx: Transaction, namespace_id: int, *, budget_usd: float, cost: Decimal, seconds: float
 ) -> tuple[int | None, Decimal]:
-    """Reserve ``cost`` USD under a namespace's budget for the day, for at most ``seconds``.
+    """Reserve ``cost`` USD of a namespace's daily budget for at most ``seconds``.
 
-    Returns the hold's id, or ``None`` when the budget does not allow it, and what is spent or held without it.
+    Returns:
+        the hold's id, or ``None`` when the budget is too small; and the USD spent today or held by other calls.
     """
     tx.execute(select(Namespace.id).where(Namespace.id == namespace_id).with_for_update(key_share=True))
     held = select(func.coalesce(func.sum(BudgetHold.cost_usd), 0)).where(
         BudgetHold.namespace_id == namespace_id, BudgetHold.expires_at > func.now()
     )
-    used = spent(tx, namespace_id=namespace_id)[1] + Decimal(tx.scalar(held) or 0)
+    used = spent_today(tx, namespace_id=namespace_id)[1] + Decimal(tx.scalar(held) or 0)
     if used + cost > Decimal(str(budget_usd)):
         return None, used
     statement = insert(BudgetHold).values(
@@ -157,13 +166,13 @@ def hold(
     return tx.execute(statement.returning(BudgetHold.id)).scalar_one(), used
 
 
-def release(tx: Transaction, hold_id: int) -> None:
-    """End a hold: the call is in the ledger now, or it did not happen."""
+def release_hold(tx: Transaction, hold_id: int) -> None:
+    """Delete a hold, when its call is in the ledger or was not made."""
     tx.execute(delete(BudgetHold).where(BudgetHold.id == hold_id))
 
 
-def spent(tx: Transaction, *, namespace_id: int) -> tuple[int, Decimal]:
-    """Calls and USD of a namespace today (UTC)."""
+def spent_today(tx: Transaction, *, namespace_id: int) -> tuple[int, Decimal]:
+    """The model calls of a namespace since midnight UTC, as (number, USD)."""
     midnight = func.date_trunc("day", func.now(), "UTC")
     query = select(func.count(), func.coalesce(func.sum(ModelCall.cost_usd), 0)).where(
         ModelCall.namespace_id == namespace_id, ModelCall.at >= midnight

@@ -1,12 +1,12 @@
-"""How statements travel to Postgres: so that a worker which freezes while it sends one is taken for what it is.
+"""Preparing long statements, so that Postgres ends the transaction of a worker that freezes while it sends one.
 
-Postgres ends a session that is idle in a transaction (``idle_in_transaction_session_timeout``): idle is one that waits
-for the beginning of a command. psycopg sends a statement that is not prepared as one command of several messages:
-Parse, Bind, Execute and Sync. libpq sends in pieces of 8 KiB. When a process is frozen between two pieces its Parse may
-have been done: to Postgres the session is active, no timeout applies, and its locks stay until somebody wakes it.
+Postgres ends a session that is idle in a transaction (``idle_in_transaction_session_timeout``). Idle means waiting for
+a command. psycopg sends an unprepared statement as one command of several messages: Parse, Bind, Execute and Sync.
+libpq sends the bytes in pieces of 8 KiB. When a process freezes between two pieces, Postgres may have run the Parse
+already. The session then counts as active, no timeout applies, and its locks stay until the process continues.
 
-A prepared statement travels as two commands, each of which is one long message: the first piece of it begins a command
-and no piece ends one, so the session counts as idle until everything has arrived.
+A prepared statement is sent as two commands. In each of them one message is long, and Postgres runs nothing before the
+whole message has arrived. The session counts as idle until then, and the timeout applies.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from sqlalchemy import Engine, event
 
 from nexus_tasks.storage.reals import Reals
 
-PIECE = 8_192  # bytes: libpq sends when its buffer holds as many (pqPutMsgEnd in fe-misc.c)
-_OVERHEAD = 32  # bytes of framing for each parameter, generously
+PIECE = 8_192  # bytes; libpq sends when its buffer holds this many (pqPutMsgEnd in fe-misc.c)
+_OVERHEAD = 32  # bytes; an upper bound for the framing of a parameter
 
 
-def prepare_what_is_long(engine: Engine) -> None:
-    """Let no statement of this engine travel in pieces that a frozen process may keep back unnoticed."""
+def prepare_long_statements(engine: Engine) -> None:
+    """Make the engine prepare every statement that may take more than ``PIECE`` bytes."""
     event.listen(engine, "do_execute", _execute)
     event.listen(engine, "do_executemany", _execute_many)
 
 
 def _execute(cursor: Any, statement: str, parameters: Any, _context: object) -> bool:
-    """SQLAlchemy's hook; ``True``: it is executed."""
+    """SQLAlchemy's ``do_execute`` hook. ``True`` means that the statement was executed here."""
     if size_of(statement, parameters) < PIECE:
         return False
     cursor.execute(statement, parameters, prepare=True)
@@ -37,24 +37,24 @@ def _execute(cursor: Any, statement: str, parameters: Any, _context: object) -> 
 
 
 def _execute_many(cursor: Any, statement: str, many: Sequence[Any], context: Any) -> bool:
-    """One by one: psycopg's own way is a pipeline, one command from Postgres' point of view however long it is."""
+    """Execute once per row: psycopg's ``executemany`` uses a pipeline, which Postgres sees as one active command."""
     rows = 0
     for parameters in many:
         cursor.execute(statement, parameters, prepare=True)
         rows += cursor.rowcount
-    context._rowcount = rows  # what SQLAlchemy compares with the rows it meant; the cursor knows the last one's only
+    context._rowcount = rows  # SQLAlchemy checks the total; the cursor has only the last count
     return True
 
 
 def size_of(statement: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> int:
-    """At least as many bytes as the statement and its parameters take on the wire."""
+    """An upper bound for the bytes that the statement and its parameters take on the wire."""
     values = parameters.values() if isinstance(parameters, Mapping) else parameters or ()
     return 4 * len(statement) + sum(map(_size_of, values))
 
 
 def _size_of(value: Any) -> int:
     if isinstance(value, str):
-        return _OVERHEAD + 4 * len(value)  # no character of UTF-8 takes more
+        return _OVERHEAD + 4 * len(value)  # a character takes at most 4 bytes in UTF-8
     if isinstance(value, bytes | bytearray | memoryview):
         return _OVERHEAD + 2 * len(value)
     if isinstance(value, Reals):

@@ -10,14 +10,14 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import aliased
 
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, Session
-from nexus_tasks.storage.searching.scope import Filter, scope
+from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, SessionRow
+from nexus_tasks.storage.searching.scope import Filter, build_scope
 from nexus_tasks.types import Citation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A memory with the names that its ids stand for."""
+class MemoryView:
+    """A memory with the names of its session and perspective."""
 
     memory: Memory
     session_key: str | None
@@ -25,54 +25,54 @@ class Row:
     subject: str | None
 
 
-_M = aliased(Memory, name="m")  # as a scope's conditions name it
+_M = aliased(Memory, name="m")  # the alias that the conditions of a Scope use
 _ROWS = (
-    select(_M, Session.session_key, PerspectiveRow.observer, PerspectiveRow.subject)
+    select(_M, SessionRow.session_key, PerspectiveRow.observer, PerspectiveRow.subject)
     .select_from(_M)
     .outerjoin(PerspectiveRow, PerspectiveRow.id == _M.perspective_id)
-    .outerjoin(Session, Session.id == _M.session_id)
+    .outerjoin(SessionRow, SessionRow.id == _M.session_id)
 )
 
 
-# Statements of every job are text with arrays: an IN is another statement for every number of ids.
-_HOLD = text("SELECT id FROM memories WHERE id = ANY(CAST(:ids AS bigint[])) ORDER BY id FOR KEY SHARE")
+# An array parameter keeps the statement's text the same for any number of ids; IN would render it anew.
+_LOCK_EXISTING = text("SELECT id FROM memories WHERE id = ANY(CAST(:ids AS bigint[])) ORDER BY id FOR KEY SHARE")
 
 
-def hold(tx: Transaction, memory_ids: Collection[int]) -> bool:
-    """Keep memories from being erased until the transaction ends; ``False`` when one of them is gone already."""
+def lock_existing(tx: Transaction, memory_ids: Collection[int]) -> bool:
+    """Lock memories against erasure until the transaction ends. Returns ``False`` when one of them does not exist."""
     if not memory_ids:
         return True
-    return len(tx.scalars(_HOLD, {"ids": list(memory_ids)}).all()) == len(memory_ids)
+    return len(tx.scalars(_LOCK_EXISTING, {"ids": list(memory_ids)}).all()) == len(memory_ids)
 
 
-def _rows(tx: Transaction, query: Any, values: Mapping[str, Any] | None = None) -> list[Row]:
+def _rows(tx: Transaction, query: Any, values: Mapping[str, Any] | None = None) -> list[MemoryView]:
     return [
-        Row(memory=memory, session_key=key, observer=observer, subject=subject)
+        MemoryView(memory=memory, session_key=key, observer=observer, subject=subject)
         for memory, key, observer, subject in tx.execute(query, values)
     ]
 
 
-def every(tx: Transaction, wanted: Filter, limit: int) -> list[Row]:
-    """Memories that fit the filter, newest first."""
-    within = scope(wanted)
+def matching(tx: Transaction, wanted: Filter, limit: int) -> list[MemoryView]:
+    """The up to ``limit`` newest memories that pass the filter, newest first."""
+    within = build_scope(wanted)
     query = _ROWS.where(text(within.both)).order_by(_M.occurred_at.desc(), _M.id.desc()).limit(limit)
     return _rows(tx, query, within.values)
 
 
-def get(tx: Transaction, namespace_id: int, memory_id: int) -> Row | None:
-    """One memory, whatever its state, or ``None``."""
+def get(tx: Transaction, namespace_id: int, memory_id: int) -> MemoryView | None:
+    """One memory, also a superseded or archived one; ``None`` when there is none."""
     query = _ROWS.where(_M.namespace_id == namespace_id, _M.id == memory_id)
     return next(iter(_rows(tx, query)), None)
 
 
-def by_id(tx: Transaction, namespace_id: int, memory_ids: Sequence[int]) -> dict[int, Row]:
-    """The memories of these ids, whatever their state."""
+def by_id(tx: Transaction, namespace_id: int, memory_ids: Sequence[int]) -> dict[int, MemoryView]:
+    """Memories by id, also superseded and archived ones."""
     query = _ROWS.where(_M.namespace_id == namespace_id, _M.id.in_(memory_ids))
     return {row.memory.id: row for row in _rows(tx, query)}
 
 
-def evidence(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[Citation, ...]]:
-    """What each memory rests on."""
+def evidence_of(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[Citation, ...]]:
+    """The evidence of each memory: the memories it rests on."""
     query = (
         select(Evidence.memory_id, Evidence.source_id, Memory.external_id, Evidence.role)
         .join(Memory, Memory.id == Evidence.source_id)
@@ -85,8 +85,8 @@ def evidence(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[Cita
     return {memory_id: tuple(edges) for memory_id, edges in found.items()}
 
 
-def counts(tx: Transaction, namespace_id: int) -> Mapping[str, int]:
-    """Active memories by level."""
+def count_by_level(tx: Transaction, namespace_id: int) -> Mapping[str, int]:
+    """How many memories of each level are not superseded."""
     query = (
         select(Memory.level, func.count())
         .where(Memory.namespace_id == namespace_id, Memory.valid_to.is_(None))
@@ -95,7 +95,7 @@ def counts(tx: Transaction, namespace_id: int) -> Mapping[str, int]:
     return dict(tx.execute(query).all())
 
 
-def superseded_by(tx: Transaction, memory_id: int) -> list[int]:
+def ids_superseded_by(tx: Transaction, memory_id: int) -> list[int]:
     """Ids of the memories that ``memory_id`` took the place of."""
     return list(tx.scalars(select(Memory.id).where(Memory.superseded_by == memory_id).order_by(Memory.id)))
 
@@ -108,12 +108,12 @@ def resting_on(tx: Transaction, memory_id: int) -> list[dict[str, Any]]:
     return [{"id": found, "role": role} for found, role in tx.execute(query)]
 
 
-def cited(edge: Citation) -> dict[str, Any]:
+def citation_json(edge: Citation) -> dict[str, Any]:
     """An evidence edge as JSON."""
     return {"id": edge.id, "external_id": edge.external_id, "role": edge.role}
 
 
-def summary(row: Row) -> dict[str, Any]:
+def summary(row: MemoryView) -> dict[str, Any]:
     """A memory as the command line shows it."""
     memory = row.memory
     return {

@@ -1,4 +1,4 @@
-"""Storing messages: raw memories with a gapless ``seq``, and the derivations they make wanted, in one transaction."""
+"""Storing messages as raw memories with a gapless ``seq``, together with their wanted derivations; reading them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from nexus_tasks.storage import embeddings, sessions
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Derivation, Memory, Session
+from nexus_tasks.storage.models import Derivation, Memory, SessionRow
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import Message, to_utc
 
-NEWEST = 2**62  # a ``seq`` that no session reaches
+UNBOUNDED_SEQ = 2**62  # above the ``seq`` of every message: "through the newest"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
-    """What storing did. ``memory_ids`` are the new raw memories, in order; ``observers`` want facts from them.
+class StoredMessages:
+    """The result of :func:`store`.
 
-    The ``session`` is locked, and to be read until its transaction ends.
+    ``memory_ids`` are the new raw memories, in order. ``duplicates`` counts the messages that the session had already.
+    ``observers`` want facts from the new ones. ``session`` stays locked until the transaction ends.
     """
 
-    session: Session
+    session: SessionRow
     memory_ids: tuple[int, ...]
     duplicates: int
     observers: tuple[str, ...]
@@ -43,10 +44,15 @@ def store(
     observers: Sequence[str],
     *,
     now: datetime | None = None,
-) -> Stored:
-    """Append ``messages`` to a session (made, or opened again, as needed), leaving out those it has already.
+) -> StoredMessages:
+    """Append ``messages`` to a session, except those that it has already.
 
-    ``now`` is when a message without a time of its own was said: of buffered ones when they came, not the present.
+    A missing session is created; an ended one is reopened when something new is appended.
+
+    Args:
+        observers: names of the observers that want facts from each new message.
+        now: ``occurred_at`` of messages without a time. For buffered messages it is the time they arrived; the default
+            is the present.
     """
     session = _locked_session(tx, namespace_id, session_key)
     keys = message_keys(session_key, messages)
@@ -57,8 +63,8 @@ def store(
             new.setdefault(key, message)
     ids = _insert(tx, session, new, now or datetime.now(UTC)) if new else []
     if ids:
-        # A message to a session that was ended opens it again. Set on the locked row, which later readers of the
-        # transaction need not read once more.
+        # A new message reopens an ended session. Set on the locked object, so that the transaction need not read the
+        # row again.
         session.last_seq, session.ended_at = session.last_seq + len(ids), None
         tx.flush()
         rows = [
@@ -68,14 +74,17 @@ def store(
         ]
         insert_rows(tx, Derivation, rows)
         if not observers:
-            embeddings.leave_gap(tx, namespace_id)  # no derivation comes by to embed them
-    return Stored(
+            embeddings.record_gap(tx, namespace_id)  # without a derivation no job would embed them
+    return StoredMessages(
         session=session, memory_ids=tuple(ids), duplicates=len(messages) - len(ids), observers=tuple(observers)
     )
 
 
 def message_keys(session_key: str, messages: Sequence[Message]) -> list[str]:
-    """The idempotency key of each message: its own id, else a hash that tells two equal turns of one call apart."""
+    """The idempotency key of each message: its own id, else a hash of its fields.
+
+    The hash is followed by a counter, so that two equal messages of one call (a second "ok") get different keys.
+    """
     seen: Counter[str] = Counter()
     keys = []
     for message in messages:
@@ -91,14 +100,14 @@ def message_keys(session_key: str, messages: Sequence[Message]) -> list[str]:
     return keys
 
 
-def _locked_session(tx: Transaction, namespace_id: int, session_key: str) -> Session:
-    made = upsert(Session).values(namespace_id=namespace_id, session_key=session_key).on_conflict_do_nothing()
-    new: Session | None = tx.scalar(made.returning(Session))
+def _locked_session(tx: Transaction, namespace_id: int, session_key: str) -> SessionRow:
+    made = upsert(SessionRow).values(namespace_id=namespace_id, session_key=session_key).on_conflict_do_nothing()
+    new: SessionRow | None = tx.scalar(made.returning(SessionRow))
     return new or sessions.get(tx, namespace_id, session_key, lock=True)
 
 
-def _known(tx: Transaction, session: Session, keys: Sequence[str]) -> set[str]:
-    """Those of ``keys`` that messages of the session have already."""
+def _known(tx: Transaction, session: SessionRow, keys: Sequence[str]) -> set[str]:
+    """Those of ``keys`` that the session's messages have already."""
     query = select(Memory.message_key).where(
         Memory.namespace_id == session.namespace_id,
         Memory.session_id == session.id,
@@ -108,7 +117,7 @@ def _known(tx: Transaction, session: Session, keys: Sequence[str]) -> set[str]:
     return {str(key) for key in tx.scalars(query)}
 
 
-def _insert(tx: Transaction, session: Session, new: dict[str, Message], now: datetime) -> list[int]:
+def _insert(tx: Transaction, session: SessionRow, new: dict[str, Message], now: datetime) -> list[int]:
     rows = [
         {
             "namespace_id": session.namespace_id,
@@ -130,8 +139,8 @@ def _insert(tx: Transaction, session: Session, new: dict[str, Message], now: dat
 
 
 @dataclass(frozen=True)
-class Said:
-    """A message, or a fact in its place, as a model is shown it."""
+class MessageText:
+    """A message as a prompt shows it. A fact has its subject as ``author`` and the role ``fact``."""
 
     id: int
     seq: int
@@ -141,35 +150,35 @@ class Said:
     occurred_at: datetime
 
 
-# The columns of a Said, of memories AS m.
-SAID = """m.id, m.seq, coalesce(m.author, m.role, 'user') AS author, coalesce(m.role, 'user') AS role, m.content,
-           m.occurred_at"""
+# The columns of a MessageText, for a query on memories AS m.
+MESSAGE_TEXT_COLUMNS = """m.id, m.seq, coalesce(m.author, m.role, 'user') AS author,
+           coalesce(m.role, 'user') AS role, m.content, m.occurred_at"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
-    """Messages of one session in the order of the conversation, and what a model needs to know beside them.
+class DerivationBatch:
+    """Messages of one session to derive facts from, in conversation order, and their context.
 
-    ``earlier`` are those said before, without any that no answer could be had for: they would spoil this one too.
-    ``participants`` have spoken up to the end of the batch, in order of first appearance; tools and system prompts are
-    left out. ``others``: facts are derived from these messages for other observers too, before or after.
+    ``earlier`` are the messages before them. Messages with a dead derivation are left out: they could make this call
+    fail too. ``participants`` are the authors up to the end of the batch, in order of first appearance, without tools
+    and system prompts. ``other_observers``: another observer has a derivation of these messages too.
     """
 
     session_id: int
-    said: tuple[Said, ...]
-    earlier: tuple[Said, ...]
+    messages: tuple[MessageText, ...]
+    earlier: tuple[MessageText, ...]
     participants: tuple[str, ...]
-    others: bool
+    other_observers: bool
 
 
 _BATCH = text(
     f"""
     WITH batch AS (
-        SELECT m.session_id, {SAID} FROM memories m WHERE m.id = ANY(CAST(:ids AS bigint[]))
+        SELECT m.session_id, {MESSAGE_TEXT_COLUMNS} FROM memories m WHERE m.id = ANY(CAST(:ids AS bigint[]))
     ), start AS (
         SELECT session_id, min(seq) AS seq FROM batch GROUP BY session_id
     ), earlier AS (
-        SELECT start.session_id, {SAID}
+        SELECT start.session_id, {MESSAGE_TEXT_COLUMNS}
         FROM start CROSS JOIN LATERAL (
             SELECT * FROM memories e WHERE e.session_id = start.session_id AND e.level = 'raw' AND e.seq < start.seq
             ORDER BY e.seq DESC LIMIT :context
@@ -179,39 +188,41 @@ _BATCH = text(
     SELECT *, true AS wanted FROM batch UNION ALL SELECT *, false FROM earlier ORDER BY seq
     """
 )
-_COMPANY = text(
+_CONTEXT = text(
     """
     SELECT ARRAY(SELECT author FROM memories
                  WHERE session_id = :session_id AND level = 'raw' AND role IN ('user', 'assistant') AND seq <= :last
                  GROUP BY author ORDER BY min(seq)) AS participants,
            EXISTS (SELECT 1 FROM derivations
-                   WHERE memory_id = ANY(CAST(:ids AS bigint[])) AND observer <> :observer) AS others
+                   WHERE memory_id = ANY(CAST(:ids AS bigint[])) AND observer <> :observer) AS other_observers
     """
 )
 
 
-def batch(tx: Transaction, memory_ids: Sequence[int], observer: str, *, context: int) -> Batch | None:
-    """Those of the messages that are still there, with up to ``context`` earlier ones; ``None`` when all are gone."""
-    said: list[Said] = []
-    earlier: list[Said] = []
+def derivation_batch(
+    tx: Transaction, memory_ids: Sequence[int], observer: str, *, context: int
+) -> DerivationBatch | None:
+    """The given messages that still exist, with up to ``context`` earlier ones; ``None`` when all were erased."""
+    chosen: list[MessageText] = []
+    earlier: list[MessageText] = []
     for row in tx.execute(_BATCH, {"ids": list(memory_ids), "context": context}):
-        session_id, *told, wanted = row
-        (said if wanted else earlier).append(Said(*told))
-    if not said:
+        session_id, *columns, wanted = row
+        (chosen if wanted else earlier).append(MessageText(*columns))
+    if not chosen:
         return None
-    values = {"session_id": session_id, "last": said[-1].seq, "ids": list(memory_ids), "observer": observer}
-    company = tx.execute(_COMPANY, values).one()
-    return Batch(
+    values = {"session_id": session_id, "last": chosen[-1].seq, "ids": list(memory_ids), "observer": observer}
+    context_row = tx.execute(_CONTEXT, values).one()
+    return DerivationBatch(
         session_id=session_id,
-        said=tuple(said),
+        messages=tuple(chosen),
         earlier=tuple(earlier),
-        participants=tuple(str(author) for author in company.participants),
-        others=company.others,
+        participants=tuple(str(author) for author in context_row.participants),
+        other_observers=context_row.other_observers,
     )
 
 
 def window(tx: Transaction, session_id: int, after: int, through: int, limit: int | None = None) -> Sequence[Memory]:
-    """Raw memories with ``after < seq <= through``, in order; with ``limit`` only the last ones."""
+    """A session's messages with ``after < seq <= through``, in order; with ``limit`` only the last ones."""
     query = select(Memory).where(
         Memory.session_id == session_id, Memory.level == "raw", Memory.seq > after, Memory.seq <= through
     )

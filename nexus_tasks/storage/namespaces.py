@@ -17,7 +17,7 @@ from nexus_tasks.storage.models import Namespace
 
 @dataclass(frozen=True, kw_only=True)
 class NamespaceSettings:
-    """A namespace; ``None`` means the process-wide setting."""
+    """A namespace and its settings. ``None`` means the process-wide setting."""
 
     id: int
     name: str
@@ -40,7 +40,7 @@ def _settings(row: Namespace) -> NamespaceSettings:
 
 
 def find(tx: Transaction, name: str) -> NamespaceSettings | None:
-    """The namespace, or ``None``."""
+    """The namespace of this name, or ``None``."""
     row = tx.scalar(select(Namespace).where(Namespace.name == name))
     return _settings(row) if row else None
 
@@ -49,19 +49,19 @@ def get(tx: Transaction, name: str) -> NamespaceSettings:
     """The namespace.
 
     Raises:
-        NotFound: there is none of that name.
+        NotFound: there is no namespace of this name.
     """
     found = find(tx, name)
     if found is None:
         raise NotFound(
             f"There is no namespace {name!r}.",
-            remedy="It is made by the first `nexus ingest`; see `nexus namespaces list`.",
+            remedy="The first `nexus ingest` creates it; see `nexus namespaces list`.",
         )
     return found
 
 
 def ensure(tx: Transaction, name: str) -> NamespaceSettings:
-    """The namespace, made with default settings when it is new."""
+    """The namespace of this name, created with default settings when it is missing."""
     found = find(tx, name)
     if found:
         return found
@@ -84,7 +84,7 @@ def change(
     observe: bool | None = None,
     unset: Sequence[str] = (),
 ) -> NamespaceSettings:
-    """Change the given settings; those named in ``unset`` go back to the process-wide one."""
+    """Change the given settings. Those named in ``unset`` return to the process-wide setting."""
     values: dict[str, Any] = dict.fromkeys(unset)
     if observers is not None:
         values["observers"] = list(observers)

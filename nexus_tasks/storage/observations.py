@@ -1,7 +1,7 @@
-"""Observation logs: what stands in place of a session's old messages, what is ready to, and what is wanted.
+"""Observation logs, which replace a session's old messages; chunks and reflections not in use yet; the outbox of both.
 
-Two things only ever move forward: the log's ``observed_through_seq`` and, ahead of it, the end of the chunks. Whoever
-changes the log does so by compare-and-set on its generation; the loser reads again.
+The log's ``observed_through_seq`` and the end of the chunks after it only move forward, except in an erasure. A change
+of the log is a compare-and-set on its generation: when two runs change it at once, the second reads it again.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from nexus_tasks.storage.models import (
     ObservationChunk,
     ObservationLog,
     ObservationReflection,
-    Session,
+    SessionRow,
 )
 
 Work = Literal["observing", "reflecting"]
-MOST_LISTED = 50  # sessions of a namespace in its status, those that changed last first
+MOST_LISTED = 50  # observed sessions in a namespace's status, the last changed first
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noted:
-    """What a model made of messages, or of the log. An empty task or response means that the one before stays."""
+class ObservedText:
+    """A model's observations of messages, or its shorter log text. An empty task or response keeps the last one."""
 
     observations: str
     current_task: str
@@ -38,50 +38,51 @@ class Noted:
     made_by: str
 
 
-def log(tx: Transaction, session_id: int, *, lock: bool = False) -> ObservationLog | None:
-    """A session's log as it is now, or ``None`` when nothing was ever to be observed in it."""
+def find_log(tx: Transaction, session_id: int, *, lock: bool = False) -> ObservationLog | None:
+    """A session's log, read anew; ``None`` when it was never observed. ``lock`` locks the row."""
     query = (
         select(ObservationLog).where(ObservationLog.session_id == session_id).execution_options(populate_existing=True)
     )
     return tx.scalar(query.with_for_update() if lock else query)
 
 
-def ensure(tx: Transaction, session: Session) -> ObservationLog:
-    """A session's log, made when it has none."""
+def ensure_log(tx: Transaction, session: SessionRow) -> ObservationLog:
+    """A session's log, created when it is missing."""
     statement = upsert(ObservationLog).values(namespace_id=session.namespace_id, session_id=session.id)
     tx.execute(statement.on_conflict_do_nothing())
-    found = log(tx, session.id)
+    found = find_log(tx, session.id)
     assert found is not None
     return found
 
 
 def chunks(tx: Transaction, session_id: int) -> Sequence[ObservationChunk]:
-    """The chunks that are not in the log yet, in their order."""
+    """A session's chunks, which are not in the log yet, in conversation order."""
     query = select(ObservationChunk).where(ObservationChunk.session_id == session_id)
     return tx.scalars(query.order_by(ObservationChunk.from_seq)).all()
 
 
-def reflection(tx: Transaction, found: ObservationLog) -> ObservationReflection | None:
-    """The condensed text that is ready for the log, or ``None``; one made of a text since rewritten does not count."""
+def usable_reflection(tx: Transaction, found: ObservationLog) -> ObservationReflection | None:
+    """The shorter text that is ready for the log, or ``None``. One made of a replaced beginning is unusable."""
     query = select(ObservationReflection).where(ObservationReflection.session_id == found.session_id)
     ready = tx.scalar(query)
     return ready if ready and ready.base_generation >= found.rewritten else None
 
 
-def reach(tx: Transaction, found: ObservationLog) -> int:
-    """The last ``seq`` that is observed, in the log or in a chunk."""
+def last_observed_seq(tx: Transaction, found: ObservationLog) -> int:
+    """The last ``seq`` that the log or a chunk covers."""
     query = select(func.max(ObservationChunk.through_seq)).where(ObservationChunk.session_id == found.session_id)
     return max(found.observed_through_seq, tx.scalar(query) or 0)
 
 
-# --- work that was done -----------------------------------------------------------------------------------------------
-def buffer(tx: Transaction, seen: ObservationLog, from_seq: int, through_seq: int, noted: Noted) -> bool:
-    """Keep a chunk; ``seen`` is the log as it was when its messages were read.
+# --- storing a model's text ------------------------------------------------------------------------------------------
+def store_chunk(tx: Transaction, seen: ObservationLog, from_seq: int, through_seq: int, noted: ObservedText) -> bool:
+    """Store a chunk for the messages ``from_seq`` to ``through_seq``; ``seen`` is the log as read before them.
 
-    ``False`` when it is of no use: another run was first, or something it may rest on was erased meanwhile.
+    Returns ``False`` without storing it when another run has observed these messages, or when anything was erased from
+    the session meanwhile.
     """
-    found = log(tx, seen.session_id, lock=True)
-    if found is None or found.erasures != seen.erasures or reach(tx, found) != from_seq - 1:
+    found = find_log(tx, seen.session_id, lock=True)
+    if found is None or found.erasures != seen.erasures or last_observed_seq(tx, found) != from_seq - 1:
         return False
     tx.execute(
         insert(ObservationChunk).values(
@@ -98,9 +99,9 @@ def buffer(tx: Transaction, seen: ObservationLog, from_seq: int, through_seq: in
     return True
 
 
-def keep_reflection(tx: Transaction, seen: ObservationLog, covered_length: int, noted: Noted) -> bool:
-    """Keep a condensed text for the beginning of the log ``seen``; ``False`` when that is not its beginning now."""
-    found = log(tx, seen.session_id, lock=True)
+def store_reflection(tx: Transaction, seen: ObservationLog, covered_length: int, noted: ObservedText) -> bool:
+    """Store a shorter text for the beginning of the log ``seen``. Returns ``False`` when that beginning has changed."""
+    found = find_log(tx, seen.session_id, lock=True)
     if found is None or found.erasures != seen.erasures or found.rewritten > seen.generation:
         return False
     made = {
@@ -118,8 +119,8 @@ def keep_reflection(tx: Transaction, seen: ObservationLog, covered_length: int, 
     return True
 
 
-def reflect_later(tx: Transaction, session_id: int, from_tokens: int) -> None:
-    """Let the next reflection wait until the log has this many tokens."""
+def delay_reflection(tx: Transaction, session_id: int, from_tokens: int) -> None:
+    """Let the next reflection of the log wait until it has ``from_tokens`` tokens."""
     tx.execute(
         update(ObservationLog).where(ObservationLog.session_id == session_id).values(reflect_from_tokens=from_tokens)
     )
@@ -127,7 +128,7 @@ def reflect_later(tx: Transaction, session_id: int, from_tokens: int) -> None:
 
 # --- activation -------------------------------------------------------------------------------------------------------
 def activate(tx: Transaction, seen: ObservationLog, **values: Any) -> bool:
-    """Make the next generation of the log ``seen``; ``False`` when somebody else has made it."""
+    """Set ``values`` as the next generation of the log ``seen``. Returns ``False`` when another run has changed it."""
     made = tx.execute(
         update(ObservationLog)
         .where(ObservationLog.id == seen.id, ObservationLog.generation == seen.generation)
@@ -139,7 +140,7 @@ def activate(tx: Transaction, seen: ObservationLog, **values: Any) -> bool:
 
 
 def drop_chunks(tx: Transaction, session_id: int, through_seq: int) -> None:
-    """Delete the chunks that are in the log now."""
+    """Delete the chunks through ``through_seq``, which are in the log now."""
     tx.execute(
         delete(ObservationChunk).where(
             ObservationChunk.session_id == session_id, ObservationChunk.through_seq <= through_seq
@@ -148,19 +149,19 @@ def drop_chunks(tx: Transaction, session_id: int, through_seq: int) -> None:
 
 
 def drop_reflection(tx: Transaction, session_id: int) -> None:
-    """Delete the condensed text that is in the log now."""
+    """Delete the shorter text, which is in the log now."""
     tx.execute(delete(ObservationReflection).where(ObservationReflection.session_id == session_id))
 
 
 # --- erasure ----------------------------------------------------------------------------------------------------------
-def forget_covering(tx: Transaction, session: Session, seq: int) -> dict[str, int]:
-    """Remove every observation that may rest on the message ``seq`` of a session, and have the rest observed anew.
+def erase_covering(tx: Transaction, session: SessionRow, seq: int) -> dict[str, int]:
+    """Delete every observation that may rest on the message ``seq``, so that the other messages are observed again.
 
-    To be called in the transaction that deletes the message, the session locked. The observer is shown the end of what
-    was observed before, so whatever was observed after the message goes too. This is the one case in which the log
-    begins again. Returns what was removed, by table.
+    Call it in the transaction that deletes the message, with the session locked. Each observation is made with the end
+    of the earlier ones in its prompt, so all that follow the message are deleted too. When the log covers the message,
+    the whole log starts again. Returns the deleted rows by table.
     """
-    found = log(tx, session.id, lock=True)
+    found = find_log(tx, session.id, lock=True)
     if found is None:
         return {}
     covered = seq <= found.observed_through_seq
@@ -182,7 +183,7 @@ def forget_covering(tx: Transaction, session: Session, seq: int) -> dict[str, in
 
 # --- the outbox -------------------------------------------------------------------------------------------------------
 def want(tx: Transaction, session_id: int, work: Work) -> bool:
-    """Note that there is something to do; ``False`` when it is noted already, or gave up."""
+    """Make work of a session wanted. Returns ``False`` when it is wanted already, or when its job gave up."""
     column = getattr(ObservationLog, work)
     noted = tx.execute(
         update(ObservationLog)
@@ -195,7 +196,7 @@ def want(tx: Transaction, session_id: int, work: Work) -> bool:
 
 
 def settle(tx: Transaction, session_id: int, work: Work) -> None:
-    """Note that nothing is to do; in the transaction that saw so, with the session or the log locked."""
+    """Set work to idle. Call it with the session or log locked, in the transaction that found no work."""
     column = getattr(ObservationLog, work)
     tx.execute(
         update(ObservationLog)
@@ -206,18 +207,18 @@ def settle(tx: Transaction, session_id: int, work: Work) -> None:
 
 
 def mark(tx: Transaction, namespace_id: int, session_key: str, work: Work, *, dead: bool) -> None:
-    """Take a session's work out of the outbox with its dead letter, or put it back when that is retried."""
+    """Take a session's work out of the outbox when its job gives up, or put it back when the job is retried."""
     session = sessions.find(tx, namespace_id, session_key)
     if session:
         state = "dead" if dead else "wanted"
         tx.execute(update(ObservationLog).where(ObservationLog.session_id == session.id).values({work: state}))
 
 
-def wanted(tx: Transaction, work: Work, after: int, limit: int) -> list[tuple[int, str, str]]:
-    """Log id, namespace and session key of wanted work, from log id ``after`` on."""
+def wanted(tx: Transaction, after: int, limit: int, work: Work) -> list[tuple[int, str, str]]:
+    """Sessions whose ``work`` is wanted and whose log id is above ``after``, as (log id, namespace, session key)."""
     query = (
-        select(ObservationLog.id, Namespace.name, Session.session_key)
-        .join(Session, Session.id == ObservationLog.session_id)
+        select(ObservationLog.id, Namespace.name, SessionRow.session_key)
+        .join(SessionRow, SessionRow.id == ObservationLog.session_id)
         .join(Namespace, Namespace.id == ObservationLog.namespace_id)
         .where(getattr(ObservationLog, work) == "wanted", ObservationLog.id > after)
         .order_by(ObservationLog.id)
@@ -226,9 +227,9 @@ def wanted(tx: Transaction, work: Work, after: int, limit: int) -> list[tuple[in
     return [(log_id, name, key) for log_id, name, key in tx.execute(query)]
 
 
-# --- what is shown ----------------------------------------------------------------------------------------------------
-def standings(tx: Transaction, namespace_id: int, session_id: int | None = None) -> list[dict[str, Any]]:
-    """Each observed session's figures, or one's: its unobserved tail, its chunks, its log. Tokens are estimates."""
+# --- status -----------------------------------------------------------------------------------------------------------
+def stats(tx: Transaction, namespace_id: int, session_id: int | None = None) -> list[dict[str, Any]]:
+    """Figures of the namespace's observed sessions, or of one: unobserved tail, chunks, log. Tokens are estimates."""
     tail = (
         select(func.count().label("messages"), func.coalesce(func.sum(Memory.tokens), 0).label("tokens"))
         .where(
@@ -246,10 +247,10 @@ def standings(tx: Transaction, namespace_id: int, session_id: int | None = None)
     )
     condensed = select(ObservationReflection.id).where(ObservationReflection.session_id == ObservationLog.session_id)
     query = (
-        select(ObservationLog, Session.session_key, tail, ready, condensed.exists())
-        .join(Session, Session.id == ObservationLog.session_id)
-        .join(tail, Session.id.is_not(None))
-        .join(ready, Session.id.is_not(None))
+        select(ObservationLog, SessionRow.session_key, tail, ready, condensed.exists())
+        .join(SessionRow, SessionRow.id == ObservationLog.session_id)
+        .join(tail, SessionRow.id.is_not(None))
+        .join(ready, SessionRow.id.is_not(None))
         .where(ObservationLog.namespace_id == namespace_id)
         .order_by(ObservationLog.updated_at.desc(), ObservationLog.id.desc())
         .limit(MOST_LISTED)

@@ -1,7 +1,8 @@
-"""Questions to the model that are open: asked, and nothing committed of the answer yet.
+"""Open questions: what a run has asked the model about, until it commits what it makes of the answer.
 
-While a run waits for its answer, or dies with it, more arrives. Asked about that as well, the question would be another
-one, and the answer that was paid for would fit nothing.
+New facts and messages arrive while a run waits for its answer. When the run dies, its rerun must ask about the same
+memories as before: with the new ones the request would have another hash, and the saved answer, already paid for, would
+not be found.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from nexus_tasks.storage.models import OpenQuestion
 
 
 def find(tx: Transaction, namespace_id: int, purpose: str, about: int) -> dict[str, Any] | None:
-    """What an earlier run has asked about, or ``None``."""
+    """The memory ids that an earlier run has asked about, or ``None``; ``about`` as in :class:`OpenQuestion`."""
     return tx.scalar(
         select(OpenQuestion.question).where(
             OpenQuestion.namespace_id == namespace_id, OpenQuestion.purpose == purpose, OpenQuestion.about == about
@@ -26,7 +27,7 @@ def find(tx: Transaction, namespace_id: int, purpose: str, about: int) -> dict[s
 
 
 def note(tx: Transaction, namespace_id: int, purpose: str, about: int, question: Mapping[str, Any]) -> None:
-    """Note what is about to be asked about; it takes the place of what was noted before."""
+    """Store a question before it is asked, replacing the one stored before."""
     tx.execute(
         upsert(OpenQuestion)
         .values(namespace_id=namespace_id, purpose=purpose, about=about, question=dict(question))
@@ -35,7 +36,7 @@ def note(tx: Transaction, namespace_id: int, purpose: str, about: int, question:
 
 
 def close(tx: Transaction, namespace_id: int, purpose: str, about: int) -> None:
-    """Forget a question, in the transaction that holds what was made of its answer."""
+    """Delete a question, in the transaction that commits what was made of its answer."""
     tx.execute(
         delete(OpenQuestion).where(
             OpenQuestion.namespace_id == namespace_id, OpenQuestion.purpose == purpose, OpenQuestion.about == about

@@ -1,4 +1,4 @@
-"""Perspectives: who holds memories about whom, and how far those have been reflected on."""
+"""Perspectives: an observer's memories about a subject, and how far they have been reflected on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, Namespace, PerspectiveRow
 
 
-def locked(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence[str]) -> dict[str, PerspectiveRow]:
-    """The perspectives of ``observer`` on each subject, made as needed, locked in one order until the commit.
+def lock(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence[str]) -> dict[str, PerspectiveRow]:
+    """Lock the perspectives of ``observer`` on ``subjects`` until the commit, and return them by subject.
 
-    The lock makes the ids of a perspective's facts grow in the order of their commits, so that a watermark on ids
-    never passes a fact that is yet to be committed.
+    Missing perspectives are created. Locks are taken in the order of ids, so that two transactions cannot deadlock.
+    While it is locked no other transaction adds facts to a perspective: fact ids grow in commit order, and the
+    watermark ``reflected_through`` never passes a fact that is not committed yet.
     """
     found = _locked(tx, namespace_id, observer, subjects)
     missing = sorted(set(subjects) - set(found))
@@ -78,29 +79,33 @@ _UNREFLECTED = text(
 )
 
 
-def unreflected(tx: Transaction, perspective_ids: Sequence[int]) -> dict[int, int]:
-    """How many facts of each perspective have not been reflected on."""
+def count_unreflected(tx: Transaction, perspective_ids: Sequence[int]) -> dict[int, int]:
+    """How many facts of each perspective (by id) have not been reflected on."""
     if not perspective_ids:
         return {}
     return dict(tx.execute(_UNREFLECTED, {"ids": list(perspective_ids)}).all())
 
 
-def ripe(
+def wanted(
     tx: Transaction,
+    after: int = 0,
+    limit: int = 1_000,
     *,
     at_least: int,
     namespace_id: int | None = None,
-    after: int = 0,
-    limit: int = 1_000,
-    held: bool = False,
+    include_held: bool = False,
 ) -> list[tuple[int, str, str, str]]:
-    """Id, namespace, observer and subject of perspectives with ``at_least`` unreflected facts, from id ``after`` on.
+    """Perspectives with ids above ``after`` that need a reflection, as (id, namespace, observer, subject).
 
-    Those given up on are left out, and (unless ``held``) those whose plan is held for review; a plan that was released
-    is always ripe.
+    These have ``at_least`` unreflected facts and no held plan, or a held plan that was released after its review.
+    Perspectives whose reflection gave up are left out.
+
+    Args:
+        namespace_id: only perspectives of this namespace; ``None`` means all namespaces.
+        include_held: also perspectives whose held plan still waits for its review.
     """
     free = PerspectiveRow.held.is_(None) & (_unreflected() >= at_least)
-    released = PerspectiveRow.held.is_not(None) if held else PerspectiveRow.held["released"].as_boolean()
+    released = PerspectiveRow.held.is_not(None) if include_held else PerspectiveRow.held["released"].as_boolean()
     query = (
         select(PerspectiveRow.id, Namespace.name, PerspectiveRow.observer, PerspectiveRow.subject)
         .join(Namespace, Namespace.id == PerspectiveRow.namespace_id)
@@ -114,7 +119,7 @@ def ripe(
 
 
 def advance(tx: Transaction, perspective_id: int, *, seen: int, through: int) -> bool:
-    """Move the watermark from ``seen`` to ``through``; ``False`` when another run has moved it meanwhile."""
+    """Move the watermark from ``seen`` to ``through``. Returns ``False`` when another run has moved it."""
     moved = tx.execute(
         update(PerspectiveRow)
         .where(PerspectiveRow.id == perspective_id, PerspectiveRow.reflected_through == seen)
@@ -125,7 +130,7 @@ def advance(tx: Transaction, perspective_id: int, *, seen: int, through: int) ->
 
 
 def mark(tx: Transaction, namespace_id: int, observer: str, subject: str, *, dead: bool) -> None:
-    """Keep reconcile from asking for a reflection that gave up, or let it ask again."""
+    """Take a perspective out of the outbox when its reflection gives up, or put it back when that is retried."""
     tx.execute(
         update(PerspectiveRow)
         .where(
@@ -137,8 +142,8 @@ def mark(tx: Transaction, namespace_id: int, observer: str, subject: str, *, dea
     )
 
 
-def held(tx: Transaction, namespace_id: int) -> list[PerspectiveRow]:
-    """The perspectives of a namespace whose reflection waits for a person."""
+def awaiting_review(tx: Transaction, namespace_id: int) -> list[PerspectiveRow]:
+    """The perspectives of a namespace with a plan held for review."""
     query = (
         select(PerspectiveRow)
         .where(PerspectiveRow.namespace_id == namespace_id, PerspectiveRow.held.is_not(None))

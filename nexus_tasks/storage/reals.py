@@ -1,6 +1,6 @@
-"""Many vectors as one parameter: Postgres' own binary form of ``real[]``.
+"""Sending many vectors as one parameter, in Postgres' binary form of ``real[]``.
 
-As text, forty vectors of 384 numbers cost more than everything else that storing a batch of facts does.
+Sent as text, forty vectors of 384 numbers took longer than the rest of storing a batch of facts.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from psycopg.pq import Format
 
 from nexus_tasks.embeddings.base import Vectors
 
-_FLOAT4, _FLOAT4_ARRAY = 700, 1021  # type ids, the same in every Postgres (src/include/catalog/pg_type.dat)
+_FLOAT4, _FLOAT4_ARRAY = 700, 1021  # type ids, fixed in Postgres' src/include/catalog/pg_type.dat
 _HEAD = struct.Struct(">iiIii")
 _ITEM = np.dtype([("size", ">i4"), ("value", ">f4")])
 
 
 @dataclass(frozen=True)
 class Reals:
-    """Numbers to be sent as one flat ``real[]``."""
+    """Numbers to send as one flat ``real[]``."""
 
     values: Vectors
 
     @property
     def size(self) -> int:
-        """Bytes on the wire: each number comes with its length, and a head before them all."""
+        """Bytes on the wire: a header, and each number with its length."""
         return _HEAD.size + self.values.size * _ITEM.itemsize
 
 

@@ -1,4 +1,4 @@
-"""What a reflection reads: new facts, and what is related already; holding it for review; archiving old messages."""
+"""What a reflection reads (new facts, existing relations), plans held for review, and archiving of old messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SOURCE = aliased(Memory)
 
 
 def unreflected_facts(tx: Transaction, perspective: PerspectiveRow, limit: int) -> Sequence[Memory]:
-    """Facts past the perspective's watermark, oldest first."""
+    """The perspective's facts that have not been reflected on, oldest first."""
     query = (
         select(Memory)
         .where(
@@ -31,8 +31,8 @@ def unreflected_facts(tx: Transaction, perspective: PerspectiveRow, limit: int) 
     return tx.scalars(query).all()
 
 
-def active(tx: Transaction, perspective_id: int) -> int:
-    """How many facts of a perspective hold now."""
+def count_active_facts(tx: Transaction, perspective_id: int) -> int:
+    """How many facts of a perspective are not superseded."""
     query = select(func.count()).where(
         Memory.perspective_id == perspective_id, Memory.level == "explicit", Memory.valid_to.is_(None)
     )
@@ -44,16 +44,16 @@ def by_id(tx: Transaction, ids: Sequence[int]) -> dict[int, Memory]:
     return {memory.id: memory for memory in tx.scalars(select(Memory).where(Memory.id.in_(ids)))} if ids else {}
 
 
-class Said(NamedTuple):
-    """When a fact was last said, in which message, and in how many it was said at all."""
+class LastSaid(NamedTuple):
+    """When a fact was last said, in which message, and how many messages say it."""
 
     when: datetime
     message_id: int
     times: int
 
 
-def last_said(tx: Transaction, ids: Sequence[int]) -> dict[int, Said]:
-    """When facts were last said; of messages of one moment, the one that was stored last counts."""
+def last_said(tx: Transaction, ids: Sequence[int]) -> dict[int, LastSaid]:
+    """When each fact was last said. Of several messages with the same time, the one stored last counts."""
     newest_first = aggregate_order_by(_SOURCE.id, _SOURCE.occurred_at.desc(), _SOURCE.id.desc())
     query = (
         select(Evidence.memory_id, func.max(_SOURCE.occurred_at), func.array_agg(newest_first)[1], func.count())
@@ -61,11 +61,11 @@ def last_said(tx: Transaction, ids: Sequence[int]) -> dict[int, Said]:
         .where(Evidence.memory_id.in_(ids), Evidence.role == "derived_from")
         .group_by(Evidence.memory_id)
     )
-    return {memory_id: Said(*said) for memory_id, *said in tx.execute(query)} if ids else {}
+    return {memory_id: LastSaid(*said) for memory_id, *said in tx.execute(query)} if ids else {}
 
 
-def related(tx: Transaction, first: int, second: int) -> bool:
-    """Whether a relation between two facts is recorded already, between them or by a memory that rests on both."""
+def has_relation(tx: Transaction, first: int, second: int) -> bool:
+    """Whether two facts are related already: by an edge between them, or by a memory that rests on both."""
     direct = select(Evidence.memory_id).where(
         Evidence.role.in_(("reinforces", "supersedes")),
         or_(
@@ -77,7 +77,7 @@ def related(tx: Transaction, first: int, second: int) -> bool:
         select(Evidence.memory_id)
         .join(Memory, Memory.id == Evidence.memory_id)
         .where(
-            Memory.level.in_(("derived", "contradiction")),  # not a third fact that reinforces each of them
+            Memory.level.in_(("derived", "contradiction")),  # a third fact that reinforces both does not count
             Evidence.role.in_(("reinforces", "contradicts")),
             Evidence.source_id.in_((first, second)),
         )
@@ -87,8 +87,8 @@ def related(tx: Transaction, first: int, second: int) -> bool:
     return tx.scalar(direct.limit(1)) is not None or tx.scalar(both.limit(1)) is not None
 
 
-def insight_on(tx: Transaction, perspective_id: int, support: Sequence[int]) -> bool:
-    """Whether an insight rests on all of these facts already."""
+def has_insight(tx: Transaction, perspective_id: int, support: Sequence[int]) -> bool:
+    """Whether the perspective has an insight that rests on all of these facts."""
     query = (
         select(Evidence.memory_id)
         .join(Memory, Memory.id == Evidence.memory_id)
@@ -103,14 +103,14 @@ def insight_on(tx: Transaction, perspective_id: int, support: Sequence[int]) -> 
     return tx.scalar(query.limit(1)) is not None
 
 
-def hold(tx: Transaction, perspective_id: int, plan: dict[str, Any] | None) -> None:
-    """Hold a reflection's plan for review, or lift that."""
-    held = null() if plan is None else plan  # a plain None would become JSON's null, which IS NOT NULL
+def hold_for_review(tx: Transaction, perspective_id: int, plan: dict[str, Any] | None) -> None:
+    """Store a reflection's plan until a person has reviewed it, or remove it with ``None``."""
+    held = null() if plan is None else plan  # a plain None would be stored as JSON's null, which IS NOT NULL
     tx.execute(update(PerspectiveRow).where(PerspectiveRow.id == perspective_id).values(held=held))
 
 
-def archive_raw(tx: Transaction, namespace_id: int, before: datetime) -> int:
-    """Archive messages stored before ``before`` that are derived and digested; returns how many that were."""
+def archive_messages(tx: Transaction, namespace_id: int, before: datetime) -> int:
+    """Archive messages stored before ``before`` that are derived and digested. Returns their number."""
     archived = tx.execute(
         text(
             """

@@ -1,4 +1,4 @@
-"""Bringing a database to the schema that this version needs."""
+"""Migrating a database to the schema that this version needs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sqlalchemy.pool import NullPool
 
 from nexus_tasks.errors import StorageUnavailable
 
-# Two processes that upgrade at once take turns on this Postgres advisory lock ("nexus" in ASCII).
+# The Postgres advisory lock ("nexus" in ASCII) that lets one process migrate at a time.
 _LOCK = 0x6E65787573
 
 
 def config(url: str) -> Config:
-    """Alembic's configuration for ``url``, made in code: the wheel carries no ini file."""
+    """Alembic's configuration for ``url``. It is made in code because the wheel has no ini file."""
     made = Config()
     made.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
     made.attributes["url"] = url
@@ -27,7 +27,7 @@ def config(url: str) -> Config:
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Run the missing migrations up to ``revision``; safe to call from several processes at once.
+    """Run the missing migrations up to ``revision``. Several processes may call it at once.
 
     Raises:
         StorageUnavailable: the server does not answer.
@@ -36,7 +36,7 @@ def upgrade(url: str, revision: str = "head") -> None:
 
 
 def downgrade(url: str, revision: str) -> None:
-    """Run migrations backwards down to ``revision`` (``base`` empties the database)."""
+    """Run migrations backwards to ``revision``; ``base`` removes every table and its data."""
     _run(url, revision, up=False)
 
 
@@ -55,7 +55,7 @@ def _run(url: str, revision: str, *, up: bool) -> None:
 
 
 def versions(url: str) -> tuple[str | None, str]:
-    """The database's revision (``None`` when empty) and the one this version needs.
+    """The database's revision (``None`` when it is empty) and the revision that this version needs.
 
     Raises:
         StorageUnavailable: the server does not answer.

@@ -1,32 +1,35 @@
-"""Sessions: reading them, ending them, and asking for their digests."""
+"""Sessions: reading them, ending them, and what background work each still has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import func, select, text, update
 
 from nexus_tasks.errors import NotFound
+from nexus_tasks.storage import digest_requests
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Derivation, DigestRequest, Memory, Namespace, Session
+from nexus_tasks.storage.models import Derivation, Memory, SessionRow
 from nexus_tasks.types import as_stored
 
 
-def find(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = False) -> Session | None:
-    """The session, or ``None``; with ``lock`` nobody else changes it until the transaction ends."""
-    query = select(Session).where(Session.namespace_id == namespace_id, Session.session_key == as_stored(session_key))
-    # As it is under the lock: the transaction may have read it before, and others have written since.
+def find(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = False) -> SessionRow | None:
+    """The session, or ``None``. With ``lock`` its row stays locked until the transaction ends."""
+    query = select(SessionRow).where(
+        SessionRow.namespace_id == namespace_id, SessionRow.session_key == as_stored(session_key)
+    )
+    # Read again after taking the lock: the transaction may hold values from before another one's commit.
     return tx.scalar(query.with_for_update().execution_options(populate_existing=True) if lock else query)
 
 
-def get(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = False) -> Session:
+def get(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = False) -> SessionRow:
     """The session.
 
     Raises:
-        NotFound: the namespace has none of that key.
+        NotFound: the namespace has no session of that key.
     """
     found = find(tx, namespace_id, session_key, lock=lock)
     if found is None:
@@ -34,66 +37,21 @@ def get(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = Fa
     return found
 
 
-def end(tx: Transaction, session: Session) -> bool:
-    """End a session and ask for its digest; ``False`` when nothing is new or the digest is asked for already."""
+def end(tx: Transaction, session: SessionRow) -> bool:
+    """End a session and request its digest.
+
+    Returns ``False`` without a new request when all messages are digested, when this digest is requested already, or
+    when the session had ended before and its digest became a dead letter.
+    """
     ended_before = session.ended_at is not None
     if not ended_before:
-        tx.execute(update(Session).where(Session.id == session.id).values(ended_at=datetime.now(UTC)))
-    if session.last_seq <= session.digest_end_seq or "session_end" in requests(tx, session.id).reasons:
+        tx.execute(update(SessionRow).where(SessionRow.id == session.id).values(ended_at=datetime.now(UTC)))
+    if session.last_seq <= session.digest_end_seq or "session_end" in digest_requests.pending(tx, session.id).reasons:
         return False
-    if ended_before and _gave_up(tx, session.id):
-        return False  # nothing is new since its digest became a dead letter
-    request_digest(tx, session, "session_end")
+    if ended_before and digest_requests.gave_up(tx, session.id):
+        return False  # a new message would have reopened the session
+    digest_requests.add(tx, session, "session_end")
     return True
-
-
-def _gave_up(tx: Transaction, session_id: int) -> bool:
-    query = select(DigestRequest.id).where(DigestRequest.session_id == session_id, DigestRequest.dead)
-    return tx.scalar(query.limit(1)) is not None
-
-
-def request_digest(tx: Transaction, session: Session, reason: str) -> None:
-    """Note that a digest is wanted; the run that makes it deletes the note."""
-    tx.execute(insert(DigestRequest).values(namespace_id=session.namespace_id, session_id=session.id, reason=reason))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Requests:
-    """Digests that are wanted of a session: the reasons, and the newest request (0: none), dead ones too."""
-
-    reasons: tuple[str, ...]
-    through: int
-
-
-_REQUESTS = text(
-    """
-    SELECT coalesce(array_agg(DISTINCT reason) FILTER (WHERE NOT dead), '{}') AS reasons,
-           coalesce(max(id), 0) AS through
-    FROM digest_requests WHERE session_id = :session_id
-    """
-)
-
-
-def requests(tx: Transaction, session_id: int) -> Requests:
-    """What is asked of a session now: a run satisfies the requests up to ``through``."""
-    found = tx.execute(_REQUESTS, {"session_id": session_id}).one()
-    return Requests(reasons=tuple(found.reasons), through=found.through)
-
-
-def count_requested(tx: Transaction, namespace_id: int) -> int:
-    """How many sessions of a namespace have a digest to come that somebody asked for."""
-    query = select(func.count(func.distinct(DigestRequest.session_id))).where(
-        DigestRequest.namespace_id == namespace_id, ~DigestRequest.dead
-    )
-    return tx.scalar(query) or 0
-
-
-_SATISFY = text("DELETE FROM digest_requests WHERE session_id = :session_id AND id <= :through")
-
-
-def satisfy(tx: Transaction, session_id: int, through: int) -> None:
-    """Delete the digest requests up to ``through``."""
-    tx.execute(_SATISFY, {"session_id": session_id, "through": through})
 
 
 _UNDERIVED = text(
@@ -104,14 +62,14 @@ _UNDERIVED = text(
 )
 
 
-def underived(tx: Transaction, namespace_id: int, session_key: str) -> int:
-    """How many derivations of a session are wanted."""
+def count_underived(tx: Transaction, namespace_id: int, session_key: str) -> int:
+    """How many derivations (message and observer) of a session are wanted."""
     values = {"namespace_id": namespace_id, "session_key": as_stored(session_key)}
     return int(tx.execute(_UNDERIVED, values).scalar_one())
 
 
-def wanted_memories(tx: Transaction, session_id: int) -> list[tuple[int, str]]:
-    """Memory id and observer of every wanted derivation of a session."""
+def wanted_derivations(tx: Transaction, session_id: int) -> list[tuple[int, str]]:
+    """Every wanted derivation of a session as (memory id, observer)."""
     query = (
         select(Derivation.memory_id, Derivation.observer)
         .where(Derivation.session_id == session_id, Derivation.state == "wanted")
@@ -121,21 +79,25 @@ def wanted_memories(tx: Transaction, session_id: int) -> list[tuple[int, str]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """What a session has to do: messages to derive, a digest that is asked for, and what is new since the last one."""
+class SessionBacklog:
+    """A session's outstanding work.
+
+    ``underived`` counts wanted derivations. ``digest_reason`` is the reason of a live digest request, if any.
+    ``messages`` and ``tokens`` (estimated) are those since the last digest.
+    """
 
     session_key: str
     underived: int
-    requested: str | None
+    digest_reason: str | None
     messages: int
     tokens: int
 
 
-_STANDING = text(
+_BACKLOG = text(
     """
     SELECT s.session_key,
            (SELECT count(*) FROM derivations WHERE session_id = s.id AND state = 'wanted') AS underived,
-           (SELECT min(reason) FROM digest_requests WHERE session_id = s.id AND NOT dead) AS requested,
+           (SELECT min(reason) FROM digest_requests WHERE session_id = s.id AND NOT dead) AS digest_reason,
            new.messages, new.tokens
     FROM sessions s CROSS JOIN LATERAL (
         SELECT count(*) AS messages, CAST(coalesce(sum(tokens), 0) AS bigint) AS tokens FROM memories m
@@ -146,13 +108,13 @@ _STANDING = text(
 )
 
 
-def standing(tx: Transaction, session_id: int) -> Standing:
-    """A session's standing, in one statement."""
-    return Standing(**tx.execute(_STANDING, {"session_id": session_id}).one()._mapping)
+def backlog(tx: Transaction, session_id: int) -> SessionBacklog:
+    """A session's outstanding work, read in one statement."""
+    return SessionBacklog(**tx.execute(_BACKLOG, {"session_id": session_id}).one()._mapping)
 
 
-def undigested(tx: Transaction, session: Session) -> tuple[int, int]:
-    """Raw messages, and their tokens, since the session's last digest."""
+def count_undigested(tx: Transaction, session: SessionRow) -> tuple[int, int]:
+    """Messages since the session's last digest, as (count, estimated tokens)."""
     query = select(func.count(), func.coalesce(func.sum(Memory.tokens), 0)).where(
         Memory.session_id == session.id, Memory.level == "raw", Memory.seq > session.digest_end_seq
     )
@@ -161,7 +123,7 @@ def undigested(tx: Transaction, session: Session) -> tuple[int, int]:
 
 
 def every(tx: Transaction, namespace_id: int) -> Sequence[dict[str, Any]]:
-    """Each session with its figures, newest first."""
+    """Every session of a namespace as a :func:`summary`, newest first."""
     wanted = (
         select(Derivation.session_id, func.count().label("underived"))
         .where(Derivation.namespace_id == namespace_id, Derivation.state == "wanted")
@@ -169,15 +131,15 @@ def every(tx: Transaction, namespace_id: int) -> Sequence[dict[str, Any]]:
         .subquery()
     )
     query = (
-        select(Session, func.coalesce(wanted.c.underived, 0))
-        .outerjoin(wanted, wanted.c.session_id == Session.id)
-        .where(Session.namespace_id == namespace_id)
-        .order_by(Session.id.desc())
+        select(SessionRow, func.coalesce(wanted.c.underived, 0))
+        .outerjoin(wanted, wanted.c.session_id == SessionRow.id)
+        .where(SessionRow.namespace_id == namespace_id)
+        .order_by(SessionRow.id.desc())
     )
     return [summary(session, underived) for session, underived in tx.execute(query)]
 
 
-def summary(session: Session, underived: int) -> dict[str, Any]:
+def summary(session: SessionRow, underived: int) -> dict[str, Any]:
     """A session as the command line shows it."""
     return {
         "session_key": session.session_key,
@@ -190,38 +152,7 @@ def summary(session: Session, underived: int) -> dict[str, Any]:
     }
 
 
-def wanted_digests(tx: Transaction, after: int, limit: int, settled: timedelta) -> list[tuple[int, str, str]]:
-    """Request id, namespace and session key of digests that are asked for, from request id ``after`` on.
-
-    A session whose messages are still being derived is left to the derivation that comes last, until the request is
-    older than ``settled``: a digest of facts is better and cheaper than one of raw text.
-    """
-    pending = select(Derivation.id).where(Derivation.session_id == Session.id, Derivation.state == "wanted").exists()
-    query = (
-        select(DigestRequest.id, Namespace.name, Session.session_key)
-        .join(Session, Session.id == DigestRequest.session_id)
-        .join(Namespace, Namespace.id == Session.namespace_id)
-        .where(
-            DigestRequest.id > after, ~DigestRequest.dead, ~pending | (DigestRequest.created_at < func.now() - settled)
-        )
-        .order_by(DigestRequest.id)
-        .limit(limit)
-    )
-    return list(tx.execute(query).all())
-
-
-def mark_requests(tx: Transaction, namespace_id: int, session_key: str, *, dead: bool) -> None:
-    """Take a session's digest requests out of the outbox with the dead letter, or put them back."""
-    session = find(tx, namespace_id, session_key)
-    if session:
-        tx.execute(
-            update(DigestRequest)
-            .where(DigestRequest.session_id == session.id, DigestRequest.dead.is_(not dead))
-            .values(dead=dead)
-        )
-
-
-def details(tx: Transaction, session: Session) -> dict[str, Any]:
+def details(tx: Transaction, session: SessionRow) -> dict[str, Any]:
     """A session with its messages, oldest first, and its digests."""
     raw = tx.scalars(
         select(Memory).where(Memory.session_id == session.id, Memory.level == "raw").order_by(Memory.seq)
@@ -229,7 +160,7 @@ def details(tx: Transaction, session: Session) -> dict[str, Any]:
     digests = tx.scalars(
         select(Memory).where(Memory.session_id == session.id, Memory.level.like("summary%"), Memory.valid_to.is_(None))
     ).all()
-    return summary(session, underived(tx, session.namespace_id, session.session_key)) | {
+    return summary(session, count_underived(tx, session.namespace_id, session.session_key)) | {
         "digests": {memory.level: {"id": memory.id, "content": memory.content} for memory in digests},
         "said": [
             {

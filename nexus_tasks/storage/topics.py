@@ -1,4 +1,4 @@
-"""Topics: files of knowledge of a namespace, each with the messages it was written from."""
+"""Topics: a namespace's files of knowledge, each with the messages it was written from."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from nexus_tasks.storage.models import Topic, TopicSource
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
-    """A checked topic, ready to be stored. ``seen`` is the revision whose whole content it is meant to replace; 0: the
-    content is to be added to whatever is there.
+class TopicDraft:
+    """A validated topic to store.
+
+    ``seen`` is the revision that the writer has read and whose content the draft replaces. With 0 the draft is added
+    to the existing content. ``sources`` are the ids of the messages it was written from.
     """
 
     filename: str
@@ -32,38 +34,38 @@ class Draft:
 
 
 def every(tx: Transaction, namespace_id: int) -> Sequence[Topic]:
-    """A namespace's topics, those that changed last first."""
+    """A namespace's topics, the last changed first."""
     query = select(Topic).where(Topic.namespace_id == namespace_id)
     return tx.scalars(query.order_by(Topic.updated_at.desc(), Topic.id.desc())).all()
 
 
 def find(tx: Transaction, namespace_id: int, filename: str, *, lock: bool = False) -> Topic | None:
-    """The topic of that name, or ``None``."""
+    """The topic of that file name, or ``None``. With ``lock`` its row stays locked until the transaction ends."""
     query = select(Topic).where(Topic.namespace_id == namespace_id, Topic.filename == filename)
     return tx.scalar(query.execution_options(populate_existing=True).with_for_update() if lock else query)
 
 
-def sources(tx: Transaction, topic_ids: Collection[int]) -> set[int]:
-    """The messages that topics were written from."""
+def source_ids(tx: Transaction, topic_ids: Collection[int]) -> set[int]:
+    """Ids of the messages that these topics were written from."""
     return set(tx.scalars(select(TopicSource.memory_id).where(TopicSource.topic_id.in_(topic_ids)).distinct()))
 
 
-def keep(tx: Transaction, namespace_id: int, drafts: Sequence[Draft]) -> int:
-    """Store topics, new ones or new versions; returns how many changed.
+def store(tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft]) -> int:
+    """Store new topics or new versions. Returns how many changed.
 
-    Content replaces what is there only when that is what its writer has seen. Otherwise those of its lines that are not
-    there yet are added below it: nothing that another session has learned meanwhile is lost.
+    A draft replaces the content only when the topic still has the revision that the draft has ``seen``. Otherwise the
+    draft's missing lines are appended, so that nothing another session wrote meanwhile is lost.
     """
-    return sum(_keep(tx, namespace_id, draft) for draft in sorted(drafts, key=lambda draft: draft.filename))
+    return sum(_store(tx, namespace_id, draft) for draft in sorted(drafts, key=lambda draft: draft.filename))
 
 
-def replace(tx: Transaction, namespace_id: int, drafts: Sequence[Draft]) -> int:
-    """Store topics as they are given, whatever was there; returns how many changed."""
+def overwrite(tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft]) -> int:
+    """Store topics with exactly the given content. Returns how many changed."""
     there = {topic.filename: topic.revision for topic in every(tx, namespace_id)}
-    return keep(tx, namespace_id, [dataclasses.replace(one, seen=there.get(one.filename, 0)) for one in drafts])
+    return store(tx, namespace_id, [dataclasses.replace(one, seen=there.get(one.filename, 0)) for one in drafts])
 
 
-def _keep(tx: Transaction, namespace_id: int, draft: Draft) -> bool:
+def _store(tx: Transaction, namespace_id: int, draft: TopicDraft) -> bool:
     fields = {"name": draft.name, "description": draft.description, "type": draft.type, "made_by": draft.made_by}
     made = tx.scalar(
         upsert(Topic)
@@ -76,7 +78,7 @@ def _keep(tx: Transaction, namespace_id: int, draft: Draft) -> bool:
         return True
     there = find(tx, namespace_id, draft.filename, lock=True)
     assert there is not None
-    content = draft.content if there.revision == draft.seen else merged(there.content, draft.content)
+    content = draft.content if there.revision == draft.seen else append_missing_lines(there.content, draft.content)
     changed: dict[str, Any] = fields | {"content": content}
     if all(getattr(there, name) == value for name, value in changed.items() if name != "made_by"):
         return False
@@ -90,8 +92,8 @@ def _keep(tx: Transaction, namespace_id: int, draft: Draft) -> bool:
     return True
 
 
-def merged(there: str, new: str) -> str:
-    """The content that is there, and below it the lines of ``new`` that are not in it."""
+def append_missing_lines(there: str, new: str) -> str:
+    """The content ``there``, followed by the lines of ``new`` that it lacks."""
     known = {line.strip() for line in there.splitlines()}
     added = [line for line in new.splitlines() if not line.strip() or line.strip() not in known]
     return f"{there}\n{more}" if (more := "\n".join(added).strip("\n")) else there

@@ -1,4 +1,4 @@
-"""Undoing one reflection: the facts are again what they would be, had it not been made."""
+"""Undoing one reflection: afterwards the facts are as if it had never been made."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from datetime import UTC, datetime
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import aliased
 
-from nexus_tasks.storage.conclusions import CONTRADICTED_LOSES
+from nexus_tasks.storage.conclusions import CONTRADICTION_PENALTY
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory, ReflectionChange, ReflectionRow
 
 
 @dataclass(frozen=True, kw_only=True)
-class Undone:
-    """What an undo did: the memories it removed, and the facts it brought back or changed back."""
+class UndoResult:
+    """What an undo did, as memory ids."""
 
-    removed: tuple[int, ...]
-    revived: tuple[int, ...]  # superseded by the reflection, in force again
-    restored: tuple[int, ...]  # counters, confidence or validity are as they were
+    removed: tuple[int, ...]  # the reflection's own memories
+    revived: tuple[int, ...]  # facts that the reflection had superseded and that are active again
+    restored: tuple[int, ...]  # facts whose counters, confidence or validity were changed back
 
 
-def find(tx: Transaction, namespace_id: int, reflection: int | str) -> ReflectionRow | None:
-    """A reflection by its number or by the id of the job that made it."""
+def find_reflection(tx: Transaction, namespace_id: int, reflection: int | str) -> ReflectionRow | None:
+    """A reflection by its id or by the id of the job that made it; ``None`` when there is none."""
     which = ReflectionRow.id == reflection if isinstance(reflection, int) else ReflectionRow.job_id == reflection
     return tx.scalar(select(ReflectionRow).where(ReflectionRow.namespace_id == namespace_id, which))
 
 
-def undone(tx: Transaction, perspective_id: int) -> tuple[set[frozenset[int]], set[frozenset[int]]]:
-    """The pairs and the supports that undone reflections had judged: they are not judged again."""
+def judged_by_undone(tx: Transaction, perspective_id: int) -> tuple[set[frozenset[int]], set[frozenset[int]]]:
+    """The fact pairs and insight supports of undone reflections. Later reflections must not judge them again."""
     rows = tx.scalars(
         select(ReflectionRow.judged).where(
             ReflectionRow.perspective_id == perspective_id, ReflectionRow.undone_at.is_not(None)
@@ -40,8 +40,8 @@ def undone(tx: Transaction, perspective_id: int) -> tuple[set[frozenset[int]], s
     return pairs, {frozenset(support) for judged in rows for support in judged["insights"]}
 
 
-def rivals(tx: Transaction, reflection_id: int) -> list[tuple[int, int]]:
-    """Facts that the reflection superseded, each with the one that says the same and is in force since."""
+def facts_said_again(tx: Transaction, reflection_id: int) -> list[tuple[int, int]]:
+    """Facts that the reflection superseded and that were said again since, as (old fact id, new active fact id)."""
     old, since = aliased(Memory), aliased(Memory)
     query = (
         select(old.id, since.id)
@@ -61,7 +61,7 @@ def rivals(tx: Transaction, reflection_id: int) -> list[tuple[int, int]]:
 
 
 def resting_on(tx: Transaction, reflection_id: int) -> list[int]:
-    """Memories of other origin that rest on what the reflection concluded."""
+    """Ids of memories that rest on the reflection's memories but were made by another job."""
     conclusions = select(Memory.id).where(Memory.reflection_id == reflection_id)
     return list(
         tx.scalars(
@@ -72,11 +72,11 @@ def resting_on(tx: Transaction, reflection_id: int) -> list[int]:
     )
 
 
-def reverse(tx: Transaction, reflection: ReflectionRow) -> Undone:
-    """Reverse a reflection of a locked perspective, and note that. Its watermark stays: nothing is reflected on again.
+def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
+    """Reverse a reflection of a locked perspective. The watermark stays, so its facts are not reflected on again.
 
-    What later reflections noted as the state before them is corrected along with the facts, so that reflections can be
-    undone in any order and the last one leaves everything as it was before the first.
+    The values before and after that later reflections recorded are corrected along with the facts. Reflections can
+    therefore be undone in any order, and undoing all of them restores the facts as they were before the first.
     """
     mine = tx.scalars(
         select(ReflectionChange)
@@ -103,7 +103,7 @@ def reverse(tx: Transaction, reflection: ReflectionRow) -> Undone:
         .values(undone_at=datetime.now(UTC))
         .execution_options(synchronize_session=False)
     )
-    return Undone(
+    return UndoResult(
         removed=tuple(sorted(removed)),
         revived=tuple(change.memory_id for change in mine if change.superseded),
         restored=tuple(touched),
@@ -111,7 +111,7 @@ def reverse(tx: Transaction, reflection: ReflectionRow) -> Undone:
 
 
 def _later(tx: Transaction, reflection_id: int, memory_ids: Sequence[int]) -> dict[int, list[ReflectionChange]]:
-    """The changes that standing reflections have made to the facts since, in their order."""
+    """Changes of these facts by later reflections that are not undone, oldest first, by memory id."""
     rows = tx.scalars(
         select(ReflectionChange)
         .join(ReflectionRow, ReflectionRow.id == ReflectionChange.reflection_id)
@@ -139,7 +139,7 @@ def _restore(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionCha
 
 
 def _restore_validation(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange]) -> None:
-    """Put back the time of the validation before, wherever this reflection's is still the latest one."""
+    """Replace this reflection's validation time by the one before it, in the fact or in the next change's record."""
     if not later:
         if fact.last_validated_at == mine.validated_after:
             fact.last_validated_at = mine.validated_before
@@ -148,9 +148,10 @@ def _restore_validation(fact: Memory, mine: ReflectionChange, later: Sequence[Re
 
 
 def _restore_confidence(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange]) -> None:
-    """Replay what happened to the confidence since, without this reflection.
+    """Recompute the confidence from the later changes, without this reflection.
 
-    Between two reflections only a surer source raises it, to its own confidence: then what was found there is that.
+    Between two reflections only a new source with a higher confidence changes the value, to that confidence. So when
+    the next ``confidence_before`` differs from the last ``confidence_after``, it is the confidence of such a source.
     """
     assert mine.confidence_before is not None
     value, left = mine.confidence_before, mine.confidence_after
@@ -160,6 +161,6 @@ def _restore_confidence(fact: Memory, mine: ReflectionChange, later: Sequence[Re
         left = change.confidence_after
         change.confidence_before = value
         for _ in range(change.weakened):
-            value = max(value - CONTRADICTED_LOSES, 0.0)
+            value = max(value - CONTRADICTION_PENALTY, 0.0)
         change.confidence_after = value
     fact.confidence = value if fact.confidence == left else max(value, fact.confidence)

@@ -53,7 +53,7 @@ class DeriveMemory(Arguments):
 
 
 def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    rows = derivations.page(tx, after, limit)
+    rows = derivations.wanted(tx, after, limit)
     return [(cursor, request(namespace, memory_id, observer)) for cursor, namespace, memory_id, observer in rows]
 
 
@@ -66,7 +66,7 @@ def _wake_digest(deployment: Deployment, tx: Transaction, claim: Claim) -> Calla
     memory = tx.get(Memory, int(claim.args["memory_id"]))
     if memory is None or memory.session_id is None:
         return None
-    found = sessions.standing(tx, memory.session_id)
+    found = sessions.backlog(tx, memory.session_id)
     if found.underived:
         return None
     digest = digest_session.request(claim.namespace, found.session_key, "session_end")

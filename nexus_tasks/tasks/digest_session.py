@@ -12,7 +12,7 @@ from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.worker.run import Run, Wait
-from nexus_tasks.storage import sessions
+from nexus_tasks.storage import digest_requests, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
@@ -49,12 +49,12 @@ class DigestSession(Arguments):
 
 def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
     # The last derivation of a session asks for its digest. Reconcile leaves a request to it for this long.
-    rows = sessions.wanted_digests(tx, after, limit, timedelta(seconds=PATIENCE))
+    rows = digest_requests.wanted(tx, after, limit, timedelta(seconds=PATIENCE))
     return [(cursor, request(namespace, key, "session_end")) for cursor, namespace, key in rows]
 
 
 def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
-    sessions.mark_requests(tx, namespace_id, args["session_key"], dead=dead)
+    digest_requests.mark(tx, namespace_id, args["session_key"], dead=dead)
 
 
 @job(
@@ -72,7 +72,7 @@ def digest_session(work: NamespaceRun, arguments: DigestSession) -> JobOutcome:
     waited = (run.primary.started_at or 0.0) - run.primary.enqueued_at
     if reasons <= PATIENT and not run.eager and waited < PATIENCE:
         with work.database.reading() as tx:
-            waiting = sessions.underived(tx, namespace.id, arguments.session_key)
+            waiting = sessions.count_underived(tx, namespace.id, arguments.session_key)
         if waiting:
             raise Wait(DERIVATION, LOOK_AGAIN, f"{waiting} messages to derive")
     outcome, more = digest.digest(

@@ -25,7 +25,7 @@ class EmbedMemories(Arguments):
 
 
 def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    return [(cursor, request(namespace)) for cursor, namespace in embeddings.gaps(tx, after, limit)]
+    return [(cursor, request(namespace)) for cursor, namespace in embeddings.wanted(tx, after, limit)]
 
 
 def _mark(tx: Transaction, namespace_id: int, _args: Any, *, dead: bool) -> None:

@@ -47,7 +47,7 @@ class FinishDream(Arguments):
 
 
 def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    return [(dream_id, request(namespace, dream_id)) for dream_id, namespace in dreams.open_dreams(tx, after, limit)]
+    return [(dream_id, request(namespace, dream_id)) for dream_id, namespace in dreams.wanted(tx, after, limit)]
 
 
 def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
@@ -115,7 +115,7 @@ def start(deployment: Deployment, namespace: str, *, urgency: Urgency = "dream",
 def _open(tx: Transaction, namespace_id: int, urgency: Urgency) -> tuple[bool, int, tuple[str, ...]]:
     """Whether a dream was opened, its id, and the sessions whose digests are to come."""
     while True:  # once more when the dream that was in the way has ended meanwhile
-        if joined := dreams.join(tx, namespace_id, urgency=urgency):
+        if joined := dreams.join_open(tx, namespace_id, urgency=urgency):
             return False, *joined
         due = dreams.due_sessions(tx, namespace_id)
         dream_id = dreams.start(tx, namespace_id, due, urgency=urgency)

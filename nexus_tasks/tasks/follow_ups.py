@@ -67,7 +67,7 @@ def hurry_all(deployment: Deployment, reason: str, namespace: str) -> None:
 def hurry_dream(deployment: Deployment, namespace: NamespaceSettings) -> None:
     """A digest or a reflection has ended. When an open dream waited for the last of these, it is due now."""
     with deployment.database.reading() as tx:
-        ready = dreams.waits_for_nothing(tx, namespace.id) is not None
+        ready = dreams.ready_dream(tx, namespace.id) is not None
     if ready:
         hurry_all(deployment, DREAM, namespace.name)
 

@@ -15,7 +15,7 @@ from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.worker.run import Run
-from nexus_tasks.storage import runs
+from nexus_tasks.storage import job_runs
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import follow_ups
@@ -48,7 +48,7 @@ class NamespaceRun:
         namespace = self.namespace
 
         def record(tx: Transaction, outcome: JobOutcome) -> None:
-            runs.record(tx, namespace.id, [run_row(claim) for claim in chosen], outcome)
+            job_runs.record(tx, namespace.id, [run_row(claim) for claim in chosen], outcome)
 
         return JobContext(
             namespace_id=namespace.id,
@@ -105,9 +105,9 @@ def dry_context(deployment: Deployment, namespace: NamespaceSettings) -> JobCont
     )
 
 
-def run_row(claim: Claim) -> runs.JobHeader:
+def run_row(claim: Claim) -> job_runs.JobHeader:
     """What a claim's run row says beside the outcome."""
-    return runs.JobHeader(
+    return job_runs.JobHeader(
         ids=(claim.job_id, *claim.also),
         kind=claim.kind,
         scope=claim.scope,

@@ -34,7 +34,7 @@ class ObserveSession(Arguments):
 
 
 def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    rows = observations.wanted(tx, "observing", after, limit)
+    rows = observations.wanted(tx, after, limit, "observing")
     return [(cursor, request(namespace, key)) for cursor, namespace, key in rows]
 
 

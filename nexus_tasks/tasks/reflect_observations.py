@@ -26,7 +26,7 @@ class ReflectObservations(Arguments):
 
 
 def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    rows = observations.wanted(tx, "reflecting", after, limit)
+    rows = observations.wanted(tx, after, limit, "reflecting")
     return [(cursor, request(namespace, key)) for cursor, namespace, key in rows]
 
 

@@ -29,7 +29,7 @@ class ReflectPerspective(Arguments):
 
 
 def _wanted(deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    rows = perspectives.ripe(tx, at_least=deployment.settings.reflect_min_new, after=after, limit=limit)
+    rows = perspectives.wanted(tx, at_least=deployment.settings.reflect_min_new, after=after, limit=limit)
     return [(cursor, request(namespace, observer, subject)) for cursor, namespace, observer, subject in rows]
 
 

@@ -29,7 +29,7 @@ class SubmitBatch(Arguments):
 
 
 def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    return [(cursor, request(namespace)) for cursor, namespace in batches.unattended(tx, after, limit)]
+    return [(cursor, request(namespace)) for cursor, namespace in batches.wanted(tx, after, limit)]
 
 
 @job(

@@ -11,7 +11,7 @@ from typing import Any
 
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.claims import answering
-from nexus_tasks.storage import dreams, embeddings, runs
+from nexus_tasks.storage import dreams, embeddings, pruning
 from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.tasks import finish_dream
 from nexus_tasks.tasks.registry import tick
@@ -32,7 +32,7 @@ def _once_per_slot(function: Callable[[Deployment], Any]) -> Callable[[Deploymen
 def dream_due(deployment: Deployment) -> list[str]:
     """Start the dreams that are due; returns their namespaces."""
     with deployment.database.transaction() as tx:
-        due = dreams.due(tx)
+        due = dreams.due_namespaces(tx)
     return [namespace for namespace in due if finish_dream.start(deployment, namespace).opened]
 
 
@@ -41,7 +41,7 @@ def dream_due(deployment: Deployment) -> list[str]:
 def prune(deployment: Deployment) -> dict[str, int]:
     """Delete job runs, and dead letters that were retried or dropped, after 30 days. Open dead letters stay."""
     with deployment.database.transaction() as tx:
-        return runs.prune(tx)
+        return pruning.prune(tx)
 
 
 @tick
@@ -49,7 +49,7 @@ def prune(deployment: Deployment) -> dict[str, int]:
 def find_embedding_gaps(deployment: Deployment) -> list[str]:
     """Find memories without a vector of the present model, as after a change of it. Reconcile has them filled in."""
     with deployment.database.transaction() as tx:
-        return list(embeddings.find_gaps(tx, deployment.embedder.name))
+        return list(embeddings.record_all_gaps(tx, deployment.embedder.name))
 
 
 @tick

@@ -12,7 +12,7 @@ from nexus_tasks.cognition.digest import digest_session as digesting
 from nexus_tasks.cognition.digest import summarize as telling
 from nexus_tasks.idempotency.claim import Claimed
 from nexus_tasks.idempotency.worker import executor as workers
-from nexus_tasks.storage import digests, sessions
+from nexus_tasks.storage import digest_requests, digests
 from nexus_tasks.tasks import digest_session as kind
 from tests.integration.inline import NAMESPACE, say, time_passes, waiting, work
 from tests.sandbox import Sandbox
@@ -20,9 +20,9 @@ from tests.sandbox import Sandbox
 # Each moment of a run, as a function that it calls just then, and whether the duplicate comes before or after it.
 MOMENTS = {
     "the claim has begun": (workers, "run_of", "after"),
-    "it looks up the namespace": (kind, "runtime", "before"),
-    "it looks for requests": (sessions, "requests", "before"),
-    "it has seen the requests": (sessions, "requests", "after"),
+    "it looks up the namespace": (kind.follow_ups, "hurry_dream", "before"),
+    "it looks for requests": (digest_requests, "pending", "before"),
+    "it has seen the requests": (digest_requests, "pending", "after"),
     "the window is read": (digesting, "next_window", "after"),
     "the model is asked": (telling, "ask", "before"),
     "the model has answered": (telling, "ask", "after"),

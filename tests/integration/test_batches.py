@@ -164,7 +164,7 @@ def test_an_answer_that_is_fetched_twice_is_entered_once(
     here.sql("UPDATE message_batches SET due_at = now() - interval '1 s'")
     [(namespace_id,)] = here.sql("SELECT id FROM namespaces")
     with monkeypatch.context() as patch:
-        patch.setattr(batches, "close", lambda *_: 1 / 0)  # dies with all results entered, the batch not closed
+        patch.setattr(batches, "close_batch", lambda *_: 1 / 0)  # dies with all results entered, the batch not closed
         with pytest.raises(ZeroDivisionError):
             message_batches.advance(default_deployment().resources, namespace_id, lambda: None)
     message_batches.advance(default_deployment().resources, namespace_id, lambda: None)
@@ -376,7 +376,7 @@ def test_erasing_leaves_no_text_and_keeps_the_bill(here: Sandbox, slow: StandIn)
     run()
     [(namespace_id, memory_id)] = here.sql("SELECT namespace_id, id FROM memories WHERE content LIKE '%house one%'")
     with default_deployment().database.transaction() as tx:
-        assert batches.erase(tx, namespace_id, [memory_id]) == 1
+        assert batches.erase_texts(tx, namespace_id, [memory_id]) == 1
     assert here.sql("SELECT 1 FROM batch_requests WHERE params::text LIKE '%house one%'") == []
     slow.end_batches()
     here.sql("UPDATE message_batches SET due_at = now() - interval '1 s'")

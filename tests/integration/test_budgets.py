@@ -67,7 +67,7 @@ def test_parallel_calls_hold_no_more_than_the_budget(here: Sandbox) -> None:
     def call(_: int) -> int | None:
         together.wait(60)
         with default_deployment().database.transaction() as tx:
-            return ledger.hold(tx, acme, budget_usd=1.0, cost=Decimal("0.4"), seconds=60)[0]
+            return ledger.hold_budget(tx, acme, budget_usd=1.0, cost=Decimal("0.4"), seconds=60)[0]
 
     with ThreadPoolExecutor(6) as pool:
         granted = [hold for hold in pool.map(call, range(6)) if hold is not None]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from nexus_tasks.deployment import Deployment, use
 from nexus_tasks import Message, Nexus
 from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.deployment import Deployment, use
 from nexus_tasks.services import buffer_flush
 from nexus_tasks.tasks import ticks, worker_buffer
 from tests import commandline

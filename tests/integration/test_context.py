@@ -34,8 +34,8 @@ def full(here: Sandbox) -> Sandbox:
     with default_deployment().database.transaction() as tx:
         known = namespaces.get(tx, NAMESPACE)
         session = sessions.get(tx, known.id, "chat", lock=True)
-        ann = perspectives.locked(tx, known.id, "assistant", ["ann"])
-        stored = facts.keep(tx, ann, [draft(i, source=1 + i % 30, session_id=session.id) for i in range(120)])
+        ann = perspectives.lock(tx, known.id, "assistant", ["ann"])
+        stored = facts.store(tx, ann, [draft(i, source=1 + i % 30, session_id=session.id) for i in range(120)])
         ids = [fact.id for fact in stored]
         for i in range(12):
             conclude(tx, ann["ann"], "derived", f"Insight {i}. {ODD}", ids[i : i + 3])
@@ -46,7 +46,7 @@ def full(here: Sandbox) -> Sandbox:
     return here
 
 
-def draft(number: int, *, source: int, session_id: int, **fields: Any) -> facts.Draft:
+def draft(number: int, *, source: int, session_id: int, **fields: Any) -> facts.FactDraft:
     """A fact about ann."""
     defaults = {
         "subject": "ann",
@@ -59,7 +59,7 @@ def draft(number: int, *, source: int, session_id: int, **fields: Any) -> facts.
         "session_id": session_id,
         "made_by": "test",
     }
-    return facts.Draft(**(defaults | fields))  # type: ignore[arg-type]
+    return facts.FactDraft(**(defaults | fields))  # type: ignore[arg-type]
 
 
 def conclude(tx: Any, owner: Any, level: str, content: str, sources: Sequence[int]) -> None:
@@ -258,12 +258,12 @@ def test_recent_sure_and_confirmed_facts_come_first_and_a_query_chooses(here: Sa
     ]
     with default_deployment().database.transaction() as tx:
         known = namespaces.get(tx, NAMESPACE)
-        ann = perspectives.locked(tx, known.id, "assistant", ["ann"])
+        ann = perspectives.lock(tx, known.id, "assistant", ["ann"])
         drafts = [
             draft(i, source=1, session_id=1, content=text, confidence=sure, valid_from=NOON - timedelta(hours=hours))
             for i, (text, sure, hours) in enumerate(made)
         ]
-        facts.keep(tx, ann, drafts)
+        facts.store(tx, ann, drafts)
     here.sql("UPDATE memories SET times_reinforced = 5 WHERE content LIKE '%kites%'")
     said = [line.rpartition("ann: ")[2] for line in context().text.split("\n")[1:]]
     assert said == [made[4][0], made[3][0], made[1][0], made[2][0], made[0][0]]

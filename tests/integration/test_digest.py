@@ -108,7 +108,7 @@ def test_of_two_batches_that_end_together_one_asks_for_the_digest(
     """Neither sees what the other has not committed yet: the last to commit looks again."""
     claude()
     ids = say(*(f"Number {i}." for i in range(8)))
-    locked, due = derive.perspectives.locked, []
+    locked, due = derive.perspectives.lock, []
 
     def overtaken(*args: Any) -> Any:
         monkeypatch.setattr(derive.perspectives, "locked", locked)
@@ -424,4 +424,4 @@ def test_a_session_is_waited_for_however_its_name_is_spelled(here: Sandbox, spel
     say("I moved to Lisbon in March.", session="caf\u00e9")
     [(namespace_id,)] = here.sql("SELECT id FROM namespaces")
     with default_deployment().database.reading() as tx:
-        assert sessions.underived(tx, namespace_id, spelled) == 1
+        assert sessions.count_underived(tx, namespace_id, spelled) == 1

@@ -37,7 +37,7 @@ def states(here: Sandbox) -> list[str]:
 
 def due() -> list[str]:
     with default_deployment().database.transaction() as tx:
-        return dreams.due(tx)
+        return dreams.due_namespaces(tx)
 
 
 def dreaming() -> Claim:
@@ -89,7 +89,7 @@ def time_passes_for_the_dream() -> None:
     with default_deployment().database.transaction() as tx:
         known = default_deployment().namespace("acme")
         assert known is not None
-        joined = dreams.join(tx, known.id, urgency="dream")
+        joined = dreams.join_open(tx, known.id, urgency="dream")
         assert joined is not None
         dream_id, _ = joined
     default_deployment().claims.hurry(finish_dream.REASON, requests=[finish_dream.request("acme", dream_id)])
@@ -187,7 +187,7 @@ def test_a_dream_that_gives_up_makes_room_for_the_next(here: Sandbox, monkeypatc
     finish_dream.start("acme")
     with monkeypatch.context() as patch:
         patch.setattr(dreams, "digests_to_come", lambda *_: 1 / 0)
-        patch.setattr(finish_dream.follow_up, "dream_goes_on", lambda _: None)
+        patch.setattr(finish_dream.follow_ups, "dream_goes_on", lambda _: None)
         for _ in range(6):
             work()
             time_passes(here)

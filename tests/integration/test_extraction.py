@@ -326,7 +326,7 @@ def test_what_another_session_has_added_meanwhile_is_not_overwritten(ours: Sandb
         assert space is not None
         made = {"filename": "things.md", "name": "Things", "description": "Where.", "type": "project", "made_by": "x"}
         with default_deployment().database.transaction() as tx:
-            topics.keep(tx, space.id, [topics.Draft(content="- of another", **made)])
+            topics.store(tx, space.id, [topics.TopicDraft(content="- of another", **made)])
         return {"topics": [topic("- one\n- three")]}
 
     standin.answer("topics", answered)

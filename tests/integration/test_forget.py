@@ -17,7 +17,7 @@ from nexus_tasks import Nexus, embedded
 from nexus_tasks.cognition import derive as deriving
 from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
-from nexus_tasks.storage.erasure.rewriting import WORDLESS
+from nexus_tasks.storage.erasure.vacuum import WORDLESS
 from nexus_tasks.storage.models import Base
 from tests import commandline
 from tests.integration.inline import NAMESPACE, dump, facts, observations, pending, say, time_passes, waiting, work

@@ -300,7 +300,7 @@ class Observing(RuleBasedStateMachine):
     # --- what must hold -----------------------------------------------------------------------------------------------
     def log(self, tx: Any) -> ObservationLog:
         known = namespaces.get(tx, NAMESPACE)
-        found = observations.log(tx, sessions.get(tx, known.id, self.key).id)
+        found = observations.find_log(tx, sessions.get(tx, known.id, self.key).id)
         assert found is not None
         return found
 
@@ -331,8 +331,8 @@ class Observing(RuleBasedStateMachine):
                 tx, found.session_id, found.observed_through_seq, session_view.messages.NEWEST
             )
             ready = observations.chunks(tx, found.session_id)
-            reach = observations.reach(tx, found)
-            condensed = observations.reflection(tx, found)
+            reach = observations.last_observed_seq(tx, found)
+            condensed = observations.usable_reflection(tx, found)
             self.due = session_view.due_update(tx, default_deployment().settings, found, tail) is not None
         view = session_view.SessionView(
             session_key=self.key,

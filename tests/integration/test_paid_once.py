@@ -14,7 +14,7 @@ from nexus_tasks.cognition import derive
 from nexus_tasks.cognition.digest import run as digesting
 from nexus_tasks.cognition.reflect import run as reflecting
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.storage import runs
+from nexus_tasks.storage import pruning
 from tests.integration.inline import NAMESPACE, answers, facts, say, time_passes, waiting, work
 from tests.sandbox import Sandbox, eventually
 from tests.standin import Call, StandIn, faults
@@ -152,7 +152,7 @@ def test_an_answer_that_nobody_came_back_for_is_pruned(claude: Claude) -> None:
             days=days,
         )
     with default_deployment().database.transaction() as tx:
-        assert runs.prune(tx)["saved_answers"] == 1
+        assert pruning.prune(tx)["saved_answers"] == 1
     assert here.sql("SELECT request_hash FROM saved_answers") == [("after 29 days",)]
 
 

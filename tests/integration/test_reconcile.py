@@ -49,7 +49,7 @@ def gap(_here: Sandbox) -> None:
     with default_deployment().database.transaction() as tx:
         known = default_deployment().namespace(NAMESPACE)
         assert known is not None
-        embeddings.leave_gap(tx, known.id)
+        embeddings.record_gap(tx, known.id)
 
 
 def unobserved(_here: Sandbox) -> None:

@@ -13,12 +13,11 @@ from sqlalchemy import text
 
 from nexus_tasks import Nexus
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.storage.searching import query_stats as opening_module
-from nexus_tasks.storage.searching import upkeep
+from nexus_tasks.storage.searching import query_stats, upkeep
 from nexus_tasks.storage.searching.candidates import K1, B
-from nexus_tasks.storage.searching.query_stats import Opening, opening
-from nexus_tasks.storage.searching.scope import Filter, scope
-from nexus_tasks.storage.searching.vectors import distance, owned
+from nexus_tasks.storage.searching.query_stats import QueryStats, read_query_stats
+from nexus_tasks.storage.searching.scope import Filter, build_scope
+from nexus_tasks.storage.searching.vectors import distance
 from tests.integration.inline import NAMESPACE, say, work
 from tests.sandbox import Sandbox
 
@@ -26,15 +25,15 @@ from tests.sandbox import Sandbox
 DRINKS = ("tea", "milk", "rum", "mead", "gin")
 
 
-def known(question: str) -> Opening:
+def known(question: str) -> QueryStats:
     """What a search for ``question`` would know beforehand."""
     here = default_deployment()
     with here.database.reading() as tx:
         namespace_id = tx.execute(text("SELECT id FROM namespaces WHERE name = :n"), {"n": NAMESPACE}).scalar_one()
-        return opening(tx, scope(Filter(namespace_id=namespace_id)), question, here.embedder.name)
+        return read_query_stats(tx, build_scope(Filter(namespace_id=namespace_id)), question, here.embedder.name)
 
 
-def fit_to_count(*words: str) -> dict[str, int]:
+def counted(*words: str) -> dict[str, int]:
     """In how many memories search believes each word to be; words in none are left out."""
     return {word: known(word).words[0].memories for word in words if known(word).words}
 
@@ -57,7 +56,7 @@ def totals(here: Sandbox) -> tuple[int, float]:
 
 def is_right(here: Sandbox) -> None:
     """Everything that search knows equals a recount."""
-    assert fit_to_count(*DRINKS) == recount(here, *DRINKS)
+    assert counted(*DRINKS) == recount(here, *DRINKS)
     assert (known("tea").memories, known("tea").mean_length) == pytest.approx(totals(here))
     assert here.sql("SELECT count(*) FROM postings") == here.sql("SELECT sum(length(tsv)) FROM memories")
     lost = "SELECT count(*) FROM postings WHERE memory_id NOT IN (SELECT id FROM memories)"
@@ -74,7 +73,7 @@ def test_frequencies_are_right_after_writers_at_once_and_after_each_kind_of_chan
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda i: say(*drinks(i, 20), session=f"s{i}", observers=[]), range(6)))
     is_right(here)
-    assert fit_to_count("tea") == {"tea": 120}
+    assert counted("tea") == {"tea": 120}
     here.sql("UPDATE memories SET content = 'rum rum rum' WHERE content LIKE '%0x1%'")
     is_right(here)
     here.sql("UPDATE memories SET times_reinforced = 3, archived_at = now()")  # changes no word
@@ -101,7 +100,7 @@ def test_nothing_is_left_of_an_erased_namespace(here: Sandbox) -> None:
 def test_the_same_word_in_two_namespaces_is_counted_apart(here: Sandbox) -> None:
     say("tea", "tea milk")
     say("tea rum", namespace="other")
-    assert fit_to_count(*DRINKS) == {"tea": 2, "milk": 1}
+    assert counted(*DRINKS) == {"tea": 2, "milk": 1}
     per_word = here.sql("SELECT count(*) FROM postings GROUP BY key ORDER BY 1")
     assert per_word == [(1,), (1,), (1,), (1,), (2,), (2,)]  # in the other tea, rum, ann; here milk, tea, ann
 
@@ -109,24 +108,24 @@ def test_the_same_word_in_two_namespaces_is_counted_apart(here: Sandbox) -> None
 def test_common_words_are_counted_by_upkeep_and_again_after_erasure(
     here: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (opening_module, upkeep):
+    for module in (query_stats, upkeep):
         monkeypatch.setattr(module, "MOST_COUNTED", 10)
-    opening_module._statement.cache_clear()
+    query_stats._statement.cache_clear()
     try:
         say(*(f"tea {i}" for i in range(30)), observers=[])
-        assert fit_to_count("tea") == {"tea": 11}  # at least so many
+        assert counted("tea") == {"tea": 11}  # at least so many
         assert upkeep.run(default_deployment().database).counted == 1
-        assert fit_to_count("tea") == {"tea": 30}
+        assert counted("tea") == {"tea": 30}
         assert upkeep.run(default_deployment().database).counted == 0  # nothing has changed
         here.sql("DELETE FROM memories WHERE id > 20")
         assert upkeep.run(default_deployment().database).counted == 1
-        assert fit_to_count("tea") == recount(here, "tea") == {"tea": 20}
+        assert counted("tea") == recount(here, "tea") == {"tea": 20}
         here.sql("DELETE FROM memories WHERE id > 5")
         upkeep.run(default_deployment().database)
         assert here.sql("SELECT count(*) FROM common_words") == [(0,)]
-        assert fit_to_count("tea") == {"tea": 5}
+        assert counted("tea") == {"tea": 5}
     finally:
-        opening_module._statement.cache_clear()
+        query_stats._statement.cache_clear()
 
 
 def test_words_are_scored_by_bm25(here: Sandbox) -> None:

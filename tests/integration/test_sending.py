@@ -158,7 +158,7 @@ def test_a_connection_that_was_idle_is_looked_at_before_it_is_trusted(
         pid = tx.scalar(text("SELECT pg_backend_pid()"))
     with database.transaction() as tx:
         assert tx.scalar(text("SELECT pg_backend_pid()")) == pid
-    monkeypatch.setattr(engine, "IDLE_AFTER", 0.0)
+    monkeypatch.setattr(engine, "PING_AFTER_IDLE", 0.0)
     here.sql("SELECT pg_terminate_backend(:pid, 60000)", pid=pid)
     with database.transaction() as tx:
         assert tx.scalar(text("SELECT pg_backend_pid()")) != pid

@@ -11,8 +11,8 @@ import pytest
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from nexus_tasks.deployment import default_deployment
 from nexus_tasks import Nexus, digest_session
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import Misconfigured, QueueUnavailable, Transient
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims

@@ -192,7 +192,7 @@ def test_one_attempt_at_an_absent_broker_is_enough() -> None:
     tried = []
     send = play.send
 
-    def fit_to_count(*args: Any, **options: Any) -> None:
+    def counted(*args: Any, **options: Any) -> None:
         tried.append(args)
         send(*args, **options)
 

@@ -12,7 +12,7 @@ import pytest
 from nexus_tasks import Nexus
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.worker.run import Run, Wait
-from nexus_tasks.storage import runs
+from nexus_tasks.storage import pruning
 from nexus_tasks.types import JobOutcome
 from tests.commandline import nexus
 from tests.integration.inline import NAMESPACE, say, time_passes, work
@@ -158,7 +158,7 @@ def test_open_dead_letters_are_never_pruned_and_runs_after_thirty_days(here: San
                 resolution=resolution,
             )
     with default_deployment().database.transaction() as tx:
-        pruned = runs.prune(tx)
+        pruned = pruning.prune(tx)
     assert (pruned["job_runs"], pruned["dead_letters"]) == (1, 2)
     assert here.sql("SELECT job_id FROM job_runs") == [("run-29",)]
     left = [job for (job,) in here.sql("SELECT job_id FROM dead_letters ORDER BY 1")]

@@ -12,15 +12,15 @@ from nexus_tasks.cognition.retrieval.bm25_word_weights import MOST_POSTINGS, inv
 from nexus_tasks.cognition.retrieval.fusion import NEIGHBOUR_SHARE, Ranked, decayed, rank, vector_weight
 from nexus_tasks.cognition.retrieval.search import explain
 from nexus_tasks.storage.searching.candidates import Candidate
-from nexus_tasks.storage.searching.query_stats import Opening, Word
+from nexus_tasks.storage.searching.query_stats import QueryStats, Word
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
 
-def opening(*memories: int, of: int = 100_000) -> Opening:
+def opening(*memories: int, of: int = 100_000) -> QueryStats:
     """A question whose words (with keys 1, 2, …) are in so many memories each."""
     words = tuple(Word(key=key, memories=n) for key, n in enumerate(memories, 1))
-    return Opening(words=words, memories=of, mean_length=10.0, vectors=0, narrow=False)
+    return QueryStats(words=words, memories=of, mean_length=10.0, vectors=0, narrow=False)
 
 
 def candidate(number: int, **fields: Any) -> Candidate:

@@ -12,7 +12,7 @@ from nexus_tasks.cognition.retrieval import ranking
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching import context_rows
-from nexus_tasks.storage.searching.context_rows import Line
+from nexus_tasks.storage.searching.context_rows import ContextRow
 from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import ContextBlock, to_utc
@@ -73,7 +73,7 @@ def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Contex
     )
 
 
-def _digest_that_fits(digests: dict[str, Line], share: float) -> list[Line]:
+def _digest_that_fits(digests: dict[str, ContextRow], share: float) -> list[ContextRow]:
     """The long digest when it fits, else the short one. Never both, because they say the same."""
     for level in ("summary_long", "summary_short"):
         if line := digests.get(level):
@@ -83,13 +83,13 @@ def _digest_that_fits(digests: dict[str, Line], share: float) -> list[Line]:
     return []
 
 
-def _ranked(found: Sequence[Line]) -> list[Line]:
+def _ranked(found: Sequence[ContextRow]) -> list[ContextRow]:
     """Memories by weight (see :func:`_weight`), the greatest first."""
     newest = max((line.occurred_at for line in found), default=None)
     return sorted(found, key=lambda line: (-_weight(line, newest), -line.occurred_at.timestamp(), line.id))
 
 
-def _weight(line: Line, newest: datetime | None) -> float:
+def _weight(line: ContextRow, newest: datetime | None) -> float:
     """recency + confidence + 0.1 · min(repetitions, 5), where recency depends on the hours before the newest memory.
 
     Example: a fact 3 hours before the newest one, of confidence 0.9, repeated twice, weighs 0.8 + 0.9 + 0.2 = 1.9.
@@ -100,7 +100,7 @@ def _weight(line: Line, newest: datetime | None) -> float:
     return recency + line.confidence + REINFORCEMENT * min(line.times_reinforced, 5)
 
 
-def _by_query(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, max_tokens: int) -> list[Line]:
+def _by_query(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, max_tokens: int) -> list[ContextRow]:
     """The facts that a search for ``query`` finds, best first."""
     limit = min(POOL, max_tokens // FACT_TOKENS + 1)
     ranked, _ = ranking(tx, embedder, replace(wanted, levels=("explicit",)), query, limit)
@@ -108,15 +108,15 @@ def _by_query(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, m
     return [found[one.id] for one in ranked if one.id in found]
 
 
-def _without_echoes(tail: Sequence[Line]) -> list[Line]:
+def _without_echoes(tail: Sequence[ContextRow]) -> list[ContextRow]:
     """Messages without their echoed lines; a message that is nothing but echo is left out."""
     said = (line._replace(content=without_echo(line.content)) for line in tail)
     return [line for line in said if line.content]
 
 
-def _dated_to_the_day(line: Line) -> str:
+def _dated_to_the_day(line: ContextRow) -> str:
     return f"{to_utc(line.occurred_at):%Y-%m-%d} {line.subject}: {line.content}"
 
 
-def _dated_to_the_minute(line: Line) -> str:
+def _dated_to_the_minute(line: ContextRow) -> str:
     return f"{to_utc(line.occurred_at):%Y-%m-%d %H:%M} {line.subject}: {line.content}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nexus_tasks.storage.searching.context_rows import Line
+from nexus_tasks.storage.searching.context_rows import ContextRow
 from nexus_tasks.text import estimate_tokens, shorten
 from nexus_tasks.types import ContextSection
 
@@ -25,9 +25,9 @@ class BudgetedBlock:
     def section(
         self,
         title: str,
-        rows: Sequence[Line],
+        rows: Sequence[ContextRow],
         allowance: float,
-        render: Callable[[Line], str],
+        render: Callable[[ContextRow], str],
         *,
         oldest_first: bool = False,
     ) -> float:
@@ -43,7 +43,7 @@ class BudgetedBlock:
         """
         heading = f"## {title}"
         budget = min(int(allowance), self.max_tokens - self.used) - line_tokens(heading)
-        chosen: list[tuple[Line, str]] = []
+        chosen: list[tuple[ContextRow, str]] = []
         spent = 0
         for row in rows:
             text = " ".join(render(row).split())

@@ -9,9 +9,9 @@ from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.errors import InvalidAnswer, Permanent
 from nexus_tasks.settings import Settings
-from nexus_tasks.storage import digests, embeddings, open_questions, sessions
+from nexus_tasks.storage import digest_requests, digests, embeddings, open_questions, sessions
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Session
+from nexus_tasks.storage.models import SessionRow
 from nexus_tasks.types import JobOutcome, Status
 
 
@@ -39,12 +39,12 @@ def digest(
         if session is None:
             return job.commit(tx, JobOutcome(status="gone")), False
         # The reasons are in Postgres, too, because Redis may have lost the flags of the request.
-        asked = sessions.requests(tx, session.id)
+        asked = digest_requests.pending(tx, session.id)
         force = force or any(reason != "rollover" for reason in asked.reasons)
         rebuild = rebuild or "manual_rebuild" in asked.reasons
         status = _reason_to_stop(tx, resources.settings, session, force=force, rebuild=rebuild)
         if status:
-            sessions.satisfy(tx, session.id, asked.through)
+            digest_requests.satisfy(tx, session.id, asked.through)
             return job.commit(tx, JobOutcome(status=status)), False
         covered = next_window(tx, session, asked.through, rebuild=rebuild, patient=patient)
         if patient and covered.lines and not covered.asked:
@@ -63,7 +63,7 @@ def digest(
 
 
 def _reason_to_stop(
-    tx: Transaction, settings: Settings, session: Session, *, force: bool, rebuild: bool
+    tx: Transaction, settings: Settings, session: SessionRow, *, force: bool, rebuild: bool
 ) -> Status | None:
     if session.last_seq == 0:
         return "empty"
@@ -73,7 +73,7 @@ def _reason_to_stop(
         return "unchanged" if session.last_seq <= session.digest_end_seq else None
     if session.digest_end_seq == 0:
         return None
-    new, tokens = sessions.undigested(tx, session)
+    new, tokens = sessions.count_undigested(tx, session)
     return None if new >= settings.digest_min_messages or tokens >= settings.digest_short_tokens else "skipped"
 
 
@@ -86,7 +86,7 @@ def _store(resources: Resources, job: JobContext, covered: Window, summary: Summ
             return job.commit(tx, JobOutcome(status="gone"))
         open_questions.close(tx, job.namespace_id, PURPOSE, session.id)
         if not texts["long"]:
-            sessions.satisfy(tx, session.id, covered.requests)
+            digest_requests.satisfy(tx, session.id, covered.requests)
             return job.commit(tx, JobOutcome(status="empty"))
         ids = digests.store(
             tx,
@@ -101,6 +101,6 @@ def _store(resources: Resources, job: JobContext, covered: Window, summary: Summ
         )
         wordings = {memory_id: texts[kind] for kind, memory_id in zip(digests.KINDS, ids, strict=False)}
         embeddings.store(tx, job.namespace_id, resources.embedder.name, wordings, vectors)
-        sessions.satisfy(tx, session.id, covered.requests)
+        digest_requests.satisfy(tx, session.id, covered.requests)
         details = {"digests": ids, "end_seq": covered.end, "generation": covered.generation}
         return job.commit(tx, JobOutcome(status="completed" if ids else "unchanged", details=details))

@@ -9,8 +9,8 @@ from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.llm.answers import PromptLine
 from nexus_tasks.storage import digests, open_questions
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.messages import Said
-from nexus_tasks.storage.models import Session
+from nexus_tasks.storage.messages import MessageText
+from nexus_tasks.storage.models import SessionRow
 
 PURPOSE = "digest"
 
@@ -19,7 +19,7 @@ PURPOSE = "digest"
 class Window:
     """The facts and messages that one digest covers."""
 
-    session: Session
+    session: SessionRow
     after: int  # the seq of the last message before it
     end: int  # the seq of the last message that it covers
     generation: int
@@ -39,7 +39,7 @@ class Window:
         )
 
 
-def next_window(tx: Transaction, session: Session, requests: int, *, rebuild: bool, patient: bool) -> Window:
+def next_window(tx: Transaction, session: SessionRow, requests: int, *, rebuild: bool, patient: bool) -> Window:
     """Everything since the last digest.
 
     Args:
@@ -54,7 +54,7 @@ def next_window(tx: Transaction, session: Session, requests: int, *, rebuild: bo
     asked = open_questions.find(tx, session.namespace_id, PURPOSE, session.id) if patient else None
     if asked and (asked["after"], asked["generation"]) == (after, generation):
         end, requests, asked_lines, rests_on = (asked[name] for name in ("end", "requests", "lines", "sources"))
-        there = digests.told(tx, rests_on)
+        there = digests.items_by_id(tx, rests_on)
         shown = [there[i] for i in asked_lines if i in there]
         rests_on = [i for i in rests_on if i in there]
     else:
@@ -67,8 +67,8 @@ def next_window(tx: Transaction, session: Session, requests: int, *, rebuild: bo
         generation=generation,
         requests=requests,
         previous={kind: content for kind, (_, content) in previous.items()},
-        lines=tuple(line for one in shown if (line := _line(one.said)).content),
-        given_up=frozenset(one.said.id for one in shown if one.given_up),
+        lines=tuple(line for one in shown if (line := _line(one.text)).content),
+        given_up=frozenset(one.text.id for one in shown if one.given_up),
         sources=tuple(dict.fromkeys((*rests_on, *(memory_id for memory_id, _ in previous.values())))),
         asked=asked is not None,
     )
@@ -87,25 +87,25 @@ def save_window(tx: Transaction, window: Window) -> None:
     open_questions.note(tx, window.session.namespace_id, PURPOSE, window.session.id, question)
 
 
-def _new(tx: Transaction, session: Session, after: int) -> tuple[list[digests.InWindow], list[int]]:
+def _new(tx: Transaction, session: SessionRow, after: int) -> tuple[list[digests.WindowItem], list[int]]:
     """Facts and messages after ``after``, in the order of the conversation; and the ids of the memories among them."""
     found = digests.window_facts(tx, session.id, after, session.last_seq)
     said = digests.window_messages(tx, session.id, after, session.last_seq)
     # A message goes in as raw text when it is not derived yet, or when the window has no facts at all.
     raw = [one for one in said if not (found and one.derived)]
-    shown = sorted((*_each_once(found), *raw), key=lambda one: one.said.seq)
-    return shown, [one.said.id for one in (*found, *raw)]
+    shown = sorted((*_each_once(found), *raw), key=lambda one: one.text.seq)
+    return shown, [one.text.id for one in (*found, *raw)]
 
 
-def _each_once(found: Sequence[digests.InWindow]) -> list[digests.InWindow]:
+def _each_once(found: Sequence[digests.WindowItem]) -> list[digests.WindowItem]:
     """The facts, each once: another observer may hold the same."""
-    first: dict[tuple[str, str | None], digests.InWindow] = {}
+    first: dict[tuple[str, str | None], digests.WindowItem] = {}
     for fact in found:
-        first.setdefault((fact.said.author, fact.content_key), fact)
+        first.setdefault((fact.text.author, fact.content_key), fact)
     return list(first.values())
 
 
-def _line(said: Said) -> PromptLine:
+def _line(said: MessageText) -> PromptLine:
     """A message or a fact as the model sees it. A message is shown without its echoed lines."""
     content = said.content if said.role == "fact" else without_echo(said.content)
     return PromptLine(id=said.id, author=said.author, role=said.role, content=content, occurred_at=said.occurred_at)

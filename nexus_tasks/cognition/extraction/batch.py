@@ -14,7 +14,7 @@ from nexus_tasks.llm.answers import PromptLine
 from nexus_tasks.storage import extractions, messages
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.extractions import Extractor
-from nexus_tasks.storage.models import Extraction, Memory, Session
+from nexus_tasks.storage.models import Extraction, Memory, SessionRow
 from nexus_tasks.text import estimate_tokens, shorten
 
 # When the gates open. Chosen by hand, not measured.
@@ -35,14 +35,14 @@ class ExtractionBatch:
 
 
 def next_batch(
-    tx: Transaction, session: Session, row: Extraction, extractor: Extractor, most: int
+    tx: Transaction, session: SessionRow, row: Extraction, extractor: Extractor, most: int
 ) -> ExtractionBatch | None:
     """The next batch after the cursor, of about ``most`` tokens; ``None`` when the gate is closed.
 
     System prompts, and messages in which the agent wrote memory itself, are skipped and do not count for the gate.
     """
-    after = extractions.reached(row, extractor)
-    pending = messages.window(tx, session.id, after, messages.NEWEST)
+    after = extractions.last_read_seq(row, extractor)
+    pending = messages.window(tx, session.id, after, messages.UNBOUNDED_SEQ)
     skipped = tool_calls.memory_writing_messages(pending)
     new = [message for message in pending if message.id not in skipped and message.role != "system"]
     if not _gate_is_open(tx, session, extractor, new, first=after == 0):
@@ -60,7 +60,7 @@ def next_batch(
 
 
 def _gate_is_open(
-    tx: Transaction, session: Session, extractor: Extractor, new: Sequence[Memory], *, first: bool
+    tx: Transaction, session: SessionRow, extractor: Extractor, new: Sequence[Memory], *, first: bool
 ) -> bool:
     if extractor == "topics":
         return len(new) >= TOPICS_FROM

@@ -85,7 +85,7 @@ def _next_batch(
         assert row is not None
     if row.state == "dead":
         return GAVE_UP
-    if tool_calls.has_unanswered_calls(messages.window(tx, session.id, 0, messages.NEWEST, limit=RECENT)):
+    if tool_calls.has_unanswered_calls(messages.window(tx, session.id, 0, messages.UNBOUNDED_SEQ, limit=RECENT)):
         extractions.settle(tx, row, "held")
         return JobOutcome(status="skipped", details={"why": "a tool has not answered yet"})
     for extractor in ("topics", "facts"):
@@ -102,7 +102,7 @@ def _next_batch(
 def _topics(
     resources: Resources, job: JobContext, session_key: str, batch: ExtractionBatch, _observers: Sequence[str]
 ) -> Tally:
-    drafts, rejected = list[stored_topics.Draft](), 0
+    drafts, rejected = list[stored_topics.TopicDraft](), 0
     if batch.lines:
         with resources.database.transaction() as tx:
             shown = resources.settings.extract_shown_tokens
@@ -112,14 +112,14 @@ def _topics(
     with resources.database.transaction() as tx:
         if not _advance_cursor(tx, job, batch, rejected):
             return Tally()
-        changed = stored_topics.keep(tx, job.namespace_id, drafts)
+        changed = stored_topics.store(tx, job.namespace_id, drafts)
     return Tally(topics=changed, rejected=rejected)
 
 
 def _facts(
     resources: Resources, job: JobContext, session_key: str, batch: ExtractionBatch, observers: Sequence[str]
 ) -> Tally:
-    drafts, rejected = list[stored_facts.Draft](), 0
+    drafts, rejected = list[stored_facts.FactDraft](), 0
     with resources.database.transaction() as tx:
         user = facts.user_of(tx, batch.session_id)
     if user and batch.lines:
@@ -131,21 +131,21 @@ def _facts(
         if not _advance_cursor(tx, job, batch, rejected):
             return Tally()
         for observer in sorted(set(observers)):
-            locked = perspectives.locked(tx, job.namespace_id, observer, [draft.subject for draft in drafts])
-            kept = stored_facts.keep(tx, locked, drafts)
-            worded = {one.id: one.content for one in kept if one.kept is not stored_facts.Kept.REINFORCED}
+            locked = perspectives.lock(tx, job.namespace_id, observer, [draft.subject for draft in drafts])
+            kept = stored_facts.store(tx, locked, drafts)
+            worded = {one.id: one.content for one in kept if one.change is not stored_facts.FactChange.REINFORCED}
             embeddings.store(tx, job.namespace_id, resources.embedder.name, worded, vectors)
-            new += sum(one.kept is stored_facts.Kept.NEW for one in kept)
+            new += sum(one.change is stored_facts.FactChange.NEW for one in kept)
     return Tally(facts=new, rejected=rejected)
 
 
 def _advance_cursor(tx: Transaction, job: JobContext, batch: ExtractionBatch, rejected: int) -> bool:
     """Move the cursor past the batch, in the transaction that stores its results; ``False``: another run did so."""
     job.still_mine()
-    if not memories.hold(tx, job.rests_on):
+    if not memories.lock_existing(tx, job.rests_on):
         raise Erased
     if job.asked:
-        ledger.use_up(tx, job.namespace_id, job.asked)
+        ledger.delete_answers(tx, job.namespace_id, job.asked)
         job.asked.clear()
     job.rests_on.clear()
     return extractions.advance(tx, batch.seen, batch.extractor, batch.through, rejected)

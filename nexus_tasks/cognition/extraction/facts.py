@@ -14,7 +14,7 @@ from nexus_tasks.cognition.extraction.topics import one_line
 from nexus_tasks.llm.answers import SessionFacts, SessionFactsMaterial
 from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.facts import Draft
+from nexus_tasks.storage.facts import FactDraft
 from nexus_tasks.storage.models import Memory
 
 CATEGORIES = ("preference", "project", "pattern", "decision", "constraint")
@@ -63,10 +63,10 @@ def category_of(given: str) -> str | None:
     return next((_ALIASES[form] for form in forms if form in _ALIASES), None)
 
 
-def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str) -> tuple[list[Draft], int]:
+def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str) -> tuple[list[FactDraft], int]:
     """The valid facts, and how many were rejected: for category, confidence, citations, echo, or empty content."""
     when = {line.id: line.occurred_at for line in batch.lines}
-    kept = list[Draft]()
+    kept = list[FactDraft]()
     for fact in answer.facts:
         category, content = category_of(fact.category), one_line(fact.content, LONGEST)
         sources = sorted(set(fact.sources))
@@ -75,7 +75,7 @@ def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str
         if not sources or not all(source in when for source in sources):
             continue
         kept.append(
-            Draft(
+            FactDraft(
                 subject=user,
                 content=content,
                 category=category,
@@ -90,6 +90,6 @@ def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str
     return kept, len(answer.facts) - len(kept)
 
 
-def contents(kept: Sequence[Draft]) -> list[str]:
+def contents(kept: Sequence[FactDraft]) -> list[str]:
     """The wordings, to be embedded."""
     return [draft.content for draft in kept]

@@ -13,7 +13,7 @@ from nexus_tasks.cognition.extraction.topics import LONGEST_DESCRIPTION, LONGEST
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.llm.answers import TopicType
 from nexus_tasks.storage.models import Topic
-from nexus_tasks.storage.topics import Draft
+from nexus_tasks.storage.topics import TopicDraft
 from nexus_tasks.text import shorten
 from nexus_tasks.types import clean_text, to_utc
 
@@ -45,7 +45,7 @@ def file(topic: Topic) -> str:
     return "\n".join(("---", *head, f"type: {topic.type}", "---", "", topic.content, ""))
 
 
-def read(filename: str, text: str) -> Draft:
+def read(filename: str, text: str) -> TopicDraft:
     """The topic in a file, which :func:`file` or a person has written.
 
     Raises:
@@ -61,7 +61,7 @@ def read(filename: str, text: str) -> Draft:
     if kind not in TYPES:
         raise InvalidInput(f"{filename} is of type {kind!r}; the types are {', '.join(TYPES)}.")
     first = content.splitlines()[0].lstrip("# -*")
-    return Draft(
+    return TopicDraft(
         filename=name,
         name=one_line(fields.get("name", ""), LONGEST_NAME) or name.removesuffix(".md"),
         description=one_line(fields.get("description", first), LONGEST_DESCRIPTION),

@@ -12,7 +12,7 @@ from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.storage import topics
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Topic
-from nexus_tasks.storage.topics import Draft
+from nexus_tasks.storage.topics import TopicDraft
 from nexus_tasks.text import content_words, estimate_tokens, shorten
 from nexus_tasks.types import clean_text
 
@@ -40,23 +40,23 @@ def build_request(
         material=TopicsMaterial(
             lines=batch.lines,
             known=known,
-            known_from=frozenset(topics.sources(tx, [topic.id for topic in there])),
+            known_from=frozenset(topics.source_ids(tx, [topic.id for topic in there])),
         ),
         shared=False,
     )
     return request, {topic.filename: topic.revision for topic in there if topic.id in whole}
 
 
-def drafts(answer: TopicFiles, batch: ExtractionBatch, seen: Seen, made_by: str) -> tuple[list[Draft], int]:
+def drafts(answer: TopicFiles, batch: ExtractionBatch, seen: Seen, made_by: str) -> tuple[list[TopicDraft], int]:
     """The valid topic files, and how many were rejected: for an unsafe name or empty content."""
-    kept = list[Draft]()
+    kept = list[TopicDraft]()
     for file in answer.topics:
         filename = checked(file.filename.strip())
         content = clean_text(file.content).strip()
         if filename is None or not content:
             continue
         kept.append(
-            Draft(
+            TopicDraft(
                 filename=filename,
                 name=one_line(file.name, LONGEST_NAME) or filename.removesuffix(".md"),
                 description=one_line(file.description, LONGEST_DESCRIPTION),

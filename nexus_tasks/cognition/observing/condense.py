@@ -15,7 +15,7 @@ from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import observations, sessions
 from nexus_tasks.storage.models import ObservationLog
-from nexus_tasks.storage.observations import Noted
+from nexus_tasks.storage.observations import ObservedText
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import JobOutcome, clean_text
 
@@ -39,21 +39,21 @@ def condense(resources: Resources, job: JobContext, session_key: str) -> JobOutc
     """
     with resources.database.transaction() as tx:
         session = sessions.find(tx, job.namespace_id, session_key)
-        seen = observations.log(tx, session.id, lock=True) if session else None
+        seen = observations.find_log(tx, session.id, lock=True) if session else None
         if seen is None:
             return job.commit(tx, JobOutcome(status="gone"))
         if seen.reflecting == "dead":
             return job.commit(tx, GAVE_UP)
-        if observations.reflection(tx, seen) or not is_due(resources.settings, seen):
+        if observations.usable_reflection(tx, seen) or not is_due(resources.settings, seen):
             observations.settle(tx, seen.session_id, "reflecting")
             return job.commit(tx, JobOutcome(status="skipped"))
     covered = observation_log.first_lines(seen.observations, resources.settings.max_tokens_condense)
     noted = _shorter(resources, job, session_key, covered)
     with resources.database.transaction() as tx:
         if noted is None:
-            observations.reflect_later(tx, seen.session_id, math.ceil(PATIENCE * estimate_tokens(seen.observations)))
+            observations.delay_reflection(tx, seen.session_id, math.ceil(PATIENCE * estimate_tokens(seen.observations)))
             outcome = JobOutcome(status="unchanged", details={"log_tokens": estimate_tokens(seen.observations)})
-        elif observations.keep_reflection(tx, seen, len(covered), noted):
+        elif observations.store_reflection(tx, seen, len(covered), noted):
             lengths = {"from_tokens": estimate_tokens(covered), "to_tokens": estimate_tokens(noted.observations)}
             outcome = JobOutcome(status="completed", details=lengths)
         else:
@@ -62,15 +62,15 @@ def condense(resources: Resources, job: JobContext, session_key: str) -> JobOutc
         return job.commit(tx, outcome)
 
 
-def _shorter(resources: Resources, job: JobContext, session_key: str, covered: str) -> Noted | None:
+def _shorter(resources: Resources, job: JobContext, session_key: str, covered: str) -> ObservedText | None:
     """The first answer that is short enough, else the shortest one; ``None`` when none is shorter than the log."""
-    best: Noted | None = None
+    best: ObservedText | None = None
     whole = estimate_tokens(covered)
     for share in ASKED:
         answer = ask(resources, job, _request(session_key, covered, math.floor(share * whole)))
         text = prompts.inert(clean_text(observation_log.format_days(answer.condensed)))
         if text and estimate_tokens(text) < (estimate_tokens(best.observations) if best else whole):
-            best = Noted(
+            best = ObservedText(
                 observations=text,
                 current_task=one_line(answer.current_task),
                 suggested_response=one_line(answer.suggested_response),

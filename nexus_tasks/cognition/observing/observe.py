@@ -16,8 +16,8 @@ from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import ledger, messages, observations, sessions
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Memory, ObservationLog, Session
-from nexus_tasks.storage.observations import Noted
+from nexus_tasks.storage.models import Memory, ObservationLog, SessionRow
+from nexus_tasks.storage.observations import ObservedText
 from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
@@ -38,7 +38,7 @@ class ObservationBatch:
 
 
 def note_if_due(
-    tx: Transaction, settings: Settings, session: Session, *, by_default: bool, observe: bool | None
+    tx: Transaction, settings: Settings, session: SessionRow, *, by_default: bool, observe: bool | None
 ) -> bool:
     """Mark a session for observation when the messages just stored make a batch.
 
@@ -54,14 +54,14 @@ def note_if_due(
         tx.flush()
     if not is_observed(session, by_default=by_default):
         return False
-    found = observations.ensure(tx, session)
+    found = observations.ensure_log(tx, session)
     if found.observing != "idle":
         return False
-    pending = _pending(tx, session, observations.reach(tx, found))
+    pending = _pending(tx, session, observations.last_observed_seq(tx, found))
     return is_due(settings, pending, urgent=False) and observations.want(tx, session.id, "observing")
 
 
-def is_observed(session: Session, *, by_default: bool) -> bool:
+def is_observed(session: SessionRow, *, by_default: bool) -> bool:
     """Whether a session is observed: its own setting, else its namespace's (``by_default``)."""
     return by_default if session.observe is None else session.observe
 
@@ -123,8 +123,8 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
         with resources.database.transaction() as tx:
             job.still_mine()
             through = max(message.seq or 0 for message in batch.said)
-            made += observations.buffer(tx, batch.seen, batch.from_seq, through, noted)
-            ledger.use_up(tx, job.namespace_id, job.asked)
+            made += observations.store_chunk(tx, batch.seen, batch.from_seq, through, noted)
+            ledger.delete_answers(tx, job.namespace_id, job.asked)
         job.asked.clear()
 
 
@@ -133,12 +133,12 @@ def _next_batch(
 ) -> ObservationBatch | JobOutcome:
     # The locks last until "nothing to do" is stored: no message is stored and no reader moves chunks in between.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
-    found = observations.log(tx, session.id, lock=True) if session else None
+    found = observations.find_log(tx, session.id, lock=True) if session else None
     if session is None or found is None:
         return JobOutcome(status="gone")
     if found.observing == "dead":
         return GAVE_UP
-    reach = observations.reach(tx, found)
+    reach = observations.last_observed_seq(tx, found)
     pending = _pending(tx, session, reach)
     if not is_due(settings, pending, urgent=urgent):
         observations.settle(tx, session.id, "observing")
@@ -157,8 +157,8 @@ def _next_batch(
     )
 
 
-def _pending(tx: Transaction, session: Session, reach: int) -> Sequence[Memory]:
-    return messages.window(tx, session.id, reach, messages.NEWEST)
+def _pending(tx: Transaction, session: SessionRow, reach: int) -> Sequence[Memory]:
+    return messages.window(tx, session.id, reach, messages.UNBOUNDED_SEQ)
 
 
 def _request(settings: Settings, session_key: str, batch: ObservationBatch) -> ModelRequest[Observed]:
@@ -188,8 +188,8 @@ def _request(settings: Settings, session_key: str, batch: ObservationBatch) -> M
     )
 
 
-def _notes_of(resources: Resources, answer: Observed) -> Noted:
-    return Noted(
+def _notes_of(resources: Resources, answer: Observed) -> ObservedText:
+    return ObservedText(
         observations=prompts.inert(clean_text(observation_log.format_days(answer.days))),
         current_task=one_line(answer.current_task),
         suggested_response=one_line(answer.suggested_response),

@@ -15,7 +15,7 @@ from nexus_tasks.llm import observation_log
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import messages, observations
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Memory, ObservationChunk, ObservationLog, ObservationReflection, Session
+from nexus_tasks.storage.models import Memory, ObservationChunk, ObservationLog, ObservationReflection, SessionRow
 from nexus_tasks.text import estimate_tokens
 
 # How often the log is updated and read again. After that the last view is served. Chosen by hand, not measured.
@@ -55,29 +55,29 @@ class SessionView:
         return estimate_tokens(self.log)
 
 
-def current_view(tx: Transaction, settings: Settings, session: Session, *, by_default: bool) -> SessionView:
+def current_view(tx: Transaction, settings: Settings, session: SessionRow, *, by_default: bool) -> SessionView:
     """The log and the messages after it. Prepared notes are taken into the log first, when it is time.
 
     Args:
         by_default: the namespace's setting for observation.
     """
     observed = observe.is_observed(session, by_default=by_default)
-    found = observations.log(tx, session.id)
+    found = observations.find_log(tx, session.id)
     if found is None:
         if observed:
-            found = observations.ensure(tx, session)
+            found = observations.ensure_log(tx, session)
         else:
-            said = messages.window(tx, session.id, 0, messages.NEWEST)
+            said = messages.window(tx, session.id, 0, messages.UNBOUNDED_SEQ)
             return SessionView(
                 session_key=session.session_key, observed=False, tail=tuple(said), tail_tokens=_total_tokens(said)
             )
     for attempt in range(ATTEMPTS):
-        tail = messages.window(tx, session.id, found.observed_through_seq, messages.NEWEST)
+        tail = messages.window(tx, session.id, found.observed_through_seq, messages.UNBOUNDED_SEQ)
         update = due_update(tx, settings, found, tail) if attempt < ATTEMPTS - 1 else None
         if update is None:
             break
         apply_update(tx, update)  # Done here or by another reader: either way the log is newer now.
-        found = observations.log(tx, session.id)
+        found = observations.find_log(tx, session.id)
         assert found is not None
     return _view(tx, settings, session, found, tail, observed=observed)
 
@@ -103,7 +103,7 @@ def due_update(tx: Transaction, settings: Settings, found: ObservationLog, tail:
         if chosen:
             return LogUpdate(seen=found, chunks=chosen)
     if estimate_tokens(found.observations) >= settings.reflection_observation_tokens:
-        ready = observations.reflection(tx, found)
+        ready = observations.usable_reflection(tx, found)
         if ready:
             return LogUpdate(seen=found, reflection=ready)
     return None
@@ -168,18 +168,18 @@ def _apply_reflection(tx: Transaction, seen: ObservationLog, ready: ObservationR
 def _view(
     tx: Transaction,
     settings: Settings,
-    session: Session,
+    session: SessionRow,
     found: ObservationLog,
     tail: Sequence[Memory],
     *,
     observed: bool,
 ) -> SessionView:
     weight, length = _total_tokens(tail), estimate_tokens(found.observations)
-    reach = observations.reach(tx, found)
+    reach = observations.last_observed_seq(tx, found)
     pending = [message for message in tail if (message.seq or 0) > reach]
     too_long = weight >= settings.observation_block_after_tokens
     observe_due = observed and observe.is_due(settings, pending, urgent=too_long)
-    reflect_due = observed and condense.is_due(settings, found) and not observations.reflection(tx, found)
+    reflect_due = observed and condense.is_due(settings, found) and not observations.usable_reflection(tx, found)
     return SessionView(
         session_key=session.session_key,
         observed=observed,

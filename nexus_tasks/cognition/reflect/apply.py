@@ -72,7 +72,7 @@ class PendingChanges:
         if not (self.relations or self.insights):
             return None
         pairs = [(relation.new_id, relation.old_id) for relation in self.relations]
-        judged = conclusions.judged(pairs, [insight.support for insight in self.insights])
+        judged = conclusions.judged_ids(pairs, [insight.support for insight in self.insights])
         self.reflection_id = conclusions.begin(self.tx, self.perspective, job_id, judged)
         for relation in self.relations:
             self._relate(relation)
@@ -99,7 +99,7 @@ class PendingChanges:
         winner = new if loser is old else old
         content = _contradiction_text(relation, loser.content, winner.content)
         decided = relation.holds != "both"
-        when = conclusions.taken_over(self.tx, loser, winner) if decided else max(valid_from(new), valid_from(old))
+        when = conclusions.takeover_time(self.tx, loser, winner) if decided else max(valid_from(new), valid_from(old))
         self._conclude("contradiction", content, CONTRADICTION_CONFIDENCE, (new, old), "contradicts", when)
         conclusions.weaken(self.tx, self.reflection_id, loser.id)
         self.counts["contradictions"] += 1
@@ -124,7 +124,7 @@ class PendingChanges:
         are from design page 3, chosen by hand, not measured.
         """
         supports = [self.active_facts[i] for i in insight.support if i in self.active_facts]
-        if len(supports) < len(insight.support) or reflections.insight_on(
+        if len(supports) < len(insight.support) or reflections.has_insight(
             self.tx, self.perspective.id, insight.support
         ):
             return
@@ -157,20 +157,20 @@ def pending_changes(tx: Transaction, perspective: PerspectiveRow, changes: Chang
     """The part of ``changes`` that is still to be made: its facts hold, it is not recorded, and was never undone."""
     found = reflections.by_id(tx, changes.facts())
     active_facts = {i: memory for i, memory in found.items() if memory.valid_to is None}
-    undone_pairs, undone_supports = undo.undone(tx, perspective.id)
+    undone_pairs, undone_supports = undo.judged_by_undone(tx, perspective.id)
     relations = [
         relation
         for relation in changes.relations
         if {relation.new_id, relation.old_id} <= active_facts.keys()
         and frozenset((relation.new_id, relation.old_id)) not in undone_pairs
-        and not reflections.related(tx, relation.new_id, relation.old_id)
+        and not reflections.has_relation(tx, relation.new_id, relation.old_id)
     ]
     insights = [
         insight
         for insight in changes.insights
         if active_facts.keys() >= set(insight.support)
         and frozenset(insight.support) not in undone_supports
-        and not reflections.insight_on(tx, perspective.id, insight.support)
+        and not reflections.has_insight(tx, perspective.id, insight.support)
     ]
     return PendingChanges(
         tx=tx,

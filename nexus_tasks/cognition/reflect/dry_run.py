@@ -31,7 +31,7 @@ def plan_dream(resources: Resources, job: JobContext) -> dict[str, Any]:
 
 
 def _due_perspectives(tx: Transaction, namespace_id: int) -> list[tuple[int, str, str, str]]:
-    return perspectives.ripe(tx, at_least=1, namespace_id=namespace_id, held=True)
+    return perspectives.wanted(tx, at_least=1, namespace_id=namespace_id, include_held=True)
 
 
 def _plan_reflection(resources: Resources, job: JobContext, observer: str, subject: str) -> dict[str, Any]:

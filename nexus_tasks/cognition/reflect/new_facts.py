@@ -33,7 +33,7 @@ class NewFacts:
     facts: int  # how many there are
     through: int  # the id of the last of them
     material: ReflectMaterial | None  # ``None``: no other fact is near, so there is nothing to ask
-    said: Mapping[int, reflections.Said]  # fact id → when it was last said
+    said: Mapping[int, reflections.LastSaid]  # fact id → when it was last said
 
 
 def choose_new_facts(resources: Resources, perspective: PerspectiveRow) -> NewFacts | None:
@@ -42,7 +42,7 @@ def choose_new_facts(resources: Resources, perspective: PerspectiveRow) -> NewFa
         asked = open_questions.find(tx, perspective.namespace_id, PURPOSE, perspective.id)
         if asked and asked["after"] == perspective.reflected_through:
             said = {
-                int(i): reflections.Said(datetime.fromisoformat(when), *more)
+                int(i): reflections.LastSaid(datetime.fromisoformat(when), *more)
                 for i, (when, *more) in asked.get("said", {}).items()
             }
             material = _material(tx, perspective, asked["clusters"], said)
@@ -88,7 +88,7 @@ class _Embedded:
 
 def _with_nearest(
     resources: Resources, perspective: PerspectiveRow, new: Sequence[Memory]
-) -> tuple[ReflectMaterial | None, dict[int, reflections.Said]]:
+) -> tuple[ReflectMaterial | None, dict[int, reflections.LastSaid]]:
     """Each new fact with the eight nearest others by words and vectors. Work grows with the new facts, not with pairs.
 
     Returns:
@@ -107,7 +107,7 @@ def _with_nearest(
 
 
 def _material(
-    tx: Transaction, perspective: PerspectiveRow, clusters: Clusters, said: Mapping[int, reflections.Said]
+    tx: Transaction, perspective: PerspectiveRow, clusters: Clusters, said: Mapping[int, reflections.LastSaid]
 ) -> ReflectMaterial | None:
     """The facts of ``clusters`` as the model sees them, without facts that were erased meanwhile."""
     named: Iterable[int] = {i for new, olds in clusters if olds for i in (new, *olds)}

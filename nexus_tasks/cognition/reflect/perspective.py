@@ -55,25 +55,27 @@ def _apply(
     texts = texts_to_embed(changes, said)
     vectors = vectors_of(resources.embedder, texts)
     with resources.database.transaction() as tx:
-        locked = perspectives.locked(tx, job.namespace_id, perspective.observer, [perspective.subject])
+        locked = perspectives.lock(tx, job.namespace_id, perspective.observer, [perspective.subject])
         current = locked[perspective.subject]
         if current.reflected_through != perspective.reflected_through or current.held != perspective.held:
             return job.commit(tx, JobOutcome(status="superseded")), False
         open_questions.close(tx, job.namespace_id, PURPOSE, current.id)
         pending = pending_changes(tx, current, changes, made_by)
         superseded = pending.to_be_superseded()
-        too_much = len(superseded) > GUARD_COUNT and len(superseded) > GUARD_SHARE * reflections.active(tx, current.id)
+        too_much = len(superseded) > GUARD_COUNT and len(superseded) > GUARD_SHARE * reflections.count_active_facts(
+            tx, current.id
+        )
         if too_much and current.held is None:
             plan = review.to_plan(proposal, superseded, job.job_id)
-            reflections.hold(tx, current.id, plan)
+            reflections.hold_for_review(tx, current.id, plan)
             return job.commit(tx, JobOutcome(status="needs_review", details=review.summary_of(plan))), False
         if current.held is not None:
-            reflections.hold(tx, current.id, None)
+            reflections.hold_for_review(tx, current.id, None)
         perspectives.advance(tx, current.id, seen=perspective.reflected_through, through=proposal.through)
         reflection_id = pending.write(job.job_id)
         embeddings.store(tx, job.namespace_id, resources.embedder.name, pending.made, vectors)
         tx.flush()
-        more = perspectives.unreflected(tx, [current.id])[current.id] > 0
+        more = perspectives.count_unreflected(tx, [current.id])[current.id] > 0
         details: dict[str, Any] = {
             "facts": proposal.facts,
             **{name: pending.counts[name] for name in COUNTED},
@@ -87,8 +89,8 @@ def _apply(
 def reflect_namespace(resources: Resources, job: JobContext) -> tuple[JobOutcome, list[tuple[str, str]]]:
     """Archive old messages. Returns the outcome, and the perspectives (observer, subject) that have new facts."""
     with resources.database.transaction() as tx:
-        ripe = perspectives.ripe(tx, at_least=1, namespace_id=job.namespace_id)
-        archived = reflections.archive_raw(tx, job.namespace_id, datetime.now(UTC) - ARCHIVE_AFTER)
+        ripe = perspectives.wanted(tx, at_least=1, namespace_id=job.namespace_id)
+        archived = reflections.archive_messages(tx, job.namespace_id, datetime.now(UTC) - ARCHIVE_AFTER)
         details = {"perspectives": len(ripe), "archived": archived}
         status: Status = "completed" if ripe or archived else "unchanged"
         outcome = job.commit(tx, JobOutcome(status=status, details=details))

@@ -62,14 +62,14 @@ def release(tx: Transaction, namespace_id: int, observer: str, subject: str, *, 
     Args:
         drop: discard the plan instead. Its facts count as reflected on: else the next run would propose the same again.
     """
-    row = perspectives.locked(tx, namespace_id, observer, [subject]).get(subject)
+    row = perspectives.lock(tx, namespace_id, observer, [subject]).get(subject)
     if row is None or row.held is None:
         return False
     if drop:
         perspectives.advance(tx, row.id, seen=row.reflected_through, through=row.held["through"])
-        reflections.hold(tx, row.id, None)
+        reflections.hold_for_review(tx, row.id, None)
     else:
-        reflections.hold(tx, row.id, {**row.held, "released": True})
+        reflections.hold_for_review(tx, row.id, {**row.held, "released": True})
     return True
 
 

@@ -26,14 +26,14 @@ def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> dict[str,
         NotFound: the namespace has no such reflection.
         UndoRefused: later work builds on it.
     """
-    found = undoing.find(tx, namespace_id, reflection)
+    found = undoing.find_reflection(tx, namespace_id, reflection)
     if found is None:
         raise NotFound(
             f"There is no reflection {reflection!r} here.",
             remedy="`nexus memories show ID` names the reflection that made a memory; so does `nexus jobs show JOB`.",
         )
     perspective = tx.get_one(PerspectiveRow, found.perspective_id)
-    perspectives.locked(tx, namespace_id, perspective.observer, [perspective.subject])
+    perspectives.lock(tx, namespace_id, perspective.observer, [perspective.subject])
     tx.refresh(found)  # Another transaction may have undone it before this one got the lock.
     named = {"reflection": found.id, "observer": perspective.observer, "subject": perspective.subject}
     if found.undone_at is not None:
@@ -43,7 +43,7 @@ def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> dict[str,
 
 
 def _refuse_if_built_on(tx: Transaction, reflection_id: int) -> None:
-    if rivals := undoing.rivals(tx, reflection_id):
+    if rivals := undoing.facts_said_again(tx, reflection_id):
         said = ", ".join(f"m{old} (m{since} says the same)" for old, since in rivals)
         raise UndoRefused(
             f"Reflection {reflection_id} superseded facts that were said again since: {said}.",

@@ -13,26 +13,26 @@ from __future__ import annotations
 
 import math
 
-from nexus_tasks.storage.searching.candidates import Weighed
-from nexus_tasks.storage.searching.query_stats import Opening, Word
+from nexus_tasks.storage.searching.candidates import WeightedWord
+from nexus_tasks.storage.searching.query_stats import QueryStats, Word
 
 # How many postings (pairs of word and memory) may find memories. On 100,000 memories, recall@10 was 0.356 with 2,500,
 # 0.399 with 5,000 and 0.390 with 20,000.
 MOST_POSTINGS = 5_000
 
 
-def weigh_words(opening: Opening) -> list[Weighed]:
+def weigh_words(opening: QueryStats) -> list[WeightedWord]:
     """The question's words with their weights, the rarest first.
 
     The rarest words may find memories, as many of them as have at most :data:`MOST_POSTINGS` postings together, and at
     least one. The other words only score the memories that were found.
     """
-    found: list[Weighed] = []
+    found: list[WeightedWord] = []
     spent = 0
     for word in sorted(opening.words, key=lambda word: (word.memories, word.key)):
         spent += word.memories
         finds = not found or spent <= MOST_POSTINGS
-        found.append(Weighed(key=word.key, weight=inverse_document_frequency(word, opening.memories), finds=finds))
+        found.append(WeightedWord(key=word.key, weight=inverse_document_frequency(word, opening.memories), finds=finds))
     return found
 
 

@@ -12,10 +12,10 @@ from nexus_tasks.cognition.retrieval.fusion import Ranked, decayed, rank, vector
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.errors import ConfigurationError, JobError
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.searching.candidates import candidates
-from nexus_tasks.storage.searching.hits import Hit, hits
-from nexus_tasks.storage.searching.query_stats import MOST_UNINDEXED, opening
-from nexus_tasks.storage.searching.scope import Filter, scope
+from nexus_tasks.storage.searching.candidates import find_candidates
+from nexus_tasks.storage.searching.hits import Hit, read_hits
+from nexus_tasks.storage.searching.query_stats import MOST_UNINDEXED, read_query_stats
+from nexus_tasks.storage.searching.scope import Filter, build_scope
 from nexus_tasks.types import Recall, Recalls, clean_text
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ LONGEST_QUESTION = 10_000  # characters; the rest of a longer question is ignore
 def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> Recalls:
     """The memories that best answer ``query``, best first, each with its evidence and its scores (``why``)."""
     ranked, missing = ranking(tx, embedder, wanted, query, limit)
-    read = hits(tx, wanted.namespace_id, [one.id for one in ranked])
+    read = read_hits(tx, wanted.namespace_id, [one.id for one in ranked])
     results = Recalls(_recall(one, read[one.id]) for one in ranked if one.id in read)
     results.missing_embeddings = missing
     return results
@@ -42,15 +42,15 @@ def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, lim
     While the embedder does not answer, the search uses words alone, and all memories count as without a vector.
     """
     question = clean_text(query[:LONGEST_QUESTION])
-    within = scope(wanted)
+    within = build_scope(wanted)
     model = embedder.name
     try:
         vector = embedder.embed([question])[0]
     except (JobError, ConfigurationError) as error:
         log.warning("The embedder does not answer; this search uses words alone: %s", error)
         model, vector = _NO_MODEL, _NOWHERE
-    known = opening(tx, within, question, model)
-    found = candidates(
+    known = read_query_stats(tx, within, question, model)
+    found = find_candidates(
         tx,
         within,
         weigh_words(known),

@@ -33,9 +33,7 @@ def serve(line: socket.socket, take_up: Callable[..., JobOutcome], *, idle: floa
         idle: seconds without a run after which it ends; ``None``: never.
     """
     for signalled in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(
-            signalled, signal.SIG_IGN
-        )  # for the worker, which waits for its runs and then closes the line
+        signal.signal(signalled, signal.SIG_IGN)  # for the worker, which waits for its runs and then closes the line
     awake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -1,1 +1,1 @@
-"""Erasing memories: what falls with them, taking it out of every table, and off the disk."""
+"""Erasing memories: finding what must go with them, deleting it from every table, and removing it from the disk."""

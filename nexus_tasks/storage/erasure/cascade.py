@@ -1,4 +1,4 @@
-"""What falls with a memory: everything that was made from it, as far as the evidence reaches."""
+"""The cascade of an erasure: which memories go with the erased ones, found by following their evidence."""
 
 from __future__ import annotations
 
@@ -10,58 +10,63 @@ from sqlalchemy import select
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory
 
-# A fact, what it lost, what it still rests on → whether its wording can have come from what is left.
-Stands = Callable[[Memory, Collection[Memory], Collection[Memory]], bool]
+# (fact, lost sources, remaining sources) → whether the remaining sources alone support the fact's wording.
+StillSupported = Callable[[Memory, Collection[Memory], Collection[Memory]], bool]
 
 
 @dataclass(kw_only=True)
-class Falling:
-    """``memories`` are to go. Messages in ``again`` stay, but a fact that rested on them has gone: derive them anew.
-    ``weakened`` maps a fact that stays to how many sources it lost, and to those it has left.
+class Cascade:
+    """What an erasure changes.
+
+    ``memories`` are to be deleted. ``rederive`` are ids of messages that stay, but lose a fact: facts are derived from
+    them again. ``weakened`` maps a fact that stays to the number of sources it lost and to its remaining sources.
     """
 
     memories: dict[int, Memory] = field(default_factory=dict)
-    again: set[int] = field(default_factory=set)
+    rederive: set[int] = field(default_factory=set)
     weakened: dict[int, tuple[int, list[Memory]]] = field(default_factory=dict)
 
-    def sessions(self) -> set[int]:
-        """The sessions whose digests fall."""
+    def sessions_losing_digests(self) -> set[int]:
+        """Ids of the sessions whose digests are deleted."""
         return {m.session_id for m in self.memories.values() if m.level.startswith("summary") and m.session_id}
 
-    def perspectives(self) -> set[int]:
-        """Who loses a memory."""
+    def perspectives_losing_memories(self) -> set[int]:
+        """Ids of the perspectives that lose a memory."""
         return {m.perspective_id for m in self.memories.values() if m.perspective_id}
 
 
-def fall(tx: Transaction, targets: Mapping[int, Memory], stands: Stands) -> Falling:
-    """Everything that goes with ``targets``, which are locked.
+def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported: StillSupported) -> Cascade:
+    """Find everything that must be deleted with ``targets``, and lock it. ``targets`` are locked already.
 
-    Digests and conclusions fall with anything they rest on. A fact falls when nothing is left that it was derived
-    from, when its wording cannot stand on that (``stands``), or when it took the place of another at the word of a
-    message that goes: what is left of it may have been said before that other one.
+    A digest or conclusion goes with any memory that it rests on. A fact goes in three cases: it has no source left; its
+    remaining sources do not support its wording (``still_supported``); or it superseded another fact, and no remaining
+    source proves that it was said after that one.
     """
-    falling = Falling(memories=dict(targets))
+    cascade = Cascade(memories=dict(targets))
     frontier = set(targets)
     while frontier:
-        resting = _resting_on(tx, frontier, falling.memories)
+        resting = _resting_on(tx, frontier, cascade.memories)
         sources = _sources(tx, [memory.id for memory in resting if memory.level == "explicit"])
         frontier = set()
         for memory in resting:
             if memory.level == "explicit":
-                left = [source for source in sources[memory.id] if source.id not in falling.memories]
-                lost = [source for source in sources[memory.id] if source.id in falling.memories]
-                if left and stands(memory, lost, left) and _keeps_its_place(tx, memory, left):
-                    falling.weakened[memory.id] = len(lost), left
+                left = [source for source in sources[memory.id] if source.id not in cascade.memories]
+                lost = [source for source in sources[memory.id] if source.id in cascade.memories]
+                if left and still_supported(memory, lost, left) and _may_stay_superseding(tx, memory, left):
+                    cascade.weakened[memory.id] = len(lost), left
                     continue
-                falling.again.update(source.id for source in left if source.level == "raw")
-                falling.weakened.pop(memory.id, None)
-            falling.memories[memory.id] = memory
+                cascade.rederive.update(source.id for source in left if source.level == "raw")
+                cascade.weakened.pop(memory.id, None)
+            cascade.memories[memory.id] = memory
             frontier.add(memory.id)
-    return falling
+    return cascade
 
 
 def _resting_on(tx: Transaction, sources: Collection[int], gone: Collection[int]) -> list[Memory]:
-    """Memories with evidence among ``sources``; of facts only those derived from them: the rest are neighbours."""
+    """Memories that rest on ``sources``, locked, without those ``gone`` already.
+
+    A fact counts only with an edge ``derived_from``: its other edges relate it to facts that it does not rest on.
+    """
     edge = select(Evidence.memory_id).where(
         Evidence.source_id.in_(sources),
         Evidence.memory_id == Memory.id,
@@ -71,14 +76,15 @@ def _resting_on(tx: Transaction, sources: Collection[int], gone: Collection[int]
     return list(tx.scalars(query.with_for_update(of=Memory)))
 
 
-def _keeps_its_place(tx: Transaction, fact: Memory, left: Collection[Memory]) -> bool:
-    """Whether all that a fact took the place of ended with a message which is left, or had never held."""
+def _may_stay_superseding(tx: Transaction, fact: Memory, left: Collection[Memory]) -> bool:
+    """Whether each fact that ``fact`` superseded ended at the time of a remaining source, or was never valid."""
     others = tx.execute(select(Memory.valid_from, Memory.valid_to).where(Memory.superseded_by == fact.id))
     said = {source.occurred_at for source in left}
     return all(ended in said or ended == began for began, ended in others)
 
 
 def _sources(tx: Transaction, memory_ids: Collection[int]) -> dict[int, list[Memory]]:
+    """The sources that each fact was derived from, by fact id."""
     found: dict[int, list[Memory]] = {memory_id: [] for memory_id in memory_ids}
     query = (
         select(Evidence.memory_id, Memory)

@@ -1,4 +1,4 @@
-"""Taking what falls out of every table. A test names each table that may hold words, and fails for a new one."""
+"""Deleting a cascade from every table. A test lists the tables that may contain users' text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sqlalchemy.orm import aliased
 from nexus_tasks.storage import batches, observations
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import topics
-from nexus_tasks.storage.erasure.cascade import Falling
+from nexus_tasks.storage.erasure.cascade import Cascade
 from nexus_tasks.storage.models import (
     Base,
     DeadLetter,
@@ -40,24 +40,24 @@ from nexus_tasks.storage.models import (
     PerspectiveRow,
     ReflectionChange,
     SavedAnswer,
-    Session,
     SessionDigest,
+    SessionRow,
 )
 
 Counts = Counter[str]
 
 
-def remove(tx: Transaction, namespace_id: int, falling: Falling) -> Counts:
-    """Delete what falls, revive what it had superseded, and put in the outbox what is to be made anew.
+def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
+    """Delete a cascade, revive the facts it had superseded, and make the jobs wanted that replace facts and digests.
 
-    Returns how many rows of which table went.
+    Returns the number of deleted rows by table.
     """
-    ids = list(falling.memories)
+    ids = list(cascade.memories)
     gone = Counts()
-    gone += _traces(tx, namespace_id, falling)
-    _weaken(tx, falling)
+    gone += _delete_traces(tx, namespace_id, cascade)
+    _weaken(tx, cascade)
     _revive(tx, ids)
-    gone += +Counts(topics=topics.remove(tx, namespace_id, falling.memories.values(), falling.again))
+    gone += +Counts(topics=topics.remove(tx, namespace_id, cascade.memories.values(), cascade.rederive))
     for model, column in ((Evidence, Evidence.memory_id), (Evidence, Evidence.source_id)):
         gone += _delete(tx, model, column.in_(ids))
     gone += _delete(tx, Embedding, Embedding.memory_id.in_(ids))
@@ -65,13 +65,13 @@ def remove(tx: Transaction, namespace_id: int, falling: Falling) -> Counts:
     gone += _delete(tx, Derivation, Derivation.memory_id.in_(ids))
     gone += _delete(tx, ReflectionChange, ReflectionChange.memory_id.in_(ids))
     gone += _delete(tx, Memory, Memory.id.in_(ids))
-    gone += _observations(tx, falling)
-    _ask_again(tx, namespace_id, falling)
+    gone += _delete_observations(tx, cascade)
+    _request_again(tx, namespace_id, cascade)
     return gone
 
 
-def remove_session(tx: Transaction, session: Session) -> Counts:
-    """Delete a session whose memories have gone."""
+def remove_session(tx: Transaction, session: SessionRow) -> Counts:
+    """Delete a session whose memories are deleted, with its runs and dead letters. Returns deleted rows by table."""
     gone = Counts()
     for model in (DigestRequest, SessionDigest, Derivation):
         gone += _delete(tx, model, model.session_id == session.id)
@@ -82,12 +82,12 @@ def remove_session(tx: Transaction, session: Session) -> Counts:
         JobRun.scope.contains(json.dumps(session.session_key, ensure_ascii=False), autoescape=True),
     )
     gone += _delete(tx, JobRun, ours)
-    gone += _delete(tx, Session, Session.id == session.id)
+    gone += _delete(tx, SessionRow, SessionRow.id == session.id)
     return gone
 
 
 def remove_namespace(tx: Transaction, namespace_id: int, spared: Collection[str]) -> Counts:
-    """Delete every row of a namespace but those of the tables in ``spared``."""
+    """Delete every row of a namespace, except in the tables ``spared``. Returns deleted rows by table."""
     gone = Counts()
     for table in reversed(Base.metadata.sorted_tables):
         if table.name not in spared and "namespace_id" in table.c:
@@ -101,43 +101,45 @@ def _delete(tx: Transaction, model: type[Base], which: ColumnElement[bool]) -> C
     return Counts({model.__tablename__: result.rowcount} if result.rowcount else {})
 
 
-def _traces(tx: Transaction, namespace_id: int, falling: Falling) -> Counts:
-    """What may quote the memories: answers, error messages, plans, and what runs said of them."""
-    gone = _delete(tx, SavedAnswer, SavedAnswer.namespace_id == namespace_id)  # their cost stays in the ledger
+def _delete_traces(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
+    """Delete what may quote the memories: answers, open questions, batch requests, dead letters and held plans."""
+    gone = _delete(tx, SavedAnswer, SavedAnswer.namespace_id == namespace_id)  # the cost stays in the ledger
     gone += _delete(tx, OpenQuestion, OpenQuestion.namespace_id == namespace_id)
-    gone += Counts({"batch_requests": batches.erase(tx, namespace_id, list(falling.memories))})
-    keys = list(tx.scalars(select(Session.session_key).where(Session.id.in_(falling.sessions()))))
+    gone += Counts({"batch_requests": batches.erase_texts(tx, namespace_id, list(cascade.memories))})
+    keys = list(tx.scalars(select(SessionRow.session_key).where(SessionRow.id.in_(cascade.sessions_losing_digests()))))
     pairs = tx.execute(
-        select(PerspectiveRow.observer, PerspectiveRow.subject).where(PerspectiveRow.id.in_(falling.perspectives()))
+        select(PerspectiveRow.observer, PerspectiveRow.subject).where(
+            PerspectiveRow.id.in_(cascade.perspectives_losing_memories())
+        )
     ).all()
-    named = DeadLetter.args["memory_id"].as_string().in_([str(i) for i in falling.memories])
-    told = DeadLetter.args["session_key"].as_string().in_(keys)
-    judged = tuple_(DeadLetter.args["observer"].as_string(), DeadLetter.args["subject"].as_string())
-    which = or_(named, told, *([judged.in_([tuple(pair) for pair in pairs])] if pairs else []))
+    named = DeadLetter.args["memory_id"].as_string().in_([str(i) for i in cascade.memories])
+    in_session = DeadLetter.args["session_key"].as_string().in_(keys)
+    perspective = tuple_(DeadLetter.args["observer"].as_string(), DeadLetter.args["subject"].as_string())
+    which = or_(named, in_session, *([perspective.in_([tuple(pair) for pair in pairs])] if pairs else []))
     gone += _delete(tx, DeadLetter, and_(DeadLetter.namespace_id == namespace_id, which))
-    # A plan that is held, and the mark of a dead letter that has just gone: these facts are reflected on anew.
+    # Without the held plan and the mark of the deleted dead letter, these perspectives are reflected on again.
     tx.execute(
         update(PerspectiveRow)
-        .where(PerspectiveRow.id.in_(falling.perspectives()))
-        .values(held=null(), dead=False)  # a plain None would become JSON's null, which is a plan
+        .where(PerspectiveRow.id.in_(cascade.perspectives_losing_memories()))
+        .values(held=null(), dead=False)  # a plain None would be stored as JSON's null, which counts as a plan
         .execution_options(synchronize_session=False)
     )
     return gone
 
 
-def _observations(tx: Transaction, falling: Falling) -> Counts:
-    """Logs and chunks that cover an erased message; their other messages are observed anew."""
+def _delete_observations(tx: Transaction, cascade: Cascade) -> Counts:
+    """Delete the logs and chunks that cover an erased message. Their other messages are observed again."""
     gone = Counts()
-    for memory in falling.memories.values():
+    for memory in cascade.memories.values():
         if memory.level == "raw" and memory.seq is not None:
-            session = tx.get_one(Session, memory.session_id)
-            gone += Counter(observations.forget_covering(tx, session, memory.seq))
+            session = tx.get_one(SessionRow, memory.session_id)
+            gone += Counter(observations.erase_covering(tx, session, memory.seq))
     return gone
 
 
-def _weaken(tx: Transaction, falling: Falling) -> None:
-    """A fact that stays is dated, and placed, by the earliest source that it has left."""
-    for memory_id, (lost, left) in sorted(falling.weakened.items()):
+def _weaken(tx: Transaction, cascade: Cascade) -> None:
+    """Give each fact that stays the session and the times of its earliest remaining source."""
+    for memory_id, (lost, left) in sorted(cascade.weakened.items()):
         first = min(left, key=lambda source: (source.occurred_at, source.id))
         tx.execute(
             update(Memory)
@@ -153,7 +155,7 @@ def _weaken(tx: Transaction, falling: Falling) -> None:
 
 
 def _revive(tx: Transaction, ids: Collection[int]) -> None:
-    """What was superseded by a memory that goes holds again, unless the same has been said since."""
+    """Reactivate facts that a deleted memory had superseded, unless an active fact says the same."""
     same = aliased(Memory)
     again = exists().where(
         same.namespace_id == Memory.namespace_id,
@@ -179,16 +181,16 @@ def _revive(tx: Transaction, ids: Collection[int]) -> None:
     )
 
 
-def _ask_again(tx: Transaction, namespace_id: int, falling: Falling) -> None:
-    """Facts of the messages that stay, and digests of the sessions that lost theirs."""
-    again = falling.again - falling.memories.keys()
+def _request_again(tx: Transaction, namespace_id: int, cascade: Cascade) -> None:
+    """Make derivations of the ``rederive`` messages wanted, and request digests for sessions that lost theirs."""
+    rederive = cascade.rederive - cascade.memories.keys()
     tx.execute(
         update(Derivation)
-        .where(Derivation.memory_id.in_(again), Derivation.state == "done")
+        .where(Derivation.memory_id.in_(rederive), Derivation.state == "done")
         .values(state="wanted", batch=None)
         .execution_options(synchronize_session=False)
     )
-    for session_id in sorted(falling.sessions()):
+    for session_id in sorted(cascade.sessions_losing_digests()):
         left = tx.scalar(select(func.count()).where(Memory.session_id == session_id, Memory.level == "raw"))
         if left:
             values = {"namespace_id": namespace_id, "session_id": session_id, "reason": "manual_rebuild"}

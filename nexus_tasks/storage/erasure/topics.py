@@ -1,4 +1,4 @@
-"""Topics that rest on what is erased: they go, and are written anew from the messages that are left."""
+"""Erasing topics that may contain erased words. They are written again from the remaining messages."""
 
 from __future__ import annotations
 
@@ -13,35 +13,37 @@ from nexus_tasks.storage.models import Memory, Topic, TopicSource
 from nexus_tasks.text import content_words
 
 
-def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], again: Collection[int]) -> int:
-    """Delete the topics that may hold words of ``erased`` memories, to be called while these are there yet.
+def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], rederive: Collection[int]) -> int:
+    """Delete the topics that may contain words of ``erased`` memories. Call it before these are deleted.
 
-    That is every topic written from one of them; and of those written since, whose writer was shown these, each that
-    says a word of theirs which none of its own messages says. One that was imported, without messages, is its
-    importer's. The sessions of the messages that are left are extracted anew, and so are those of ``again``, the
-    messages that have lost a fact. Returns how many topics went.
+    A topic goes when it was written from an erased message. The prompts of later topics contained these topics. So a
+    topic changed since goes too when it has a word of an erased message that none of its own messages has. An imported
+    topic, which has no messages, stays.
+
+    The sessions of the remaining messages are extracted again, and so are those of ``rederive``, the messages that
+    lose a fact. Returns the number of deleted topics.
     """
     ids = {memory.id for memory in erased}
     spoken = _words(memory for memory in erased if memory.level == "raw")
-    _put_back(tx, "facts", again, ids)
-    resting = _resting(tx, namespace_id)
-    falling = {topic_id for topic_id, messages in resting.items() if not ids.isdisjoint(messages)}
-    began = select(func.min(Topic.created_at)).where(Topic.id.in_(falling)).scalar_subquery()
-    since = select(Topic).where(Topic.id.in_(resting.keys() - falling), Topic.updated_at >= began)
-    falling |= {
+    _rewind(tx, "facts", rederive, ids)
+    sources = _messages_of_topics(tx, namespace_id)
+    erased_topics = {topic_id for topic_id, messages in sources.items() if not ids.isdisjoint(messages)}
+    began = select(func.min(Topic.created_at)).where(Topic.id.in_(erased_topics)).scalar_subquery()
+    since = select(Topic).where(Topic.id.in_(sources.keys() - erased_topics), Topic.updated_at >= began)
+    erased_topics |= {
         topic.id
         for topic in tx.scalars(since)
-        if (alien := set(content_words(_said(topic))) & spoken)
-        and alien - _words(tx.scalars(select(Memory).where(Memory.id.in_(resting[topic.id]))))
+        if (shared := set(content_words(_text(topic))) & spoken)
+        and shared - _words(tx.scalars(select(Memory).where(Memory.id.in_(sources[topic.id]))))
     }
-    if falling:
-        _put_back(tx, "topics", {one for topic_id in falling for one in resting[topic_id]}, ids)
-        tx.execute(delete(Topic).where(Topic.id.in_(falling)).execution_options(synchronize_session=False))
-    return len(falling)
+    if erased_topics:
+        _rewind(tx, "topics", {one for topic_id in erased_topics for one in sources[topic_id]}, ids)
+        tx.execute(delete(Topic).where(Topic.id.in_(erased_topics)).execution_options(synchronize_session=False))
+    return len(erased_topics)
 
 
-def _resting(tx: Transaction, namespace_id: int) -> dict[int, set[int]]:
-    """The messages that each topic of a namespace was written from."""
+def _messages_of_topics(tx: Transaction, namespace_id: int) -> dict[int, set[int]]:
+    """The ids of the messages that each topic of a namespace was written from, by topic id."""
     found: dict[int, set[int]] = defaultdict(set)
     query = select(TopicSource.topic_id, TopicSource.memory_id).where(TopicSource.namespace_id == namespace_id)
     for topic_id, memory_id in tx.execute(query):
@@ -49,7 +51,7 @@ def _resting(tx: Transaction, namespace_id: int) -> dict[int, set[int]]:
     return found
 
 
-def _said(topic: Topic) -> str:
+def _text(topic: Topic) -> str:
     return f"{topic.filename.replace('-', ' ').replace('_', ' ')} {topic.name} {topic.description} {topic.content}"
 
 
@@ -57,14 +59,10 @@ def _words(memories: Iterable[Memory]) -> set[str]:
     return {word for memory in memories for word in content_words(f"{memory.author or ''} {memory.content}")}
 
 
-def _put_back(
-    tx: Transaction, extractor: extractions.Extractor, left: Collection[int], erased: Collection[int]
-) -> None:
+def _rewind(tx: Transaction, extractor: extractions.Extractor, left: Collection[int], erased: Collection[int]) -> None:
     query = (
         select(Memory.session_id, func.min(Memory.seq))
         .where(Memory.id.in_(set(left) - set(erased)), Memory.level == "raw")
         .group_by(Memory.session_id)
     )
-    extractions.put_back(
-        tx, extractor, {session_id: seq for session_id, seq in tx.execute(query) if session_id and seq}
-    )
+    extractions.rewind(tx, extractor, {session_id: seq for session_id, seq in tx.execute(query) if session_id and seq})

@@ -1,20 +1,29 @@
-"""The tables. The namespace is in every unique key and every query; ids are never reused, times are UTC."""
+"""The tables. Every unique key and every query names the namespace; ids are never reused; times are UTC."""
 
 from nexus_tasks.storage.models.base import Base
-from nexus_tasks.storage.models.batches import BatchRequest, MessageBatch
-from nexus_tasks.storage.models.derivations import Derivation
-from nexus_tasks.storage.models.digests import DigestRequest, SessionDigest
-from nexus_tasks.storage.models.dreams import Dream
+from nexus_tasks.storage.models.conversations import Derivation, Namespace, SessionRow
+from nexus_tasks.storage.models.digests_and_dreams import DigestRequest, Dream, SessionDigest
+from nexus_tasks.storage.models.extraction import Extraction, Topic, TopicSource
 from nexus_tasks.storage.models.jobs import DeadLetter, JobRun
-from nexus_tasks.storage.models.ledger import BudgetHold, ModelCall, OpenQuestion, SavedAnswer
-from nexus_tasks.storage.models.memories import Embedding, EmbeddingGap, Evidence, Memory
-from nexus_tasks.storage.models.namespaces import Namespace
-from nexus_tasks.storage.models.observations import ObservationChunk, ObservationLog, ObservationReflection
-from nexus_tasks.storage.models.perspectives import PerspectiveRow
-from nexus_tasks.storage.models.reflections import ReflectionChange, ReflectionRow
-from nexus_tasks.storage.models.searching import CommonWord, Posting, SearchTotal
-from nexus_tasks.storage.models.sessions import Session
-from nexus_tasks.storage.models.topics import Extraction, Topic, TopicSource
+from nexus_tasks.storage.models.knowledge import (
+    Embedding,
+    EmbeddingGap,
+    Evidence,
+    Memory,
+    PerspectiveRow,
+    ReflectionChange,
+    ReflectionRow,
+)
+from nexus_tasks.storage.models.model_use import (
+    BatchRequest,
+    BudgetHold,
+    MessageBatch,
+    ModelCall,
+    OpenQuestion,
+    SavedAnswer,
+)
+from nexus_tasks.storage.models.observation import ObservationChunk, ObservationLog, ObservationReflection
+from nexus_tasks.storage.models.search import CommonWord, Posting, SearchTotal
 
 __all__ = [
     "Base",
@@ -44,8 +53,8 @@ __all__ = [
     "ReflectionRow",
     "SavedAnswer",
     "SearchTotal",
-    "Session",
     "SessionDigest",
+    "SessionRow",
     "Topic",
     "TopicSource",
 ]

@@ -1,4 +1,4 @@
-"""What every table shares: naming, types, and the columns that most have."""
+"""The base class of every table: constraint names, column types, and the columns that most tables have."""
 
 from __future__ import annotations
 

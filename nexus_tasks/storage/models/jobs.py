@@ -13,7 +13,7 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class JobRun(Base):
-    """One finished job, written in the transaction that holds its effects."""
+    """One finished job. The row is written in the transaction that commits the job's effects."""
 
     __tablename__ = "job_runs"
     __table_args__ = (
@@ -38,7 +38,7 @@ class JobRun(Base):
 
 
 class DeadLetter(Base):
-    """A job that gave up, kept until someone retries or drops it (``resolution``)."""
+    """A job that gave up. It stays open until an operator retries or drops it (``resolution``)."""
 
     __tablename__ = "dead_letters"
     __table_args__ = (

@@ -1,5 +1,6 @@
-"""The SQL of search: how rare the words of a question are, candidates with their scores, and keeping both fast.
+"""The SQL of search.
 
-``opening`` reads what the ranking has to know beforehand, ``candidates`` finds and scores, ``hits`` reads what is
-returned, ``upkeep`` folds totals, counts common words and builds vector indexes. ``scope`` turns a filter into SQL.
+``scope`` turns a filter into SQL conditions. ``query_stats`` counts how rare the question's words are. ``candidates``
+finds memories and scores them. ``hits`` reads what search returns, ``context_rows`` what a context shows. ``vectors``
+is the SQL of vector comparison. ``upkeep`` merges totals, counts common words and builds vector indexes.
 """

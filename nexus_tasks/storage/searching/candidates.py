@@ -1,8 +1,10 @@
-"""Finding what may answer a question, by words and by vectors, and scoring all of it by both.
+"""Finding memories that may answer a question, by words and by vectors, and scoring each by both.
 
-The statement finds up to ``pool`` memories by each arm, adds the turns before and after the messages among them, and
-gives every one its BM25 score and its cosine similarity. In a wide search, words that are in few memories find, and
-the others only score what was found: BM25's sum costs 0.7 µs per posting. A narrow one looks at every memory.
+One statement finds up to ``pool`` memories by words and up to ``pool`` by vectors. It adds the messages before and
+after the messages among them. Every memory gets its BM25 score and its cosine similarity.
+
+In a wide search only rare words find memories; common words add to the score of those found, because summing BM25 costs
+0.7 µs per posting. A narrow search scores every memory that passes the filter.
 """
 
 from __future__ import annotations
@@ -19,18 +21,18 @@ from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.query_stats import MOST_COUNTED, NARROW
 from nexus_tasks.storage.searching.scope import Scope
-from nexus_tasks.storage.searching.vectors import as_text, distance, owned
+from nexus_tasks.storage.searching.vectors import as_text, distance, namespace_vectors
 
-K1, B = 0.9, 0.4  # BM25 for short texts of uneven length; the values of Anserini (Yang et al., SIGIR 2017)
+K1, B = 0.9, 0.4  # BM25's parameters for short texts of uneven length, as in Anserini (Yang et al., SIGIR 2017)
 
 
-# How the vectors are gone through: each one that the filter leaves, all of them, or along an index.
-Way: TypeAlias = Literal["narrow", "all", "indexed"]
+# Which vectors are compared: those that pass the filter, all of the namespace, or those that an HNSW index finds.
+VectorScan: TypeAlias = Literal["narrow", "all", "indexed"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weighed:
-    """A word of a question with its weight (inverse document frequency), and whether it may find or only scores."""
+class WeightedWord:
+    """A word of a question. ``weight`` is its inverse document frequency. Without ``finds`` it only adds to scores."""
 
     key: int
     weight: float
@@ -39,10 +41,11 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A memory that may answer. ``fits``: it passes the filter; else it is only a neighbour of one that does.
+    """A memory that may answer a question.
 
-    ``words`` is its BM25 score (0 without any of the words), ``vector`` its cosine similarity (``None`` without a
-    vector); ``session_id`` and ``seq`` are set for messages; ``validated_at`` is when it was stored or last confirmed.
+    ``fits``: it passes the filter; otherwise it is only the neighbour of a message that does. ``words`` is its BM25
+    score, 0 without any of the words. ``vector`` is its cosine similarity, ``None`` without a vector. ``session_id``
+    and ``seq`` are set for messages. ``validated_at`` is when it was stored or last confirmed.
     """
 
     id: int
@@ -56,24 +59,32 @@ class Candidate:
     validated_at: datetime
 
 
-def candidates(
+def find_candidates(
     tx: Transaction,
     scope: Scope,
-    words: Sequence[Weighed],
+    words: Sequence[WeightedWord],
     *,
     mean_length: float,
     model: str,
     vector: Vectors,
     pool: int,
-    way: Way,
+    way: VectorScan,
 ) -> list[Candidate]:
-    """Up to ``pool`` memories per arm and their neighbours, scored, in no order."""
+    """The memories found by words or by vectors and their neighbours, with scores, in no order.
+
+    Args:
+        words: the question's words with their weights.
+        mean_length: mean number of words of the namespace's memories, for BM25.
+        vector: the question's vector under the embedding ``model``.
+        pool: the most memories found by words, and the most found by vectors.
+        way: which vectors are compared; ``narrow`` also scores every memory that passes the filter.
+    """
     narrow = way == "narrow"
     finding = [word for word in words if word.finds or narrow]
     scoring = list(words) if narrow else [word for word in words if not word.finds]
-    where = owned(scope.values["namespace_id"], model)
+    where = namespace_vectors(scope.values["namespace_id"], model)
     rows = tx.execute(
-        _statement(scope.held, scope.narrowed, where, distance(len(vector)), way, pool),
+        _statement(scope.visible, scope.selected, where, distance(len(vector)), way, pool),
         {
             **scope.values,
             "finding": [word.key for word in finding],
@@ -87,7 +98,7 @@ def candidates(
     return [Candidate(*row) for row in rows.all()]
 
 
-# Constants as float8: with decimals Postgres would calculate in numeric, ten times slower.
+# Constants are cast to float8: Postgres takes decimals as numeric, which is ten times slower.
 _LENGTH = f"CAST({1 - B:.9g} AS float8) + CAST({B} AS float8) / :mean_length * p.length"
 _BM25 = (
     f"sum(asked.weight * p.frequency * CAST({K1 + 1} AS float8) / (p.frequency + CAST({K1} AS float8) * ({_LENGTH})))"
@@ -97,13 +108,13 @@ _SCORING = "unnest(CAST(:scoring AS bigint[]), CAST(:scoring_weights AS float8[]
 
 
 @lru_cache(maxsize=1_024)
-def _statement(held: str, narrowed: str, vectors_of: str, near: str, way: Way, pool: int) -> TextClause:
-    # The pool's size stands in the text: the planner has to know that few are wanted.
+def _statement(visible: str, selected: str, vectors_of: str, near: str, way: VectorScan, pool: int) -> TextClause:
+    # The pool's size is part of the text, so that the planner knows that few rows are wanted.
     narrow = way == "narrow"
     if narrow:
-        arms = _every_member(f"{held} AND {narrowed}", vectors_of, near, pool)
+        arms = _every_member(f"{visible} AND {selected}", vectors_of, near, pool)
     else:
-        arms = _best_first(f"{held} AND {narrowed}", vectors_of, near, pool, indexed=way == "indexed")
+        arms = _best_first(f"{visible} AND {selected}", vectors_of, near, pool, indexed=way == "indexed")
     return text(
         f"""
         WITH {arms},
@@ -116,11 +127,11 @@ def _statement(held: str, narrowed: str, vectors_of: str, near: str, way: Way, p
             JOIN memories AS next ON next.namespace_id = turn.namespace_id AND next.session_id = turn.session_id
                                  AND next.level = 'raw' AND next.seq = ANY (ARRAY[turn.seq - 1, turn.seq + 1])
         )
-        SELECT m.id, CASE WHEN m.level = 'raw' THEN m.session_id END, m.seq, ({narrowed}) IS TRUE,
+        SELECT m.id, CASE WHEN m.level = 'raw' THEN m.session_id END, m.seq, ({selected}) IS TRUE,
                {"0" if narrow else "coalesce(scored.score, 0)"} + coalesce(more.score, 0),
                1 - ({near}), m.occurred_at, m.confidence, coalesce(m.last_validated_at, m.created_at)
         FROM around
-        JOIN memories AS m ON m.id = around.memory_id AND {held}
+        JOIN memories AS m ON m.id = around.memory_id AND {visible}
         {"" if narrow else "LEFT JOIN scored ON scored.memory_id = m.id"}
         LEFT JOIN embeddings AS e ON e.memory_id = m.id AND {vectors_of}
         CROSS JOIN LATERAL (
@@ -132,17 +143,18 @@ def _statement(held: str, narrowed: str, vectors_of: str, near: str, way: Way, p
 
 
 def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bool) -> str:
-    """Both arms walk their lists from the best on, past what the filter leaves out, until the pool is full.
+    """Two CTEs that take memories from the best score down, skip those that fail the filter, and stop at ``pool``.
 
-    ``OFFSET 0`` keeps the planner from joining all memories first. Without an index, vectors are sorted before memories
-    are looked up; with one, the planner takes it only when the limit stands beside it.
+    ``OFFSET 0`` keeps the planner from joining all memories first. Without an index the vectors are sorted in a
+    subquery, and memories are looked up after that. With an index the planner uses it only when ORDER BY and LIMIT are
+    in one query.
     """
     looked_up = "LATERAL (SELECT FROM memories AS m WHERE m.id = {0}.memory_id AND {1} OFFSET 0) AS fitting"
-    owned = f"FROM embeddings AS e {{0}} WHERE {vectors_of} ORDER BY {near}"
+    nearest_vectors = f"FROM embeddings AS e {{0}} WHERE {vectors_of} ORDER BY {near}"
     nearest = (
-        "SELECT e.memory_id " + owned.format(f"CROSS JOIN {looked_up.format('e', fits)}")
+        "SELECT e.memory_id " + nearest_vectors.format(f"CROSS JOIN {looked_up.format('e', fits)}")
         if indexed
-        else f"SELECT best.memory_id FROM (SELECT memory_id {owned.format('')}) AS best"
+        else f"SELECT best.memory_id FROM (SELECT memory_id {nearest_vectors.format('')}) AS best"
         f" CROSS JOIN {looked_up.format('best', fits)}"
     )
     return f"""
@@ -165,7 +177,7 @@ def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bo
 
 
 def _every_member(fits: str, vectors_of: str, near: str, pool: int) -> str:
-    """Everything that the filter leaves is scored by both arms: few memories, and none is overlooked."""
+    """The same two CTEs for a narrow search: each of the at most ``NARROW`` memories that pass the filter is scored."""
     return f"""
         member AS MATERIALIZED (SELECT m.id AS memory_id FROM memories AS m WHERE {fits} LIMIT {NARROW}),
         worded AS (

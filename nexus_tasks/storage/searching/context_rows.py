@@ -1,4 +1,4 @@
-"""Reading what a context is made of: of each memory only what a line of it needs, in few statements."""
+"""Reading the memories of a context, with only the columns that a context shows, in few statements."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import NamedTuple
 from sqlalchemy import TextClause, text
 
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.searching.scope import Filter, scope
+from nexus_tasks.storage.searching.scope import Filter, build_scope
 
 
-class Line(NamedTuple):
-    """A memory as a context shows it. ``subject`` is whom it is about; of a message, who wrote it."""
+class ContextRow(NamedTuple):
+    """A memory as a context shows it. ``subject`` is whom it is about; for a message it is the author."""
 
     id: int
     external_id: str | None
@@ -30,16 +30,22 @@ class Line(NamedTuple):
 _COLUMNS = "m.id, m.external_id, m.level, m.content, m.author, m.occurred_at, m.confidence, m.times_reinforced, m.seq"
 
 
-def newest(tx: Transaction, wanted: Filter, levels: Sequence[tuple[str, float]], limit: int) -> dict[str, list[Line]]:
-    """Of each level, with the least confidence it asks for, the newest memories that fit; newest first."""
-    within = scope(wanted)
+def newest(
+    tx: Transaction, wanted: Filter, levels: Sequence[tuple[str, float]], limit: int
+) -> dict[str, list[ContextRow]]:
+    """The up to ``limit`` newest memories of each level that pass the filter, newest first, by level.
+
+    Args:
+        levels: (level, least confidence) pairs.
+    """
+    within = build_scope(wanted)
     rows = tx.execute(
         _newest(within.both, limit),
         {**within.values, "levels": [level for level, _ in levels], "least": [least for _, least in levels]},
     )
-    found: dict[str, list[Line]] = {level: [] for level, _ in levels}
+    found: dict[str, list[ContextRow]] = {level: [] for level, _ in levels}
     for row in rows:
-        line = Line._make(row)
+        line = ContextRow._make(row)
         found[line.level].append(line)
     return found
 
@@ -66,10 +72,10 @@ _BY_ID = text(
 )
 
 
-def by_id(tx: Transaction, namespace_id: int, ids: Sequence[int], least: float) -> dict[int, Line]:
-    """The memories of these ids with at least so much confidence."""
+def by_id(tx: Transaction, namespace_id: int, ids: Sequence[int], least: float) -> dict[int, ContextRow]:
+    """The memories of these ids with a confidence of at least ``least``, by id."""
     rows = tx.execute(_BY_ID, {"namespace_id": namespace_id, "ids": list(ids), "least": least})
-    return {row[0]: Line._make(row) for row in rows}
+    return {row[0]: ContextRow._make(row) for row in rows}
 
 
 _OF_SESSION = text(
@@ -91,8 +97,13 @@ _OF_SESSION = text(
 )
 
 
-def of_session(tx: Transaction, wanted: Filter, session_key: str, limit: int) -> tuple[dict[str, Line], list[Line]]:
-    """A session's digests by level, and its newest messages that the observer has yet to derive, newest first."""
+def of_session(
+    tx: Transaction, wanted: Filter, session_key: str, limit: int
+) -> tuple[dict[str, ContextRow], list[ContextRow]]:
+    """A session's digests by level, and its up to ``limit`` newest messages without facts yet, newest first.
+
+    A message counts when the filter's observer (without one: any observer) has a wanted derivation of it.
+    """
     rows = tx.execute(
         _OF_SESSION,
         {
@@ -102,6 +113,6 @@ def of_session(tx: Transaction, wanted: Filter, session_key: str, limit: int) ->
             "limit": limit,
         },
     )
-    lines = [Line._make(row) for row in rows]
+    lines = [ContextRow._make(row) for row in rows]
     said = sorted((line for line in lines if line.level == "raw"), key=lambda line: -(line.seq or 0))
     return {line.level: line for line in lines if line.level != "raw"}, said

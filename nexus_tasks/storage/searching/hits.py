@@ -1,4 +1,4 @@
-"""Reading what a search returns: memories with the names that their ids stand for, and their evidence."""
+"""Reading what search returns: memories with the names of their sessions and perspectives, and their evidence."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _HITS = text(
 )
 
 
-def hits(tx: Transaction, namespace_id: int, ids: Sequence[int]) -> dict[int, Hit]:
-    """The memories of these ids by id; one that was erased meanwhile is left out."""
+def read_hits(tx: Transaction, namespace_id: int, ids: Sequence[int]) -> dict[int, Hit]:
+    """The memories of these ids, by id. Those erased meanwhile are missing."""
     if not ids:
         return {}
     rows = tx.execute(_HITS, {"namespace_id": namespace_id, "ids": list(ids)})

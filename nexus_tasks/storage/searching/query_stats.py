@@ -1,4 +1,4 @@
-"""What a ranking has to know before it scores: the question's words, how rare they are, and how much there is."""
+"""Statistics that BM25 needs before scoring: how rare the question's words are, and the namespace's totals."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from sqlalchemy import TextClause, text
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.scope import Scope
 
-MOST_WORDS = 32  # of a question, in its order
-# Words in more memories than this are counted by upkeep; until then they count as in one more than this.
+MOST_WORDS = 32  # the first words of a question; further ones are ignored
+# Upkeep counts words that are in more memories than this. Before it has, such a word counts as in 5,001 memories.
 MOST_COUNTED = 5_000
-# A namespace with more vectors than this gets an index; fewer are compared one by one, which is as fast and exact.
+# A namespace with more vectors than this gets an index. Fewer are compared one by one, which is as fast, and exact.
 MOST_UNINDEXED = 5_000
-NARROW = 2_000  # a filter that leaves at most so many memories is searched one by one
+NARROW = 2_000  # when at most this many memories pass the filter, each of them is scored
 
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """A word of a question: its key in the postings, and how many memories of the namespace have it."""
+    """A word of a question: its key in the postings, and how many memories of the namespace contain it."""
 
     key: int
     memories: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opening:
-    """The words of a question, and the namespace's totals. ``narrow``: the filter leaves few memories."""
+class QueryStats:
+    """The words of a question, and the namespace's totals. ``narrow``: at most ``NARROW`` memories pass the filter."""
 
     words: tuple[Word, ...]
     memories: int
@@ -38,16 +38,16 @@ class Opening:
 
     @property
     def missing_embeddings(self) -> int:
-        """How many memories no vector search can find yet."""
+        """How many memories have no vector, so that only their words find them."""
         return max(self.memories - self.vectors, 0)
 
 
-def opening(tx: Transaction, scope: Scope, question: str, model: str) -> Opening:
-    """Look up ``question``'s words (English stems, stop words off) and the totals, in one statement."""
+def read_query_stats(tx: Transaction, scope: Scope, question: str, model: str) -> QueryStats:
+    """Count the memories with each word of ``question`` (English stems, without stop words), and read the totals."""
     memories, length, vectors, members, words = tx.execute(
         _statement(scope.both if scope.narrow else None), {**scope.values, "question": question, "model": model}
     ).one()
-    return Opening(
+    return QueryStats(
         words=tuple(Word(key=key, memories=n) for key, n in words or () if n),
         memories=int(memories),
         mean_length=float(length) / max(int(memories), 1),

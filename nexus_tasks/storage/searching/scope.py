@@ -9,9 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which memories of a namespace a reader means; ``as_of`` reads the past.
+    """Which memories of a namespace are read. ``None`` means no restriction.
 
-    ``since`` and ``until`` bound ``occurred_at``, the first inclusive, the second exclusive.
+    ``as_of`` reads the memories that were valid at that time. ``since`` (inclusive) and ``until`` (exclusive) bound
+    ``occurred_at``.
     """
 
     namespace_id: int
@@ -27,57 +28,61 @@ class Filter:
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """A filter's conditions. ``held``: what is known at the time; ``narrowed``: what the reader wants of that.
+    """A filter's conditions, and their parameters in ``values``.
 
-    ``narrow`` tells that the narrowing may leave few memories and that an index leads to them: those are counted
-    before the search, and few are searched one by one.
+    ``visible`` selects the memories that are valid at the time asked about; of those valid now, without named levels,
+    only the ones that are not archived. ``selected`` selects those of the wanted
+    levels, observer, subject, session and so on. ``narrow``: few memories may pass, and an index finds them. Search
+    then counts them first, and scores each of them when they are few.
     """
 
-    held: str
-    narrowed: str
+    visible: str
+    selected: str
     narrow: bool
     values: dict[str, Any]
 
     @property
     def both(self) -> str:
-        """Held and wanted."""
-        return f"{self.held} AND {self.narrowed}"
+        """The condition that a memory is visible and selected."""
+        return f"{self.visible} AND {self.selected}"
 
 
-def scope(wanted: Filter) -> Scope:
-    """The conditions of a filter. The texts depend on which fields are set, never on their values."""
-    held = ["m.namespace_id = :namespace_id"]
+def build_scope(wanted: Filter) -> Scope:
+    """The conditions of a filter. Their text depends on which fields are set, not on the values."""
+    visible = ["m.namespace_id = :namespace_id"]
     values: dict[str, Any] = {"namespace_id": wanted.namespace_id}
     if wanted.as_of is None:
-        held.append("m.valid_to IS NULL")
+        visible.append("m.valid_to IS NULL")
         if wanted.levels is None:
-            held.append("m.archived_at IS NULL")
+            visible.append("m.archived_at IS NULL")
     else:
-        held.append("coalesce(m.valid_from, m.occurred_at) <= :as_of AND (m.valid_to IS NULL OR m.valid_to > :as_of)")
+        visible.append(
+            "coalesce(m.valid_from, m.occurred_at) <= :as_of AND (m.valid_to IS NULL OR m.valid_to > :as_of)"
+        )
         values["as_of"] = wanted.as_of
-    narrowed = [_among("level", wanted.levels, values), _among("category", wanted.categories, values)]
-    # A message belongs to no perspective; it is about whoever wrote it, and every observer may have heard it.
+    selected = [_among("level", wanted.levels, values), _among("category", wanted.categories, values)]
+    # A message has no perspective: every observer may read it, and its subject is its author.
     if wanted.observer is not None:
-        narrowed.append(
+        selected.append(
             "(m.perspective_id IS NULL OR m.perspective_id IN (SELECT id FROM perspectives"
             " WHERE namespace_id = :namespace_id AND observer = :observer))"
         )
         values["observer"] = wanted.observer
     if wanted.subject is not None:
-        narrowed.append("m.author = :subject")  # of a perspective's memory, the author is its subject
+        selected.append("m.author = :subject")  # the author of a perspective's memory is its subject
         values["subject"] = wanted.subject
     if wanted.session_key is not None:
-        narrowed.append(
+        selected.append(
             "m.session_id = (SELECT id FROM sessions WHERE namespace_id = :namespace_id AND session_key = :session_key)"
         )
         values["session_key"] = wanted.session_key
     for name, sign, bound in (("since", ">=", wanted.since), ("until", "<", wanted.until)):
         if bound is not None:
-            narrowed.append(f"m.occurred_at {sign} :{name}")
+            selected.append(f"m.occurred_at {sign} :{name}")
             values[name] = bound
     return Scope(
-        held=" AND ".join(held),
-        narrowed=" AND ".join(filter(None, narrowed)) or "true",
+        visible=" AND ".join(visible),
+        selected=" AND ".join(filter(None, selected)) or "true",
         narrow=wanted.subject is not None or wanted.session_key is not None,
         values=values,
     )
@@ -86,7 +91,7 @@ def scope(wanted: Filter) -> Scope:
 def _among(column: str, names: tuple[str, ...] | None, values: dict[str, Any]) -> str:
     if names is None:
         return ""
-    if len(names) == 1:  # an equality keeps the order of an index; a list of one does not
+    if len(names) == 1:  # an equality keeps an index's order, an array of one element does not
         values[column] = names[0]
         return f"m.{column} = :{column}"
     values[column] = list(names)

@@ -1,7 +1,7 @@
-"""What keeps search fast: totals folded, common words counted, a vector index per large namespace.
+"""Keeping search fast: merging totals, counting common words, and one vector index per large namespace.
 
-Search is right without any of it, only slower, and the weight of words in more than ``MOST_COUNTED`` memories is less
-exact. One process at a time does it, under advisory locks that the others do not wait for.
+Search works without it, but slower, and with less exact weights for words in more than ``MOST_COUNTED`` memories. One
+process at a time does it, under an advisory lock; the others do not wait.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from sqlalchemy import Connection, text
 
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.searching.query_stats import MOST_COUNTED, MOST_UNINDEXED
-from nexus_tasks.storage.searching.vectors import MOST_DIMENSIONS, hnsw
+from nexus_tasks.storage.searching.vectors import MOST_DIMENSIONS, hnsw_definition
 
-BUILD_MEMORY = "512MB"  # an index of 300,000 vectors of 384 dimensions is built in memory; larger ones go to disk
-_LOCK = 0x6E65787574  # "nexut", beside the schema's "nexus"
+BUILD_MEMORY = "512MB"  # holds an index of 300,000 vectors of 384 dimensions; a larger one uses the disk
+_LOCK = 0x6E65787574  # "nexut" in ASCII; the schema's lock is "nexus"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Upkeep:
-    """What one run did: rows of totals folded away, namespaces counted, vector indexes made and dropped."""
+    """What one run did: rows of totals merged, namespaces with words counted, vector indexes built and dropped."""
 
     folded: int = 0
     counted: int = 0
@@ -30,8 +30,8 @@ class Upkeep:
 
 
 def run(database: Database) -> Upkeep:
-    """Do what is needed; nothing when another process is at it. Building an index takes about a minute per 100,000."""
-    with database.apart() as connection:
+    """Do what is needed, or nothing while another process does it. An index takes about 1 min per 100,000 vectors."""
+    with database.dedicated_connection() as connection:
         if not connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}):
             return Upkeep()
         try:
@@ -46,7 +46,7 @@ def run(database: Database) -> Upkeep:
 
 
 def _fold(connection: Connection) -> int:
-    """Replace the rows of each total by their sum, in one statement: a reader sees the one or the other."""
+    """Replace the rows of each total by their sum, in one statement, so that a reader never sees half of it."""
     return connection.execute(
         text(
             """
@@ -65,7 +65,7 @@ def _fold(connection: Connection) -> int:
 
 
 def _grown(connection: Connection) -> list[tuple[int, int]]:
-    """Namespaces, with their memories, that changed by a tenth since their words were counted."""
+    """Namespaces whose number of memories changed by a tenth since the last count, as (id, memories)."""
     rows = connection.execute(
         text(
             """
@@ -103,7 +103,7 @@ def _count_words(database: Database, namespace_id: int, memories: int) -> None:
 
 
 def _index_vectors(connection: Connection) -> tuple[list[str], list[str]]:
-    """Make the indexes that are missing, drop those no longer needed or left unfinished; their names."""
+    """Build missing indexes; drop unneeded and unfinished ones. Returns the names of both."""
     rows = connection.execute(
         text(
             "SELECT c.relname, i.indisvalid FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid"
@@ -112,13 +112,13 @@ def _index_vectors(connection: Connection) -> tuple[list[str], list[str]]:
     )
     there = {str(name): bool(valid) for name, valid in rows}
     wanted = _large(connection, MOST_UNINDEXED)
-    kept = _large(connection, MOST_UNINDEXED // 2)  # a namespace at the border does not come and go
+    kept = _large(connection, MOST_UNINDEXED // 2)  # a namespace near the limit does not gain and lose it in turns
     dropped = [name for name, valid in there.items() if name not in kept or not valid]
     for name in dropped:
         connection.execute(text(f"DROP INDEX CONCURRENTLY IF EXISTS {name}"))
     made = [name for name in wanted if not there.get(name)]
     if made:
-        # Without helpers: they share memory that containers have little of.
+        # No parallel workers: they need shared memory, of which containers have little.
         connection.execute(text("SET max_parallel_maintenance_workers = 0"))
         connection.execute(text(f"SET maintenance_work_mem = '{BUILD_MEMORY}'"))
     for name in made:
@@ -127,7 +127,7 @@ def _index_vectors(connection: Connection) -> tuple[list[str], list[str]]:
 
 
 def _large(connection: Connection, most: int) -> dict[str, str]:
-    """The index of each namespace and model with more than ``most`` vectors: its name and what follows the table's."""
+    """The index of each namespace and model with more than ``most`` vectors: name → SQL after "ON embeddings"."""
     rows = connection.execute(
         text(
             """
@@ -145,7 +145,7 @@ def _large(connection: Connection, most: int) -> dict[str, str]:
         {"most": most},
     )
     return {
-        f"ix_vectors_{namespace_id}_{zlib.crc32(model.encode()):08x}": hnsw(namespace_id, model, dimensions)
+        f"ix_vectors_{namespace_id}_{zlib.crc32(model.encode()):08x}": hnsw_definition(namespace_id, model, dimensions)
         for namespace_id, model, dimensions in rows
         if dimensions <= MOST_DIMENSIONS
     }

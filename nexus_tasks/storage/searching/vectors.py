@@ -1,29 +1,29 @@
-"""Vectors in SQL: compared as half floats, which halves an index and costs no recall (measured on LoCoMo)."""
+"""SQL for vectors. They are compared as half floats: an index is half as large, and LoCoMo's recall stays the same."""
 
 from __future__ import annotations
 
 from nexus_tasks.embeddings.base import Vectors
 
-MOST_DIMENSIONS = 4_000  # that an HNSW index of half floats takes
+MOST_DIMENSIONS = 4_000  # pgvector's limit for an HNSW index of half floats
 
 
 def as_text(vector: Vectors) -> str:
-    """A vector as pgvector reads it."""
+    """A vector in the text form of pgvector."""
     return f"[{','.join(map(repr, vector.tolist()))}]"
 
 
-def owned(namespace_id: int, model: str) -> str:
-    """The vectors ``e`` of a namespace and model; with the values in the text, so that a partial index serves it."""
+def namespace_vectors(namespace_id: int, model: str) -> str:
+    """The condition for vectors ``e`` of a namespace and model. Its values are literals: a partial index needs that."""
     return f"e.namespace_id = {int(namespace_id)} AND e.model = {_quoted(model)}"
 
 
 def distance(dimensions: int) -> str:
-    """The cosine distance of ``e.vector`` to ``:vector``, in the words of the index's own expression."""
+    """The cosine distance of ``e.vector`` to ``:vector``, as the index's expression has it."""
     return f"CAST(e.vector AS halfvec({int(dimensions)})) <=> CAST(CAST(:vector AS text) AS halfvec({int(dimensions)}))"
 
 
-def hnsw(namespace_id: int, model: str, dimensions: int) -> str:
-    """The definition of the index that serves :func:`owned` and :func:`distance`, behind the table's name."""
+def hnsw_definition(namespace_id: int, model: str, dimensions: int) -> str:
+    """The index that serves :func:`namespace_vectors` and :func:`distance`: its definition after the table's name."""
     return (
         f"USING hnsw (CAST(vector AS halfvec({int(dimensions)})) halfvec_cosine_ops)"
         f" WHERE namespace_id = {int(namespace_id)} AND model = {_quoted(model)}"

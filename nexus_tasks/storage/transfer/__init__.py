@@ -1,1 +1,1 @@
-"""A namespace's memory as lines of JSON, and back."""
+"""Exporting a namespace's memory as lines of JSON, and importing it."""

@@ -1,4 +1,4 @@
-"""Reading an export back, into a namespace that remembers nothing yet."""
+"""Importing an export into an empty namespace."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer.tables import FORMAT, SETTINGS, TABLES, VERSION
 
-AT_ONCE = 1_000
+AT_ONCE = 1_000  # rows per insert
 _MODELS = {model.__tablename__: model for model in TABLES}
 _ORDER = {name: position for position, name in enumerate(_MODELS)}
 
-Ids = dict[str, dict[int, int]]  # by table: the row's id in the export → its id here
+Ids = dict[str, dict[int, int]]  # table → exported id → new id
 
 
 def store(tx: Transaction, namespace_id: int, documents: Iterable[tuple[int, Any]]) -> dict[str, int]:
-    """Store an export's documents, given with their line numbers; returns the rows by table.
+    """Store an export's documents, given as (line number, document). Returns the number of rows by table.
 
-    Rows get new ids; what refers to them follows. Raises before anything is committed:
+    Rows get new ids, and references between them are translated. An error leaves nothing stored, because the caller's
+    transaction is rolled back.
 
     Raises:
-        InvalidInput: the namespace is not empty, the file is no export, of a later version, or cut off.
+        InvalidInput: the namespace is not empty, or the file is no export, of a later version, or cut off.
     """
     if tx.scalar(text("SELECT 1 FROM sessions WHERE namespace_id = :n LIMIT 1"), {"n": namespace_id}):
         raise InvalidInput(
-            "The namespace remembers something already.", remedy="Import into a new one: choose another --namespace."
+            "The namespace has sessions already.", remedy="Import into a new one: choose another --namespace."
         )
     _Reading(tx, namespace_id).read(documents)
-    embeddings.leave_gap(tx, namespace_id)
+    embeddings.record_gap(tx, namespace_id)
     counts = {name: _count(tx, name, namespace_id) for name in _MODELS}
     return {name: count for name, count in counts.items() if count}
 
@@ -46,8 +47,8 @@ class _Reading:
     def __init__(self, tx: Transaction, namespace_id: int) -> None:
         self.tx, self.namespace_id = tx, namespace_id
         self.ids: Ids = {name: {} for name in _MODELS}
-        self.superseded: list[tuple[int, int]] = []  # memory id here, id in the export of the one that superseded it
-        self.perspectives: list[dict[str, Any]] = []  # of the export: what names memories, which come later
+        self.superseded: list[tuple[int, int]] = []  # (new memory id, exported id of the memory that superseded it)
+        self.perspectives: list[dict[str, Any]] = []  # exported rows that refer to memories, which follow later
         self.reflections: list[dict[str, Any]] = []
 
     def read(self, documents: Iterable[tuple[int, Any]]) -> None:
@@ -63,16 +64,16 @@ class _Reading:
                     raise InvalidInput("Lines follow the end of the export.")
                 break
             if name not in _MODELS or _ORDER[name] < reached:
-                raise InvalidInput(f"Rows of {name!r} are out of place, or unknown here.")
+                raise InvalidInput(f"Rows of {name!r} are out of order, or unknown to this version.")
             reached = _ORDER[name]
             rows += self._rows(_MODELS[name], run)
         if ended != rows:
             raise InvalidInput("The export is cut off.", remedy="Write it again with `nexus export`.")
-        self._refer()
+        self._fill_references()
 
     def _header(self, line: int, header: Any) -> None:
         if not isinstance(header, dict) or header.get("format") != FORMAT:
-            raise InvalidInput(f"Line {line} is not the beginning of an export.", remedy="Write one: `nexus export`.")
+            raise InvalidInput(f"Line {line} is not the header of an export.", remedy="Write one: `nexus export`.")
         if header.get("version") != VERSION:
             raise InvalidInput(
                 f"The export has version {header.get('version')}, this release reads {VERSION}.",
@@ -109,7 +110,9 @@ class _Reading:
             if "id" in expected and not isinstance(row.get("id"), int):
                 raise InvalidInput(f"Line {line} has no id.")
             if unknown := row.keys() - expected:
-                raise InvalidInput(f"Line {line} has a field that is not known here: {', '.join(sorted(unknown))}.")
+                raise InvalidInput(
+                    f"Line {line} has fields that this version does not know: {', '.join(sorted(unknown))}."
+                )
             rows.append({"namespace_id": self.namespace_id, **self._translated(table, line, row)})
         own = "id" in table.c
         made = insert_rows(self.tx, model, rows, returning="id" if own else "")
@@ -119,7 +122,7 @@ class _Reading:
         return len(page)
 
     def _translated(self, table: Table, line: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with the ids of what it refers to here; what comes later in the export is filled in at the end."""
+        """The row with new ids in its references. References to later rows are filled in at the end."""
         translated = {key: value for key, value in row.items() if key != "id"}
         if table.name == "memories":
             translated["superseded_by"] = None
@@ -127,7 +130,7 @@ class _Reading:
             [target] = {key.column.table.name for key in table.c[name].foreign_keys} or {""}
             if target and translated[name] is not None:
                 if translated[name] not in self.ids[target]:
-                    raise InvalidInput(f"Line {line} refers to a row that is not there ({name}).")
+                    raise InvalidInput(f"Line {line} refers to a row that the export does not contain ({name}).")
                 translated[name] = self.ids[target][translated[name]]
         return translated
 
@@ -141,8 +144,8 @@ class _Reading:
         elif name == "reflections":
             self.reflections += rows
 
-    def _refer(self) -> None:
-        """Fill in what names memories that came later."""
+    def _fill_references(self) -> None:
+        """Fill in the references to memories that came later in the export."""
         memories = self.ids["memories"]
         self._update("memories", "superseded_by", [(here, memories.get(there)) for here, there in self.superseded])
         known = sorted(memories)
@@ -154,10 +157,14 @@ class _Reading:
         own = self.ids["perspectives"]
         marks = [(own[row["id"]], through(row["reflected_through"])) for row in self.perspectives]
         self._update("perspectives", "reflected_through", marks)
-        held = [(own[row["id"]], _held(row["held"], memories, through)) for row in self.perspectives if row["held"]]
+        held = [
+            (own[row["id"]], _translate_plan(row["held"], memories, through))
+            for row in self.perspectives
+            if row["held"]
+        ]
         self._update("perspectives", "held", held)
         made = self.ids["reflections"]
-        judged = [(made[row["id"]], _lists(row["judged"], memories)) for row in self.reflections]
+        judged = [(made[row["id"]], _translate_judged(row["judged"], memories)) for row in self.reflections]
         self._update("reflections", "judged", judged)
 
     def _update(self, table: str, column: str, values: list[tuple[int, Any]]) -> None:
@@ -173,8 +180,8 @@ class _Reading:
         )
 
 
-def _held(plan: Mapping[str, Any], ids: Mapping[int, int], through: Any) -> dict[str, Any]:
-    """A plan that waits for a review, with the ids of the facts here; one that was erased has none (0)."""
+def _translate_plan(plan: Mapping[str, Any], ids: Mapping[int, int], through: Any) -> dict[str, Any]:
+    """A plan held for review, with the new ids of its facts; 0 stands for an erased fact."""
     relations = [
         {**one, "new_id": ids.get(one["new_id"], 0), "old_id": ids.get(one["old_id"], 0)} for one in plan["relations"]
     ]
@@ -189,7 +196,7 @@ def _held(plan: Mapping[str, Any], ids: Mapping[int, int], through: Any) -> dict
     }
 
 
-def _lists(judged: Mapping[str, Any], ids: Mapping[int, int]) -> dict[str, Any]:
+def _translate_judged(judged: Mapping[str, Any], ids: Mapping[int, int]) -> dict[str, Any]:
     return {name: [[ids.get(i, 0) for i in one] for one in several] for name, several in judged.items()}
 
 

@@ -1,4 +1,4 @@
-"""What travels, in an order in which every row comes after those that it refers to."""
+"""Which tables an export contains, in an order in which every row follows the rows that it refers to."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from nexus_tasks.storage.models import (
     PerspectiveRow,
     ReflectionChange,
     ReflectionRow,
-    Session,
     SessionDigest,
+    SessionRow,
     Topic,
     TopicSource,
 )
@@ -24,7 +24,7 @@ from nexus_tasks.storage.models import (
 FORMAT, VERSION = "nexus-tasks memory", 1
 
 TABLES: tuple[type[Base], ...] = (
-    Session,
+    SessionRow,
     PerspectiveRow,
     ReflectionRow,
     Memory,
@@ -41,8 +41,8 @@ TABLES: tuple[type[Base], ...] = (
     TopicSource,
 )
 
-# What stays behind. Vectors and what search keeps are made anew; jobs, dead letters and the bill belong to the
-# deployment that had them, and answers that are not used yet to its jobs.
+# Tables that an export leaves out. Vectors and search tables are made again after the import. Jobs, dead letters, the
+# ledger and unused answers belong to the deployment that wrote them.
 LEFT_BEHIND = frozenset(
     {
         *("embeddings", "embedding_gaps", "postings", "common_words", "search_totals"),
@@ -51,5 +51,5 @@ LEFT_BEHIND = frozenset(
     }
 )
 
-# Columns of the namespace itself that travel.
+# Columns of the namespace's own row that an export contains.
 SETTINGS = ("observers", "budget_usd_per_day", "concurrency", "observe")

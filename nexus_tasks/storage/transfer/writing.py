@@ -1,4 +1,4 @@
-"""Writing a namespace's memory out."""
+"""Writing an export: a namespace's memory as JSON documents."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ AT_ONCE = 1_000
 
 
 def lines(tx: Transaction, namespace_id: int) -> Iterator[dict[str, Any]]:
-    """The documents of an export: a header with the settings, a row each, and an end that counts them.
+    """The documents of an export: a header with the settings, one document per row, and an end with their number.
 
-    All of one moment, however long it takes: to be the first thing that happens in its transaction.
+    Call it first in its transaction: it sets REPEATABLE READ, so that all rows are of one moment.
     """
     tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
     named = ", ".join(SETTINGS)

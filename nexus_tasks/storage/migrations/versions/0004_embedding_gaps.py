@@ -1,4 +1,4 @@
-"""Embedding gaps: the namespaces where memories lack their vectors.
+"""Embedding gaps: the namespaces where memories lack vectors.
 
 Revision ID: 0004
 Revises: 0003
@@ -29,5 +29,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove it."""
+    """Remove the table."""
     op.drop_table("embedding_gaps")

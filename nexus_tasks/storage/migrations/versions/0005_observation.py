@@ -59,7 +59,7 @@ TEXTS = ("observations", "current_task", "suggested_response")
 
 
 def _owned(table: str) -> list[sa.schema.SchemaItem]:
-    """The key of a row, and the namespace and session it belongs to."""
+    """The columns id, namespace_id and session_id, with their keys."""
     columns = [
         sa.Column("id", sa.BigInteger(), sa.Identity(always=False), nullable=False),
         sa.Column("namespace_id", sa.BigInteger(), nullable=False),
@@ -77,7 +77,7 @@ def _owned(table: str) -> list[sa.schema.SchemaItem]:
 
 
 def _made() -> list[sa.schema.SchemaItem]:
-    """What a model made, and when."""
+    """The columns for a model's text, its maker and its time."""
     return [
         *(sa.Column(name, sa.Text(), nullable=False) for name in (*TEXTS, "made_by")),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),

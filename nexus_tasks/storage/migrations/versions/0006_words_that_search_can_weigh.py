@@ -1,4 +1,4 @@
-"""Postings of the memories' words, and the totals that tell how rare a word is; kept by triggers."""
+"""Postings of the memories' words, and totals of memories and vectors; triggers write both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0005"
 branch_labels = None
 depends_on = None
 
-# The words of the memories in a relation that has their columns: what a posting says, one row per word.
+# One row per word of each memory in the relation {memories}, with the columns of a posting.
 _WORDS = """
     SELECT hashtextextended(word.lexeme, memory.namespace_id) AS key, memory.id AS memory_id,
            least(cardinality(word.positions), 32767) AS frequency, whole.length
@@ -28,7 +28,7 @@ _DELETE_POSTINGS = """
     DELETE FROM postings USING {memories} AS memory, unnest(memory.tsv) AS word
     WHERE postings.key = hashtextextended(word.lexeme, memory.namespace_id) AND postings.memory_id = memory.id;
 """
-# One row per namespace and statement. A namespace that is being erased has no totals any more.
+# One row per namespace and statement. The join leaves out a namespace that is being deleted.
 _COUNT_MEMORIES = """
     INSERT INTO search_totals (namespace_id, model, count, length)
     SELECT namespaces.id, '', {sign} count(*), {sign} coalesce(sum(whole.length), 0)
@@ -127,7 +127,7 @@ def upgrade() -> None:
     for triggers in TRIGGERS.values():
         for trigger in triggers:
             op.execute(f"CREATE TRIGGER {trigger} EXECUTE FUNCTION {trigger.split()[0]}()")
-    # What is stored already, as if it were written now.
+    # Index the memories and count the vectors that are stored already.
     op.execute(_INSERT_POSTINGS.format(memories="memories"))
     op.execute(_COUNT_MEMORIES.format(memories="memories", sign="+"))
     op.execute(_COUNT_VECTORS.format(vectors="embeddings", sign="+"))

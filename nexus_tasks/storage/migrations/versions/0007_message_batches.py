@@ -1,4 +1,4 @@
-"""Message batches, and which calls of the ledger went through one."""
+"""Message batches, and a mark for the calls of the ledger that went through one."""
 
 from __future__ import annotations
 

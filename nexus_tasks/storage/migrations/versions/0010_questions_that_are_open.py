@@ -1,4 +1,4 @@
-"""What a run has asked the model about, so that its rerun asks the same."""
+"""Open questions: what a run has asked the model about, so that its rerun asks the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What search looks words up in. Triggers keep these tables in step with the memories, whoever writes them."""
+"""The inverted index and the totals that search scores with."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from nexus_tasks.storage.models.base import Base, namespace_column
 
 
 class Posting(Base):
-    """A word of a memory. ``key`` is the 64-bit hash of the word and its namespace: the word itself is not stored.
+    """A word of a memory. ``key`` is a 64-bit hash of the word and its namespace; the word itself is not stored.
 
-    The key has all columns, so that scoring reads the index alone; no foreign key, which would be checked per word.
+    The primary key's index includes every column, so scoring never reads the table. There is no foreign key: Postgres
+    would check it for every word. Triggers on ``memories`` write and delete the rows.
     """
 
     __tablename__ = "postings"
@@ -22,13 +23,13 @@ class Posting(Base):
     key: Mapped[int]
     memory_id: Mapped[int]
     frequency: Mapped[int] = mapped_column(SmallInteger)  # how often the word is in the memory
-    length: Mapped[int] = mapped_column(SmallInteger)  # how many words the memory has, stop words left out
+    length: Mapped[int] = mapped_column(SmallInteger)  # words of the memory without stop words
 
 
 class CommonWord(Base):
     """A word that is in too many memories to count them at every search.
 
-    ``memories`` had it when upkeep counted last, of ``total`` in the namespace.
+    When upkeep last counted, the namespace had ``total`` memories, and ``memories`` of them contained the word.
     """
 
     __tablename__ = "common_words"
@@ -41,10 +42,11 @@ class CommonWord(Base):
 
 
 class SearchTotal(Base):
-    """A change of a namespace's totals; their sum is the total.
+    """A change of a namespace's totals. The sum of the rows is the total.
 
-    Writers only append, so that none waits for another; upkeep folds the rows into one. ``model`` is the embedding
-    model whose vectors are counted, or empty for the memories themselves and the sum of their lengths.
+    Triggers only insert rows, so that no writer waits for another; upkeep merges them into one row. With a ``model``,
+    ``count`` counts the vectors of that embedding model. With an empty ``model`` it counts memories, and ``length`` is
+    the sum of their words.
     """
 
     __tablename__ = "search_totals"

@@ -1,4 +1,4 @@
-"""What is taken out of a session after a turn: how far that has come, and the topics it has made."""
+"""How far each session is extracted, and the topics that extraction writes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class Extraction(Base):
-    """A session that is extracted from: the cursor of each extractor by ``seq``, and the outbox of ``extract_session``.
+    """How far each extractor has read a session, as a ``seq``, and the outbox of ``extract_session``.
 
-    ``held``: the last assistant message waits for its tools, so the next message asks again. ``rejected`` counts what
-    the model answered and nobody could use.
+    State ``held``: the last assistant message waits for its tool results, so the next stored message makes the row
+    ``wanted`` again. ``rejected`` counts the items of model answers that failed validation.
     """
 
     __tablename__ = "extractions"
@@ -35,7 +35,7 @@ class Extraction(Base):
 
 
 class Topic(Base):
-    """A file of knowledge of a namespace. ``revision`` tells whether its content is still what a run was shown."""
+    """A file of knowledge of a namespace. A changed ``revision`` tells a run that it has read old content."""
 
     __tablename__ = "topics"
     __table_args__ = (

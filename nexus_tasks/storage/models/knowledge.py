@@ -1,4 +1,4 @@
-"""What is known, what it rests on, and its vectors."""
+"""Memories, the evidence and vectors that belong to them, perspectives, and what reflections changed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from datetime import datetime
 from typing import Any
 
 from pgvector.sqlalchemy import Vector
-from sqlalchemy import CheckConstraint, Computed, Float, ForeignKey, Identity, Index, Integer, text
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    Computed,
+    Float,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    UniqueConstraint,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSONB, TSVECTOR
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -14,7 +25,11 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class Memory(Base):
-    """One row of knowledge. Raw memories are messages; the others belong to a perspective or, digests, to a session."""
+    """One row of knowledge.
+
+    A ``raw`` memory is a message of a session. A digest (``summary_…``) belongs to a session; every other level belongs
+    to a perspective.
+    """
 
     __tablename__ = "memories"
     __table_args__ = (
@@ -37,7 +52,7 @@ class Memory(Base):
             unique=True,
             postgresql_where=text("level = 'raw'"),
         ),
-        # A fact is active once per perspective and wording: two derivations that say the same reinforce one row.
+        # One active fact per perspective and wording: a second derivation of the same fact reinforces the row.
         Index(
             "uq_memories_active_fact",
             "namespace_id",
@@ -61,7 +76,7 @@ class Memory(Base):
     level: Mapped[str]
     content: Mapped[str]
     tokens: Mapped[int] = mapped_column(Integer)
-    author: Mapped[str | None]  # who said it; of a perspective's memory the subject, so that searches find the name
+    author: Mapped[str | None]  # of a message its speaker, of a fact its subject: search finds the name
     occurred_at: Mapped[datetime]
     created_at: Mapped[datetime] = now_column()
 
@@ -89,12 +104,12 @@ class Memory(Base):
     tsv: Mapped[Any] = mapped_column(
         TSVECTOR,
         Computed("to_tsvector('english', coalesce(author, '') || ' ' || content)", persisted=True),
-        deferred=True,  # what the postings are made from; as long as the content
+        deferred=True,  # as large as the content, and read only by the triggers that write postings
     )
 
 
 class Evidence(Base):
-    """An edge from a memory to one it rests on."""
+    """An edge from a memory to a source memory that supports it."""
 
     __tablename__ = "evidence"
     __table_args__ = (
@@ -126,9 +141,68 @@ class Embedding(Base):
 
 
 class EmbeddingGap(Base):
-    """That memories of a namespace lack their vectors: the outbox of ``embed_memories``."""
+    """Memories of a namespace lack vectors: the outbox of ``embed_memories``."""
 
     __tablename__ = "embedding_gaps"
 
     namespace_id: Mapped[int] = mapped_column(ForeignKey("namespaces.id", ondelete="CASCADE"), primary_key=True)
     since: Mapped[datetime]
+
+
+class PerspectiveRow(Base):
+    """A perspective: ``observer`` holds memories about ``subject``.
+
+    Facts up to memory id ``reflected_through`` have been reflected on. ``held`` is the plan of a reflection that would
+    change too much at once and waits for a person's review. ``dead``: its reflection gave up and left a dead letter.
+    """
+
+    __tablename__ = "perspectives"
+    __table_args__ = (UniqueConstraint("namespace_id", "observer", "subject"),)
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+    observer: Mapped[str]
+    subject: Mapped[str]
+    reflected_through: Mapped[int] = mapped_column(server_default="0")
+    held: Mapped[dict[str, Any] | None]
+    dead: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
+
+
+class ReflectionRow(Base):
+    """One reflection that changed something. Its memories and evidence edges carry its id.
+
+    ``judged`` holds the memory ids that its relations and insights named, and no text. After an undo they keep later
+    reflections from making the same changes again.
+    """
+
+    __tablename__ = "reflections"
+    __table_args__ = (
+        Index("ix_reflections_perspective_id", "perspective_id", "id"),
+        Index("ix_reflections_job_id", "job_id"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+    perspective_id: Mapped[int] = mapped_column(ForeignKey("perspectives.id", ondelete="CASCADE"))
+    job_id: Mapped[str]
+    judged: Mapped[dict[str, Any]]
+    made_at: Mapped[datetime] = now_column()
+    undone_at: Mapped[datetime | None]
+
+
+class ReflectionChange(Base):
+    """What one reflection changed in one fact: the values before and after, of the columns it changed."""
+
+    __tablename__ = "reflection_changes"
+    __table_args__ = (Index("ix_reflection_changes_memory_id", "memory_id", "reflection_id"),)
+
+    reflection_id: Mapped[int] = mapped_column(ForeignKey("reflections.id", ondelete="CASCADE"), primary_key=True)
+    memory_id: Mapped[int] = mapped_column(ForeignKey("memories.id", ondelete="CASCADE"), primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+    reinforced: Mapped[int] = mapped_column(Integer, server_default="0")  # times
+    validated_before: Mapped[datetime | None]
+    validated_after: Mapped[datetime | None]
+    weakened: Mapped[int] = mapped_column(Integer, server_default="0")  # times
+    confidence_before: Mapped[float | None] = mapped_column(Float)
+    confidence_after: Mapped[float | None] = mapped_column(Float)
+    superseded: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))

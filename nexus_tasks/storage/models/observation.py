@@ -1,4 +1,4 @@
-"""What stands in place of a long conversation's old messages."""
+"""Observation logs: dated notes that replace the old messages of a long conversation."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class ObservationLog(Base):
-    """A session's log: its present ``generation``, and the outbox of ``observe_session`` and ``reflect_observations``.
+    """A session's observation log, and the outbox of ``observe_session`` and ``reflect_observations``.
 
-    Messages up to ``observed_through_seq`` are covered by ``observations``. The text only grows at its end, except
-    where it was ``rewritten`` (the generation since when its beginning has been what it is). ``erasures`` counts how
-    often something was taken out, so that a run which had read it before cannot bring it back.
+    ``observations`` replaces the messages up to ``observed_through_seq``. Every change increments ``generation``. New
+    text is appended; ``rewritten`` is the last generation that replaced the beginning of the text. ``erasures`` counts
+    erasures: a run that read the log before one cannot store what it made from the erased messages.
     """
 
     __tablename__ = "observation_logs"
@@ -44,7 +44,7 @@ class ObservationLog(Base):
 
 
 class ObservationChunk(Base):
-    """What was observed in the messages ``from_seq`` to ``through_seq``, not in the log yet. Text may be empty."""
+    """Observations of the messages ``from_seq`` to ``through_seq`` that are not in the log yet. The text may be ''."""
 
     __tablename__ = "observation_chunks"
     __table_args__ = (
@@ -65,7 +65,7 @@ class ObservationChunk(Base):
 
 
 class ObservationReflection(Base):
-    """A shorter text for the first ``covered_length`` characters of the log of ``base_generation``, not in use yet."""
+    """A shorter text for the first ``covered_length`` characters of the log at ``base_generation``, not in use yet."""
 
     __tablename__ = "observation_reflections"
     __table_args__ = (UniqueConstraint("session_id"),)

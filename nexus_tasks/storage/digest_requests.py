@@ -1,0 +1,103 @@
+"""Digest requests: the outbox of ``digest_session``. A row stays until a run has made the digest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import func, insert, select, text, update
+
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Derivation, DigestRequest, Namespace, SessionRow
+from nexus_tasks.types import as_stored
+
+
+def add(tx: Transaction, session: SessionRow, reason: str) -> None:
+    """Request a digest of a session; ``reason`` is stored, for example ``session_end``."""
+    tx.execute(insert(DigestRequest).values(namespace_id=session.namespace_id, session_id=session.id, reason=reason))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingRequests:
+    """The open requests of a session.
+
+    ``reasons`` are those of the live requests. ``through`` is the id of the newest request, dead ones included, and 0
+    without any.
+    """
+
+    reasons: tuple[str, ...]
+    through: int
+
+
+_PENDING = text(
+    """
+    SELECT coalesce(array_agg(DISTINCT reason) FILTER (WHERE NOT dead), '{}') AS reasons,
+           coalesce(max(id), 0) AS through
+    FROM digest_requests WHERE session_id = :session_id
+    """
+)
+
+
+def pending(tx: Transaction, session_id: int) -> PendingRequests:
+    """The session's requests now. The run that makes the digest deletes those up to ``through``."""
+    found = tx.execute(_PENDING, {"session_id": session_id}).one()
+    return PendingRequests(reasons=tuple(found.reasons), through=found.through)
+
+
+_SATISFY = text("DELETE FROM digest_requests WHERE session_id = :session_id AND id <= :through")
+
+
+def satisfy(tx: Transaction, session_id: int, through: int) -> None:
+    """Delete a session's requests up to request id ``through``."""
+    tx.execute(_SATISFY, {"session_id": session_id, "through": through})
+
+
+def gave_up(tx: Transaction, session_id: int) -> bool:
+    """Whether a digest of the session became a dead letter."""
+    query = select(DigestRequest.id).where(DigestRequest.session_id == session_id, DigestRequest.dead)
+    return tx.scalar(query.limit(1)) is not None
+
+
+def count_sessions(tx: Transaction, namespace_id: int) -> int:
+    """How many sessions of a namespace have a live request."""
+    query = select(func.count(func.distinct(DigestRequest.session_id))).where(
+        DigestRequest.namespace_id == namespace_id, ~DigestRequest.dead
+    )
+    return tx.scalar(query) or 0
+
+
+def wanted(tx: Transaction, after: int, limit: int, settled: timedelta) -> list[tuple[int, str, str]]:
+    """Live requests with ids above ``after``, as (request id, namespace, session key).
+
+    While a session has wanted derivations, its request is left out: the last derivation enqueues the digest, because a
+    digest of facts is better and cheaper than one of raw text. A request older than ``settled`` is always returned.
+    """
+    underived = (
+        select(Derivation.id).where(Derivation.session_id == SessionRow.id, Derivation.state == "wanted").exists()
+    )
+    query = (
+        select(DigestRequest.id, Namespace.name, SessionRow.session_key)
+        .join(SessionRow, SessionRow.id == DigestRequest.session_id)
+        .join(Namespace, Namespace.id == SessionRow.namespace_id)
+        .where(
+            DigestRequest.id > after,
+            ~DigestRequest.dead,
+            ~underived | (DigestRequest.created_at < func.now() - settled),
+        )
+        .order_by(DigestRequest.id)
+        .limit(limit)
+    )
+    return list(tx.execute(query).all())
+
+
+def mark(tx: Transaction, namespace_id: int, session_key: str, *, dead: bool) -> None:
+    """Take a session's requests out of the outbox when the job gives up, or put them back when it is retried."""
+    session = select(SessionRow.id).where(
+        SessionRow.namespace_id == namespace_id, SessionRow.session_key == as_stored(session_key)
+    )
+    tx.execute(
+        update(DigestRequest)
+        .where(DigestRequest.session_id == session.scalar_subquery(), DigestRequest.dead.is_(not dead))
+        .values(dead=dead)
+        .execution_options(synchronize_session=False)
+    )

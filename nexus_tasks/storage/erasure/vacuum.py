@@ -1,0 +1,43 @@
+"""Removing deleted rows from the disk: Postgres keeps their bytes until it needs the space."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from nexus_tasks.errors import StorageUnavailable
+from nexus_tasks.storage.engine import Database
+from nexus_tasks.storage.models import Base
+
+LOCK_TIMEOUT_MS = 10_000  # how long rewriting a table waits for its readers
+
+
+# Tables without users' text: they hold ids, numbers, and names that stay. All other tables are rewritten, also when
+# this erasure deleted nothing from them: their files may still hold rows deleted long ago, such as used answers.
+WORDLESS = frozenset(
+    {
+        *("namespaces", "model_calls", "budget_holds", "dreams", "embedding_gaps", "reflections", "message_batches"),
+        *("postings", "common_words", "search_totals"),  # search keeps words as hashes
+    }
+)
+
+
+def rewrite_tables(database: Database, *, files: bool) -> list[str]:
+    """Renew the statistics of the tables, which contain common values of their columns.
+
+    With ``files`` also rewrite the tables and their indexes without the deleted rows. Meanwhile each table is locked
+    against readers and writers, for seconds per gigabyte.
+
+    Returns:
+        the tables that were left out, because their readers held them longer than ``LOCK_TIMEOUT_MS``.
+    """
+    command = "VACUUM (FULL, ANALYZE)" if files else "ANALYZE"
+    busy = []
+    # pg_statistic comes last: it is rewritten without the values that ANALYZE has replaced.
+    for table in (*sorted(set(Base.metadata.tables) - WORDLESS), *(["pg_statistic"] if files else [])):
+        try:
+            with database.dedicated_connection() as connection:
+                connection.execute(text(f"SET lock_timeout = {LOCK_TIMEOUT_MS}"))
+                connection.execute(text(f'{command} "{table}"'))
+        except StorageUnavailable:
+            busy.append(table)
+    return busy

@@ -1,0 +1,137 @@
+"""Job runs: one row per finished job, and how to look up a job's outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import cast
+
+from sqlalchemy import select, update
+
+from nexus_tasks.storage.bulk import insert_rows
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import DeadLetter, JobRun, Namespace
+from nexus_tasks.types import JobOutcome, Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobHeader:
+    """The columns of a run row that describe the job, not its outcome.
+
+    ``ids`` are the job's own id and those of the reruns that were merged into it.
+    """
+
+    ids: tuple[str, ...]
+    kind: str
+    scope: str
+    reasons: tuple[str, ...]
+    attempts: int
+    queued_at: datetime | None
+    started_at: datetime | None
+
+
+# The ledger's entries name the job that made the call.
+_SPENT = {
+    "model_calls": "(SELECT count(*) FROM model_calls c WHERE c.job_id = r.job_id)",
+    "cost_usd": "(SELECT coalesce(sum(c.cost_usd), 0) FROM model_calls c WHERE c.job_id = r.job_id)",
+}
+
+
+def record(tx: Transaction, namespace_id: int, jobs: Sequence[JobHeader], outcome: JobOutcome) -> None:
+    """Write one run row per job id, in the transaction that commits the jobs' effects. Existing rows stay.
+
+    The cost of a batch of jobs stands in the row of the job that made the call: the batch's primary at that time.
+    """
+    rows = [
+        {
+            "job_id": job_id,
+            "namespace_id": namespace_id,
+            "kind": job.kind,
+            "scope": job.scope,
+            "status": outcome.status,
+            "reasons": list(job.reasons),
+            "attempts": job.attempts,
+            "details": dict(outcome.details),
+            "queued_at": job.queued_at,
+            "started_at": job.started_at,
+        }
+        for job in jobs
+        for job_id in job.ids
+    ]
+    insert_rows(tx, JobRun, rows, computed=_SPENT, on_conflict="DO NOTHING")
+
+
+def find_outcome(tx: Transaction, job_id: str, kind: str, scope: str, since: datetime) -> JobOutcome | None:
+    """How a job ended: its run row, else its dead letter, else the newest run of the same kind and scope.
+
+    Args:
+        since: the time of the request, by the claims' clock. A run of another job counts only when it started at or
+            after this time: an earlier one has not seen what the request is about.
+    """
+    run = tx.scalar(select(JobRun).where(JobRun.job_id == job_id))
+    if run:
+        return _outcome(run)
+    letter = tx.scalar(select(DeadLetter).where(DeadLetter.job_id == job_id))
+    if letter:
+        status: Status = "dropped" if letter.resolution == "dropped" else "dead"
+        return JobOutcome(status=status, job_id=job_id, details={"error": letter.message})
+    run = tx.scalar(
+        select(JobRun)
+        .where(JobRun.kind == kind, JobRun.scope == scope, JobRun.started_at >= since)
+        .order_by(JobRun.finished_at.desc())
+        .limit(1)
+    )
+    return _outcome(run) if run else None
+
+
+def _outcome(run: JobRun) -> JobOutcome:
+    return JobOutcome(
+        status=cast(Status, run.status),
+        job_id=run.job_id,
+        reasons=tuple(run.reasons),
+        details=run.details,
+    )
+
+
+def find(tx: Transaction, job_id: str) -> tuple[JobRun, str] | None:
+    """The run row of a job and the name of its namespace, or ``None``."""
+    query = select(JobRun, Namespace.name).join(Namespace, Namespace.id == JobRun.namespace_id)
+    return tx.execute(query.where(JobRun.job_id == job_id)).first()
+
+
+def recent(
+    tx: Transaction, namespace_id: int | None = None, limit: int = 100, *, status: str | None = None
+) -> Sequence[tuple[JobRun, str]]:
+    """Finished runs with the names of their namespaces, newest first.
+
+    Args:
+        namespace_id: only runs of this namespace; ``None`` means all namespaces.
+        limit: the most rows returned.
+        status: only runs that ended with this status.
+    """
+    query = (
+        select(JobRun, Namespace.name)
+        .join(Namespace, Namespace.id == JobRun.namespace_id)
+        .order_by(JobRun.finished_at.desc(), JobRun.id.desc())
+        .limit(limit)
+    )
+    if status is not None:
+        query = query.where(JobRun.status == status)
+    if namespace_id is not None:
+        query = query.where(JobRun.namespace_id == namespace_id)
+    return list(tx.execute(query).all())
+
+
+def mark_reviews_dropped(tx: Transaction, namespace_id: int, kind: str, scope: str) -> None:
+    """Change ``needs_review`` to ``dropped`` in the runs of one scope, after its held plan was discarded."""
+    tx.execute(
+        update(JobRun)
+        .where(
+            JobRun.namespace_id == namespace_id,
+            JobRun.kind == kind,
+            JobRun.scope == scope,
+            JobRun.status == "needs_review",
+        )
+        .values(status="dropped")
+    )

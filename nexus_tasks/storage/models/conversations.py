@@ -1,0 +1,77 @@
+"""Namespaces, the conversations in them, and which messages still need facts."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+
+from sqlalchemy import Boolean, CheckConstraint, ForeignKey, Identity, Index, Integer, Numeric, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from nexus_tasks.storage.models.base import Base, namespace_column, now_column
+
+
+class Namespace(Base):
+    """A tenant and its own settings; ``None`` means the process-wide setting."""
+
+    __tablename__ = "namespaces"
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    observers: Mapped[list[str]] = mapped_column(server_default=text("'{assistant}'"))
+    budget_usd_per_day: Mapped[Decimal | None] = mapped_column(Numeric(12, 4))
+    concurrency: Mapped[int | None] = mapped_column(Integer)
+    observe: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
+    created_at: Mapped[datetime] = now_column()
+
+
+class SessionRow(Base):
+    """A session: one conversation inside a namespace. Not an SQLAlchemy session.
+
+    ``last_seq`` is the ``seq`` of its newest message, ``digest_end_seq`` that of the last digested message. ``observe``
+    says whether its old messages are replaced by observations; ``None`` means the namespace's setting.
+    """
+
+    __tablename__ = "sessions"
+    __table_args__ = (UniqueConstraint("namespace_id", "session_key"),)
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+    session_key: Mapped[str]
+    last_seq: Mapped[int] = mapped_column(server_default="0")
+    digest_end_seq: Mapped[int] = mapped_column(server_default="0")
+    digest_generation: Mapped[int] = mapped_column(Integer, server_default="0")
+    observe: Mapped[bool | None]
+    ended_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = now_column()
+
+
+class Derivation(Base):
+    """One observer wants facts from one message: the outbox of ``derive_memory``.
+
+    ``batch`` is the same for all messages of one model call. It is stored before the call, so that a rerun sends the
+    same messages and finds the saved answer.
+    """
+
+    __tablename__ = "derivations"
+    __table_args__ = (
+        CheckConstraint("state IN ('wanted','done','dead')", name="state"),
+        Index("ix_derivations_wanted", "id", postgresql_where=text("state = 'wanted'")),
+        Index(
+            "ix_derivations_wanted_session",
+            "session_id",
+            "observer",
+            "memory_id",
+            postgresql_where=text("state = 'wanted'"),
+        ),
+        UniqueConstraint("memory_id", "observer"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+    memory_id: Mapped[int] = mapped_column(ForeignKey("memories.id", ondelete="CASCADE"))
+    session_id: Mapped[int] = mapped_column(ForeignKey("sessions.id", ondelete="CASCADE"))
+    observer: Mapped[str]
+    state: Mapped[str] = mapped_column(server_default="wanted")
+    batch: Mapped[str | None]
+    created_at: Mapped[datetime] = now_column()

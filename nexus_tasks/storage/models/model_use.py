@@ -1,0 +1,135 @@
+"""Model calls: what they cost, which wait for the Message Batches API, and which answers are saved."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Float,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    Numeric,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from nexus_tasks.storage.models.base import Base, namespace_column, now_column
+
+
+class ModelCall(Base):
+    """The ledger: every model call that returned, also with a useless answer. Erasing memories does not delete rows."""
+
+    __tablename__ = "model_calls"
+    __table_args__ = (
+        Index("ix_model_calls_namespace_id", "namespace_id", "at"),
+        Index("ix_model_calls_job_id", "job_id"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+    job_id: Mapped[str]
+    purpose: Mapped[str]
+    model: Mapped[str]
+    fault: Mapped[str] = mapped_column(server_default="")
+    input_tokens: Mapped[int] = mapped_column(Integer)
+    output_tokens: Mapped[int] = mapped_column(Integer)
+    cache_write_tokens: Mapped[int] = mapped_column(Integer)
+    cache_read_tokens: Mapped[int] = mapped_column(Integer)
+    cost_usd: Mapped[Decimal] = mapped_column(Numeric(14, 8))
+    seconds: Mapped[float] = mapped_column(Float)
+    batched: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))  # through the Message Batches API
+    at: Mapped[datetime] = now_column()
+
+
+class BudgetHold(Base):
+    """The most that a call under way may cost. It counts as spent, so that parallel calls stay within the budget."""
+
+    __tablename__ = "budget_holds"
+    __table_args__ = (Index("ix_budget_holds_namespace_id", "namespace_id", "expires_at"),)
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+    cost_usd: Mapped[Decimal] = mapped_column(Numeric(14, 8))
+    expires_at: Mapped[datetime]
+
+
+class SavedAnswer(Base):
+    """A validated answer, keyed by the hash of its request, so that a rerun does not pay again."""
+
+    __tablename__ = "saved_answers"
+
+    namespace_id: Mapped[int] = mapped_column(ForeignKey("namespaces.id", ondelete="CASCADE"), primary_key=True)
+    request_hash: Mapped[str] = mapped_column(primary_key=True)
+    answer: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = now_column()
+
+
+class OpenQuestion(Base):
+    """What a run has asked the model, as memory ids, until it commits. A rerun asks the same and finds the answer.
+
+    ``about`` is the id of the perspective (purpose ``reflect``) or of the session (purpose ``digest``).
+    """
+
+    __tablename__ = "open_questions"
+
+    namespace_id: Mapped[int] = mapped_column(ForeignKey("namespaces.id", ondelete="CASCADE"), primary_key=True)
+    purpose: Mapped[str] = mapped_column(primary_key=True)
+    about: Mapped[int] = mapped_column(primary_key=True)
+    question: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = now_column()
+
+
+class MessageBatch(Base):
+    """A batch of requests for the Message Batches API.
+
+    ``api_id`` is unknown until the submission has returned. ``token`` is the prefix of each item's custom id: when a
+    crash lost the API's reply, the results identify the batch.
+    """
+
+    __tablename__ = "message_batches"
+    __table_args__ = (Index("ix_message_batches_namespace_id", "namespace_id"),)
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+    token: Mapped[str] = mapped_column(unique=True)
+    api_id: Mapped[str | None] = mapped_column(unique=True)
+    rejected: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # ids of other batches
+    due_at: Mapped[datetime] = now_column()  # when it is polled next
+    created_at: Mapped[datetime] = now_column()
+
+
+class BatchRequest(Base):
+    """A model request of urgency ``dream``: queued, submitted in a batch, answered with a ``result``, or failed."""
+
+    __tablename__ = "batch_requests"
+    __table_args__ = (
+        UniqueConstraint("namespace_id", "request_hash"),
+        CheckConstraint("state IN ('queued','submitted','answered','failed')", name="state"),
+        Index("ix_batch_requests_batch_id", "batch_id"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+    request_hash: Mapped[str]
+    job_id: Mapped[str]
+    purpose: Mapped[str]
+    model: Mapped[str]
+    params: Mapped[dict[str, Any]]
+    sources: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))  # ids of the memories whose text it contains
+    state: Mapped[str] = mapped_column(server_default="queued")
+    wanted: Mapped[bool] = mapped_column(Boolean, server_default=text("true"))  # false: a live call was first
+    batch_id: Mapped[int | None] = mapped_column(ForeignKey("message_batches.id", ondelete="SET NULL"))
+    hold_id: Mapped[int | None]
+    call_id: Mapped[int | None]  # its entry in the ledger
+    result: Mapped[dict[str, Any] | None]
+    created_at: Mapped[datetime] = now_column()

@@ -1,0 +1,27 @@
+"""Deleting old job history: runs, resolved dead letters, unused answers and questions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import delete
+
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import DeadLetter, JobRun, OpenQuestion, SavedAnswer
+
+
+def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
+    """Delete what is older than ``days``: runs, resolved dead letters, saved answers and open questions.
+
+    Open dead letters stay. A saved answer or open question of that age has no use: the request it belongs to has been
+    put together differently since.
+
+    Returns:
+        deleted rows by table (``job_runs``, ``dead_letters``, ``saved_answers``).
+    """
+    before = datetime.now(UTC) - timedelta(days=days)
+    runs = tx.execute(delete(JobRun).where(JobRun.finished_at < before).returning(JobRun.id)).all()
+    letters = tx.execute(delete(DeadLetter).where(DeadLetter.resolved_at < before).returning(DeadLetter.id)).all()
+    tx.execute(delete(OpenQuestion).where(OpenQuestion.created_at < before))
+    answers = delete(SavedAnswer).where(SavedAnswer.created_at < before).returning(SavedAnswer.request_hash)
+    return {"job_runs": len(runs), "dead_letters": len(letters), "saved_answers": len(tx.execute(answers).all())}
