@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 import redis
 from sqlalchemy import Engine, create_engine, text
 
-from nexus_tasks.deployment import default_deployment
 from nexus_tasks.deployment import Deployment, default_deployment, use
 from nexus_tasks.embedded import ServerAddresses
 from tests import rabbitmq

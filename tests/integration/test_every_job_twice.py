@@ -17,7 +17,7 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.idempotency.producer.publisher import TASK_PREFIX
+from nexus_tasks.idempotency.kind import OURS
 from nexus_tasks.idempotency.task import JobTask
 from nexus_tasks.storage import dreams
 from tests.integration.inline import NAMESPACE, dump, say
@@ -58,9 +58,7 @@ def kinds() -> list[JobTask]:
         (
             task
             for name, task in app.tasks.items()
-            if name.startswith(TASK_PREFIX)
-            and isinstance(task, JobTask)
-            and task.run.__module__.startswith("nexus_tasks.")
+            if name.startswith(OURS) and isinstance(task, JobTask) and task.run.__module__.startswith("nexus_tasks.")
         ),
         key=lambda task: task.name,
     )

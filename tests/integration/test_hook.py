@@ -30,7 +30,6 @@ NS = "shop"
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hook, "_store_in_background", lambda: None)
-    monkeypatch.setattr(buffer_flush, "_looked_at", float("-inf"))
     monkeypatch.delenv("CLAUDE_PROJECT_DIR", raising=False)
 
 

@@ -116,7 +116,7 @@ def test_the_worker_gets_what_the_producer_gave() -> None:
     arrived = []
     BODIES["cafe\u0301"] = lambda run, arguments: arrived.append((run.flags, arguments))
     at = datetime(2026, 11, 20, 12, tzinfo=UTC)
-    asked = play.parse((), {"name": "cafe\u0301", "plan": ("x", "y"), "at": at, "share": 0.25, "reason": "forced"})
+    asked = play.kind.parse((), {"name": "cafe\u0301", "plan": ("x", "y"), "at": at, "share": 0.25, "reason": "forced"})
     play.delay(**asked.model_dump())
     work()
     [(flags, arguments)] = arrived
@@ -198,7 +198,7 @@ def test_one_attempt_at_an_absent_broker_is_enough() -> None:
 
     play.send = counted
     try:
-        play.enqueue([play.request_for(play.parse((), {"name": str(i)})) for i in range(100)])
+        play.enqueue([play.request_for(play.kind.parse((), {"name": str(i)})) for i in range(100)])
     finally:
         del play.send
     assert len(tried) == 1

@@ -6,10 +6,9 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from nexus_tasks.cli.show.words import _WAITS
-
 import nexus_tasks.tasks
-from tests.sandbox import app
+from nexus_tasks.cli.words import _WAITS
+from nexus_tasks.idempotency.kind import declared
 
 PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text(encoding="utf-8")
 CODE = Path(nexus_tasks.tasks.__file__).parents[1]
@@ -17,9 +16,13 @@ CODE = Path(nexus_tasks.tasks.__file__).parents[1]
 
 def test_every_kind_is_on_the_page() -> None:
     ours = {
-        (task.kind, ", ".join(field.removesuffix("_id").removesuffix("_key") for field in task.arguments.scope), queue)
-        for task in app.tasks.values()
-        if (queue := getattr(task, "job_queue", "")) and task.__module__.startswith("nexus_tasks.")
+        (
+            kind.name,
+            ", ".join(field.removesuffix("_id").removesuffix("_key") for field in kind.arguments.scope),
+            kind.queue,
+        )
+        for kind in declared().values()
+        if kind.declared_at.startswith("nexus_tasks.")
     }
     assert set(re.findall(r"^\| `(\w+)` \| ([\w, ]+) \| `(\w+)` \|$", PAGE, re.MULTILINE)) == ours
 
