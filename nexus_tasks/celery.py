@@ -11,7 +11,6 @@ from celery import Celery
 
 import nexus_tasks.tasks
 import nexus_tasks.worker  # noqa: F401 - declares the worker steps
-from nexus_tasks.config import beat_schedule, task_queues
 from nexus_tasks.deployment import Deployment, default_deployment, default_deployment_in
 from nexus_tasks.settings import Settings
 
@@ -42,15 +41,4 @@ def register(app: Celery, settings: Settings | None = None) -> Deployment:
         ConfigurationError: a setting is wrong, the application has the jobs of a deployment already, or ``settings`` is
             ``None`` and the process has used the default deployment before.
     """
-    deployment = default_deployment_in(app) if settings is None else Deployment(settings, app=app)
-    app.on_after_finalize.connect(_add_queues_and_schedule, weak=False)
-    return deployment
-
-
-def _add_queues_and_schedule(sender: Celery, **_kwargs: object) -> None:
-    """Add our queues, and our ticks under names of their own, after the application has read its own settings."""
-    for queue in task_queues:
-        if queue.name not in sender.amqp.queues:
-            sender.amqp.queues.add(queue)
-    for name, entry in beat_schedule.items():
-        sender.conf.beat_schedule.setdefault(f"nexus_tasks.{name}", entry)
+    return default_deployment_in(app) if settings is None else Deployment(settings, app=app)

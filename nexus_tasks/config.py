@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from celery import Celery
 from kombu import Exchange, Queue
 
 from nexus_tasks.endpoints import Endpoints, endpoints_of
@@ -124,6 +125,22 @@ def _of(settings: Settings) -> dict[str, Any]:
         },
         "beat_schedule_filename": str(settings.home / "beat-schedule"),
     }
+
+
+# --- an existing application ------------------------------------------------------------------------------------------
+def add_queues(app: Celery) -> None:
+    """Let an existing application send to our queues, and its workers consume from them. Its own of that name stay."""
+    queues = app.amqp.queues
+    for queue in task_queues:
+        if queue.name not in queues:
+            queues.select_add(Queue(queue.name, queue.exchange, routing_key=queue.routing_key))
+
+
+def add_queues_and_schedule(app: Celery) -> None:
+    """Add our queues and beat's entries to what an existing application has. It may have an entry of the same name."""
+    add_queues(app)
+    ours = {f"nexus_tasks.{name}": entry for name, entry in beat_schedule.items()}
+    app.conf.beat_schedule = {**ours, **app.conf.beat_schedule}  # a new one: applications may share their settings
 
 
 # --- as a module: `CELERY_CONFIG_MODULE=nexus_tasks.config`, or the import in a celeryconfig.py -----------------------

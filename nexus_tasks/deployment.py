@@ -20,19 +20,20 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 from weakref import WeakSet
 
-from celery import Celery
+from celery import Celery, signals
 
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.cognition.resources import Resources
-from nexus_tasks.config import CeleryConfig
+from nexus_tasks.config import CeleryConfig, add_queues, add_queues_and_schedule
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.embeddings.choose import embedder
 from nexus_tasks.endpoints import Endpoints, endpoints_of
 from nexus_tasks.errors import ConfigurationError, NexusError, SchemaOutdated
 from nexus_tasks.idempotency import kind as kinds
 from nexus_tasks.idempotency.celery_patches.closing import close_connections
+from nexus_tasks.idempotency.celery_patches.forking import forget_connections
 from nexus_tasks.idempotency.claims import Claims
-from nexus_tasks.idempotency.engine import JobEngine, Limits, attach
+from nexus_tasks.idempotency.engine import JobEngine, Limits, attach, has_jobs
 from nexus_tasks.idempotency.task import add_tasks
 from nexus_tasks.idempotency.worker.isolation import Isolation
 from nexus_tasks.llm.anthropic import AnthropicModel
@@ -77,7 +78,7 @@ class _Once(Generic[T]):
         with deployment._making:
             if self._name not in deployment._made:
                 deployment._made[self._name] = self._make(deployment)
-        return deployment.__dict__.setdefault(self._name, deployment._made[self._name])
+            return deployment.__dict__.setdefault(self._name, deployment._made[self._name])
 
 
 class Deployment:
@@ -96,10 +97,12 @@ class Deployment:
         self.settings = (settings or load_settings()).checked()
         self._config: Any = CeleryConfig(self.settings, lambda: self.endpoints)
         self._given_app = app
-        self._inherited: list[dict[str, Any]] = []
+        self._inherited: list[Any] = []
         self._start_afresh()
         if app is not None:
             self._join(app)
+            # Not earlier: an application may be configured long after it was made, and queues are made of its settings.
+            signals.import_modules.connect(_on_import_modules, sender=app, weak=False)
         _deployments.add(self)
 
     def _start_afresh(self) -> None:
@@ -163,6 +166,8 @@ class Deployment:
     def engine(self) -> JobEngine:
         """What producers and workers reach the claims, the broker and the jobs' storage through."""
         lease = self.settings.lease_seconds
+        if self._given_app is not None:
+            add_queues(self._given_app)  # a worker has them since it started, a producer has not
         return JobEngine(
             self.app,
             deployment=self,
@@ -192,9 +197,13 @@ class Deployment:
         if self._given_app is None:
             return "nexus_tasks.celery:app"
         for name, module in list(sys.modules.items()):
+            # `python -m shop` runs the module under another name; a script has no name to import it by.
+            path = getattr(module.__spec__, "name", "") if name == "__main__" else name
+            if not path or path.partition(".")[0] == "celery":  # Celery remembers applications, but makes none
+                continue
             for attribute, value in list(getattr(module, "__dict__", {}).items()):
                 if value is self._given_app:
-                    return f"{name}:{attribute}"
+                    return f"{path}:{attribute}"
         raise ConfigurationError(
             "The Celery application is no global of a module, so that another process cannot load it.",
             remedy="Assign it to a module's global, as `celery -A module:name` needs it.",
@@ -299,19 +308,27 @@ class Deployment:
 
         The parent's objects are kept and never collected: closing them would speak on the parent's sockets.
         """
-        made, app = self._made, self._made.get("app")
-        self._inherited.append(made)
+        made, local, app = self._made, self._local, self._given_app or self._made.get("app")
+        self._inherited += [made, local]
         for name in made:
             self.__dict__.pop(name, None)
         self._start_afresh()
         if app is not None:
             self._made["app"] = app
+            self._inherited.append(forget_connections(app))
+
+
+def _on_import_modules(sender: Celery, **_kwargs: object) -> None:
+    """A worker or beat has read the application's module and its settings, and will read its queues and schedule."""
+    add_queues_and_schedule(sender)
 
 
 _deployments: WeakSet[Deployment] = WeakSet()  # for forked children only
 
 
 def _reset_in_child() -> None:
+    global _choosing
+    _choosing = threading.RLock()  # another thread of the parent may have held it
     for deployment in list(_deployments):
         deployment._after_fork()
 
@@ -383,7 +400,7 @@ def default_deployment_in(app: Celery) -> Deployment:
     """
     global _default
     with _choosing:
-        if _default is not None:
+        if _default is not None and not has_jobs(app):
             raise ConfigurationError(
                 "The default deployment has a Celery application already.",
                 remedy="Call register(app) before anything else uses nexus-tasks, or give it settings.",

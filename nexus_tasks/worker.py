@@ -26,10 +26,10 @@ from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.signals import worker_init
 
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import ConfigurationError, NexusError
+from nexus_tasks.errors import NexusError
 from nexus_tasks.idempotency.celery_patches.closed_channel import ClosedChannelStep
 from nexus_tasks.idempotency.celery_patches.redis_client_per_channel import RedisClientStep
-from nexus_tasks.idempotency.engine import engine_of
+from nexus_tasks.idempotency.engine import engine_of, has_jobs
 from nexus_tasks.idempotency.worker.background import BackgroundStep
 from nexus_tasks.idempotency.worker.executor import take_up
 from nexus_tasks.idempotency.worker.reserved import listen_for_revokes
@@ -44,15 +44,12 @@ STORE_EVERY, REFRESH_EVERY = 300.0, 30.0  # seconds between storing the buffer, 
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
-def preload(instance: Any = None, **_kwargs: object) -> None:
-    """Choose the model, load its library and the embedder."""
+def preload(sender: Any, **_kwargs: object) -> None:
+    """Choose the model, load its library and the embedder. ``sender`` is Celery's worker."""
+    if not has_jobs(sender.app):
+        return
     try:
-        deployment: Deployment = engine_of(instance.app).deployment
-    except ConfigurationError as error:
-        if instance.app.main == "nexus_tasks":
-            log.error("No job can run yet: %s", error)
-        return  # otherwise a worker of an application without our jobs
-    try:
+        deployment: Deployment = engine_of(sender.app).deployment
         deployment.preload()
         deployment.embedder.embed(["warm"])
     except NexusError as error:

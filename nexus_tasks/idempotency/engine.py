@@ -143,12 +143,17 @@ def attach(app: Celery, find: Callable[[], JobEngine]) -> None:
     Raises:
         ConfigurationError: another deployment's jobs are registered in ``app`` already.
     """
-    if getattr(app, _FIND_ENGINE, None) is not None:
+    if has_jobs(app):
         raise ConfigurationError(
             f"The Celery application {app.main!r} has the jobs of a deployment already.",
             remedy="Register one deployment per application.",
         )
     setattr(app, _FIND_ENGINE, find)
+
+
+def has_jobs(app: Celery) -> bool:
+    """Whether a deployment's jobs are registered in ``app``."""
+    return getattr(app, _FIND_ENGINE, None) is not None
 
 
 def engine_of(app: Celery) -> JobEngine:

@@ -42,6 +42,7 @@ class JobTask(Task):  # type: ignore[misc]
     acks_late = True
     reject_on_worker_lost = True
     ignore_result = True  # the run row says how a job ended
+    time_limit = soft_time_limit = 366 * 86_400  # seconds. Without a limit, `task_time_limit` would kill a long run.
     kind: JobKind
 
     @property

@@ -5,12 +5,14 @@ Each tick is done once per slot of its schedule: two beats that run at once do n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from nexus_tasks.config import beat_schedule
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.claims import answering
+from nexus_tasks.idempotency.kind import OURS
 from nexus_tasks.storage import dreams, embeddings, pruning
 from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.tasks import finish_dream
@@ -61,10 +63,20 @@ def keep_search_fast(deployment: Deployment) -> dict[str, Any]:
 
 def _first_in_slot(deployment: Deployment, schedule: str) -> bool:
     """Whether no other process has done this schedule's tick for the present slot."""
-    entries = deployment.app.conf.beat_schedule
-    seconds = (entries.get(schedule) or entries[f"nexus_tasks.{schedule}"])["schedule"]
+    seconds = _slot_seconds(deployment.app.conf.beat_schedule, schedule)
     claims = deployment.claims
     with answering():
         slot = int(claims.now() // seconds)
         key = f"{claims.prefix}:tick:{schedule}:{slot}"
         return bool(claims.redis.set(key, "1", nx=True, ex=int(2 * seconds)))
+
+
+def _slot_seconds(entries: Mapping[str, Mapping[str, Any]], schedule: str) -> float:
+    """The seconds between two runs of a tick: of the entry for its task, whatever that is called, else the default's.
+
+    An application's own beat may have an entry of the tick's name, or another kind of schedule for it (a crontab).
+    """
+    for entry in entries.values():
+        if entry.get("task") == OURS + schedule and isinstance(entry["schedule"], int | float):
+            return float(entry["schedule"])
+    return float(beat_schedule[schedule]["schedule"])  # type: ignore[arg-type]

@@ -96,6 +96,7 @@ class Isolation:
 
         Raises:
             OSError: no process could be started.
+            ConfigurationError: no other process could load the Celery application.
         """
         primary = run.primary
         with self._places:
