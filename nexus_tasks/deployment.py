@@ -293,7 +293,7 @@ class Deployment:
         with self._making:
             if "engine" in self._made:
                 self.engine.close()
-            if "app" in self._made and self._given_app is None:
+            if self._given_app is None and {"app", "endpoints"} <= self._made.keys():  # else nothing has connected
                 close_connections(self.app)
             if "isolation" in self._made:
                 self.isolation.close()

@@ -126,14 +126,16 @@ class Sandbox:
         every = "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do redis.call('DEL', key) end"
         self.redis().eval(every, 0, f"{self.name}:*")
 
-    def worker(self, *options: str, concurrency: int = 8, pool: str = "threads", **environment: str) -> Worker:
+    def worker(
+        self, *options: str, concurrency: int = 8, pool: str = "threads", app: str = "nexus_tasks", **environment: str
+    ) -> Worker:
         """Start a worker and wait until it consumes; it is stopped at the test's end."""
         log = self.folder / f"worker-{len(self.workers)}.log"
         name = f"w{len(self.workers)}-{uuid.uuid4().hex[:6]}@{self.name}"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "celery", "-A", "nexus_tasks", "worker", "--hostname", name),
+                    *(sys.executable, "-m", "celery", "-A", app, "worker", "--hostname", name),
                     *("--loglevel", "INFO", "--pool", pool, "--concurrency", str(concurrency), *options),
                 ],
                 env={**self.environment, **environment},

@@ -134,6 +134,11 @@ def _carry(deployment: Deployment, namespace: str, dream_id: int, keys: Sequence
                     for key in keys[first : first + SLICE]
                 ]
                 chord(header, finish.si(namespace=namespace, dream_id=dream_id)).apply_async()
+    except NotImplementedError:
+        # An application of somebody else's may have no result backend, or one without chords. The dream's own job
+        # looks for what is done every so often anyway.
+        digests = [digest_session.request(namespace, key, "dream_digest", urgency=urgency) for key in keys]
+        follow_ups.ask(deployment, digests)
     except (QueueUnavailable, OperationalError) as error:
         log.warning("Dream %d of %s was not queued, reconcile will: %s", dream_id, namespace, error)
 

@@ -1,4 +1,4 @@
-"""Patch of Celery 5.7: ending an application's connections for good.
+"""Patch of Celery 5.7 and kombu 5.7: closing an application's connections, so that the next use connects again.
 
 Celery closes the subscription to results, but keeps it: every result that is collected later connects to Redis
 again, to unsubscribe. Where that Redis is gone it tries for 20 s.
@@ -11,7 +11,9 @@ from celery import Celery
 
 def close_connections(app: Celery) -> None:
     """Close the application's connections to its broker and to its results; the next use connects again."""
-    app.pool.force_close_all(close_pool=False)
+    app.pool.resize(
+        app.pool.limit, reset=True
+    )  # `force_close_all` leaves an empty pool, whose next user waits for ever
     consumer = getattr(app.backend, "result_consumer", None)
     if consumer is not None:
         consumer.stop()
