@@ -1,8 +1,15 @@
-"""Everything to write a job kind of your own with: see ``docs/job-kinds.md``.
+"""Everything that a job kind of your own needs::
 
-@job(arguments=CountWords, queue="maintenance")
-@in_namespace
-def count_words(work: NamespaceRun, arguments: CountWords) -> JobOutcome: ...
+    class CountWords(Arguments):
+        scope: ClassVar = ("namespace", "session_key")
+        namespace: str
+        session_key: str
+
+    @job(arguments=CountWords, queue="maintenance")
+    @in_namespace
+    def count_words(work: NamespaceRun, arguments: CountWords) -> JobOutcome: ...
+
+``docs/job-kinds.md`` explains each name. This module is public: its names stay.
 """
 
 from nexus_tasks.errors import (
