@@ -49,8 +49,7 @@ def register(app: Celery, settings: Settings | None = None) -> Deployment:
 
 def _add_queues_and_schedule(sender: Celery, **_kwargs: object) -> None:
     """Add our queues, and our ticks under names of their own, after the application has read its own settings."""
-    for queue in task_queues:
-        if queue.name not in sender.amqp.queues:
-            sender.amqp.queues.add(queue)
+    # Assigned, not added one by one: a worker without `-Q` consumes only from the queues of an assignment (Celery 5.7).
+    sender.amqp.queues = {**{queue.name: queue for queue in task_queues}, **sender.amqp.queues}
     for name, entry in beat_schedule.items():
         sender.conf.beat_schedule.setdefault(f"nexus_tasks.{name}", entry)
