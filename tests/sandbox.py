@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 import redis
 from sqlalchemy import Engine, create_engine, text
 
-from nexus_tasks.deployment import default_deployment
 from nexus_tasks.deployment import Deployment, default_deployment, use
 from nexus_tasks.embedded import ServerAddresses
 from tests import rabbitmq
@@ -37,6 +36,7 @@ class Current:
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("_", "pytest")):
             raise AttributeError(name)
+        assert os.environ.get("NEXUS_KEY_PREFIX"), "this test has no sandbox: it must use the fixture `here`"
         return getattr(self._get(), name)
 
 

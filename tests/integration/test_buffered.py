@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from nexus_tasks import Message, Nexus
+from nexus_tasks import Message, Nexus, worker
 from nexus_tasks.buffer import SessionBuffer
-from nexus_tasks.deployment import Deployment, use
+from nexus_tasks.deployment import Deployment, default_deployment, use
 from nexus_tasks.services import buffer_flush
-from nexus_tasks.tasks import ticks, worker_buffer
 from tests import commandline
 from tests.sandbox import Sandbox, app, eventually
 
@@ -91,7 +90,7 @@ def test_observers_the_end_and_the_time_of_buffering_are_kept(here: Sandbox) -> 
     with away("NEXUS_DATABASE_URL"):
         nexus.ingest("acme", "chat", turns("one"), observers=["ops", "assistant"], end=True)
     after = datetime.now(UTC)
-    assert buffer_flush.store_buffer().stored == 1
+    assert buffer_flush.store_buffer(default_deployment()).stored == 1
     assert here.sql("SELECT observer FROM derivations ORDER BY observer") == [("assistant",), ("ops",)]
     assert here.sql("SELECT ended_at IS NOT NULL FROM sessions") == [(True,)]
     assert here.sql("SELECT reason FROM digest_requests") == [("session_end",)]
@@ -105,11 +104,11 @@ def test_entries_that_say_the_same_are_two_and_storing_again_adds_none(here: San
     buffer.append("acme", "chat", {"role": "assistant", "content": "bye", "id": "mine"})
     buffer.close()
     copies = {path: path.read_bytes() for path in Path(buffer.folder).rglob("*.open")}
-    assert buffer_flush.store_buffer().stored == 4
+    assert buffer_flush.store_buffer(default_deployment()).stored == 4
     for path, data in copies.items():  # what a power cut does to a deletion that had not reached the disk
         path.write_bytes(data)
-    buffer_flush._buffer.cache_clear()  # and who stores it then is another process
-    report = buffer_flush.store_buffer()
+    with here.another():  # and another process stores it then
+        report = buffer_flush.store_buffer(default_deployment())
     assert (report.stored, report.duplicates) == (0, 4)
     assert said(here) == ["ok", "ok", "fine", "bye"]
 
@@ -121,7 +120,7 @@ def test_what_can_never_be_stored_is_set_aside_and_the_rest_stored(here: Sandbox
     buffer.append("acme", "chat", "fine")
     buffer.append("acme", "chat", "what", "a type of another release")
     buffer.append("not a namespace!", "chat", "lost?")
-    report = buffer_flush.store_buffer()
+    report = buffer_flush.store_buffer(default_deployment())
     assert report.stored == 2
     assert [damage.kind for damage in report.damages] == ["refused"] * 4
     [lost] = [damage for damage in report.damages if damage.agent != "acme"]
@@ -135,25 +134,25 @@ def test_a_session_that_ended_and_went_on_is_open(here: Sandbox, buffer: Session
     buffer.append("acme", "chat", "one")
     buffer.append("acme", "chat", None, "end")
     buffer.append("acme", "chat", "two")
-    buffer_flush.store_buffer()
+    buffer_flush.store_buffer(default_deployment())
     assert here.sql("SELECT ended_at FROM sessions") == [(None,)]
     buffer.append("acme", "chat", None, "end")
     buffer.append("acme", "never begun", None, "end")
-    buffer_flush.store_buffer()
+    buffer_flush.store_buffer(default_deployment())
     assert here.sql("SELECT ended_at IS NOT NULL FROM sessions") == [(True,)]
 
 
 def test_beat_and_workers_store_their_machines_buffer(buffer: SessionBuffer) -> None:
     buffer.append("acme", "chat", "one")
-    assert ticks.recover_buffers() == {"stored": 1, "enqueued": 1}
-    assert ticks.recover_buffers() == {"stored": 0, "enqueued": 0}
+    assert worker.recover_buffers(default_deployment()) == {"stored": 1, "enqueued": 1}
+    assert worker.recover_buffers(default_deployment()) == {"stored": 0, "enqueued": 0}
 
 
 def test_who_finds_somebody_else_storing_leaves_it_to_them(buffer: SessionBuffer) -> None:
     buffer.append("acme", "chat", "one")
     with buffer.storing() as mine:
         assert mine
-        assert buffer_flush.store_buffer().busy
+        assert buffer_flush.store_buffer(default_deployment()).busy
     assert buffer.pending()
 
 
@@ -193,7 +192,7 @@ def test_the_commands(here: Sandbox, buffer: SessionBuffer) -> None:
 
 def test_a_worker_stores_its_machines_buffer_when_it_starts(buffer: SessionBuffer) -> None:
     buffer.append("acme", "chat", "one")
-    step = worker_buffer.BufferStep(None)
+    step = worker.BufferStep(None)
     step.start(type("Worker", (), {"app": app}))
     try:
         eventually(lambda: not buffer.pending(), within=60)

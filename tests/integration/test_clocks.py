@@ -9,7 +9,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from nexus_tasks.tasks.outbox import JobStorage
 from sqlalchemy import text
 
 from nexus_tasks import Nexus, digest_session
@@ -17,6 +16,7 @@ from nexus_tasks.cognition import derive
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.claim import Claimed
 from nexus_tasks.idempotency.worker.executor import perform, run_of
+from nexus_tasks.outbox import PostgresJobStorage
 from nexus_tasks.settings import load_settings
 from nexus_tasks.storage import ledger, namespaces
 from nexus_tasks.tasks import ticks
@@ -106,7 +106,7 @@ def test_whoever_waits_hears_of_runs_that_began_after_he_asked(
     clock_is(monkeypatch, wrong)
     asked = ask()
     here.flush()  # the job is lost, and with it what it was asked for
-    assert asked.look() is None, "the run of before cannot know of it"
+    assert asked.poll() is None, "the run of before cannot know of it"
     ask()
     inline.work("digest_session")
     assert asked.wait(5).status == "unchanged"
@@ -133,7 +133,7 @@ def test_a_digest_waits_for_derivations_five_minutes(
     here: Sandbox, bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float
 ) -> None:
     inline.say("I moved to Lisbon.", session="s")
-    asked = digest_session.request_for(digest_session.arguments(namespace="acme", session_key="s"))
+    asked = digest_session.request_for(digest_session.kind.arguments(namespace="acme", session_key="s"))
     bench.claims.claim([asked])
     clock_is(monkeypatch, wrong)
 
@@ -157,7 +157,7 @@ def test_reconcile_leaves_a_digest_to_its_derivations_for_a_while(
     clock_is(monkeypatch, wrong)
 
     def wanted() -> list[str]:
-        return [one.kind for one in JobStorage(default_deployment()).wanted(10)]
+        return [one.kind for one in PostgresJobStorage(default_deployment()).wanted(10)]
 
     assert "digest_session" not in wanted()
     here.sql("UPDATE digest_requests SET created_at = now() - interval '6 minutes'")
@@ -185,7 +185,7 @@ def test_a_budget_is_for_a_day_of_postgres(monkeypatch: pytest.MonkeyPatch, wron
 
 def test_a_slot_is_one_of_redis(bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
     clock_is(monkeypatch, wrong)
-    assert ticks._first_in_slot("prune")
+    assert ticks._first_in_slot(default_deployment(), "prune")
     [slot] = [key.rpartition(":")[2] for key in bench.client.scan_iter(f"{bench.claims.prefix}:tick:prune:*")]
     assert abs(int(slot) - bench.claims.now() // 3_600) <= 1
 

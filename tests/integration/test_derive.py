@@ -13,7 +13,7 @@ import pytest
 from nexus_tasks import Nexus, derive_memory, reflect_perspective
 from nexus_tasks.cognition import derive
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.tasks import follow_ups
+from nexus_tasks.tasks import derive_memory as deriving
 from tests.integration.inline import (
     NAMESPACE,
     answers,
@@ -361,7 +361,7 @@ def test_a_reflection_waits_for_more_facts_unless_somebody_asks_for_it(claude: C
     [first] = waiting()
     assert (first.kind, first.wait_reason) == ("reflect_perspective", "delay")
     assert first.due_at is not None
-    assert 0 < first.due_at - default_deployment().claims.now() <= follow_ups.GATHER_SECONDS
+    assert 0 < first.due_at - default_deployment().claims.now() <= deriving.GATHER_SECONDS
     derive_one("tuesday")
     assert [(claim.job_id, claim.due_at) for claim in waiting()] == [(first.job_id, first.due_at)]  # it waits no longer
     assert standin.counters.purposes == {"derive": 2}

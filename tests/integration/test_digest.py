@@ -111,11 +111,11 @@ def test_of_two_batches_that_end_together_one_asks_for_the_digest(
     locked, due = derive.perspectives.lock, []
 
     def overtaken(*args: Any) -> Any:
-        monkeypatch.setattr(derive.perspectives, "locked", locked)
+        monkeypatch.setattr(derive.perspectives, "lock", locked)
         due.append(derive.derive(default_deployment().resources, job_context(), "assistant", ids[4:])[1].digest)
         return locked(*args)
 
-    monkeypatch.setattr(derive.perspectives, "locked", overtaken)
+    monkeypatch.setattr(derive.perspectives, "lock", overtaken)
     due.append(derive.derive(default_deployment().resources, job_context(), "assistant", ids[:4])[1].digest)
     assert [digest and digest.reason for digest in due] == [None, "rollover"]
 

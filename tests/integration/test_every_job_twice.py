@@ -17,7 +17,7 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.idempotency.producer.publisher import TASK_PREFIX
+from nexus_tasks.idempotency.kind import OURS
 from nexus_tasks.idempotency.task import JobTask
 from nexus_tasks.storage import dreams
 from tests.integration.inline import NAMESPACE, dump, say
@@ -58,9 +58,7 @@ def kinds() -> list[JobTask]:
         (
             task
             for name, task in app.tasks.items()
-            if name.startswith(TASK_PREFIX)
-            and isinstance(task, JobTask)
-            and task.run.__module__.startswith("nexus_tasks.")
+            if name.startswith(OURS) and isinstance(task, JobTask) and task.run.__module__.startswith("nexus_tasks.")
         ),
         key=lambda task: task.name,
     )
@@ -69,7 +67,7 @@ def kinds() -> list[JobTask]:
 def jobs(here: Sandbox) -> Iterator[Job]:
     """Every job that there is to run: each kind with all the arguments that its fields may have."""
     for task in kinds():
-        fields = task.arguments.model_fields
+        fields = task.kind.arguments.model_fields
         values = {name: found for name, field in fields.items() if (found := _values(here, name, field.annotation))}
         unknown = {name for name, field in fields.items() if field.is_required()} - values.keys()
         assert not unknown, f"KNOWN does not say what {unknown} of {task.kind} may be: say it, so that it is run twice."

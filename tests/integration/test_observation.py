@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from nexus_tasks.tasks.outbox import JobStorage
 from sqlalchemy import text
 from typer.testing import CliRunner
 
@@ -17,6 +16,7 @@ from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.idempotency.producer.result import JobResult
+from nexus_tasks.outbox import PostgresJobStorage
 from nexus_tasks.services import observation
 from nexus_tasks.types import ContextBlock
 from tests.integration.inline import NAMESPACE, time_passes, work
@@ -40,7 +40,6 @@ def small(deploy: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch) -> Sa
     """Small thresholds, the offline model, and readers that wait for nobody: no worker is there."""
     monkeypatch.setattr(observation, "LONGEST_WAIT", 0.0)
     monkeypatch.setattr(observation, "AFTER_WAITING_IN_VAIN", 0.0)
-    monkeypatch.setattr(observation, "_in_vain", {})
     return deploy(**SMALL)
 
 
@@ -127,11 +126,11 @@ def test_a_session_can_be_left_out_and_a_namespace_turned_off(small: Sandbox) ->
 def test_a_flushed_redis_loses_no_observation(small: Sandbox) -> None:
     say(*map(turn, range(30)), observe=True)
     small.flush()
-    [request] = [one for one in JobStorage(default_deployment()).wanted(100) if one.kind in KINDS]
+    [request] = [one for one in PostgresJobStorage(default_deployment()).wanted(100) if one.kind in KINDS]
     default_deployment().claims.claim([request.renewed()])
     assert [one["status"] for one in work(*KINDS)] == ["completed"]
     assert standing()["chunks"] > 3
-    assert not [one for one in JobStorage(default_deployment()).wanted(100) if one.kind in KINDS]
+    assert not [one for one in PostgresJobStorage(default_deployment()).wanted(100) if one.kind in KINDS]
 
 
 @pytest.mark.usefixtures("small")
@@ -153,7 +152,6 @@ def test_a_reader_beyond_the_bound_waits_for_the_worker(
     deploy: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observation, "LONGEST_WAIT", 120.0)  # the machine may be busy; the worker comes as it can
-    monkeypatch.setattr(observation, "_in_vain", {})  # what other tests' readers met is not this one's
     background_off = {"NEXUS_OBSERVATION_BUFFER_TOKENS": "0"}  # nobody asks but the reader that waits
     here = deploy(**SMALL | background_off | {"NEXUS_REFLECTION_BLOCK_AFTER_TOKENS": "3000"})
     say(*map(turn, range(60)), observe=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +13,11 @@ from celery.worker import state
 from kombu import Queue
 from sqlalchemy.orm.session import SessionTransaction
 
-from nexus_tasks import Nexus, digest_session
-from nexus_tasks.cli.jobs import _whole
+from nexus_tasks import Nexus, derive_memory, digest_session
+from nexus_tasks.cli.jobs import _full_id
 from nexus_tasks.errors import ConfigurationError, InvalidInput, NotFound, Permanent, QueueUnavailable
 from nexus_tasks.idempotency.claims import Claims
-from nexus_tasks.idempotency.task import task_of
-from nexus_tasks.idempotency.worker.reserved import hold, revoked
+from nexus_tasks.idempotency.worker.reserved import drop_revoked, report_reserved
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.services import admin
 from tests.integration import inline
@@ -50,7 +50,7 @@ def bury(name: str = "a") -> str:
 def test_an_id_that_is_none_names_no_job(bench: Bench) -> None:
     play.delay()
     for job_id in ("", "nonesuch", "a\0b", "\udcff", "'; --", "x" * 10_000):
-        assert _whole(Nexus(), job_id) == job_id, "as an abbreviation an empty one would fit the only job"
+        assert _full_id(Nexus(), job_id) == job_id, "as an abbreviation an empty one would fit the only job"
         for act in (Nexus().job, Nexus().retry_job, Nexus().drop_job):
             with pytest.raises(NotFound):
                 act(job_id)
@@ -58,15 +58,19 @@ def test_an_id_that_is_none_names_no_job(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("bench")
-def test_an_empty_namespace_is_not_all_of_them() -> None:
+def test_an_empty_namespace_is_not_all_of_them(here: Sandbox) -> None:
     bury()
-    for read in (lambda: Nexus().jobs(namespace=""), lambda: Nexus().status(""), lambda: admin.jobs("", None, 10)):
+    for read in (
+        lambda: Nexus().jobs(namespace=""),
+        lambda: Nexus().status(""),
+        lambda: admin.jobs(here.deployment, "", None, 10),
+    ):
         with pytest.raises((InvalidInput, NotFound)):
             read()
 
 
 def test_a_job_in_a_queue_of_its_own_can_be_seen_and_dropped(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(play, "job_queue", "extra")
+    monkeypatch.setattr(play.task, "kind", replace(play.kind, queue="extra"))
     app.amqp.queues.add(Queue("extra", routing_key="extra"))
     try:
         asked = play.delay()
@@ -85,7 +89,7 @@ def test_a_letter_that_cannot_be_retried_now_stays_open(bench: Bench, monkeypatc
         with pytest.raises(QueueUnavailable):
             Nexus().retry_job(job_id)
     with monkeypatch.context() as patch:
-        patch.delitem(app.tasks, "nexus_tasks.play")
+        patch.setattr(engine._get(), "_kinds", dict)  # a release that does not know the kind
         with pytest.raises(ConfigurationError, match="imports"):
             Nexus().retry_job(job_id)
     assert [job["id"] for job in Nexus().jobs(namespace="acme", status="dead")] == [job_id]
@@ -175,7 +179,7 @@ def test_a_message_with_bad_arguments_keeps_no_sweep_from_its_work(
     monkeypatch.setattr(state, "active_requests", [])
     bench.claims.claim([good])
     bench.jump(11)
-    hold(bench.claims)
+    report_reserved(bench.claims)
     assert bench.sweep_lost("reflect") == ([], [])
 
 
@@ -193,7 +197,7 @@ def test_what_is_dropped_is_not_asked_for_again(here: Sandbox, how: str) -> None
     if how == "drop":
         Nexus().drop_job(claim.job_id)
     else:
-        revoked(task_of(engine, "derive_memory"), claim.job_id, claim.args)
+        drop_revoked(engine, derive_memory.kind, claim.job_id, claim.args)
     assert here.sql("SELECT state FROM derivations") == [("dead",)]
     assert Sweeper(engine).reconcile() == 0
 

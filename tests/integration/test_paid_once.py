@@ -11,8 +11,8 @@ from sqlalchemy import create_engine, text
 
 from nexus_tasks import Nexus, reflect_perspective
 from nexus_tasks.cognition import derive
-from nexus_tasks.cognition.digest import run as digesting
-from nexus_tasks.cognition.reflect import run as reflecting
+from nexus_tasks.cognition.digest import digest_session as digesting
+from nexus_tasks.cognition.reflect import perspective as reflecting
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.storage import pruning
 from tests.integration.inline import NAMESPACE, answers, facts, say, time_passes, waiting, work

@@ -13,7 +13,8 @@ from kombu.exceptions import OperationalError
 
 from nexus_tasks.errors import InvalidInput, QueueUnavailable
 from nexus_tasks.idempotency.claim import Wakeup
-from nexus_tasks.idempotency.producer import publisher as publishing
+from nexus_tasks.idempotency.producer.publisher import Publisher
+from nexus_tasks.idempotency.producer.wire_format import send
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from tests.broker import RABBITMQ, holds, lose, queued, take
 from tests.integration.claiming import Bench
@@ -30,8 +31,8 @@ in_redis = pytest.mark.skipif(RABBITMQ, reason="one step needs claims and messag
 
 @pytest.fixture
 def only_claims(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever publishes in a second step has died before it."""
-    monkeypatch.setattr(publishing, "publish", lambda *_args, **_options: 0)
+    """Every publisher dies between its two steps."""
+    monkeypatch.setattr(Publisher, "publish", lambda *_args, **_options: 0)
 
 
 def test_a_message_is_what_celery_would_have_written() -> None:
@@ -42,7 +43,7 @@ def test_a_message_is_what_celery_would_have_written() -> None:
     wakeup = Wakeup(
         key="", job_id=asked.id, kind="play", queue="maintenance", args=json.loads(args), published_at=at, namespace=""
     )
-    play.send(wakeup)  # Celery alone
+    send(play.task, wakeup)  # Celery alone
     assert engine.publisher.publish([wakeup, wakeup]) == 2  # kombu from the template
     for other in take(3):
         other.headers["kwargsrepr"] = ours.headers["kwargsrepr"]  # Celery's has quotes of its own

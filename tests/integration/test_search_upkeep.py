@@ -17,7 +17,7 @@ from nexus_tasks.storage.searching import query_stats, upkeep
 from nexus_tasks.storage.searching.candidates import K1, B
 from nexus_tasks.storage.searching.query_stats import QueryStats, read_query_stats
 from nexus_tasks.storage.searching.scope import Filter, build_scope
-from nexus_tasks.storage.searching.vectors import distance
+from nexus_tasks.storage.searching.vectors import distance, namespace_vectors
 from tests.integration.inline import NAMESPACE, say, work
 from tests.sandbox import Sandbox
 
@@ -174,9 +174,8 @@ def test_large_namespaces_get_a_vector_index_of_their_own_and_lose_it_again(
 def plan_of_the_nearest() -> str:
     """How Postgres finds the nearest vectors when it may not sort them: the small size alone must not decide."""
     vector = f"[{','.join(['1'] * 384)}]"
-    statement = (
-        f"SELECT e.memory_id FROM embeddings AS e WHERE {namespace_vectors(1, 'hashing-384')} ORDER BY {distance(384)} LIMIT 5"
-    )
+    within = namespace_vectors(1, "hashing-384")
+    statement = f"SELECT e.memory_id FROM embeddings AS e WHERE {within} ORDER BY {distance(384)} LIMIT 5"
     with default_deployment().database.transaction() as tx:
         tx.execute(text("SET LOCAL enable_sort = off"))
         return "\n".join(tx.scalars(text(f"EXPLAIN {statement}"), {"vector": vector}))

@@ -23,7 +23,7 @@ from nexus_tasks.idempotency.worker.sweeper import LOCK, Sweeper, SweepStep
 from tests.broker import holds, lose, queued
 from tests.integration.claiming import Bench
 from tests.integration.jobkinds import Play, play, play_once
-from tests.sandbox import Sandbox, app, engine, eventually
+from tests.sandbox import Sandbox, engine, eventually
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -52,7 +52,9 @@ def begins(name: str = "a") -> Claim:
     request = play.request_for(Play(name=name))
     bound = engine
     bound.claims.claim([request])
-    _, claim = bound.claims.begin(request, new_token(), lease=bound.lease, cap=16, gathers=False, published_at="")
+    _, claim = bound.claims.begin(
+        request, new_token(), lease=bound.limits.lease, cap=16, gathers=False, published_at=""
+    )
     assert claim is not None
     return claim
 
@@ -66,13 +68,11 @@ def state_of(claim: Claim) -> str:
 def test_a_tick_does_nothing_while_another_is_under_way(bench: Bench, sweeper: Sweeper) -> None:
     claim = begins()
     bench.jump(11)
-    assert bench.claims.lock(LOCK, "another", seconds=10)
+    another = bench.claims.lock(LOCK, seconds=10)
+    assert another.acquire()
     sweeper.tick()
     assert state_of(claim) == "running"
-    bench.claims.unlock(LOCK, sweeper.token)  # not its own
-    sweeper.tick()
-    assert state_of(claim) == "running"
-    bench.claims.unlock(LOCK, "another")
+    another.release()
     sweeper.tick()
     assert state_of(claim) == "waiting"
     assert not bench.client.exists(f"{bench.claims.prefix}:{LOCK}")
@@ -92,7 +92,7 @@ def test_a_sweeper_that_stalls_does_no_harm_to_the_next(
         bench.client.delete(f"{bench.claims.prefix}:{LOCK}")
         bench.jump(11)
         next_one.tick()  # buries the claim under its own token
-        assert bench.claims.lock(LOCK, "a third", seconds=10)
+        assert bench.claims.lock(LOCK, seconds=10).acquire(token="a third")
         dead_letter(*args)
 
     monkeypatch.setattr(engine.storage, "dead_letter", stalls)
@@ -106,7 +106,7 @@ def test_a_sweeper_that_stalls_does_no_harm_to_the_next(
 def test_a_sweeper_that_is_killed_in_its_tick_blocks_the_others_for_a_moment_only(
     bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeper.claims, "unlock", lambda *_: None)
+    monkeypatch.setattr(sweeper, "_unlock", lambda: None)
     monkeypatch.setattr(sweeper, "_leases", lambda: _raise(SystemExit()))  # as far as anyone else can see, SIGKILL
     with pytest.raises(SystemExit):
         sweeper.tick()
@@ -119,7 +119,7 @@ def test_a_sweeper_that_is_killed_in_its_tick_blocks_the_others_for_a_moment_onl
 def test_a_sweeper_that_returned_jobs_looks_again_when_they_are_due(
     bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert 0.8 * sweeping.EVERY <= sweeper.look_again_in <= 1.2 * sweeping.EVERY
+    assert 0.8 * sweeping.EVERY <= sweeper.next_tick_in <= 1.2 * sweeping.EVERY
     claim = begins()
     bench.jump(11)
     monkeypatch.setattr("random.random", lambda: 0.1)
@@ -127,12 +127,12 @@ def test_a_sweeper_that_returned_jobs_looks_again_when_they_are_due(
     returned = bench.claims.get(claim.key)
     assert returned is not None
     assert returned.due_at is not None
-    assert returned.due_at <= bench.claims.now() + sweeper.look_again_in
-    assert sweeper.look_again_in == pytest.approx(0.1 * sweeping.JITTER)
-    bench.jump(sweeper.look_again_in)
+    assert returned.due_at <= bench.claims.now() + sweeper.next_tick_in
+    assert sweeper.next_tick_in == pytest.approx(0.1 * sweeping.JITTER)
+    bench.jump(sweeper.next_tick_in)
     sweeper.tick()
     assert state_of(claim) == "pending"
-    assert sweeper.look_again_in >= 0.8 * sweeping.EVERY
+    assert sweeper.next_tick_in >= 0.8 * sweeping.EVERY
 
 
 def test_a_sweeper_that_was_overtaken_in_a_step_leaves_the_rest_to_the_other(
@@ -166,7 +166,7 @@ def test_no_lease_is_expired_until_one_lease_after_redis_was_away(deploy: Callab
     claim = begins()
     Bench(engine.claims).jump(1)
     if how == "does not answer":
-        monkeypatch.setattr(sweeper.claims, "lock", _away)
+        monkeypatch.setattr(sweeper, "_has_lock", _away)
         with pytest.raises(QueueUnavailable):
             sweeper.tick()
         monkeypatch.undo()
@@ -190,12 +190,13 @@ def _away(*_: object, **__: object) -> bool:
 def test_a_tick_that_was_not_ours_is_an_answer_too(deploy: Callable[..., Sandbox]) -> None:
     """Else whoever takes over from a sweeper that was killed in its tick would first wait for a lease."""
     sweeper = quick(deploy)
-    assert sweeper.claims.lock(LOCK, "killed in its tick", seconds=10)
+    killed = sweeper.claims.lock(LOCK, seconds=10)
+    assert killed.acquire()
     for _ in range(20):
         assert sweeper._answered is not None
         sweeper._answered -= 2  # a tick's pause
         sweeper.tick()
-    sweeper.claims.unlock(LOCK, "killed in its tick")
+    killed.release()
     claim = begins()
     Bench(engine.claims).jump(1)
     sweeper.tick()
@@ -240,7 +241,7 @@ def test_what_is_due_is_published_until_the_broker_fails(
     for name in map(str, range(25)):
         play.apply_async(kwargs={"name": name}, countdown=60)
     bench.jump(61)
-    monkeypatch.setattr("nexus_tasks.idempotency.worker.sweeper.publish", lambda _app, wakeups: len(list(wakeups)) - 1)
+    monkeypatch.setattr(engine.publisher, "publish", lambda wakeups: len(list(wakeups)) - 1)
     sweeper._due()
     assert bench.claims.counts("acme") == {"waiting": 15, "pending": 10}
     monkeypatch.undo()
@@ -379,7 +380,7 @@ def test_reconcile_asks_an_absent_broker_once(bench: Bench, sweeper: Sweeper, mo
         tried.append(wakeup)
         raise OperationalError("away")
 
-    monkeypatch.setattr(app.tasks["nexus_tasks.derive_memory"], "send", fails, raising=False)
+    monkeypatch.setattr("nexus_tasks.idempotency.producer.publisher.send", lambda _task, wakeup, **_: fails(wakeup))
     engine.publisher._templates["derive_memory"] = None  # claims and messages in two steps, as with another broker
     assert sweeper.reconcile() == 5
     assert len(tried) == 1  # each attempt takes a second: hundreds of them would keep the sweep from its work

@@ -184,7 +184,7 @@ def test_a_run_that_finds_its_letter_only_ends(here: Sandbox, bench: Bench, monk
     asked = play.delay(plan=("permanent",))
     finish = engine.claims.finish
     monkeypatch.setattr(engine.claims, "finish", _away)
-    monkeypatch.setattr("nexus_tasks.idempotency.worker.executor._patiently", lambda transition: transition())
+    monkeypatch.setattr("nexus_tasks.idempotency.worker.executor._with_patience", lambda _, transition: transition())
     work()  # the letter is committed, then the worker dies
     monkeypatch.setattr(engine.claims, "finish", finish)
     assert len(letters(here)) == 1
@@ -313,10 +313,7 @@ def test_a_job_that_gets_no_process_of_its_own_waits_for_one(bench: Bench, monke
     request = play.request_for(Play())
     bench.claims.claim([request])
     bench.set(request, crashes=2)
-    monkeypatch.setattr("nexus_tasks.idempotency.worker.isolation._nursery", None)
-    monkeypatch.setattr(
-        "nexus_tasks.idempotency.worker.isolation._start", lambda *_, **__: _raise(OSError("no memory"))
-    )
+    monkeypatch.setattr(engine.isolation, "_start", lambda: _raise(OSError("no memory")))
     executor.execute(engine, play.kind, request, published_at="", eager=False)
     claim = claim_of()
     assert (claim.state, claim.wait_reason, claim.crashes, claim.errors) == ("waiting", "retry", 2, 0)
@@ -392,7 +389,7 @@ def test_a_rerun_is_waited_for_by_its_own_id() -> None:
     work()
     assert [(one.outcome, one.created) for one in asked] == [(Claimed.RERUN, True), (Claimed.RERUN, False)]
     assert asked[0].id == asked[1].id != first.id
-    assert asked[0].look() is None
+    assert asked[0].poll() is None
     work()
     assert asked[0].wait(60).job_id == asked[0].id
     assert first.wait(60).status == "completed"
@@ -410,8 +407,8 @@ def test_a_rerun_that_was_folded_in_is_waited_for_too(bench: Bench) -> None:
     BODIES["a"] = body
     first = play.delay(reason="first")
     work()
-    assert first.look() is None
-    assert asked[0].look() is None
+    assert first.poll() is None
+    assert asked[0].poll() is None
     due(bench)
     work()
     assert first.wait(60).status == asked[0].wait(60).status == "completed"
@@ -427,7 +424,7 @@ def test_a_dropped_job_has_ended(bench: Bench) -> None:
 def test_the_job_that_stands_for_a_request_may_have_ended_just_now() -> None:
     asked = play.delay()
     request = replace(play.request_for(Play()), id="another")
-    assert play.standing(request).id == asked.id
+    assert play.existing_result(request).id == asked.id
     work()
-    assert play.standing(request).id == asked.id
-    assert play.standing(request).wait(60).status == "completed"
+    assert play.existing_result(request).id == asked.id
+    assert play.existing_result(request).wait(60).status == "completed"

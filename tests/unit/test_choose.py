@@ -52,20 +52,6 @@ def test_auto_with_a_broken_profile_is_an_error_everywhere(monkeypatch, server):
         language_model(Settings(**server))
 
 
-def test_the_same_settings_get_the_same_model():
-    one, other = Settings(model="anthropic"), Settings(model="anthropic")
-    assert language_model(one) is language_model(one)
-    assert language_model(one) is not language_model(other)
-
-
-def test_many_settings_do_not_pile_up():
-    from nexus_tasks.llm import choose
-
-    for _ in range(30):
-        language_model(Settings(model="anthropic"))
-    assert len(choose._chosen) <= 8
-
-
 def test_choosing_offline_does_not_import_the_sdk():
     import subprocess
 

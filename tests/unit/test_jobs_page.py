@@ -6,10 +6,10 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from nexus_tasks.cli.show.words import _WAITS
-
 import nexus_tasks.tasks
-from tests.sandbox import app
+from nexus_tasks.cli.words import _WAITS
+from nexus_tasks.idempotency.kind import declared
+from nexus_tasks.tasks import derive_memory, digest_session, follow_ups, submit_batch
 
 PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text(encoding="utf-8")
 CODE = Path(nexus_tasks.tasks.__file__).parents[1]
@@ -17,9 +17,13 @@ CODE = Path(nexus_tasks.tasks.__file__).parents[1]
 
 def test_every_kind_is_on_the_page() -> None:
     ours = {
-        (task.kind, ", ".join(field.removesuffix("_id").removesuffix("_key") for field in task.arguments.scope), queue)
-        for task in app.tasks.values()
-        if (queue := getattr(task, "job_queue", "")) and task.__module__.startswith("nexus_tasks.")
+        (
+            kind.name,
+            ", ".join(field.removesuffix("_id").removesuffix("_key") for field in kind.arguments.scope),
+            kind.queue,
+        )
+        for kind in declared().values()
+        if kind.declared_at.startswith("nexus_tasks.")
     }
     assert set(re.findall(r"^\| `(\w+)` \| ([\w, ]+) \| `(\w+)` \|$", PAGE, re.MULTILINE)) == ours
 
@@ -31,7 +35,8 @@ def test_every_reason_to_wait_is_on_the_page_and_has_words() -> None:
     lua = "\n".join(
         file.read_text(encoding="utf-8") for file in (resources.files("nexus_tasks") / "idempotency" / "lua").iterdir()
     )
-    given = set(re.findall(r'(?:Wait\(|Decision\(reason=)"(\w+)"', python))
+    given = set(re.findall(r'(?:Wait\(|Decision\(reason=|wait_reason = |wait_reason: .*?= )"(\w+)"', python))
+    given |= {derive_memory.RIPENESS, digest_session.DERIVATION, follow_ups.DREAM, submit_batch.BATCH}
     given |= {one for pair in re.findall(r"reason, seconds = '(\w+)'|to_waiting\(key, '(\w+)'", lua) for one in pair}
     assert {"ripeness", "batch", "version", "crash", "budget"} <= given
     assert given - {""} <= named

@@ -54,7 +54,7 @@ def test_the_deployments_settings_start_nothing_and_are_the_packages_own(tmp_pat
     (tmp_path / "celeryconfig.py").write_text((Path(__file__).parents[2] / "celeryconfig.py").read_text())
     code = (
         "import celeryconfig, nexus_tasks.config as ours;"
-        "print(all(getattr(celeryconfig, n) == getattr(ours, n) for n in vars(ours) if n.islower() and n[0] != '_'));"
+        "print(all(getattr(celeryconfig, n) == getattr(ours, n) for n in ours.__all__));"
         "import nexus_tasks; print(nexus_tasks.app.conf.worker_pool)"
     )
     assert python(code, tmp_path) == "True\nthreads\n"
