@@ -1,9 +1,9 @@
 """An existing Celery application that also runs the jobs of nexus-tasks.
 
-    export SHOP_BROKER_URL=redis://redis:6379/1     # of the application
-    export NEXUS_DATABASE_URL=postgresql://nexus:…@db/nexus NEXUS_REDIS_URL=redis://redis:6379/0
-    celery -A existing_app worker --beat
-    python existing_app.py
+export SHOP_BROKER_URL=redis://redis:6379/1     # of the application
+export NEXUS_DATABASE_URL=postgresql://nexus:…@db/nexus NEXUS_REDIS_URL=redis://redis:6379/0
+celery -A existing_app worker --beat
+python existing_app.py
 """
 
 import os

@@ -47,7 +47,9 @@ def worker(app: str, folder: Path, environment: dict[str, str]) -> Iterator[Path
 def run(example: str, folder: Path, environment: dict[str, str]) -> str:
     """What an example prints."""
     command = [sys.executable, str(FOLDER / example)]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
