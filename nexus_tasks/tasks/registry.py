@@ -27,7 +27,7 @@ A = TypeVar("A", bound=Arguments)
 
 
 class Job(Generic[P]):
-    """The handle of a job kind.
+    """The handle of a job kind: asks for its jobs.
 
     Example::
 
@@ -78,7 +78,7 @@ class Job(Generic[P]):
 
         Args:
             countdown: seconds from now; or ``eta``, a time.
-            task_id: an id of the caller's own for this delivery.
+            task_id: an id of the caller's own for the message.
         """
         positional = None if args is None else list(args)
         return self.task.apply_async(positional, kwargs, task_id=task_id, countdown=countdown, eta=eta, **options)
@@ -127,17 +127,18 @@ def job(
     Args:
         arguments: the model of its arguments; its ``scope`` is the idempotency key.
         queue: the Celery queue that carries its messages.
-        name: Celery's name of its task. By default the import path of the handler; for this package's own kinds
-            ``nexus_tasks.<handler>``.
+        name: Celery's name of its task; it needs a dot. By default the import path of the handler; for this package's
+            own kinds ``nexus_tasks.<handler>``.
         while_running: the meaning of a request that arrives during a run: ``rerun`` (one more run follows) or ``drop``
             (for jobs whose input cannot change).
         immutable: whether a finished job answers later requests too, while its marker lasts (15 minutes).
-        gathers: set when its runs take siblings along (:meth:`Run.take`): the wait reason of those that may be taken.
+        gathers: set when its runs take siblings along (:meth:`Run.take`): siblings that wait for this reason may be
+            taken.
         live_ends_wait: the wait reason that a request of urgency ``live`` ends at once.
-        outbox: the rows in Postgres that want its jobs, so that they survive a Redis flush.
-        probe: checks the cause of a pause; raises while it lasts. Without it a paused kind is tried every 60 s.
-        on_dead: ``(deployment, tx, claim)``, called in the transaction of a dead letter; returns a step to take after
-            the commit, or ``None``.
+        outbox: the rows in Postgres that want its jobs, so that the jobs survive a Redis flush.
+        probe: raises while the cause of a pause lasts. Without it a paused kind is tried every 60 s.
+        on_dead: ``(deployment, tx, claim)``, called in the transaction of a dead letter. It returns a step to take
+            after the commit, or ``None``.
         options: further options of its Celery task.
 
     Raises:
@@ -150,7 +151,7 @@ def job(
         if unknown := set(model.scope) - set(model.model_fields):
             raise ConfigurationError(
                 f"The scope of {function.__name__} names {', '.join(sorted(unknown))}, which {model.__name__} lacks.",
-                remedy="Name fields of the arguments.",
+                remedy="Let `scope` name fields of the arguments.",
             )
         ours = function.__module__.startswith(OURS)
         task_name = name or (OURS + function.__name__ if ours else f"{function.__module__}.{function.__name__}")
