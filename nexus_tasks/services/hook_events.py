@@ -32,9 +32,7 @@ class Turn:
     """What the hook's entries of one session ask to store."""
 
     messages: list[Message] = field(default_factory=list)  # new messages of the transcripts, each with its id
-    standing_in: list[tuple[Entry, Message]] = field(
-        default_factory=list
-    )  # events, stored if the transcript lacks them
+    standing_in: list[tuple[Entry, Message]] = field(default_factory=list)  # events that the transcript may lack
     positions: dict[str, Position] = field(default_factory=dict)  # to be noted once the messages are stored
     ended: bool = False
     over_at: float = 0.0  # the last time that the agent's turn was over
