@@ -74,13 +74,11 @@ def test_a_kind_is_named_in_its_own_file_and_where_it_is_asked_for(kind: object)
     assert strings <= known, f"{strings - known} names {name}: does it list kinds?"
 
 
-@pytest.mark.parametrize("call", [r"turns\.store\(", r"\bsessions\.end\(", r"extractions\.(?:want|release_held)\("])
+@pytest.mark.parametrize("call", [r"turns\.store\(", r"\bsessions\.end\("])
 def test_there_is_one_write_path(call: str) -> None:
-    """Storing messages, ending a session and noting what follows is written in one module."""
+    """Storing messages and ending a session is written in one module; the client and the buffer call it."""
     users = {module for module, path in FILES.items() if re.search(call, path.read_text(encoding="utf-8"))}
-    asked_by_hand = {"nexus_tasks.client", "nexus_tasks.services.sessions", "nexus_tasks.services.extraction"}
-    assert "nexus_tasks.services.ingestion" in users
-    assert users - {"nexus_tasks.services.ingestion"} <= (asked_by_hand if "extractions" in call else set())
+    assert users == {"nexus_tasks.services.ingestion"}
 
 
 def test_the_worker_lists_what_runs_at_its_start() -> None:
