@@ -74,6 +74,13 @@ def test_a_kind_is_named_in_its_own_file_and_where_it_is_asked_for(kind: object)
     assert strings <= known, f"{strings - known} names {name}: does it list kinds?"
 
 
+@pytest.mark.parametrize("call", [r"turns\.store\(", r"\bsessions\.end\("])
+def test_there_is_one_write_path(call: str) -> None:
+    """Storing messages and ending a session is written in one module; the client and the buffer call it."""
+    users = {module for module, path in FILES.items() if re.search(call, path.read_text(encoding="utf-8"))}
+    assert users == {"nexus_tasks.services.ingestion"}
+
+
 def test_the_worker_lists_what_runs_at_its_start() -> None:
     steps = [step.partition(":")[2] for step in deployment.WORKER_STEPS]
     assert all(hasattr(worker, step) for step in steps)
