@@ -26,7 +26,7 @@ class Superseded(Exception):
 class Wait(Exception):
     """The job cannot go on now, and nothing has failed. It is due again in ``seconds``.
 
-    Example: ``raise Wait("printer", 9.0, "3 pages to go")``. ``nexus status`` shows the reason and the detail.
+    Example: ``raise Wait("no-paper", 9.0, "3 pages to go")``. ``nexus status`` shows the reason and the detail.
     """
 
     def __init__(self, reason: str, seconds: float, detail: str = "") -> None:
