@@ -13,7 +13,6 @@ from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, Session
 from nexus_tasks.storage.searching.scope import Filter, build_scope
 from nexus_tasks.types import LEVELS, Citation, Level, MemoryInfo, Role, SupportedMemory
 
-
 _M = aliased(Memory, name="m")  # the alias that the conditions of a Scope use
 _ROWS = (
     select(_M, SessionRow.session_key, PerspectiveRow.observer, PerspectiveRow.subject)
@@ -90,14 +89,14 @@ def evidence_of(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[C
     return {memory_id: tuple(edges) for memory_id, edges in found.items()}
 
 
-def count_by_level(tx: Transaction, namespace_id: int) -> dict[Level, int]:
+def count_by_level(tx: Transaction, namespace_id: int) -> dict[str, int]:
     """How many memories of each level are not superseded; every level is named."""
     query = (
         select(Memory.level, func.count())
         .where(Memory.namespace_id == namespace_id, Memory.valid_to.is_(None))
         .group_by(Memory.level)
     )
-    return cast(dict[Level, int], dict.fromkeys(LEVELS, 0) | dict(tx.execute(query).all()))
+    return dict.fromkeys(LEVELS, 0) | dict(tx.execute(query).all())
 
 
 def ids_superseded_by(tx: Transaction, memory_id: int) -> list[int]:

@@ -71,7 +71,9 @@ def lay_out(
         tokens=estimate_tokens(text),
         max_tokens=most,
         sections=_sections(shown_view),
-        citations={f"m{one.id}": CitedMemory(id=one.id, external_id=one.external_id) for one in _shown(shown_view.tail)},
+        citations={
+            f"m{one.id}": CitedMemory(id=one.id, external_id=one.external_id) for one in _shown(shown_view.tail)
+        },
         notes=tuple(notes),
     )
     return replace(block, messages=_messages(shown_view)) if form == "anthropic" else block

@@ -34,18 +34,18 @@ def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> UndoRecei
     tx.refresh(found)  # Another transaction may have undone it before this one got the lock.
     undone_before = found.undone_at is not None
     if undone_before:
-        reversed_ = undoing.UndoResult(removed=(), revived=(), restored=())
+        changed = undoing.UndoResult(removed=(), revived=(), restored=())
     else:
         _refuse_if_built_on(tx, found.id)
-        reversed_ = undoing.reverse(tx, found)
+        changed = undoing.reverse(tx, found)
     return UndoReceipt(
         reflection=found.id,
         observer=perspective.observer,
         subject=perspective.subject,
         status="unchanged" if undone_before else "undone",
-        removed=reversed_.removed,
-        revived=reversed_.revived,
-        restored=reversed_.restored,
+        removed=changed.removed,
+        revived=changed.revived,
+        restored=changed.restored,
     )
 
 
