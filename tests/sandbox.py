@@ -36,6 +36,7 @@ class Current:
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("_", "pytest")):
             raise AttributeError(name)
+        assert os.environ.get("NEXUS_KEY_PREFIX"), "this test has no sandbox: it must use the fixture `here`"
         return getattr(self._get(), name)
 
 

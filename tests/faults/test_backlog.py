@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]
 
 JOBS = int(os.environ.get("BACKLOG_JOBS", "2000"))
 HOLD = float(os.environ.get("BACKLOG_HOLD_SECONDS", "20"))
-QUEUE = play_once.job_queue
+QUEUE = play_once.kind.queue
 
 
 @pytest.fixture(params=["redis", "rabbitmq"])

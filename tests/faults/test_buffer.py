@@ -16,11 +16,17 @@ from pathlib import Path
 import pytest
 
 from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.services import buffer_flush
 from tests.sandbox import Sandbox, eventually
 
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-STORE = "from nexus_tasks.services import buffer_flush\nwhile True: buffer_flush.store_buffer(wait=True)"
+STORE = """
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.services import buffer_flush
+deployment = Deployment()
+while True: buffer_flush.store_buffer(deployment, wait=True)
+"""
 
 
 @dataclass
@@ -70,7 +76,7 @@ def run(writers: Sequence[Writer], storing: subprocess.Popen[bytes] | None = Non
     def look() -> bool:
         busy = [writer.turn() for writer in writers]
         if storing is None:
-            buffer_flush.store_buffer()
+            buffer_flush.store_buffer(default_deployment())
         return not any(busy)
 
     try:
@@ -102,7 +108,7 @@ def writers(here: Sandbox, count: int, wanted: int, policy: str) -> list[Writer]
 def test_killed_producers_lose_nothing(here: Sandbox, policy: str) -> None:
     found = writers(here, 3, 100, policy)
     run(found)
-    buffer_flush.store_buffer()
+    buffer_flush.store_buffer(default_deployment())
     check(here, found)
 
 
@@ -134,7 +140,7 @@ def test_eight_killed_producers_and_killed_storers_lose_nothing(here: Sandbox, p
         for process in (*storers, *(writer.process for writer in found if writer.process)):
             process.kill()
             process.wait()
-    buffer_flush.store_buffer(wait=True)
+    buffer_flush.store_buffer(default_deployment(), wait=True)
     check(here, found)
 
 

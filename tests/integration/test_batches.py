@@ -115,14 +115,14 @@ class Killed(Exception):
     [
         (AnthropicBatchProvider, "submit", False),  # put together, not submitted
         (AnthropicBatchProvider, "submit", True),  # submitted, the answer did not arrive
-        (batches, "is_called", False),  # submitted, its id not noted
+        (batches, "record_api_id", False),  # submitted, its id not noted
         (AnthropicBatchProvider, "has_ended", False),
         (AnthropicBatchProvider, "has_ended", True),  # polled, nothing fetched
         (AnthropicBatchProvider, "results", False),
         (message_batches, "_store_result", True),  # one result of three
-        (batches, "arrive", True),  # one result, not committed
-        (batches, "close", False),  # all results, the batch not closed
-        (batches, "close", True),
+        (batches, "store_result", True),  # one result, not committed
+        (batches, "close_batch", False),  # all results, the batch not closed
+        (batches, "close_batch", True),
         (AnthropicBatchProvider, "completion_of", True),  # the answer read, not used
     ],
 )
@@ -222,7 +222,7 @@ def test_a_flushed_redis_forgets_no_batch(here: Sandbox, slow: StandIn) -> None:
     assert "submit_batch" in {claim.kind for claim in pending()}
     # Reconcile asks for the digests too, and nobody knows any more how urgent they are: what is in a batch is awaited.
     asked = [digests.request(NAMESPACE, key, "dream_digest") for key in SESSIONS]
-    follow_ups.ask([replace(one, anew=True) for one in asked])
+    follow_ups.ask(default_deployment(), [replace(one, anew=True) for one in asked])
     run()
     assert calls(slow) == (1, 0, 0)
     slow.end_batches()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture
-def eager() -> Iterator[None]:
+def eager(here: Sandbox) -> Iterator[None]:  # noqa: ARG001
     app.conf.update(task_always_eager=True)
     yield
     app.conf.update(task_always_eager=False)

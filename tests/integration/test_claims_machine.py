@@ -243,7 +243,7 @@ class ClaimsMachine(RuleBasedStateMachine):
     @rule(job=jobs)
     def ask_and_begin(self, job: tuple[str, str, str]) -> None:
         self.ask(job, False, 0.0, False, True)
-        self.poll()
+        self.look()
         queue = self.queues[KINDS[job[0]]["queue"]]
         if queue:
             self.begin(queue.pop(0))
@@ -300,10 +300,10 @@ class ClaimsMachine(RuleBasedStateMachine):
         for name in "xyz":
             job = ("gathers", "acme", name)
             self.ask(job, False, 0.0, False, True)
-            self.poll()
+            self.look()
             if self.queues["derive"] and (name == first or both_run):
                 self.begin(self.queues["derive"].pop(0))
-                self.poll()
+                self.look()
         if any(not w.gathered and w.claims[0].kind == "gathers" for w in self.works):
             self.gather("xyz".index(first), again, set("xyz"))
 
@@ -383,7 +383,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         rest = [claim for claim in work.claims if claim not in dead]
         if rest:
             self.unchanged(rest, lambda: self.claims.wait(rest, "retry", 1.0, retry=True, error=True), arrive)
-            self.poll()
+            self.look()
         if dead:
             self.end(work, dead, "dead", arrive)
 
@@ -396,10 +396,10 @@ class ClaimsMachine(RuleBasedStateMachine):
         self.sweep_leases(True)
         self.time_passes(3.1)
         self.sweep_due(True)
-        self.poll()
+        self.look()
         if again and any(self.queues.values()):
             self.deliver(pick, False)
-            self.poll()
+            self.look()
         before = self.bench.content()
         if how == "completed":
             assert self.claims.finish(work.claims, ["completed"] * len(work.claims)) == []
@@ -565,7 +565,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         for queue in self.queues.values():
             for message in queue:
                 message.published_at -= round(shift * 1000)
-        self.poll()
+        self.look()
 
     @precondition(lambda self: any(self.queues.values()))
     @rule(pick=which)
@@ -629,35 +629,35 @@ class ClaimsMachine(RuleBasedStateMachine):
         if not hasattr(self, "bench"):
             return
         try:
-            self.poll()
+            self.look()
             self.works.clear()
             self.burials.clear()
             for kind in KINDS:
                 self.publish(self.claims.resume(kind), True)
             for _ in range(12):
-                if not self.poll() and not self.model.settled:
+                if not self.look() and not self.model.settled:
                     break
                 self.time_passes(LEASE + 1)
                 self.sweep_leases(True)
-                self.poll()
+                self.look()
                 while self.burials:
                     self.bury(0, False, True)
-                    self.poll()
+                    self.look()
                 self.time_passes(123.0)
                 self.publish(self.claims.sweep_due(500), True)
                 for name in self.queues:
-                    self.poll()
+                    self.look()
                     for _ in range(10):
                         self.sweep_lost(sorted(self.queues).index(name), True)
-                        self.poll()
+                        self.look()
                 while any(self.queues.values()):
                     self.deliver(0, False)
-                    self.poll()
+                    self.look()
                     while self.works:
                         self.finish(0, "completed", True)
-                        self.poll()
+                        self.look()
                 self.settle_all()
-            assert not self.poll()
+            assert not self.look()
             assert not [p for promises in self.model.promises.values() for p in promises]
             assert not self.model.parked
             assert not self.model.settled

@@ -133,7 +133,7 @@ def test_a_digest_waits_for_derivations_five_minutes(
     here: Sandbox, bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float
 ) -> None:
     inline.say("I moved to Lisbon.", session="s")
-    asked = digest_session.request_for(digest_session.arguments(namespace="acme", session_key="s"))
+    asked = digest_session.request_for(digest_session.kind.arguments(namespace="acme", session_key="s"))
     bench.claims.claim([asked])
     clock_is(monkeypatch, wrong)
 
@@ -185,7 +185,7 @@ def test_a_budget_is_for_a_day_of_postgres(monkeypatch: pytest.MonkeyPatch, wron
 
 def test_a_slot_is_one_of_redis(bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
     clock_is(monkeypatch, wrong)
-    assert ticks._first_in_slot("prune")
+    assert ticks._first_in_slot(default_deployment(), "prune")
     [slot] = [key.rpartition(":")[2] for key in bench.client.scan_iter(f"{bench.claims.prefix}:tick:prune:*")]
     assert abs(int(slot) - bench.claims.now() // 3_600) <= 1
 

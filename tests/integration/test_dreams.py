@@ -14,9 +14,14 @@ from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.storage import dreams
 from nexus_tasks.tasks import finish_dream, ticks
+from nexus_tasks.tasks.finish_dream import Started
 from tests.integration.inline import time_passes, waiting, work
 from tests.sandbox import Sandbox, app, engine
 from tests.standin import StandIn, faults
+
+
+def start(namespace: str) -> Started:
+    return finish_dream.start(default_deployment(), namespace)
 
 
 def said(sessions: int) -> Nexus:
@@ -68,7 +73,7 @@ def test_a_dream_digests_every_due_session_and_then_reflects(here: Sandbox) -> N
 @pytest.mark.usefixtures("here")
 def test_a_dream_says_how_far_it_is_and_is_live_when_somebody_waits() -> None:
     nexus = said(3)
-    started = finish_dream.start("acme")
+    started = start("acme")
     assert (started.opened, started.sessions) == (True, ("s0", "s1", "s2"))
     urgencies = {claim.fields["urgency"] for claim in _digests()}
     assert urgencies == {"dream"}
@@ -99,7 +104,7 @@ def time_passes_for_the_dream() -> None:
 @pytest.mark.usefixtures("here")
 def test_a_live_request_makes_an_open_dream_live() -> None:
     nexus = said(2)
-    finish_dream.start("acme")
+    start("acme")
     nexus.dream("acme")
     assert {claim.fields["urgency"] for claim in _digests()} == {"live"}
     [row] = nexus.namespaces()
@@ -112,7 +117,7 @@ def test_a_live_request_makes_an_open_dream_live() -> None:
 def test_a_dream_waits_for_its_digests_and_its_reflections(here: Sandbox) -> None:
     said(3)
     work()
-    finish_dream.start("acme")
+    start("acme")
     assert ran(here, "reflect_namespace") == []
     work("digest_session")  # the last one wakes the dream
     work("finish_dream")
@@ -137,7 +142,7 @@ def test_a_long_dream_goes_in_slices_and_is_finished_once(here: Sandbox, monkeyp
 
     monkeypatch.setattr(finish_dream, "chord", noted)
     said(8)
-    finish_dream.start("acme")
+    start("acme")
     assert headers == [3, 3, 2]
     for _ in range(3):
         work()
@@ -168,23 +173,23 @@ def test_a_digest_that_gave_up_does_not_hold_its_dream_open(claude: Callable[...
     said(3)
     work("derive_memory")
     standin.when("house number 1", faults.refused())
-    finish_dream.start("acme")
+    start("acme")
     for _ in range(3):
         work()
         time_passes(here)
     assert ("digest_session",) in here.sql("SELECT kind FROM dead_letters WHERE resolution IS NULL")
     assert (states(here), digested(here)) == (["finished"], 2)
-    assert finish_dream.start("acme").sessions == (), "what gave up is not asked about night after night"
+    assert start("acme").sessions == (), "what gave up is not asked about night after night"
     Nexus().ingest("acme", "s1", [Message(content="Something new.", author="ann")])
     work()
     time_passes(here)
     work()
-    assert finish_dream.start("acme").sessions == ("s1",), "but when something new was said"
+    assert start("acme").sessions == ("s1",), "but when something new was said"
 
 
 def test_a_dream_that_gives_up_makes_room_for_the_next(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     said(1)
-    finish_dream.start("acme")
+    start("acme")
     with monkeypatch.context() as patch:
         patch.setattr(dreams, "digests_to_come", lambda *_: 1 / 0)
         patch.setattr(finish_dream.follow_ups, "dream_goes_on", lambda _: None)
@@ -204,7 +209,7 @@ def test_a_dream_that_gives_up_makes_room_for_the_next(here: Sandbox, monkeypatc
 
 def test_requests_for_one_digest_merge_in_a_dream_too(here: Sandbox) -> None:
     said(1)
-    finish_dream.start("acme")
+    start("acme")
     digest_session.delay(namespace="acme", session_key="s0", reason="manual_rebuild")
     work("digest_session")
     [(reasons, status)] = here.sql("SELECT reasons, status FROM job_runs WHERE kind = 'digest_session'")
@@ -237,5 +242,5 @@ def test_only_idle_namespaces_with_enough_new_facts_are_due(here: Sandbox) -> No
 def test_a_tick_is_done_once_per_slot(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     assert here
     monkeypatch.setattr(Claims, "now", lambda _: 1_800_000_030.0)  # far from the turn of a slot
-    assert [ticks._first_in_slot("dream_due") for _ in range(3)] == [True, False, False]
+    assert [ticks._first_in_slot(default_deployment(), "dream_due") for _ in range(3)] == [True, False, False]
     assert {"dream_due", "prune"} <= set(app.conf.beat_schedule)

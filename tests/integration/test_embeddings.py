@@ -197,28 +197,30 @@ def test_a_new_model_is_embedded_beside_the_old_one_and_then_takes_its_place(
     with monkeypatch.context() as other:
         use(other, Flaky("new"))
         heard: list[tuple[int, int]] = []
-        filled, refused, model = reembedding.reembed(None, lambda done, of: heard.append((done, of)))
+        filled, refused, model = reembedding.reembed(
+            default_deployment(), None, lambda done, of: heard.append((done, of))
+        )
         assert (filled, refused, model) == (total, 0, "new")
         assert heard[-1] == (total, total)
         assert Nexus().search(NAMESPACE, "tea").missing_embeddings == 0
-        assert reembedding.reembed(NAMESPACE, lambda *_: None)[0] == 0
+        assert reembedding.reembed(default_deployment(), NAMESPACE, lambda *_: None)[0] == 0
     # Those who still use the old model have lost nothing meanwhile.
     assert [hit.id for hit in Nexus().search(NAMESPACE, "tea")] == found
     after = np.array(json.loads(here.sql("SELECT vector::text FROM embeddings ORDER BY memory_id LIMIT 1")[0][0]))
     np.testing.assert_array_equal(before, after)
     use(monkeypatch, Flaky("new"))
-    assert reembedding.drop_others() == total
+    assert reembedding.drop_others(default_deployment()) == total
     assert here.sql("SELECT DISTINCT model FROM embeddings") == [("new",)]
 
 
 def test_a_changed_setting_alone_is_noticed_within_the_hour(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     say(*TALK, end=True)
     work()
-    assert ticks.find_embedding_gaps() == []
+    assert not ticks.find_embedding_gaps(default_deployment())
     here.flush()  # the slot of the schedule is over
     use(monkeypatch, Flaky("new"))
-    assert ticks.find_embedding_gaps() == [NAMESPACE]
-    assert ticks.find_embedding_gaps() == []  # another beat, the same slot
+    assert ticks.find_embedding_gaps(default_deployment()) == [NAMESPACE]
+    assert not ticks.find_embedding_gaps(default_deployment())  # another beat, the same slot
     assert reconcile() == 1
     work("embed_memories")
     assert Nexus().search(NAMESPACE, "tea").missing_embeddings == 0

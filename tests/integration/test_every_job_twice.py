@@ -67,7 +67,7 @@ def kinds() -> list[JobTask]:
 def jobs(here: Sandbox) -> Iterator[Job]:
     """Every job that there is to run: each kind with all the arguments that its fields may have."""
     for task in kinds():
-        fields = task.arguments.model_fields
+        fields = task.kind.arguments.model_fields
         values = {name: found for name, field in fields.items() if (found := _values(here, name, field.annotation))}
         unknown = {name for name, field in fields.items() if field.is_required()} - values.keys()
         assert not unknown, f"KNOWN does not say what {unknown} of {task.kind} may be: say it, so that it is run twice."

@@ -15,6 +15,7 @@ import pytest
 
 from nexus_tasks import Message, Nexus, files
 from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.integrations.claude_code import hook, store
 from nexus_tasks.services import buffer_flush, context_cache, hook_events
 from nexus_tasks.transcripts.project import project_namespace
@@ -69,20 +70,20 @@ def test_a_session_is_stored_once_however_often_it_is_told(
     made.lines = first[:10]
     made.write(path)
     out += call(capsys, "Stop", path)
-    assert buffer_flush.store_buffer().waiting == 0
+    assert buffer_flush.store_buffer(default_deployment()).waiting == 0
     some = said(here)
     assert some[0] == "Please fix the failing test in the cart."
     made.lines = first
     made.write(path)
     out += call(capsys, "PreCompact", path) + call(capsys, "SubagentStop", path) + call(capsys, "Stop", path)
     assert out == ""
-    buffer_flush.store_buffer()
+    buffer_flush.store_buffer(default_deployment())
     assert len(said(here)) == len(set(said(here))) == 16
     made.lines = made.lines[-3:]  # compacted: written anew without what came before
     made.prompt("And now the checkout.")
     made.write(path)
     call(capsys, "SessionEnd", path, reason="exit")
-    buffer_flush.store_buffer()
+    buffer_flush.store_buffer(default_deployment())
     assert said(here)[16:] == ["And now the checkout."]
     assert here.sql("SELECT ended_at IS NOT NULL FROM sessions") == [(True,)]
     assert not SessionBuffer(here.folder / "buffer").pending()
@@ -94,16 +95,16 @@ def test_an_event_that_the_transcript_lacks_waits_for_it_and_then_stands_in(
     made, path = Transcript(began=datetime.now(UTC)), tmp_path / "t.jsonl"
     path.touch()
     call(capsys, "UserPromptSubmit", path, prompt="now")
-    assert buffer_flush.store_buffer().waiting == 1  # a worker that looks in the middle of a turn
+    assert buffer_flush.store_buffer(default_deployment()).waiting == 1  # a worker that looks in the middle of a turn
     assert said(here) == []
     made.prompt("now")
     made.write(path)
-    assert buffer_flush.store_buffer().waiting == 0
+    assert buffer_flush.store_buffer(default_deployment()).waiting == 0
     assert said(here) == ["now"]
     call(capsys, "UserPromptSubmit", path, prompt="never written down")
     call(capsys, "PostToolUse", path, tool_name="Bash", tool_input={"command": "ls"}, tool_response={"stdout": "a b"})
     monkeypatch.setattr(hook_events, "PATIENCE", 0.0)
-    buffer_flush.store_buffer()
+    buffer_flush.store_buffer(default_deployment())
     assert said(here) == ["now", "never written down", "Bash: a b"]
 
 
@@ -111,18 +112,18 @@ def test_without_its_transcript_the_events_are_stored(here: Sandbox, capsys: pyt
     call(capsys, "UserPromptSubmit", prompt="We deploy on Tuesdays.")
     call(capsys, "PostToolUse", tool_name="Edit", tool_input={"file_path": "cart.py"}, tool_response={"x": 1})
     call(capsys, "Stop")
-    buffer_flush.store_buffer()
+    buffer_flush.store_buffer(default_deployment())
     assert said(here) == ["We deploy on Tuesdays.", "Edit: (no output)"]
     assert here.sql("SELECT tool_calls->0->'input' FROM memories WHERE role = 'tool'") == [({"file_path": "cart.py"},)]
 
 
 def test_a_session_begins_with_what_is_known_of_the_project(here: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(capsys, "SessionStart", source="startup") == ""  # nothing is known yet, and nothing kept of it
-    assert context_cache.refresh() == 0
+    assert context_cache.refresh(default_deployment()) == 0
     Nexus().ingest(NS, "earlier", [Message(author="ann", content="We deploy on Tuesdays.")], end=True)
     work("derive_memory")
-    assert context_cache.refresh() == 1
-    assert context_cache.refresh() == 0
+    assert context_cache.refresh(default_deployment()) == 1
+    assert context_cache.refresh(default_deployment()) == 0
     answer = json.loads(call(capsys, "SessionStart", source="resume"))["hookSpecificOutput"]
     assert answer["hookEventName"] == "SessionStart"
     assert "We deploy on Tuesdays." in answer["additionalContext"]
@@ -155,10 +156,10 @@ def test_no_secret_reaches_disk_postgres_redis_or_a_prompt(
     made.write(path)
     call(capsys, "Stop", path)
     on_disk = [file.read_bytes() for file in here.folder.rglob("*") if file.is_file()]
-    buffer_flush.store_buffer()
+    buffer_flush.store_buffer(default_deployment())
     Nexus().end_session(NS, "0b9d3c5e")
     work()
-    context_cache.refresh()
+    context_cache.refresh(default_deployment())
     on_disk += [file.read_bytes() for file in here.folder.rglob("*") if file.is_file()]
     everything = b"\n".join(on_disk).decode(errors="replace")
     everything += str(dump(here))

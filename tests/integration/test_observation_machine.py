@@ -151,7 +151,7 @@ class Observing(RuleBasedStateMachine):
         self.resources = replace(default_deployment().resources, model=self.model)
         self.say(12, 4)
         self.observe()
-        self.poll()
+        self.look()
 
     # --- what happens -------------------------------------------------------------------------------------------------
     @rule(count=st.integers(1, 9), words=st.integers(0, 12), role=st.sampled_from(["user", "user", "user", "system"]))
@@ -293,7 +293,7 @@ class Observing(RuleBasedStateMachine):
         self.say(9, 4)
         self.observe()
         self.look_and_act_later()
-        self.poll()
+        self.look()
         while self.stale:
             self.act_on_what_was_seen()
 
@@ -385,7 +385,7 @@ def test_a_walk_through_every_interleaving(deploy: Callable[..., Sandbox]) -> No
         for kind in ("observe", "reflect"):
             walk.crash_before_the_commit_and_run_again(kind)
             walk.everything_reaches_a_reader_once()
-        walk.poll()
+        walk.look()
         walk.everything_reaches_a_reader_once()
     ways = ("chunks", "reflection", "condensed", "grown since", "lost", "paid and crashed")
     assert all(Observing.happened[way] for way in ways), Observing.happened

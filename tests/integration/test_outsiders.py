@@ -52,6 +52,6 @@ def terminated() -> None:
     app.control.revoke(asked.id, terminate=True, signal="SIGKILL")
     assert asked.wait(60).status == "dropped"
     claims: Any = default_deployment().claims
-    assert claims.get(claims.key(play.request_for(play.arguments(name="held")))) is None
+    assert claims.get(claims.key(play.request_for(play.kind.arguments(name="held")))) is None
     eventually(lambda: heard("ok") or heard("error"), within=60)
     assert len(attempts("held")) == 1

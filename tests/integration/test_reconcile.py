@@ -36,7 +36,7 @@ def digest(_here: Sandbox) -> None:
 def open_dream(_here: Sandbox) -> None:
     say("I like green tea.")
     work("derive_memory")
-    finish_dream.start(NAMESPACE)
+    finish_dream.start(default_deployment(), NAMESPACE)
 
 
 def facts(_here: Sandbox) -> None:

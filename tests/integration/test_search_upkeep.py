@@ -175,7 +175,7 @@ def plan_of_the_nearest() -> str:
     """How Postgres finds the nearest vectors when it may not sort them: the small size alone must not decide."""
     vector = f"[{','.join(['1'] * 384)}]"
     within = namespace_vectors(1, "hashing-384")
-    statement = f"SELECT e.memory_id FROM embeddings AS e WHERE {within} ORDER BY {distance(384)} LIMIT 5\"
+    statement = f"SELECT e.memory_id FROM embeddings AS e WHERE {within} ORDER BY {distance(384)} LIMIT 5"
     with default_deployment().database.transaction() as tx:
         tx.execute(text("SET LOCAL enable_sort = off"))
         return "\n".join(tx.scalars(text(f"EXPLAIN {statement}"), {"vector": vector}))

@@ -52,7 +52,9 @@ def begins(name: str = "a") -> Claim:
     request = play.request_for(Play(name=name))
     bound = engine
     bound.claims.claim([request])
-    _, claim = bound.claims.begin(request, new_token(), lease=bound.lease, cap=16, gathers=False, published_at="")
+    _, claim = bound.claims.begin(
+        request, new_token(), lease=bound.limits.lease, cap=16, gathers=False, published_at=""
+    )
     assert claim is not None
     return claim
 

@@ -12,6 +12,7 @@ import pytest
 from nexus_tasks import Nexus, derive_memory
 from nexus_tasks.errors import ConfigurationError, InvalidInput, JobFailed, UnsupportedOption, WaitTimeout
 from nexus_tasks.idempotency.claim import Claim, Claimed
+from nexus_tasks.idempotency.producer import publisher
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.types import JobOutcome
 from tests.broker import holds, queued, take
@@ -188,26 +189,22 @@ def test_a_message_that_cannot_be_sent_is_no_error_and_the_sweep_sends_it(
 
 
 @pytest.mark.usefixtures("no_broker")
-def test_one_attempt_at_an_absent_broker_is_enough() -> None:
-    tried = []
-    send = play.send
+def test_one_attempt_at_an_absent_broker_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, send = [], publisher.send
 
     def counted(*args: Any, **options: Any) -> None:
         tried.append(args)
         send(*args, **options)
 
-    play.send = counted
-    try:
-        play.enqueue([play.request_for(play.kind.parse((), {"name": str(i)})) for i in range(100)])
-    finally:
-        del play.send
+    monkeypatch.setattr(publisher, "send", counted)
+    play.enqueue([play.request_for(play.kind.parse((), {"name": str(i)})) for i in range(100)])
     assert len(tried) == 1
     assert engine.claims.counts("acme") == {"pending": 100}
 
 
 # --- eager ------------------------------------------------------------------------------------------------------------
 @pytest.fixture
-def eager() -> Iterator[None]:
+def eager(here: Sandbox) -> Iterator[None]:  # noqa: ARG001
     app.conf.update(task_always_eager=True)
     yield
     app.conf.update(task_always_eager=False)

@@ -389,7 +389,7 @@ def test_a_rerun_is_waited_for_by_its_own_id() -> None:
     work()
     assert [(one.outcome, one.created) for one in asked] == [(Claimed.RERUN, True), (Claimed.RERUN, False)]
     assert asked[0].id == asked[1].id != first.id
-    assert asked[0].look() is None
+    assert asked[0].poll() is None
     work()
     assert asked[0].wait(60).job_id == asked[0].id
     assert first.wait(60).status == "completed"
@@ -408,7 +408,7 @@ def test_a_rerun_that_was_folded_in_is_waited_for_too(bench: Bench) -> None:
     first = play.delay(reason="first")
     work()
     assert first.poll() is None
-    assert asked[0].look() is None
+    assert asked[0].poll() is None
     due(bench)
     work()
     assert first.wait(60).status == asked[0].wait(60).status == "completed"

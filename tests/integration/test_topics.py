@@ -10,6 +10,7 @@ import pytest
 
 from nexus_tasks import Message, Nexus
 from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.services import buffer_flush, context_cache
 from nexus_tasks.transcripts import context_file, events
@@ -35,20 +36,20 @@ def test_a_turn_of_the_hook_is_extracted_and_the_next_session_is_told(here: Sand
         made.prompt(text)
     made.write(path)
     event(here, "PreCompact", path)
-    buffer_flush.store_buffer()
+    buffer_flush.store_buffer(default_deployment())
     assert [claim.kind for claim in pending() if claim.kind == KIND] == []  # not on every ingest
     event(here, "Stop", path)
-    buffer_flush.store_buffer()
+    buffer_flush.store_buffer(default_deployment())
     assert [claim.kind for claim in pending() if claim.kind == KIND] == [KIND]
     assert here.sql("SELECT state FROM extractions") == [("wanted",)]
     work()
     assert [one["filename"] for one in Nexus().topics(NAMESPACE)] == ["decisions.md"]
-    context_cache.refresh(NAMESPACE)
+    context_cache.refresh(default_deployment(), NAMESPACE)
     assert "- [Decisions](decisions.md) - What was decided, and when" in context_file.take(str(here.folder), NAMESPACE)
     made.prompt("We decided that thing 9 stays.")
     made.write(path)
     event(here, "SessionEnd", path)
-    buffer_flush.store_buffer()
+    buffer_flush.store_buffer(default_deployment())
     assert [one["status"] for one in work(KIND)] == ["skipped"]
 
 

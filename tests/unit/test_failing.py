@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from nexus_tasks import errors
+from nexus_tasks.cli import failing
 from nexus_tasks.cli.failing import FAILED, fail
+
+
+@pytest.fixture(autouse=True)
+def _for_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --json, which another test's command may have asked for in this process."""
+    monkeypatch.setattr(failing, "json_wanted", lambda: False)
 
 
 @pytest.mark.parametrize(

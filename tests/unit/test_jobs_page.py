@@ -9,6 +9,7 @@ from pathlib import Path
 import nexus_tasks.tasks
 from nexus_tasks.cli.words import _WAITS
 from nexus_tasks.idempotency.kind import declared
+from nexus_tasks.tasks import derive_memory, digest_session, follow_ups, submit_batch
 
 PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text(encoding="utf-8")
 CODE = Path(nexus_tasks.tasks.__file__).parents[1]
@@ -34,7 +35,8 @@ def test_every_reason_to_wait_is_on_the_page_and_has_words() -> None:
     lua = "\n".join(
         file.read_text(encoding="utf-8") for file in (resources.files("nexus_tasks") / "idempotency" / "lua").iterdir()
     )
-    given = set(re.findall(r'(?:Wait\(|Decision\(reason=)"(\w+)"', python))
+    given = set(re.findall(r'(?:Wait\(|Decision\(reason=|wait_reason = |wait_reason: .*?= )"(\w+)"', python))
+    given |= {derive_memory.RIPENESS, digest_session.DERIVATION, follow_ups.DREAM, submit_batch.BATCH}
     given |= {one for pair in re.findall(r"reason, seconds = '(\w+)'|to_waiting\(key, '(\w+)'", lua) for one in pair}
     assert {"ripeness", "batch", "version", "crash", "budget"} <= given
     assert given - {""} <= named
