@@ -15,9 +15,9 @@ from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import table
 from nexus_tasks.cli.options import AnyNamespace, Json, Limit
-from nexus_tasks.cli.output import emit, iso, out
+from nexus_tasks.cli.output import emit, out
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.types import JobDetails, JobInfo
+from nexus_tasks.types import JobDetails, JobInfo, iso
 
 if TYPE_CHECKING:
     from nexus_tasks.client import Nexus

@@ -14,9 +14,9 @@ from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import paragraph, table
 from nexus_tasks.cli.options import AsOf, Json, Levels, Limit, Namespace, Observer, Session, Subject
-from nexus_tasks.cli.output import emit, iso, out
+from nexus_tasks.cli.output import emit, out
 from nexus_tasks.text import shorten
-from nexus_tasks.types import Citation, MemoryDetails, MemoryInfo, Recall, SupportedMemory
+from nexus_tasks.types import Citation, MemoryDetails, MemoryInfo, Recall, SupportedMemory, iso
 
 app = typer.Typer(help="List and show memories.", no_args_is_help=True)
 
@@ -68,9 +68,8 @@ def _print_memories(memories: Sequence[MemoryInfo]) -> None:
     # Blocks of lines on a terminal; one line of tab-separated values per memory in a pipe.
     if not sys.stdout.isatty():
         fields = ("id", "level", "observer", "subject", "session_key", "occurred_at", "content")
-        table(
-            fields, [[getattr(memory, field) for field in fields] for memory in memories], elastic="content", empty=""
-        )
+        rows = [[getattr(memory, field) for field in fields] for memory in memories]
+        table(fields, rows, elastic="content", empty="")
         return
     console = out()
     if not memories:

@@ -8,9 +8,7 @@ import sys
 import typer
 from rich.console import Console
 
-from nexus_tasks.types import iso, plain
-
-__all__ = ["iso"]
+from nexus_tasks.types import plain
 
 PAGE_WIDTH, _ENDLESS = 80, 1_000_000  # columns
 

@@ -36,9 +36,7 @@ def export(namespace: Namespace, file: File = None, markdown: Folder = None, jso
     if json:
         emit(receipt)
     else:
-        print(
-            f"{sum(receipt.rows.values()):,} rows written to {path}, {receipt.rows.get('memories', 0):,} of them memories."
-        )
+        print(f"{receipt.total:,} rows written to {path}, {receipt.rows.get('memories', 0):,} of them memories.")
 
 
 def import_(namespace: Namespace, file: File = None, markdown: Folder = None, json: Json = False) -> None:
@@ -58,9 +56,7 @@ def import_(namespace: Namespace, file: File = None, markdown: Folder = None, js
     if json:
         emit(receipt)
     else:
-        print(
-            f"{sum(receipt.rows.values()):,} rows read into {namespace}, {receipt.rows.get('memories', 0):,} of them memories."
-        )
+        print(f"{receipt.total:,} rows read into {namespace}, {receipt.rows.get('memories', 0):,} of them memories.")
 
 
 def _one_of(file: Path | None, folder: Path | None) -> Path:

@@ -16,6 +16,11 @@ class TransferReceipt(Document):
     file: str  # its path
     rows: Mapping[str, int]  # by table; tables without rows are left out
 
+    @property
+    def total(self) -> int:
+        """Rows of all tables."""
+        return sum(self.rows.values())
+
 
 @dataclass(frozen=True, kw_only=True)
 class MarkdownExport(Document):

@@ -138,8 +138,7 @@ def _fact(nexus: Nexus, namespace: str, memory_id: int) -> Fact:
 def _sources(nexus: Nexus, namespace: str, evidence: Sequence[Citation]) -> tuple[Source, ...]:
     messages = (nexus.memory(namespace, edge.id) for edge in evidence if edge.role == "derived_from")
     return tuple(
-        Source(id=said.id, author=said.author or "", at=said.occurred_at, external_id=said.external_id)
-        for said in messages
+        Source(id=one.id, author=one.author or "", at=one.occurred_at, external_id=one.external_id) for one in messages
     )
 
 
