@@ -30,6 +30,7 @@ from nexus_tasks.embeddings.choose import embedder
 from nexus_tasks.endpoints import Endpoints, endpoints_of
 from nexus_tasks.errors import ConfigurationError, NexusError, SchemaOutdated
 from nexus_tasks.idempotency import kind as kinds
+from nexus_tasks.idempotency.celery_patches.closing import close_connections
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.engine import JobEngine, Limits, attach
 from nexus_tasks.idempotency.task import add_tasks
@@ -283,6 +284,8 @@ class Deployment:
         with self._making:
             if "engine" in self._made:
                 self.engine.close()
+            if "app" in self._made and self._given_app is None:
+                close_connections(self.app)
             if "isolation" in self._made:
                 self.isolation.close()
             if "database" in self._made:

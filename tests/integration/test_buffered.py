@@ -80,7 +80,8 @@ def test_the_same_call_again_is_a_repeat_whether_it_was_buffered_or_not(here: Sa
     with away("NEXUS_DATABASE_URL"):
         nexus.ingest("acme", "first", call)
         nexus.ingest("acme", "second", call)
-    assert nexus.ingest("acme", "second", call).duplicates == 5
+    with here.another():  # which stores what is buffered first
+        assert Nexus().ingest("acme", "second", call).duplicates == 5
     assert here.sql("SELECT count(*) FROM memories WHERE level = 'raw'") == [(10,)]
 
 

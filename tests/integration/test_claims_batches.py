@@ -20,7 +20,9 @@ def bench(servers: ServerAddresses) -> Iterator[Bench]:
 
 def take(bench: Bench, lead: Claim, *names: str, again: bool = False) -> Sequence[str] | None:
     """Take the claims of these names; the names of those that came along."""
-    taken = bench.claims.take(lead, [bench.request(name) for name in names], lease=LEASE, again=again)
+    taken = bench.claims.take(
+        lead, [bench.request(name) for name in names], lease=LEASE, company="ripeness", again=again
+    )
     return None if taken is None else [scope_of(claim) for claim in taken]
 
 

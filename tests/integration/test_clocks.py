@@ -139,7 +139,7 @@ def test_a_digest_waits_for_derivations_five_minutes(
 
     def attempt() -> str:
         claim = bench.run(asked, claim=False)
-        perform(digest_session, run_of(digest_session, claim, asked))
+        perform(engine, digest_session.kind, run_of(engine, digest_session.kind, claim, asked))
         found = bench.claims.get(claim.key)
         return found.wait_reason if found else "ended"
 

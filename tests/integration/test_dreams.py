@@ -192,7 +192,7 @@ def test_a_dream_that_gives_up_makes_room_for_the_next(here: Sandbox, monkeypatc
     start("acme")
     with monkeypatch.context() as patch:
         patch.setattr(dreams, "digests_to_come", lambda *_: 1 / 0)
-        patch.setattr(finish_dream.follow_ups, "dream_goes_on", lambda _: None)
+        patch.setattr(finish_dream.follow_ups, "hurry_dream", lambda *_: None)
         for _ in range(6):
             work()
             time_passes(here)

@@ -271,7 +271,7 @@ class Observing(RuleBasedStateMachine):
         with default_deployment().database.transaction() as tx:
             found = self.log(tx)
             tail = session_view.messages.window(
-                tx, found.session_id, found.observed_through_seq, session_view.messages.NEWEST
+                tx, found.session_id, found.observed_through_seq, session_view.messages.UNBOUNDED_SEQ
             )
             plan = session_view.due_update(tx, keeping(kept), found, tail)
         if plan:
@@ -328,7 +328,7 @@ class Observing(RuleBasedStateMachine):
         with default_deployment().database.transaction() as tx:
             found = self.log(tx)
             tail = session_view.messages.window(
-                tx, found.session_id, found.observed_through_seq, session_view.messages.NEWEST
+                tx, found.session_id, found.observed_through_seq, session_view.messages.UNBOUNDED_SEQ
             )
             ready = observations.chunks(tx, found.session_id)
             reach = observations.last_observed_seq(tx, found)

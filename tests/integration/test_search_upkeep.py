@@ -190,7 +190,7 @@ def answers() -> list[int]:
 def test_upkeep_leaves_it_to_the_one_that_is_at_it() -> None:
     say("tea")
     say("milk")
-    with default_deployment().database.apart() as connection:
+    with default_deployment().database.dedicated_connection() as connection:
         connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": upkeep._LOCK})
         assert upkeep.run(default_deployment().database) == upkeep.Upkeep()
     assert upkeep.run(default_deployment().database).folded > 0

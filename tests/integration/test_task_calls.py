@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
-import kombu.pools
 import pytest
 
 from nexus_tasks import Nexus, derive_memory
+from nexus_tasks.deployment import use
 from nexus_tasks.errors import ConfigurationError, InvalidInput, JobFailed, UnsupportedOption, WaitTimeout
 from nexus_tasks.idempotency.claim import Claim, Claimed
 from nexus_tasks.idempotency.producer import publisher
@@ -154,21 +155,13 @@ def test_get_does_not_wait_for_a_result_that_nobody_stores() -> None:
 
 # --- publishing -------------------------------------------------------------------------------------------------------
 @pytest.fixture
-def no_broker() -> Iterator[Callable[[], None]]:
+def no_broker(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Celery's broker does not answer, the claims' Redis does; called, the broker is back."""
-    here = app.conf.broker_url
-    names = ("broker_url", "broker_read_url", "broker_write_url")
-
-    def point(broker: str) -> None:
-        app.conf.update(dict.fromkeys(names, broker))
-        kombu.pools.reset()
-        app._pool = app.amqp._producer_pool = None
-
-    point("redis://127.0.0.1:1/0")
-    yield lambda: point(here)
-    point(here)
-    for name in names[1:]:  # else they would hold for the next deployment too
-        del app.conf.changes[name]
+    with ExitStack() as stack:
+        with monkeypatch.context() as patch:
+            patch.setenv("NEXUS_BROKER_URL", "redis://127.0.0.1:1/0")
+            stack.enter_context(here.another())
+        yield lambda: stack.enter_context(use(here.deployment)) and None
 
 
 def test_a_message_that_cannot_be_sent_is_no_error_and_the_sweep_sends_it(
