@@ -9,12 +9,13 @@ Workers and producers import it: ``celery -A nexus_tasks worker --include count_
 
 from typing import ClassVar
 
+from nexus_tasks.tasks.job_context import job_context
+from nexus_tasks.tasks.runtime import runtime
+
 from nexus_tasks import Nexus
 from nexus_tasks.errors import NotFound
 from nexus_tasks.idempotency.task import Arguments, job
 from nexus_tasks.idempotency.worker.run import Run
-from nexus_tasks.tasks.job_context import job_context
-from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
 
@@ -35,10 +36,10 @@ def count_words(run: Run, arguments: CountWords) -> JobOutcome:
     if namespace is None:
         return JobOutcome(status="gone")
     try:
-        said = Nexus().session(arguments.namespace, arguments.session_key)["said"]
+        said = Nexus().session(arguments.namespace, arguments.session_key).said
     except NotFound:
         said = []
-    words = [word for message in said for word in message["content"].split() if len(word) > arguments.longer_than]
+    words = [word for message in said for word in message.content.split() if len(word) > arguments.longer_than]
     outcome = JobOutcome(status="completed" if said else "gone", details={"words": len(words)})
     with here.database.transaction() as tx:
         # Effects belong into this transaction: it writes the run row, and stops when the claim is another's by now.

@@ -217,8 +217,8 @@ class Nexus:
 
         Example::
 
-            made = nexus.memories("acme", levels=["derived"])[0]
-            nexus.undo("acme", made.reflection)
+            nexus.memories("acme", levels=["derived"])[0].reflection  # 12
+            nexus.undo("acme", 12)
         """
         return dreams.undo(self.deployment, namespace, reflection)
 
