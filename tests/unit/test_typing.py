@@ -16,7 +16,7 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.idempotency.producer.result import JobResult
-from nexus_tasks.types import ContextBlock, ForgetReceipt, JobDetails, JobInfo, PausedKind, Receipt, Recalls
+from nexus_tasks.types import ContextBlock, ForgetReceipt, JobDetails, JobInfo, PausedKind, Recalls, Receipt
 
 REPOSITORY = Path(__file__).parents[2]
 METHODS = {
