@@ -17,6 +17,7 @@ from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.worker.run import Run, Superseded, Wait
+from nexus_tasks.tasks.durable import Wanted
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace
 from nexus_tasks.tasks.registry import Job, job
 from nexus_tasks.types import JobOutcome
@@ -39,6 +40,7 @@ __all__ = [
     "Throttled",
     "Transient",
     "Wait",
+    "Wanted",
     "in_namespace",
     "job",
 ]

@@ -70,6 +70,7 @@ class JobKind:
     gathers: str = ""  # set: its runs take siblings along (`Run.take`), also those that wait for this reason
     live_ends_wait: str = ""  # the wait reason that a request of urgency `live` ends at once
     outbox: Outbox | None = None
+    durable: bool = False  # its jobs can be asked for by a row of storage's, inside a transaction
     probe: Callable[[Any], None] | None = None  # (deployment): raises while the cause of a pause lasts
     # (deployment, tx, claim) -> a step to take after the commit of the claim's dead letter, or None
     on_dead: Callable[[Any, Any, Any], Callable[[], None] | None] | None = None

@@ -18,10 +18,9 @@ from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
 from nexus_tasks.tasks.registry import job
-from nexus_tasks.types import JobOutcome
+from nexus_tasks.types import JobOutcome, Urgency
 
 Reason = Literal["rollover", "dream_digest", "session_end", "manual_digest", "manual_rebuild"]
-Urgency = Literal["live", "dream"]
 
 # A digest for these reasons waits until its session is derived: facts are shorter than what was said.
 PATIENT = frozenset(("rollover", "session_end"))

@@ -102,6 +102,7 @@ def test_every_table_is_erased_from_or_holds_no_words() -> None:
         "batch_requests",
         "dead_letters",
         "job_runs",
+        "wanted_jobs",
         "perspectives",
         "reflection_changes",
         "observation_logs",

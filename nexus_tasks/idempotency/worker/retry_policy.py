@@ -12,7 +12,6 @@ from nexus_tasks.errors import (
     Permanent,
     QueueUnavailable,
     SchemaOutdated,
-    StorageUnavailable,
     Transient,
 )
 from nexus_tasks.idempotency.claim import Claim
@@ -23,7 +22,7 @@ PROBE_EVERY = 60.0  # seconds
 
 # Errors of the deployment's settings, and of servers that are away: the job is not their cause.
 MISCONFIGURED = (Misconfigured, ConfigurationError, SchemaOutdated)
-PASSING = (Transient, QueueUnavailable, StorageUnavailable)
+PASSING = (Transient, QueueUnavailable)
 
 
 @dataclass(frozen=True, kw_only=True)

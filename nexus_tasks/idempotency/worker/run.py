@@ -25,7 +25,7 @@ class Superseded(Exception):
 class Wait(Exception):
     """The job cannot go on now, and nothing has failed. It is due again in ``seconds``.
 
-    Example: ``raise Wait("ripeness", 9.0, "312 of 512 tokens")``. ``nexus status`` shows the reason and the detail.
+    Example: ``raise Wait("printer", 9.0, "3 pages to go")``. ``nexus status`` shows the reason and the detail.
     """
 
     def __init__(self, reason: str, seconds: float, detail: str = "") -> None:
