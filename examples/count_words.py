@@ -9,12 +9,13 @@ Workers and producers import it: ``celery -A nexus_tasks worker --include count_
 
 from typing import ClassVar
 
+from nexus_tasks.tasks.job_context import job_context
+from nexus_tasks.tasks.runtime import runtime
+
 from nexus_tasks import Nexus
 from nexus_tasks.errors import NotFound
 from nexus_tasks.idempotency.task import Arguments, job
 from nexus_tasks.idempotency.worker.run import Run
-from nexus_tasks.tasks.job_context import job_context
-from nexus_tasks.tasks.runtime import runtime
 from nexus_tasks.types import JobOutcome
 
 

@@ -15,7 +15,7 @@ from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.services import (
     dreams,
     erasure,
-    ingestion,
+    intake,
     jobs,
     markdown,
     memories,
@@ -130,7 +130,7 @@ class Nexus:
 
             nexus.ingest("acme", "chat-42", [{"content": "I moved to Lisbon.", "author": "ann", "id": "m1"}])
         """
-        return ingestion.ingest(
+        return intake.ingest(
             self.deployment, namespace, session_key, messages, observers=observers, observe=observe, end=end
         )
 

@@ -15,7 +15,7 @@ from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import BufferError, InvalidInput
 from nexus_tasks.services import buffer_entries, hook_events
 from nexus_tasks.services.buffer_entries import Call
-from nexus_tasks.services.session_writer import SessionWriter
+from nexus_tasks.services.ingestion import SessionWriter
 from nexus_tasks.storage import namespaces
 from nexus_tasks.transcripts import events
 from nexus_tasks.types import Message, Receipt, check_name, check_namespace

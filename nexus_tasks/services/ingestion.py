@@ -1,63 +1,132 @@
-"""Storing what a client was told. While Postgres is away, the session buffer keeps it."""
+"""The one write path: storing messages, ending a session, and asking for the jobs that follow.
+
+The client, the session buffer and, through the client, the importers write here. With Redis away the jobs are not asked
+for; reconcile does it later.
+
+    with deployment.database.transaction() as tx:
+        writer = SessionWriter(deployment, tx, namespaces.ensure(tx, "acme"), "chat-42")
+        writer.store(messages)
+        writer.end()
+    enqueued = writer.enqueue()  # after the commit
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import islice
 
-from pydantic import TypeAdapter, ValidationError
-
+from nexus_tasks.cognition.observing import observe as observing
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import EmbeddedError, InvalidInput, StorageUnavailable, faults
-from nexus_tasks.services import buffer_flush
-from nexus_tasks.services.session_writer import SessionWriter
-from nexus_tasks.storage import namespaces
-from nexus_tasks.types import Message, Receipt, check_name, check_namespace
+from nexus_tasks.idempotency.task import AT_ONCE
+from nexus_tasks.storage import extractions, sessions
+from nexus_tasks.storage import messages as turns
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.messages import StoredMessages
+from nexus_tasks.storage.models import SessionRow
+from nexus_tasks.storage.namespaces import NamespaceSettings
+from nexus_tasks.tasks import derive_memory, digest_session, extract_session, follow_ups, observe_session
+from nexus_tasks.types import Message
 
-_MESSAGE = TypeAdapter(Message)
-
-
-def ingest(
-    deployment: Deployment,
-    namespace: str,
-    session_key: str,
-    messages: Sequence[Message | Mapping[str, Any]],
-    *,
-    observers: Sequence[str] | None = None,
-    observe: bool | None = None,
-    end: bool = False,
-) -> Receipt:
-    """See :meth:`nexus_tasks.client.Nexus.ingest`."""
-    check_namespace(namespace)
-    session_key = check_name("session_key", session_key)
-    said = [_message(position, message) for position, message in enumerate(messages)]
-    wanted = None if observers is None else [check_name("observers", observer) for observer in observers]
-    try:
-        buffer_flush.store_pending(deployment)  # what was said before goes first
-        with deployment.database.transaction() as tx:
-            writer = SessionWriter(deployment, tx, namespaces.ensure(tx, namespace), session_key)
-            stored = writer.store(said, wanted, observe=observe)
-            if end:
-                writer.end(stored.session)
-    except (StorageUnavailable, EmbeddedError):
-        return buffer_flush.keep(deployment, namespace, session_key, said, wanted, observe=observe, end=end)
-    enqueued = writer.enqueue()
-    return Receipt(
-        namespaces=(namespace,),
-        session_keys=(session_key,),
-        messages=len(said),
-        stored=len(stored.memory_ids),
-        duplicates=stored.duplicates,
-        enqueued=enqueued,
-    )
+# Messages of one call wait at least this long to be taken along by the first of them, seconds.
+SHORTEST_WAIT = 5.0
 
 
-def _message(position: int, message: Message | Mapping[str, Any]) -> Message:
-    if isinstance(message, Message):
-        return message
-    if not isinstance(message, Mapping):
-        raise InvalidInput(f"messages[{position}] must be a Message or a mapping, not {type(message).__name__}.")
-    try:
-        return _MESSAGE.validate_python(dict(message))
-    except ValidationError as error:
-        raise InvalidInput(f"messages[{position}] is no message: {faults(error.errors(), root='it')}.") from None
+class SessionWriter:
+    """Writes to one session in one transaction. :meth:`enqueue` asks for the jobs that follow, after the commit."""
+
+    def __init__(self, deployment: Deployment, tx: Transaction, namespace: NamespaceSettings, session_key: str) -> None:
+        self.deployment, self.tx, self.namespace, self.session_key = deployment, tx, namespace, session_key
+        self.stored = list[StoredMessages]()
+        self.digest_wanted = False  # by the end of the session
+        self._ended = False
+        self._underived = list[tuple[int, str]]()  # (memory id, observer), at the end of the session
+        self._observe = self._extract = False
+
+    def session(self) -> SessionRow | None:
+        """The session as it is now, or ``None`` before its first message."""
+        return sessions.find(self.tx, self.namespace.id, self.session_key)
+
+    def store(
+        self,
+        messages: Sequence[Message],
+        observers: Sequence[str] | None = None,
+        *,
+        observe: bool | None = None,
+        now: datetime | None = None,
+    ) -> StoredMessages:
+        """Store messages, and note the work that they make wanted.
+
+        Args:
+            observers: who gets facts from them; ``None``: the namespace's observers.
+            observe: whether the session is observed from now on; ``None``: as before.
+            now: the time for messages without one of their own; ``None``: the database's.
+        """
+        wanted = self.namespace.observers if observers is None else observers
+        stored = turns.store(self.tx, self.namespace.id, self.session_key, messages, wanted, now=now)
+        self.stored.append(stored)
+        by_default = self.namespace.observe
+        noted = observing.note_if_due(
+            self.tx, self.deployment.settings, stored.session, by_default=by_default, observe=observe
+        )
+        self._observe = noted or self._observe
+        # An extraction that was held back until the next message is wanted now.
+        self._extract = extractions.release_held(self.tx, stored.session.id) or self._extract
+        return stored
+
+    def end(self, session: SessionRow) -> None:
+        """End the session: its waiting derivations are due, and its digest is wanted when there is anything new."""
+        self._ended = True
+        self.digest_wanted = sessions.end(self.tx, session)
+        self._underived = sessions.wanted_derivations(self.tx, session.id)
+        self.want_extraction(session, known_only=True)
+
+    def want_extraction(self, session: SessionRow, *, known_only: bool) -> None:
+        """Note that the session is to be extracted from; with ``known_only`` only if it ever was asked for."""
+        self._extract = extractions.want(self.tx, session, known_only=known_only) or self._extract
+
+    def enqueue(self) -> int:
+        """After the commit: ask for the jobs that follow; returns how many were new. 0 while Redis is away."""
+        asked = sum(self._ask_for_derivations(stored) for stored in self.stored)
+        name, key = self.namespace.name, self.session_key
+        if self._observe:
+            asked += len(follow_ups.ask(self.deployment, [observe_session.request(name, key)]))
+        if self._extract:
+            asked += len(follow_ups.ask(self.deployment, [extract_session.request(name, key)]))
+        if self._ended:
+            asked += self._ask_for_digest()
+        return asked
+
+    def _ask_for_derivations(self, stored: StoredMessages) -> int:
+        """Ask for the derivations of new messages.
+
+        Only the first message of each observer gets a wake-up. The others wait for it to take them along. It wakes the
+        first one that does not fit into its batch, and a message that no batch has taken is due by itself soon.
+        """
+        return sum(self._ask_for_derivations_by(stored.memory_ids, observer) for observer in stored.observers)
+
+    def _ask_for_derivations_by(self, memory_ids: Sequence[int], observer: str) -> int:
+        wanted = ((memory_id, observer) for memory_id in memory_ids)
+        requests = iter(derive_memory.requests(self.namespace.name, list(wanted)))
+        asked = len(follow_ups.ask(self.deployment, list(islice(requests, 1))))
+        delay = max(self.deployment.settings.derive_max_wait, SHORTEST_WAIT)
+        while chunk := [
+            replace(one, delay=delay, wait_reason=derive_memory.RIPENESS) for one in islice(requests, AT_ONCE)
+        ]:
+            asked += len(follow_ups.ask(self.deployment, chunk))
+        return asked
+
+    def _ask_for_digest(self) -> int:
+        """The session has ended: derivations that wait for company are due now, and then the digest."""
+        name = self.namespace.name
+        digest = digest_session.request(name, self.session_key, "session_end", after_derivation=bool(self._underived))
+        # Before the derivations: the last of them asks for the digest too, and must find this request waiting.
+        asked = len(follow_ups.ask(self.deployment, [digest])) if self.digest_wanted else 0
+        # The first message of each observer takes the others along.
+        first = {observer: memory_id for memory_id, observer in reversed(self._underived)}
+        if first:
+            leads = [(memory_id, observer) for observer, memory_id in first.items()]
+            due = derive_memory.requests(name, leads)
+            follow_ups.hurry(self.deployment, derive_memory.RIPENESS, due)
+        return asked

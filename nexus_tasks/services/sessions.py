@@ -5,7 +5,7 @@ from __future__ import annotations
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.task import task_of
-from nexus_tasks.services.session_writer import SessionWriter
+from nexus_tasks.services.ingestion import SessionWriter
 from nexus_tasks.storage import digest_requests, extractions, namespaces, observations, sessions
 from nexus_tasks.tasks import digest_session, extract_session
 from nexus_tasks.types import SessionDetails, SessionInfo, check_name, check_namespace
