@@ -1,11 +1,11 @@
-"""A deployment: one set of settings, and everything that hangs on it in this process.
+"""A deployment: one set of settings, and everything in this process that depends on it.
 
     deployment = Deployment(Settings(database_url=..., redis_url=..., key_prefix="staging"))
     nexus = Nexus(deployment)
 
-Its database, claims, Celery application, model, embedder and caches are made when they are first needed: importing
-this module and making a deployment starts nothing. Two deployments in one process share nothing. In a forked child a
-deployment makes its own connections and threads.
+Its database, claims, Celery application, model, embedder and caches are made when they are first used: importing this
+module or making a deployment starts nothing. Two deployments in one process share nothing when their database, key
+prefix and home differ. In a forked child a deployment makes its own connections and threads.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Deployment:
     """One set of settings with its database, claims, Celery application, model and caches. Thread-safe.
 
     Args:
-        settings: ``None``: those of the environment's ``NEXUS_*`` variables.
+        settings: ``None``: the settings of the environment's ``NEXUS_*`` variables.
         app: an existing Celery application that carries this deployment's jobs (see :func:`nexus_tasks.register`);
             ``None``: the deployment makes its own.
 
@@ -164,7 +164,7 @@ class Deployment:
 
     @_Once
     def engine(self) -> JobEngine:
-        """What producers and workers reach the claims, the broker and the jobs' storage through."""
+        """The engine, through which producers and workers reach the claims, the broker and the jobs' storage."""
         lease = self.settings.lease_seconds
         if self._given_app is not None:
             add_queues(self._given_app)  # a worker has them since it started, a producer has not
@@ -256,10 +256,10 @@ class Deployment:
 
     # --- namespaces ---------------------------------------------------------------------------------------------------
     def namespace(self, name: str) -> NamespaceSettings | None:
-        """A namespace's settings, or ``None``. Remembered for ten seconds, because every job asks for them.
+        """A namespace's settings, or ``None``. Cached for 10 s, because every job asks for them.
 
-        Settings with a budget are not remembered: a job that is woken because the budget was raised would read the old
-        one and wait for the next day again.
+        Settings with a budget are not cached: a job that is woken because the budget was raised would read the old
+        budget and wait for the next day again.
         """
         read_at, known = self._namespaces.get(name, (float("-inf"), None))
         if known is None or time.monotonic() - read_at > NAMESPACE_REMEMBERED_SECONDS:
@@ -272,7 +272,7 @@ class Deployment:
         return known
 
     def cap(self, name: str) -> int:
-        """How many runs a namespace may have at a time; the process-wide setting while Postgres is away."""
+        """How many runs a namespace may have at a time; while Postgres is away, the deployment's setting."""
         try:
             known = self.namespace(name)
         except NexusError:
@@ -281,7 +281,7 @@ class Deployment:
 
     # --- this process -------------------------------------------------------------------------------------------------
     def local(self, factory: type[T]) -> T:
-        """This deployment's one object of a class, made at first use: where a module keeps its caches and clocks."""
+        """This deployment's only object of a class, made at first use. Modules keep their caches and clocks in such."""
         with self._making:
             if factory not in self._local:
                 self._local[factory] = factory()
@@ -304,9 +304,9 @@ class Deployment:
                 self.__dict__.pop(name, None)
 
     def _after_fork(self) -> None:
-        """In a forked child: leave the parent's connections, locks and threads alone, and make new ones when needed.
+        """In a forked child: make new connections, locks and threads when needed, and leave the parent's alone.
 
-        The parent's objects are kept and never collected: closing them would speak on the parent's sockets.
+        The parent's objects are kept and never collected: closing them would write to the parent's sockets.
         """
         made, local, app = self._made, self._local, self._given_app or self._made.get("app")
         self._inherited += [made, local]
@@ -327,22 +327,18 @@ _deployments: WeakSet[Deployment] = WeakSet()  # for forked children only
 
 
 def _reset_in_child() -> None:
-    global _choosing
-    _choosing = threading.RLock()  # another thread of the parent may have held it
     for deployment in list(_deployments):
         deployment._after_fork()
-
-
-os.register_at_fork(after_in_child=_reset_in_child)
+    _choosing.release()
 
 
 def _bring_up_to_date(url: str) -> None:
-    """Upgrade the embedded database: it is used by no other release."""
+    """Upgrade the embedded database. That is safe, because only this release uses it."""
     found, needed = schema.versions(url)
     if found is not None and found > needed:
         raise SchemaOutdated(
             f"The embedded database is at schema {found}, this version knows {needed}.",
-            remedy="Upgrade nexus-tasks; it was used with a newer version before.",
+            remedy="Upgrade nexus-tasks: a newer version has used this database.",
         )
     if found != needed:
         schema.upgrade(url)
@@ -351,6 +347,8 @@ def _bring_up_to_date(url: str) -> None:
 # --- the default deployment -------------------------------------------------------------------------------------------
 _default: Deployment | None = None
 _choosing = threading.RLock()
+# The lock is held during a fork: a child would find it locked for ever if another thread of its parent had it.
+os.register_at_fork(before=_choosing.acquire, after_in_parent=_choosing.release, after_in_child=_reset_in_child)
 
 
 def default_deployment() -> Deployment:
@@ -382,7 +380,7 @@ def use(deployment: Deployment) -> Iterator[Deployment]:
 
 
 class _DefaultDeployment(Deployment):
-    """The environment's deployment: a module may override its Celery settings."""
+    """The environment's deployment. A ``celeryconfig.py`` may override its Celery settings."""
 
     def __init__(self, app: Celery | None = None) -> None:
         super().__init__(app=app)
@@ -396,14 +394,14 @@ def default_deployment_in(app: Celery) -> Deployment:
     """Make the environment's deployment the default one, with ``app`` as its Celery application.
 
     Raises:
-        ConfigurationError: a setting is wrong, or this process has used the default deployment before.
+        ConfigurationError: a setting is wrong, or this process has already used the default deployment.
     """
     global _default
     with _choosing:
         if _default is not None and not has_jobs(app):
             raise ConfigurationError(
                 "The default deployment has a Celery application already.",
-                remedy="Call register(app) before anything else uses nexus-tasks, or give it settings.",
+                remedy="Call register(app) before anything else uses nexus-tasks, or call register(app, settings).",
             )
         _default = _DefaultDeployment(app)
         return _default

@@ -116,7 +116,7 @@ def test_each_has_its_own_objects_and_caches(pair: Pair) -> None:
     assert {a.app.tasks[name].app for name in a.app.tasks if name.startswith("nexus_tasks.")} == {a.app}
 
 
-def test_each_buffers_in_its_own_home(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_buffers_in_its_own_home(pair: Pair) -> None:
     a, b = (one.deployment for one in pair)
     assert a.settings.home != b.settings.home
     good = a.endpoints.database_url
@@ -434,8 +434,8 @@ for one in made:
     Nexus(one), one.app, one.buffer, one.embedder
     assert any(name.startswith("nexus_tasks.") for name in one.app.tasks)
     one.close()
-links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
-print(threading.active_count(), [link for link in links if "socket" in link], home.exists())
+files = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+print(threading.active_count(), [file for file in files if "socket" in file], home.exists())
 """
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +37,9 @@ from kombu.serialization import register as serializer
 
 import nexus_tasks
 
-serializer("shop", lambda data: "shop:" + json.dumps(data), lambda text: json.loads(text[5:]), "application/x-shop", "utf-8")
+serializer(
+    "shop", lambda data: "shop:" + json.dumps(data), lambda text: json.loads(text[5:]), "application/x-shop", "utf-8"
+)
 
 app = Celery("shop")
 nexus_tasks.register(app)

@@ -11,9 +11,8 @@ from celery import Celery
 
 def close_connections(app: Celery) -> None:
     """Close the application's connections to its broker and to its results; the next use connects again."""
-    app.pool.resize(
-        app.pool.limit, reset=True
-    )  # `force_close_all` leaves an empty pool, whose next user waits for ever
+    # `force_close_all` alone leaves an empty pool, whose next user waits for ever.
+    app.pool.resize(app.pool.limit, reset=True)
     consumer = getattr(app.backend, "result_consumer", None)
     if consumer is not None:
         consumer.stop()
