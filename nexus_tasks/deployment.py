@@ -327,9 +327,9 @@ _deployments: WeakSet[Deployment] = WeakSet()  # for forked children only
 
 
 def _reset_in_child() -> None:
+    _choosing.release()
     for deployment in list(_deployments):
         deployment._after_fork()
-    _choosing.release()
 
 
 def _bring_up_to_date(url: str) -> None:

@@ -97,7 +97,7 @@ def test_what_one_deployment_stores_and_queues_the_other_never_sees(pair: Pair) 
     for name, client in clients.items():
         text = client.context(NAMESPACE, session_key="chat", query="live", observer=f"observer-{name}").text
         assert [place in text for place in ("Lisbon", "Oslo")] == [name == "a", name == "b"]
-        assert all(client.job(job_id)["id"] == job_id for job_id in asked[name])
+        assert all(client.job(job_id).id == job_id for job_id in asked[name])
     with pytest.raises(NotFound):
         clients["a"].job(asked["b"][0])
     assert {key.partition(":")[0] for key in a.redis().scan_iter("*")} == {a.name, b.name}
