@@ -224,24 +224,6 @@ def test_closing_a_deployment_leaves_another_of_the_same_settings_working(pair: 
     assert here.app.pool.limit == twin.app.pool.limit
 
 
-def test_close_and_use_at_once_raise_nothing_strange(pair: Pair) -> None:
-    deployment, done = pair[0].deployment, threading.Event()
-
-    def close() -> None:
-        while not done.is_set():
-            deployment.close()
-
-    closing = threading.Thread(target=close)
-    closing.start()
-    try:
-        for _ in range(3_000):
-            assert deployment.claims.prefix == pair[0].name
-            assert deployment.endpoints.redis_url
-    finally:
-        done.set()
-        closing.join()
-
-
 # --- the default deployment -------------------------------------------------------------------------------------------
 def test_delay_asks_the_default_deployment_and_use_changes_it(pair: Pair) -> None:
     a, b = (one.deployment for one in pair)
