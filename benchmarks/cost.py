@@ -22,7 +22,7 @@ from benchmarks.drain import LOCOMO, _claude, standin
 from benchmarks.machine import calibration, table
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.integrations.importers import Conversation, read
-from tests.sandbox import Deployment, eventually, make_template, sandbox
+from tests.sandbox import Sandbox, eventually, make_template, sandbox
 
 COLUMNS = "count(*), sum(input_tokens + cache_write_tokens + cache_read_tokens), sum(cache_read_tokens)"
 HEADINGS = ["mode", "purpose", "calls", "input tokens", "of them cached", "output tokens", "USD"]
@@ -46,7 +46,7 @@ def evenings(conversations: int) -> list[list[Conversation]]:
     return [[one for one in evening if one] for evening in zip_longest(*chosen)]
 
 
-def remember(here: Deployment, conversations: int, *, dreaming: bool) -> int:
+def remember(here: Sandbox, conversations: int, *, dreaming: bool) -> int:
     """Live through every session, and its night; returns how many messages those are."""
     nexus, messages = Nexus(), 0
     for evening in evenings(conversations):
@@ -60,32 +60,32 @@ def remember(here: Deployment, conversations: int, *, dreaming: bool) -> int:
     return messages
 
 
-def at_rest(here: Deployment) -> bool:
+def at_rest(here: Sandbox) -> bool:
     """Whether every message is derived, and nothing is asked for any more."""
     if here.sql("SELECT count(*) FROM derivations WHERE state <> 'done'")[0][0]:
         return False
-    found = Nexus().status()["namespaces"]
-    return not any(one["jobs"][state] for one in found for state in ("waiting", "pending", "running"))
+    found = Nexus().status().namespaces
+    return not any(one.jobs.waiting or one.jobs.pending or one.jobs.running for one in found)
 
 
-def sleep(here: Deployment, namespaces: list[str]) -> None:
+def sleep(here: Sandbox, namespaces: list[str]) -> None:
     """Dream, as beat has namespaces do at night, and wait until the dreams are over."""
     from nexus_tasks.tasks import finish_dream, follow_ups, submit_batch
 
     for namespace in namespaces:
-        finish_dream.start(namespace)
+        finish_dream.start(here.deployment, namespace)
 
     def over() -> bool:
         # Batches are looked at once a minute: not in a benchmark.
         here.sql("UPDATE message_batches SET due_at = now()")
-        follow_ups.ask([submit_batch.request(namespace) for namespace in namespaces])
+        follow_ups.ask(here.deployment, [submit_batch.request(namespace) for namespace in namespaces])
         return here.sql("SELECT count(*) FROM dreams WHERE state = 'open'") == [(0,)]
 
     eventually(over, within=WITHIN)
     eventually(lambda: at_rest(here), within=WITHIN)
 
 
-def rows(here: Deployment, mode: str, messages: int) -> list[list[object]]:
+def rows(here: Sandbox, mode: str, messages: int) -> list[list[object]]:
     """The ledger by purpose, per 1,000 messages."""
     found = here.sql(
         f"SELECT coalesce(purpose, 'all'), {COLUMNS}, sum(output_tokens), sum(cost_usd) FROM model_calls"

@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.machine import calibration, cpu_seconds, peak_mib, resident_mib, table
 from nexus_tasks import Message, Nexus, embedded
 from nexus_tasks.integrations.importers import read
-from tests.sandbox import Deployment, eventually, make_template, sandbox
+from tests.sandbox import Sandbox, eventually, make_template, sandbox
 
 LOCOMO = Path(__file__).parents[2] / "shared" / "data" / "locomo" / "dev.json"
 Talk = Sequence[tuple[str, Sequence[Message]]]
@@ -86,7 +86,7 @@ class Figures:
     peak_mib: float
 
 
-def drain(here: Deployment, url: str, talk: Talk, concurrency: int, pool: str) -> Figures:
+def drain(here: Sandbox, url: str, talk: Talk, concurrency: int, pool: str) -> Figures:
     """Ingest ``talk`` while an idle worker runs, and wait until it is derived and digested."""
     worker = here.worker(concurrency=concurrency, pool=pool)
     nexus = Nexus()
@@ -111,7 +111,7 @@ def drain(here: Deployment, url: str, talk: Talk, concurrency: int, pool: str) -
     return Figures(derived, digested, calls[0], int(calls[1]), int(calls[2]), used, peak_mib(worker.process.pid))
 
 
-def memory(here: Deployment) -> tuple[float, float]:
+def memory(here: Sandbox) -> tuple[float, float]:
     """MiB resident of a worker at concurrency 32 after 1,000 derivations and their digests, and its peak."""
     worker = here.worker(concurrency=32)
     nexus = Nexus()
@@ -124,7 +124,7 @@ def memory(here: Deployment) -> tuple[float, float]:
     return resident_mib(worker.process.pid), peak_mib(worker.process.pid)
 
 
-def lone_message(here: Deployment, times: int) -> list[float]:
+def lone_message(here: Sandbox, times: int) -> list[float]:
     """Seconds from stored to derived of single messages, one after the other, on an idle stack."""
     here.worker(concurrency=8)
     nexus, waits = Nexus(), []
@@ -193,7 +193,7 @@ def _claude(url: str) -> dict[str, str]:
     return {"NEXUS_MODEL": "anthropic", "NEXUS_ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "stand-in"}
 
 
-def _row(here: Deployment, url: str, talk: Talk, concurrency: int, pool: str) -> list[str | int]:
+def _row(here: Sandbox, url: str, talk: Talk, concurrency: int, pool: str) -> list[str | int]:
     found = drain(here, url, talk, concurrency, pool)
     messages = sum(len(said) for _, said in talk)
     return [

@@ -31,7 +31,7 @@ from nexus_tasks.deployment import default_deployment
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.embedded.urls import celery_url, client_url
 from nexus_tasks.tasks.derive_memory import DeriveMemory
-from tests.sandbox import Deployment, make_template, sandbox
+from tests.sandbox import Sandbox, make_template, sandbox
 
 TURN = 200  # calls in a row
 Call = Callable[[int], object]
@@ -141,7 +141,7 @@ def _in_bulk(servers: ServerAddresses, *, calls: int, runs: int) -> str:
     )
 
 
-def _with_many_pending(here: Deployment, many: int) -> str:
+def _with_many_pending(here: Sandbox, many: int) -> str:
     """Cost of a call with 10 and with ``many`` claims pending, and what a claim takes in Redis."""
     claims, client = default_deployment().claims, here.redis()
     numbers = itertools.count(1)

@@ -19,13 +19,11 @@ from sqlalchemy import Engine, create_engine, text
 
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.worker import isolation
-from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
-from nexus_tasks.idempotency.worker.run import ALONE_FROM, Run
-from nexus_tasks.jobs import Arguments, job
+from nexus_tasks.idempotency.worker.run import ISOLATED_FROM
+from nexus_tasks.jobs import Arguments, JobOutcome, Run, job
 from nexus_tasks.llm.offline import OfflineModel
-from nexus_tasks.types import JobOutcome
 
-WATCHED = ("kill_noop", "derive_memory")
+WATCHED = ("benchmarks.kill_jobs.kill_noop", "derive_memory")  # job kinds
 MODEL_SECONDS = 0.5  # what the offline model takes here for an answer: less than a real one
 
 
@@ -82,16 +80,18 @@ def kill_noop(run: Run, arguments: Number) -> JobOutcome:
 
 
 def note_runs() -> None:
-    """Note whenever a run of ours gets hold of claims: those of a batch too, and where it waits for its turn first."""
-    hold = Heartbeat.hold
+    """Note every run that takes hold of claims, those of a batch too. A run that waits for its own process is noted as
+    not started yet.
+    """
+    hold = Run.hold
 
-    def noting(heart: Heartbeat, run: Run, claims: Sequence[Claim]) -> None:
-        hold(heart, run, claims)
+    def noting(run: Run, claims: Sequence[Claim]) -> None:
+        hold(run, claims)
         if ours := [claim.job_id for claim in claims if claim.kind in WATCHED]:
-            waits = run.lead.crashes >= ALONE_FROM and not isolation.is_alone()
+            waits = run.primary.crashes >= ISOLATED_FROM and not isolation.in_pool_child()
             note(os.environ["NEXUS_KEY_PREFIX"], ours, started=not waits)
 
-    Heartbeat.hold = noting  # type: ignore[method-assign]
+    Run.hold = noting  # type: ignore[method-assign]
 
 
 def slow_down_the_model() -> None:

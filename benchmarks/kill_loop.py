@@ -37,7 +37,7 @@ from benchmarks.kill_report import Result
 from benchmarks.machine import calibration
 from nexus_tasks import Message, Nexus, embedded
 from nexus_tasks.embedded.urls import celery_url
-from tests.sandbox import Deployment, engine, eventually, make_template, sandbox
+from tests.sandbox import Sandbox, engine, eventually, make_template, sandbox
 
 SLOTS = WORKERS * CONCURRENCY
 PAUSE = 0.1, 2.5  # between two kills, in times of what workers take to start
@@ -52,7 +52,7 @@ class System:
     """What is tormented: how to ask it for more work, and to see what became of it."""
 
     name: str
-    here: Deployment
+    here: Sandbox
     fleet: Fleet
     prefix: str  # of the notes that its jobs leave in Redis
     queue: str  # the list in Redis that its messages wait in
@@ -168,7 +168,7 @@ def main() -> None:
             embedded.stop(Path(folder))
 
 
-def noop(here: Deployment, pool: str, log: Path | None, dice: random.Random) -> System:
+def noop(here: Sandbox, pool: str, log: Path | None, dice: random.Random) -> System:
     """Ours, with a job that does nothing for a while."""
     return System(
         name="nexus-tasks, no-op",
@@ -182,7 +182,7 @@ def noop(here: Deployment, pool: str, log: Path | None, dice: random.Random) -> 
     )
 
 
-def plain(here: Deployment, pool: str, log: Path | None, dice: random.Random) -> System:
+def plain(here: Sandbox, pool: str, log: Path | None, dice: random.Random) -> System:
     """The same job, carried by Celery alone."""
     prefix = f"plain-{here.name}"
     kill_jobs.plain.conf.broker_url = celery_url(here.servers.redis_url)
@@ -204,7 +204,7 @@ def plain(here: Deployment, pool: str, log: Path | None, dice: random.Random) ->
     )
 
 
-def derive(here: Deployment, pool: str, log: Path | None, dice: random.Random) -> System:
+def derive(here: Sandbox, pool: str, log: Path | None, dice: random.Random) -> System:
     """Ours with real work: messages of ended sessions, each to be derived once."""
     nexus = Nexus()
 
@@ -229,7 +229,7 @@ def derive(here: Deployment, pool: str, log: Path | None, dice: random.Random) -
     )
 
 
-def _fleet(here: Deployment, app: str, pool: str, log: Path | None, dice: random.Random) -> Fleet:
+def _fleet(here: Sandbox, app: str, pool: str, log: Path | None, dice: random.Random) -> Fleet:
     config = {"CELERY_CONFIG_MODULE": "benchmarks.kill_config"} if app == "nexus_tasks" else {}
     celery = (sys.executable, "-m", "celery", "-A", app, "worker", "--loglevel", "WARNING", "--pool", pool)
     return Fleet(
@@ -240,11 +240,11 @@ def _fleet(here: Deployment, app: str, pool: str, log: Path | None, dice: random
     )
 
 
-def _ended(here: Deployment, prefix: str) -> int:
+def _ended(here: Sandbox, prefix: str) -> int:
     return len(set(here.redis().lrange(f"{prefix}:ended", 0, -1)))
 
 
-def _effects_twice(here: Deployment, prefix: str) -> int:
+def _effects_twice(here: Sandbox, prefix: str) -> int:
     rows, jobs = here.sql("SELECT count(*), count(DISTINCT n) FROM kill_effects WHERE who = :who", who=prefix)[0]
     return int(rows - jobs)
 
@@ -253,7 +253,7 @@ def _ask(numbers: Sequence[int], namespace: str) -> int:
     return len(kill_jobs.kill_noop.enqueue_many([{"namespace": namespace, "n": n} for n in numbers]))
 
 
-def poison(here: Deployment, pool: str, log: Path | None) -> str:
+def poison(here: Sandbox, pool: str, log: Path | None) -> str:
     """A job that kills its worker every time, among 50 innocents."""
     Nexus().create_namespace("poison")  # a dead letter belongs to a namespace
     _ask([*range(25), -1, *range(25, 50)], "poison")

@@ -30,7 +30,7 @@ from nexus_tasks.llm.base import AnswerT, Completion, LanguageModel, ModelReques
 from nexus_tasks.storage import embeddings, facts, namespaces, perspectives
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.searching import upkeep
-from nexus_tasks.tasks import job_context
+from nexus_tasks.tasks.handler import dry_context
 from tests.sandbox import make_template, sandbox
 from tests.standin import StandIn
 
@@ -96,7 +96,7 @@ def grow(standin: StandIn, count: int, every: int) -> list[list[object]]:
     with here.database.transaction() as tx:
         known = namespaces.ensure(tx, "reflections")
     model = Counted(here.resources.model)
-    here.__dict__["resources"] = replace(here.resources, model=model)
+    resources = replace(here.resources, model=model)
     texts, rows = said(count), []
     seconds, calls, tokens, pairs = 0.0, 0, 0, 0
     for first in range(0, count, AT_ONCE):
@@ -104,7 +104,7 @@ def grow(standin: StandIn, count: int, every: int) -> list[list[object]]:
         if first % every == 0:
             _keep_up(here.database)
         start = time.perf_counter()
-        outcome, _ = reflect.reflect_perspective(here.resources, job_context.dry(known), OBSERVER, SUBJECT)
+        outcome, _ = reflect.reflect_perspective(resources, dry_context(here, known), OBSERVER, SUBJECT)
         seconds += time.perf_counter() - start
         assert outcome.status == "completed", outcome
         done = first + AT_ONCE

@@ -1,6 +1,7 @@
 """Always-on memory for AI agents, as a Celery application.
 
-The public names are resolved on first use: importing the package costs milliseconds and starts nothing.
+Public are this module, :mod:`nexus_tasks.jobs` and :mod:`nexus_tasks.errors`. Every other module may change without
+notice. The names below are resolved on first use: importing the package costs milliseconds and starts nothing.
 """
 
 from __future__ import annotations

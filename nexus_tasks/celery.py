@@ -1,4 +1,4 @@
-"""``app``: the default deployment's Celery application. :func:`register`: our jobs in an application of yours.
+"""``app``: the default deployment's Celery application. :func:`register` puts our jobs into an application of yours.
 
 ``celery -A nexus_tasks worker`` finds ``app`` here.
 """
@@ -25,15 +25,15 @@ def __getattr__(name: str) -> Any:
 def register(app: Celery, settings: Settings | None = None) -> Deployment:
     """Put the jobs, their queues, beat's entries and the worker steps into an existing Celery application.
 
-    The application keeps its broker, serializers, prefix and tasks. Its workers run our jobs beside its own, and its
-    beat starts our ticks. Call it once, where the application is made::
+    The application keeps its broker, serializers, prefix and tasks. Its workers run our jobs beside its own tasks, and
+    its beat starts our ticks. Call this once, where the application is made::
 
         app = Celery("shop", broker="redis://localhost/1")
         nexus_tasks.register(app)
 
     Args:
-        settings: of the deployment whose jobs ``app`` carries. ``None``: those of the environment. This deployment then
-            is the default one of the process: ``Nexus()`` and ``derive_memory.delay()`` use it.
+        settings: of the deployment whose jobs ``app`` carries. ``None``: the settings of the environment; the
+            deployment is then the default one of the process, which ``Nexus()`` and ``derive_memory.delay()`` use.
 
     Returns:
         The deployment, for ``Nexus(deployment)``.
@@ -49,8 +49,7 @@ def register(app: Celery, settings: Settings | None = None) -> Deployment:
 
 def _add_queues_and_schedule(sender: Celery, **_kwargs: object) -> None:
     """Add our queues, and our ticks under names of their own, after the application has read its own settings."""
-    for queue in task_queues:
-        if queue.name not in sender.amqp.queues:
-            sender.amqp.queues.add(queue)
+    # Assigned, not added one by one: a worker without `-Q` consumes only from the queues of an assignment (Celery 5.7).
+    sender.amqp.queues = {**{queue.name: queue for queue in task_queues}, **sender.amqp.queues}
     for name, entry in beat_schedule.items():
         sender.conf.beat_schedule.setdefault(f"nexus_tasks.{name}", entry)

@@ -1,8 +1,8 @@
-"""Celery's settings. Each has a reason; a deployment may override any of them in ``celeryconfig.py``.
+"""Celery's settings. The default deployment may override any of them in ``celeryconfig.py``.
 
-Most are constants. Those of :data:`OF_THE_SETTINGS` and :data:`OF_THE_ENDPOINTS` depend on the deployment:
-:class:`CeleryConfig` computes them when Celery first asks, because the addresses may start the embedded servers and
-importing must not. As a module, this is the configuration of the environment's deployment.
+Most are constants. :data:`OF_THE_SETTINGS` and :data:`OF_THE_ENDPOINTS` name the settings that depend on the
+deployment. :class:`CeleryConfig` computes these when Celery first asks: reading the addresses may start the embedded
+servers, and importing must not. Used as a module, this is the configuration of the environment's deployment.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from nexus_tasks.settings import Settings, load_settings
 
 imports = ("nexus_tasks.tasks", "nexus_tasks.worker")
 
-# --- delivery: a message is only a wake-up, but losing fewer of them means fewer detours over the sweep ---------------
+# --- delivery: a lost message does no harm, but the sweep needs 10 s to find it, so few should be lost ----------------
 task_acks_late = True
 task_reject_on_worker_lost = True
 worker_prefetch_multiplier = 1
-worker_disable_prefetch = True  # a message a busy worker holds back is one an idle worker cannot have
-task_ignore_result = True  # how a job ended is in its run row
+worker_disable_prefetch = True  # a busy worker must not hold messages that an idle worker could run
+task_ignore_result = True  # the run row says how a job ended
 task_track_started = True
 worker_send_task_events = True
 broker_connection_retry_on_startup = True
@@ -41,7 +41,7 @@ redis_socket_timeout = 30.0
 redis_socket_connect_timeout = 5.0
 redis_backend_health_check_interval = 25
 result_expires = 86_400
-result_chord_expires = 7 * 86_400  # a chord that waits longer than this loses its body
+result_chord_expires = 7 * 86_400  # seconds; a chord that waits longer loses its body
 
 # --- queues -----------------------------------------------------------------------------------------------------------
 QUEUES = ("derive", "reflect", "digest", "capture", "maintenance")
@@ -50,10 +50,10 @@ task_queues = [Queue(name, _exchange, routing_key=name) for name in QUEUES]
 task_default_queue = "maintenance"
 task_default_exchange = "nexus"
 task_default_routing_key = "maintenance"
-task_create_missing_queues = False  # a misspelt queue is an error in the producer, not a message nobody reads
+task_create_missing_queues = False  # a misspelt queue is an error in the producer, not a message that no worker reads
 
-# --- workers: the work is network I/O, so threads. For prefork say `--pool processes`: `--pool prefork` is what Celery
-# takes for not given, and gives way to this setting. -----------------------------------------------------------------
+# --- workers: threads, because jobs wait for the network. For prefork use `--pool processes`: Celery treats its default
+# `--pool prefork` as not given, and this setting wins. ---------------------------------------------------------------
 worker_pool = "threads"
 worker_concurrency = 16
 worker_hijack_root_logger = True
@@ -71,7 +71,7 @@ beat_schedule = {
 
 
 # --- what depends on the deployment -----------------------------------------------------------------------------------
-# The read and write addresses outrank CELERY_BROKER_URL, which is some other application's when it is exported.
+# The read and write addresses outrank CELERY_BROKER_URL, which another application may have exported.
 _BROKER_URLS = ("broker_url", "broker_read_url", "broker_write_url")
 OF_THE_ENDPOINTS = (*_BROKER_URLS, "result_backend")
 OF_THE_SETTINGS = ("broker_transport_options", "result_backend_transport_options", "beat_schedule_filename")
@@ -110,8 +110,8 @@ def _of(settings: Settings) -> dict[str, Any]:
         "broker_transport_options": {
             "global_keyprefix": f"{settings.key_prefix}:celery:",
             "queue_order_strategy": "nexus_tasks.tasks.queue_order:DerivationOften",
-            "master_name": settings.redis_master,  # only Sentinels are asked for it
-            "visibility_timeout": 3_600,  # kombu reads it here and nowhere else; recovery does not depend on it
+            "master_name": settings.redis_master,  # used with Sentinels only
+            "visibility_timeout": 3_600,  # seconds; kombu reads it only here, and recovery does not depend on it
             "unacked_restore_throttle": 1,
             "socket_timeout": 30,
             "socket_connect_timeout": 5,

@@ -1,11 +1,11 @@
-"""A deployment: one set of settings, and everything that hangs on it in this process.
+"""A deployment: one set of settings, and everything in this process that depends on it.
 
     deployment = Deployment(Settings(database_url=..., redis_url=..., key_prefix="staging"))
     nexus = Nexus(deployment)
 
-Its database, claims, Celery application, model, embedder and caches are made when they are first needed: importing
-this module and making a deployment starts nothing. Two deployments in one process share nothing. In a forked child a
-deployment makes its own connections and threads.
+Its database, claims, Celery application, model, embedder and caches are made when they are first used: importing this
+module or making a deployment starts nothing. Two deployments in one process share nothing when their database, key
+prefix and home differ. In a forked child a deployment makes its own connections and threads.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Deployment:
     """One set of settings with its database, claims, Celery application, model and caches. Thread-safe.
 
     Args:
-        settings: ``None``: those of the environment's ``NEXUS_*`` variables.
+        settings: ``None``: the settings of the environment's ``NEXUS_*`` variables.
         app: an existing Celery application that carries this deployment's jobs (see :func:`nexus_tasks.register`);
             ``None``: the deployment makes its own.
 
@@ -161,7 +161,7 @@ class Deployment:
 
     @_Once
     def engine(self) -> JobEngine:
-        """What producers and workers reach the claims, the broker and the jobs' storage through."""
+        """The engine, through which producers and workers reach the claims, the broker and the jobs' storage."""
         lease = self.settings.lease_seconds
         return JobEngine(
             self.app,
@@ -247,10 +247,10 @@ class Deployment:
 
     # --- namespaces ---------------------------------------------------------------------------------------------------
     def namespace(self, name: str) -> NamespaceSettings | None:
-        """A namespace's settings, or ``None``. Remembered for ten seconds, because every job asks for them.
+        """A namespace's settings, or ``None``. Cached for 10 s, because every job asks for them.
 
-        Settings with a budget are not remembered: a job that is woken because the budget was raised would read the old
-        one and wait for the next day again.
+        Settings with a budget are not cached: a job that is woken because the budget was raised would read the old
+        budget and wait for the next day again.
         """
         read_at, known = self._namespaces.get(name, (float("-inf"), None))
         if known is None or time.monotonic() - read_at > NAMESPACE_REMEMBERED_SECONDS:
@@ -263,7 +263,7 @@ class Deployment:
         return known
 
     def cap(self, name: str) -> int:
-        """How many runs a namespace may have at a time; the process-wide setting while Postgres is away."""
+        """How many runs a namespace may have at a time; while Postgres is away, the deployment's setting."""
         try:
             known = self.namespace(name)
         except NexusError:
@@ -272,7 +272,7 @@ class Deployment:
 
     # --- this process -------------------------------------------------------------------------------------------------
     def local(self, factory: type[T]) -> T:
-        """This deployment's one object of a class, made at first use: where a module keeps its caches and clocks."""
+        """This deployment's only object of a class, made at first use. Modules keep their caches and clocks in such."""
         with self._making:
             if factory not in self._local:
                 self._local[factory] = factory()
@@ -295,9 +295,9 @@ class Deployment:
                 self.__dict__.pop(name, None)
 
     def _after_fork(self) -> None:
-        """In a forked child: leave the parent's connections, locks and threads alone, and make new ones when needed.
+        """In a forked child: make new connections, locks and threads when needed, and leave the parent's alone.
 
-        The parent's objects are kept and never collected: closing them would speak on the parent's sockets.
+        The parent's objects are kept and never collected: closing them would write to the parent's sockets.
         """
         made, app = self._made, self._made.get("app")
         self._inherited.append(made)
@@ -320,12 +320,12 @@ os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def _bring_up_to_date(url: str) -> None:
-    """Upgrade the embedded database: it is used by no other release."""
+    """Upgrade the embedded database. That is safe, because only this release uses it."""
     found, needed = schema.versions(url)
     if found is not None and found > needed:
         raise SchemaOutdated(
             f"The embedded database is at schema {found}, this version knows {needed}.",
-            remedy="Upgrade nexus-tasks; it was used with a newer version before.",
+            remedy="Upgrade nexus-tasks: a newer version has used this database.",
         )
     if found != needed:
         schema.upgrade(url)
@@ -365,7 +365,7 @@ def use(deployment: Deployment) -> Iterator[Deployment]:
 
 
 class _DefaultDeployment(Deployment):
-    """The environment's deployment: a module may override its Celery settings."""
+    """The environment's deployment. A ``celeryconfig.py`` may override its Celery settings."""
 
     def __init__(self, app: Celery | None = None) -> None:
         super().__init__(app=app)
@@ -379,14 +379,14 @@ def default_deployment_in(app: Celery) -> Deployment:
     """Make the environment's deployment the default one, with ``app`` as its Celery application.
 
     Raises:
-        ConfigurationError: a setting is wrong, or this process has used the default deployment before.
+        ConfigurationError: a setting is wrong, or this process has already used the default deployment.
     """
     global _default
     with _choosing:
         if _default is not None:
             raise ConfigurationError(
                 "The default deployment has a Celery application already.",
-                remedy="Call register(app) before anything else uses nexus-tasks, or give it settings.",
+                remedy="Call register(app) before anything else uses nexus-tasks, or call register(app, settings).",
             )
         _default = _DefaultDeployment(app)
         return _default

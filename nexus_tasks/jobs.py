@@ -1,8 +1,15 @@
-"""Everything to write a job kind of your own with: see ``docs/job-kinds.md``.
+"""Everything that a job kind of your own needs::
 
-@job(arguments=CountWords, queue="maintenance")
-@in_namespace
-def count_words(work: NamespaceRun, arguments: CountWords) -> JobOutcome: ...
+    class CountWords(Arguments):
+        scope: ClassVar = ("namespace", "session_key")
+        namespace: str
+        session_key: str
+
+    @job(arguments=CountWords, queue="maintenance")
+    @in_namespace
+    def count_words(work: NamespaceRun, arguments: CountWords) -> JobOutcome: ...
+
+``docs/job-kinds.md`` explains each name. This module is public: its names stay.
 """
 
 from nexus_tasks.errors import (
@@ -17,6 +24,7 @@ from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.worker.run import Run, Superseded, Wait
+from nexus_tasks.tasks.durable import Wanted
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace
 from nexus_tasks.tasks.registry import Job, job
 from nexus_tasks.types import JobOutcome
@@ -39,6 +47,7 @@ __all__ = [
     "Throttled",
     "Transient",
     "Wait",
+    "Wanted",
     "in_namespace",
     "job",
 ]

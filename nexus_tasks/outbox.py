@@ -1,6 +1,6 @@
-"""The durable side of jobs, as claims see it: dead letters, outcomes, and the work that Postgres wants done.
+"""The jobs' storage in Postgres: dead letters, outcomes, and the outbox (the rows that want jobs).
 
-Each kind declares its own rows (:class:`nexus_tasks.idempotency.kind.Outbox`); nothing here names a kind.
+Each kind declares its own rows (:class:`nexus_tasks.idempotency.kind.Outbox`), so this module names no kind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nexus_tasks.types import JobOutcome, clean_text
 
 
 class Owner(Protocol):
-    """The parts of a deployment that this needs."""
+    """The parts of a deployment that this module needs."""
 
     @property
     def database(self) -> Database:
@@ -40,7 +40,7 @@ class PostgresJobStorage:
         self._cursors: dict[str, int] = {}  # by kind: where its next page of wanted rows begins
 
     def dead_letter(self, claim: Claim, error: BaseException | None) -> None:
-        """Commit the letters of a claim, and take its work out of the outbox."""
+        """Commit a dead letter for each job id of a claim, and take its work out of the outbox."""
         why = dead_letters.Failure(
             error_type=type(error).__name__ if error else "WorkerLost",
             message=clean_text(str(error)) if error else "The worker died every time it ran this job.",
@@ -66,7 +66,7 @@ class PostgresJobStorage:
             then()
 
     def withdraw(self, claim: Claim) -> None:
-        """Take the work of a claim that is to be dropped out of the outbox."""
+        """Take the work of a claim out of the outbox, before the claim is dropped."""
         with self.deployment.database.transaction() as tx:
             namespace = namespaces.find(tx, claim.namespace)
             if namespace:
@@ -83,7 +83,7 @@ class PostgresJobStorage:
             return job_runs.find_outcome(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
 
     def wanted(self, limit: int) -> Sequence[Request]:
-        """The next page of each kind's wanted rows. Behind the last row of a kind its next page is the first again."""
+        """The next page of each kind's wanted rows. After a kind's last page its first page comes again."""
         found = list[Request]()
         with self.deployment.database.transaction() as tx:
             for name, kind in list(kinds.declared().items()):
@@ -108,14 +108,14 @@ class PostgresJobStorage:
         return True
 
     def probe(self, kind: str) -> None:
-        """Ask the kind whether the cause of its pause is gone. A kind that cannot tell is simply tried again."""
+        """Raise while the cause of the kind's pause lasts. Returns for a kind without a probe: it is tried again."""
         declared = kinds.declared().get(kind)
         if declared is not None and declared.probe is not None:
             declared.probe(self.deployment)
 
 
 def mark(tx: Transaction, namespace_id: int, kind: str, args: object, *, dead: bool) -> None:
-    """Take a job's wanted row out of the outbox with its dead letter, or put it back when the job is retried."""
+    """Take a job's wanted row out of the outbox (``dead``), or put it back when its dead letter is retried."""
     declared = kinds.declared().get(kind)
     if declared is not None and declared.outbox is not None and declared.outbox.mark is not None:
         declared.outbox.mark(tx, namespace_id, args, dead=dead)

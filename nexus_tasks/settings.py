@@ -42,13 +42,13 @@ class Settings(BaseSettings):
         None, description="Redis ≥ 6.2 for claims, results and the broker; unset: embedded"
     )
     broker_url: SecretStr | None = Field(None, description="another Celery broker (RabbitMQ); unset: the same Redis")
-    redis_master: str = Field("mymaster", description="what the Sentinels of a `sentinel://` address call the master")
+    redis_master: str = Field("mymaster", description="the master's name at the Sentinels of a `sentinel://` address")
     key_prefix: str = Field("nexus", pattern=r"^[A-Za-z0-9_\-]{1,64}$", description="first part of every Redis key")
     database_pool_size: int = Field(10, ge=1, le=200, description="Postgres connections a process keeps open")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("WARNING", description="what the command line logs")
 
     model: Literal["auto", "anthropic", "offline"] = Field(
-        "auto", description="which model speaks: `auto`, `anthropic` or `offline`"
+        "auto", description="the language model: `auto`, `anthropic` or `offline`"
     )
     model_derive: str = Field("claude-haiku-5-5", description="Claude model that derives facts")
     model_reflect: str = Field("claude-sonnet-5-5", description="Claude model that reflects")
@@ -73,10 +73,10 @@ class Settings(BaseSettings):
         description="JSON: model → USD per million tokens [input, output, cache write, cache read]",
     )
     budget_usd_per_day: float | None = Field(
-        None, ge=0, description="what a namespace may spend per UTC day; unset: no limit"
+        None, ge=0, description="USD that a namespace may spend per UTC day; unset: no limit"
     )
     batch_threshold: int = Field(
-        20, ge=1, description="a namespace's requests of urgency `dream` from which on they go as a message batch"
+        20, ge=1, description="requests of urgency `dream` in a namespace that make a message batch"
     )
     embedder: str = Field(
         "hashing", description="what makes vectors: `hashing`, `sentence-transformers` or `openai-compatible`"
@@ -89,14 +89,14 @@ class Settings(BaseSettings):
         "interval", description="when the session buffer syncs to disk: `always`, `interval` (1 s) or `off`"
     )
     buffer_max_bytes: int = Field(
-        1_073_741_824, ge=10_000, description="what the session buffer may hold, bytes; beyond it appends fail"
+        1_073_741_824, ge=10_000, description="most bytes in the session buffer; beyond that, appends fail"
     )
 
     hook_namespace: str | None = Field(
         None, description="namespace of a coding agent's hook; unset: the project folder's name and a hash of its path"
     )
     hook_context_tokens: int = Field(
-        1_500, ge=1, le=20_000, description="longest context that a coding agent's session begins with"
+        1_500, ge=1, le=20_000, description="longest context at the beginning of a coding agent's session, tokens"
     )
 
     lease_seconds: float = Field(10.0, ge=0.2, description="how long a running claim lives without a heartbeat")
@@ -104,10 +104,10 @@ class Settings(BaseSettings):
     retry_for: float = Field(86_400.0, ge=0, description="seconds a job with passing errors is retried")
     namespace_concurrency: int = Field(16, ge=1, description="runs of one namespace at a time")
 
-    derive_batch_tokens: int = Field(2_000, ge=1, description="message tokens one derivation call takes along")
-    derive_min_tokens: int = Field(512, ge=0, description="an open session is derived at once from this many tokens on")
+    derive_batch_tokens: int = Field(2_000, ge=1, description="most message tokens in one derivation call")
+    derive_min_tokens: int = Field(512, ge=0, description="tokens from which an open session is derived at once")
     derive_max_wait: float = Field(
-        10.0, ge=0, description="longest wait for company, seconds: messages so long, reflections at most 5"
+        10.0, ge=0, description="seconds that a message waits to be derived with others; a reflection waits at most 5"
     )
     derive_context_messages: int = Field(6, ge=0, description="earlier messages shown to the model, context only")
     reflect_min_new: int = Field(5, ge=1, description="unreflected facts that start a reflection")
@@ -118,15 +118,17 @@ class Settings(BaseSettings):
     digest_long_tokens: int = Field(1_800, ge=50, description="longest long digest")
     digest_chunk_tokens: int = Field(8_000, ge=500, description="a longer window is digested in chunks, then merged")
 
-    extract_batch_tokens: int = Field(12_000, ge=100, description="message tokens one extraction call takes along")
+    extract_batch_tokens: int = Field(12_000, ge=100, description="most message tokens in one extraction call")
     extract_shown_tokens: int = Field(
-        4_000, ge=0, description="tokens of existing topics shown whole to whoever writes topics, the nearest first"
+        4_000,
+        ge=0,
+        description="tokens of existing topics that the model sees in full when it writes topics, the nearest first",
     )
 
     mcp_token: SecretStr | None = Field(None, description="what MCP clients must present over HTTP")
 
     observation_message_tokens: int = Field(
-        30_000, ge=1, description="tokens of unobserved messages from which on a read takes observations into the log"
+        30_000, ge=1, description="tokens of unobserved messages at which a read takes observations into the log"
     )
     observation_buffer_tokens: int = Field(
         6_000,
@@ -134,22 +136,20 @@ class Settings(BaseSettings):
         description="tokens observed at a time, and kept verbatim; 0: nothing in the background",
     )
     observation_block_after_tokens: int = Field(
-        36_000, ge=1, description="tokens of unobserved messages from which on a read waits for an observation"
+        36_000, ge=1, description="tokens of unobserved messages at which a read waits for an observation"
     )
-    observation_max_batch_tokens: int = Field(
-        10_000, ge=1, description="tokens of messages in one observation, at the most"
-    )
+    observation_max_batch_tokens: int = Field(10_000, ge=1, description="most message tokens in one observation")
     previous_observer_tokens: int = Field(
         2_000, ge=0, description="tokens of earlier observations shown to the observer"
     )
     reflection_observation_tokens: int = Field(
-        40_000, ge=1, description="tokens of the observation log from which on a read puts the condensed one in place"
+        40_000, ge=1, description="tokens of the observation log at which a read puts the condensed log in place"
     )
     reflection_buffer_activation: float = Field(
-        0.5, gt=0, le=1, description="share of that at which the log is condensed ahead of time"
+        0.5, gt=0, le=1, description="share of the setting above at which the log is condensed ahead of time"
     )
     reflection_block_after_tokens: int = Field(
-        48_000, ge=1, description="tokens of the observation log from which on a read waits for the condensed one"
+        48_000, ge=1, description="tokens of the observation log at which a read waits for the condensed log"
     )
 
     @field_validator("home")

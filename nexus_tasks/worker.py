@@ -2,14 +2,15 @@
 
 1. ``worker_init``: :func:`preload` loads the model's library and the embedder, so that no job waits for them and the
    children of a prefork pool share them.
-2. :class:`PatchStep`: a worker outlives a lost connection to Redis, and hears of revoked messages.
-3. :class:`RedisClientStep`: one Redis client per channel of the broker.
+2. :class:`PatchStep`: lets the worker outlive a lost connection to Redis, and listens for revoked messages.
+3. :class:`RedisClientStep`: keeps one Redis client per channel of the broker.
 4. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
-5. Celery's pool and consumer start.
-6. :class:`SweepStep`: a thread that returns stuck claims every 2 s and reconciles with Postgres every 10 s.
-7. :class:`BufferStep`: a thread that stores this machine's session buffer every 5 minutes and keeps contexts ready.
+5. Celery starts its pool and its consumer.
+6. :class:`SweepStep`: starts a thread that returns stuck claims every 2 s and reconciles with Postgres every 10 s.
+7. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and writes the
+   contexts for the hook every 30 s.
 
-The first run of a job starts the heartbeat's thread, in the process that runs it.
+The heartbeat's thread starts with the first run of a job, in the process that runs it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from nexus_tasks.tasks.registry import tick
 
 log = logging.getLogger(__name__)
 
-GARBAGE = 10_000  # objects made before the collector looks through the youngest
+GARBAGE = 10_000  # new objects before the collector visits the youngest generation
 STORE_EVERY, REFRESH_EVERY = 300.0, 30.0  # seconds between storing the buffer, and between refreshes of the contexts
 
 
@@ -51,18 +52,18 @@ def preload(instance: Any = None, **_kwargs: object) -> None:
     except ConfigurationError as error:
         if instance.app.main == "nexus_tasks":
             log.error("No job can run yet: %s", error)
-        return  # otherwise a worker of an application without our jobs
+        return  # otherwise the application has none of our jobs
     try:
         deployment.preload()
         deployment.embedder.embed(["warm"])
     except NexusError as error:
-        log.error("No job can run yet: %s", error)  # each job reports it again; the worker may outlast the cause
+        log.error("No job can run yet: %s", error)  # the worker goes on: the cause may pass, and each job reports it
         return
-    # The objects loaded by now stay: collections need not visit them (0.2 s each), nor children copy them to do so.
+    # The loaded objects stay for good. Frozen, they cost no visit per collection (0.2 s each) and no copy in children.
     gc.collect()
     gc.freeze()
     # A run makes thousands of objects and keeps few. With Celery's threshold of 700 the collector took a seventh of a
-    # derivation's CPU.
+    # derivation's CPU time.
     gc.set_threshold(GARBAGE)
 
 
@@ -75,11 +76,11 @@ class PatchStep(ClosedChannelStep):
 
 
 class ForkServerStep(bootsteps.Step):  # type: ignore[misc]
-    """Forks the fork server from a worker that has loaded everything, and has no thread or connection yet.
+    """Forks the fork server from a worker that has loaded everything and has no thread or connection yet.
 
-    Only for a pool of threads: the children of other pools are processes already. And only while this process has one
-    thread: a child would inherit the locks of others as they are. Otherwise, and when the first fork server has died,
-    one is started when it is needed.
+    Only for a pool of threads: jobs of other pools run in processes already. Only while this process has one thread: a
+    child would inherit the locks that other threads hold. Otherwise, and when the fork server has died, one is started
+    when it is needed.
     """
 
     def __init__(self, parent: Any, **options: Any) -> None:
@@ -95,7 +96,7 @@ class BufferStep(BackgroundStep):
     thread_name = "nexus-buffer"
 
     def work(self, app: Celery) -> None:
-        """Store and refresh until the worker ends; whatever cannot be stored now waits for the next time."""
+        """Store and refresh until the worker ends. When a server is away, the next round tries again."""
         stored_at = float("-inf")
         deployment: Deployment | None = None
         while True:
@@ -106,26 +107,27 @@ class BufferStep(BackgroundStep):
                     recover_buffers(deployment)
                 context_cache.refresh(deployment)
             except NexusError as error:
-                log.warning("The session buffer, or a context for the hook, has to wait: %s", error)
+                log.warning("The session buffer or a context for the hook could not be written yet: %s", error)
             if self.ends_within(REFRESH_EVERY):
                 return
 
 
 @tick
 def recover_buffers(deployment: Deployment) -> dict[str, int]:
-    """Store the session buffer of the machine that this worker runs on; returns the messages stored and jobs asked for.
+    """Store the session buffer of this worker's machine. Returns how many messages were stored and jobs asked for.
 
-    Not once per slot: every machine has a folder of its own, and storing a folder twice stores it once.
+    This tick is not limited to once per slot, because every machine has a folder of its own. Storing a folder twice
+    stores each message once.
 
     Raises:
-        StorageUnavailable: Postgres does not answer; what was not stored stays.
+        StorageUnavailable: Postgres does not answer; messages that were not stored stay in the buffer.
         BufferError: the folder cannot be read or written.
     """
     if not deployment.buffer.pending():
         return {"stored": 0, "enqueued": 0}
     report = buffer_flush.store_buffer(deployment)
     for damage in report.damages:
-        log.warning("The session buffer had a %s entry, see %s: %s", damage.kind, damage.kept_as, damage.reason)
+        log.warning("A %s entry of the session buffer was moved to %s: %s", damage.kind, damage.kept_as, damage.reason)
     if report.stored:
         log.info("Stored %d messages from the session buffer.", report.stored)
     return {"stored": report.stored, "enqueued": report.enqueued}

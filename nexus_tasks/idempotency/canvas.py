@@ -1,7 +1,8 @@
-"""Canvas deliveries: messages that Celery itself waits for, as members of a chord or a chain, say, or for their links.
+"""Canvas deliveries: messages that Celery itself waits for, because they are in a chord or a chain, or have links.
 
-Jobs are deduplicated, so the work of such a message may be done by another one's run. It is parked with the claim until
-the run that it needs has ended; then a message under its own id lets Celery account for it, with that run's outcome.
+Jobs are deduplicated, so another message's run may do the work of such a message. The delivery is therefore parked with
+the claim until the run that it needs has ended. Then a message under the delivery's own id lets Celery account for it,
+with the outcome of that run.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from nexus_tasks.types import JobOutcome, Status
 
 log = logging.getLogger(__name__)
 
-# What makes a message one that Celery waits for; also an explicit task_id, and `ignore_result=False`.
+# Options that make a message a canvas delivery. So do an explicit task_id and `ignore_result=False`.
 CALLBACKS = ("chord", "group_id", "chain", "link", "link_error")
-# Options of the call itself, or of this one publish: they are no part of what is sent again.
+# Options of the call or of one publish. They are left out when the delivery is sent again.
 _OF_THE_CALL = ("producer", "publisher", "connection", "router", "retry", "retry_policy", "add_to_parent")
-# What a worker's request calls the options that its message was sent with.
+# Attribute of a worker's request -> the option that its message was sent with.
 _AS_DELIVERED = {
     **{name: name for name in ("chord", "group_index", "chain", "root_id", "parent_id", "ignore_result", "shadow")},
     "group": "group_id",
@@ -44,7 +45,7 @@ def is_canvas(task_id: str | None, options: Mapping[str, Any]) -> bool:
 
 
 def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> list[Ticket]:
-    """Claim what a canvas delivery stands for, park it there, and publish it under its own id: the first request's.
+    """Claim the jobs of a canvas delivery, park it with them, and publish it under the id of the first request.
 
     Args:
         task: the :class:`~nexus_tasks.idempotency.task.JobTask` of the requests' kind.
@@ -57,7 +58,7 @@ def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> l
     if parent:  # the delivery may be published again: the republisher is not the parent task
         kept.setdefault("parent_id", parent.request.id)
     kept.setdefault("root_id", (parent and parent.request.root_id) or requests[0].id)
-    eager = task.app.conf.task_always_eager  # then the message is performed on the spot
+    eager = task.app.conf.task_always_eager  # then the producer performs the message at once
     tickets = engine.claims.claim(requests if eager else _parked(requests, kept))
     mine = Wakeup(
         key="",
@@ -81,16 +82,16 @@ def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> l
 
 
 def _parked(requests: Sequence[Request], options: Mapping[str, Any]) -> list[Request]:
-    """The requests, with the delivery that they are the parts of."""
+    """The requests, each with the delivery that it is a part of."""
     delivery = Delivery(id=requests[0].id, options=dumps(options), parts=len(requests))
     return [replace(one, delivery=replace(delivery, first=i == 0)) for i, one in enumerate(requests)]
 
 
 def deliver(task: Any, request: Request, header: Mapping[str, Any]) -> JobOutcome:
-    """What a worker does with a canvas delivery: run the job, or bring the outcome of the run that has served it.
+    """Run the job of a canvas delivery in a worker, or return the outcome of the run that has served it.
 
     Raises:
-        Ignore: the run that it waits for has not ended; its end sends the delivery again.
+        Ignore: the run that the delivery waits for has not ended; its end sends the delivery again.
         JobFailed: that run ended as a dead letter.
     """
     engine: JobEngine = task.engine
@@ -98,7 +99,7 @@ def deliver(task: Any, request: Request, header: Mapping[str, Any]) -> JobOutcom
     outcome = None
     try:
         found = claims.delivery_outcome(request.id, queue=request.queue, published_at=published_at)
-        if found is None and "status" not in header:  # a message that brings an outcome touches no claim
+        if found is None and "status" not in header:  # a message with an outcome begins no run
             [asked] = _parked([request], as_sent(task.request))
             outcome = execute(engine, task.kind, asked, published_at=published_at, eager=False)
             found = claims.delivery_outcome(request.id, queue=request.queue)
@@ -106,17 +107,17 @@ def deliver(task: Any, request: Request, header: Mapping[str, Any]) -> JobOutcom
         log.warning("The outcome of %s is not known: %s", request.id, error)
         raise Ignore from error
     if found is None:
-        raise Ignore("Its work runs elsewhere, waits, or is done and accounted for.")
+        raise Ignore("Another run does its work, its work waits, or it is accounted for already.")
     if outcome is None or (outcome.status, outcome.job_id) != found:
         outcome = JobOutcome(status=cast(Status, found[0]), job_id=found[1])
     return raise_if_dead(engine, request, outcome)
 
 
 def raise_if_dead(engine: JobEngine, request: Request, outcome: JobOutcome) -> JobOutcome:
-    """The outcome, unless it is a dead letter: Celery must see that as a failure.
+    """Return the outcome, unless the job is a dead letter, which Celery must see as a failure.
 
     Raises:
-        JobFailed: it is.
+        JobFailed: the job is a dead letter.
     """
     if outcome.status != "dead":
         return outcome
@@ -130,7 +131,7 @@ def raise_if_dead(engine: JobEngine, request: Request, outcome: JobOutcome) -> J
 
 
 def as_sent(request: Any) -> dict[str, Any]:
-    """The options that a message was sent with, read back from the worker's request."""
+    """The options that a message was sent with, as the worker's request has them."""
     delivered = {option: getattr(request, name, None) for name, option in _AS_DELIVERED.items()}
     return {option: value for option, value in delivered.items() if value is not None}
 
@@ -140,4 +141,4 @@ def note_accounted(engine: JobEngine, delivery: str) -> None:
     try:
         engine.claims.delivery_accounted(delivery)
     except NexusError as error:
-        log.warning("%s is completed, and will be completed once more: %s", delivery, error)
+        log.warning("Delivery %s is completed, and will be completed once more: %s", delivery, error)

@@ -1,4 +1,4 @@
-"""What comes back from the claims: typed outcomes, the claim itself, and the wake-ups to publish."""
+"""The answers of the claims in Redis: typed outcomes, the claim itself, and the wake-ups to publish."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from kombu.utils.json import loads as read_json
 
 from nexus_tasks.idempotency.request import Flags
 
-# Fields that a transition writes by itself when a run starts.
+# Fields that `renew` writes itself when it makes a claim again.
 _OF_THE_LEASE = frozenset(("state", "token", "lease_until", "open"))
 
 
 class Claimed(StrEnum):
-    """What a request met."""
+    """What a request found in Redis."""
 
-    ENQUEUED = "enqueued"  # nothing: a new job
-    MERGED = "merged"  # a job that had not started: it serves both
+    ENQUEUED = "enqueued"  # no claim: it made a new job
+    MERGED = "merged"  # a job that has not started: it serves this request too
     RERUN = "rerun"  # a running job: one more run follows
-    RUNNING = "running"  # a running job whose input cannot change: it serves both
-    DONE = "done"  # a finished job whose input cannot change
+    RUNNING = "running"  # a running job whose input cannot change: it serves this request too
+    DONE = "done"  # a finished job whose input cannot change: it has served this request
 
 
 class Begun(StrEnum):
-    """What a worker that was woken finds."""
+    """What a worker finds when a message wakes it."""
 
     RUN = "run"
     SUPERSEDED = "superseded"  # another live run has it
-    STALE = "stale"  # it is done, or was dropped
-    EARLY = "early"  # it waits
+    STALE = "stale"  # the claim is done, or was dropped
+    EARLY = "early"  # the claim waits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wakeup:
-    """The message that wakes a worker for a claim. Losing it or receiving it twice never matters.
+    """The message that wakes a worker for a claim. Losing it or receiving it twice does no harm.
 
-    That of a canvas delivery bears the delivery's id and its ``options`` (chord, links); once the runs that it waits
-    for have ended, also the ``outcome``: the status and the id of the job that did the work.
+    The wake-up of a canvas delivery has the delivery's id and its ``options`` (chord, links). When the runs that the
+    delivery waits for have ended, it also has the ``outcome``: the status and the id of the job that did the work.
     """
 
     key: str
@@ -146,7 +146,7 @@ class Claim:
         return "published_at" not in self.fields
 
     def as_json(self) -> str:
-        """What ``renew`` makes the claim from again when Redis was flushed under its run."""
+        """The fields from which ``renew`` makes the claim again when Redis was flushed during its run."""
         return json.dumps({name: text for name, text in self.fields.items() if name not in _OF_THE_LEASE})
 
     @property

@@ -55,8 +55,10 @@ class Claims:
     ) -> list[Ticket]:
         """Ask for jobs; one atomic step for all of them. The caller publishes the wake-ups that come back.
 
-        ``messages`` (a Redis list and the two halves of a message around its ``published_at``, each) are pushed in the
-        same step, for those requests that make a new job; these have no wake-up left to publish.
+        Args:
+            messages: for each request a Redis list and the two halves of a message around its ``published_at``, or
+                ``None``. The same step pushes the message when the request makes a new job. Its ticket then has no
+                wake-up, because nothing is left to publish.
         """
         if not requests:
             return []
@@ -83,8 +85,11 @@ class Claims:
     ) -> tuple[Begun, Claim | None]:
         """Start a run of the request's claim under ``token``; the claim comes back only with :attr:`Begun.RUN`.
 
-        ``cap`` is how many runs its namespace may have at once; ``gathers`` lets siblings take this run along until it
-        has called :meth:`take` itself.
+        Args:
+            lease: seconds.
+            cap: how many runs the request's namespace may have at once.
+            gathers: a sibling's run may take this one along, until this one has called :meth:`take` itself.
+            published_at: of the message; empty when there was none.
         """
         key = self.key(request)
         outcome, fields = self._run(
@@ -95,12 +100,12 @@ class Claims:
     def take(
         self, lead: Claim, siblings: Sequence[Request], *, lease: float, company: str = "", again: bool = False
     ) -> list[Claim] | None:
-        """Take siblings into the lead's run; those that run or wait elsewhere are left out.
+        """Take siblings into the run of ``lead``. Siblings that another run has, or that wait for another reason, stay.
 
         Args:
             lease: seconds.
             company: the wait reason of siblings that wait for a run to take them along.
-            again: retake the members of a batch that was cut off, for whichever reason they wait.
+            again: take the members of a batch that was cut off again, whatever reason they wait for.
 
         Returns:
             The claims that were taken; ``None`` when another batch has taken the lead's own run.
@@ -114,7 +119,7 @@ class Claims:
         return [Claim.parse(key, _pairs(row)) for key, row in zip(keys, rows, strict=True) if row]
 
     def renew(self, running: Sequence[Claim], *, lease: float) -> list[Claim]:
-        """Extend the leases of this process's running claims; returns those that are no longer its own."""
+        """Extend the leases of this process's running claims by ``lease`` seconds; returns the claims it has lost."""
         if not running:
             return []
         args = [text for claim in running for text in (claim.token, claim.as_json())]
@@ -124,7 +129,7 @@ class Claims:
     def finish(self, claims: Sequence[Claim], statuses: Sequence[str], *, delivery: str = "") -> list[Wakeup]:
         """End the run of ``claims``, each with its status (``dead`` after its dead letter is committed).
 
-        ``delivery`` is the canvas delivery that the caller goes on to complete itself.
+        ``delivery`` is the canvas delivery that the caller completes itself.
         """
         _, wakeups = self._run("finish", [c.key for c in claims], claims[0].token, delivery, *statuses)
         return [Wakeup.parse(row) for row in wakeups]
@@ -139,7 +144,13 @@ class Claims:
         retry: bool = False,
         error: bool = False,
     ) -> list[Wakeup]:
-        """Let ``claims`` wait; ``retry`` counts a failed attempt, ``error`` one whose cause is unknown."""
+        """Let ``claims`` wait for ``seconds``.
+
+        Args:
+            detail: what ``nexus status`` shows beside the reason.
+            retry: a failed attempt that is retried.
+            error: its cause is unknown, so that it counts against ``max_attempts``.
+        """
         _, wakeups = self._run(
             "wait", [c.key for c in claims], claims[0].token, reason, _ms(seconds), detail, int(retry), int(error)
         )
@@ -156,7 +167,7 @@ class Claims:
     def drop(self, key: str, *, job_id: str = "", delivery: str = "") -> tuple[bool, list[Wakeup]]:
         """Remove a claim in any state; with ``job_id`` only while the claim has that id.
 
-        ``delivery`` is a canvas delivery that was revoked: it no longer waits for anything, whatever its claim does.
+        ``delivery`` is a canvas delivery that was revoked. It is forgotten, also when its claim stays.
         """
         dropped, wakeups = self._run("drop", [key], job_id, delivery)
         return bool(dropped), [Wakeup.parse(row) for row in wakeups]
@@ -168,9 +179,9 @@ class Claims:
 
     # --- canvas deliveries --------------------------------------------------------------------------------------------
     def delivery_outcome(self, delivery: str, *, queue: str, published_at: str = "") -> tuple[str, str] | None:
-        """How the runs that a canvas delivery waits for have ended: status, and the id of the job that did the work.
+        """How the runs that a canvas delivery waits for have ended: the status and the id of the job that did the work.
 
-        ``None`` while they have not, or when another message of the delivery has had the answer.
+        ``None``: they have not ended, or another message of the delivery has had this answer.
         """
         found = self._run("delivery_outcome", [], delivery, queue, published_at or 0)
         return (found[0], found[1]) if found else None
@@ -207,7 +218,16 @@ class Claims:
     def sweep_leases(
         self, limit: int, *, attempts: int, token: str, lease: float, due_in: float
     ) -> tuple[int, list[Claim], list[Wakeup]]:
-        """Claims without a heartbeat: how many went back, which have used up their attempts, whom to wake."""
+        """Take claims whose lease has ended from their runs.
+
+        Args:
+            attempts: crashes and unknown errors that make a dead letter.
+            token: the sweep's own, for the claims that it takes over.
+            due_in: seconds until a claim that waits again is due.
+
+        Returns:
+            How many claims wait again, the claims without attempts left, and wake-ups to publish.
+        """
         returned, dead, wakeups = self._run("sweep_leases", [], limit, attempts, token, _ms(lease), _ms(due_in))
         return returned, self._claims(dead), [Wakeup.parse(row) for row in wakeups]
 
@@ -223,14 +243,22 @@ class Claims:
         grace: float,
         longest: float,
     ) -> tuple[list[Claim], list[Wakeup]]:
-        """Pending claims of ``queue`` whose message is lost: which have used up their attempts, whom to wake again."""
+        """Find pending claims of ``queue`` whose message is lost.
+
+        Args:
+            empty: whether the queue holds no message.
+            grace: seconds before a message may count as lost; doubles with every republishing, up to ``longest``.
+
+        Returns:
+            The claims without attempts left, and wake-ups to publish again.
+        """
         dead, wakeups = self._run(
             "sweep_lost", [], queue, int(empty), limit, _ms(grace), _ms(longest), attempts, token, _ms(lease)
         )
         return self._claims(dead), [Wakeup.parse(row) for row in wakeups]
 
     def sweep_settle(self, queue: str, limit: int, *, empty: bool, grace: float, longest: float) -> list[Wakeup]:
-        """Canvas deliveries of ``queue`` that have their answer, and whose message is lost or whose worker died."""
+        """Canvas deliveries of ``queue`` whose runs have ended, and whose message is lost or whose worker died."""
         rows = self._run("sweep_settle", [], queue, int(empty), limit, _ms(grace), _ms(longest))
         return [Wakeup.parse(row) for row in rows]
 
@@ -243,14 +271,14 @@ class Claims:
 
     # --- pauses -------------------------------------------------------------------------------------------------------
     def pause(self, kind: str, reason: str) -> None:
-        """Let no job of ``kind`` begin until :meth:`resume`; runs that meet the same cause later change only why."""
+        """Let no job of ``kind`` begin until :meth:`resume`. A later call changes the reason and keeps the time."""
         key, since = f"{self.prefix}:paused:{kind}", int(self.now())
         with answering():
             pipe = self.redis.pipeline()
             pipe.hsetnx(key, "since", since).hset(key, "reason", reason).sadd(f"{self.prefix}:pauses", kind).execute()
 
     def resume(self, kind: str) -> list[Wakeup]:
-        """Lift the pause of ``kind``; returns the first thousand claims to wake, the sweep brings the rest."""
+        """Lift the pause of ``kind``; returns wake-ups of at most 1,000 claims. The sweep publishes the others."""
         with answering():
             pipe = self.redis.pipeline()
             pipe.delete(f"{self.prefix}:paused:{kind}").srem(f"{self.prefix}:pauses", kind).execute()
@@ -265,7 +293,7 @@ class Claims:
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def get(self, key: str) -> Claim | None:
-        """The claim behind a key, if there is one."""
+        """The claim behind a key, or ``None``."""
         with answering():
             fields = self.redis.hgetall(key)
         return Claim.parse(key, fields) if fields else None
@@ -290,15 +318,15 @@ class Claims:
             return {name: int(n) for name, n in self.redis.hgetall(f"{self.prefix}:count:{namespace}").items()}
 
     def waiting(self, limit: int = 1_000, *, after: int = 0) -> list[Claim]:
-        """Waiting claims, soonest due first, from the one behind the first ``after`` on."""
+        """Waiting claims, the soonest due first; the first ``after`` of them are left out."""
         return self._read(f"{self.prefix}:due", limit, after)
 
     def running(self, limit: int = 1_000) -> list[Claim]:
-        """Running claims, those whose lease ends first in front."""
+        """Running claims, the one whose lease ends first in front."""
         return self._read(f"{self.prefix}:leases", limit)
 
     def pending(self, queue: str, limit: int = 1_000) -> list[Claim]:
-        """Claims of a queue that a worker has yet to begin, oldest first."""
+        """Claims of a queue that no worker has begun, the oldest first."""
         return self._read(f"{self.prefix}:published:{queue}", limit)
 
     def _read(self, index: str, limit: int, after: int = 0) -> list[Claim]:
@@ -313,7 +341,7 @@ class Claims:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Turn a Redis that does not answer, or takes no writes, into :class:`QueueUnavailable`."""
+    """Raise :class:`QueueUnavailable` when Redis does not answer or takes no writes."""
     try:
         yield
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
@@ -325,7 +353,7 @@ def answering() -> Iterator[None]:
 
 
 def _refused(error: redis.exceptions.ResponseError) -> bool:
-    """Whether memory or disk are full, another script runs for too long, or this is a replica."""
+    """Whether Redis takes no writes: memory or disk are full, a script runs for too long, or it is a replica."""
     if isinstance(error, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError):
         return True
     # Redis 6 wraps what a command inside a script answered, and redis-py has no type for the others.

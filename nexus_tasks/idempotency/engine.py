@@ -43,13 +43,15 @@ class JobStorage(Protocol):
         ...
 
     def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
-        """How the job ended: by its own run or its dead letter, else by the latest run of the same work that began
-        after ``since`` (seconds since the epoch, of the Redis server).
+        """How the job ended: its own run or dead letter, else the latest run of the same work begun after ``since``.
+
+        Args:
+            since: seconds since the epoch, by the Redis server's clock.
         """
         ...
 
     def wanted(self, limit: int) -> Sequence[Request]:
-        """Work that storage wants done: a page of at most ``limit`` per kind, behind the page of the last call."""
+        """Work that storage wants: per kind at most ``limit`` requests, the page behind that of the last call."""
         ...
 
     def cap(self, namespace: str) -> int:
@@ -67,7 +69,7 @@ class JobStorage(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The settings that decide about runs."""
+    """The settings that bound runs."""
 
     lease: float  # seconds that a running claim stays valid without a heartbeat
     max_attempts: int  # crashes plus unknown errors before a job is a dead letter
@@ -79,7 +81,7 @@ class JobEngine:
 
     Args:
         app: the Celery application whose broker carries the wake-ups.
-        deployment: what handlers get as ``run.deployment``.
+        deployment: handlers get it as ``run.deployment``.
         claims: for producers and runs.
         heartbeat_claims: the same claims through a client whose socket timeout is shorter than a third of a lease.
         kinds: every declared job kind by its name.
@@ -119,7 +121,7 @@ class JobEngine:
             ConfigurationError: neither this process nor the modules that Celery's ``imports`` name declare it.
         """
         if name not in self._kinds():
-            self.app.loader.import_default_modules()  # a worker has imported them, a command has not
+            self.app.loader.import_default_modules()  # a worker has imported them already, a command has not
         found = self._kinds().get(name)
         if found is None:
             raise ConfigurationError(

@@ -35,13 +35,13 @@ class Arguments(BaseModel):
         return LIVE
 
     def each(self, deployment: Any) -> Sequence[Self]:  # noqa: ARG002 - a kind may need it to resolve a default
-        """The requests that this one stands for. Usually itself; several when a default means several."""
+        """The requests that this one stands for: itself, or several when a default means several."""
         return [self]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outbox:
-    """The rows in storage that want jobs of one kind. They outlive Redis: reconcile asks again for what they want.
+    """The rows in storage that want jobs of one kind. They outlive Redis: reconcile asks again for the jobs they want.
 
     ``tx`` is a transaction of the storage, ``deployment`` the deployment whose storage it is.
     """
@@ -65,11 +65,12 @@ class JobKind:
     arguments: type[Arguments]
     handler: Callable[[Any, Any], JobOutcome]  # (Run, arguments) -> outcome
     queue: str
-    while_running: WhileRunning = "rerun"  # what a request means that arrives during a run
+    while_running: WhileRunning = "rerun"  # the meaning of a request that arrives during a run
     immutable: bool = False  # a finished job answers later requests too, while its done marker lasts
-    gathers: str = ""  # set: its runs take siblings along (`Run.take`), also those that wait for this reason
+    gathers: str = ""  # set: its runs take siblings along (`Run.take`), also siblings that wait for this reason
     live_ends_wait: str = ""  # the wait reason that a request of urgency `live` ends at once
     outbox: Outbox | None = None
+    durable: bool = False  # its jobs can be asked for by a row of storage's, inside a transaction
     probe: Callable[[Any], None] | None = None  # (deployment): raises while the cause of a pause lasts
     # (deployment, tx, claim) -> a step to take after the commit of the claim's dead letter, or None
     on_dead: Callable[[Any, Any, Any], Callable[[], None] | None] | None = None
@@ -85,10 +86,10 @@ class JobKind:
         return self._validated(lambda: self.arguments.model_validate(named))
 
     def load(self, args: Mapping[str, Any]) -> Arguments:
-        """The arguments of a claim or a message: times, tuples and the like are read back from JSON.
+        """The arguments of a claim or a message, with times, tuples and the like read back from JSON.
 
         Raises:
-            InvalidInput: another version wrote them, with another meaning.
+            InvalidInput: they do not fit the model; another release wrote them.
         """
         return self._validated(lambda: self.arguments.model_validate_json(json.dumps(dict(args))))
 
@@ -96,7 +97,7 @@ class JobKind:
         """Positional and keyword arguments as one mapping.
 
         Raises:
-            InvalidInput: there are too many, or one is given twice.
+            InvalidInput: there are too many arguments, or one is given twice.
         """
         names = list(self.arguments.model_fields)
         if len(args or ()) > len(names):
@@ -163,12 +164,12 @@ def declared() -> Mapping[str, JobKind]:
 
 
 def on_declared(listener: Callable[[JobKind], None]) -> None:
-    """Call ``listener`` with every kind, those declared before included."""
+    """Call ``listener`` with every declared kind, now and later."""
     _listeners.append(listener)
     for kind in _declared.values():
         listener(kind)
 
 
 def task_name_of(kind: str) -> str:
-    """Celery's name of a kind's task: that of a kind of ours is short in claims, another's is the same in both."""
+    """Celery's name of a kind's task. Claims name our own kinds without ``nexus_tasks.``, and other kinds in full."""
     return kind if "." in kind else OURS + kind

@@ -1,4 +1,4 @@
-"""The claims' client of Redis: from an address, or from Sentinels that name the master."""
+"""The claims' Redis client, made from an address or from Sentinels that name the master."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ SENTINEL_PORT = 26_379
 def client(
     url: str, *, timeout: float, master_name: str = ""
 ) -> Any:  # redis-py's annotations mix its synchronous and asynchronous answers
-    """A client of the Redis at ``url``, that connects on first use and waits ``timeout`` seconds for each answer.
+    """A client of the Redis at ``url``. It connects on first use and waits ``timeout`` seconds for each answer.
 
-    ``sentinel://:<password>@one:26379/0;sentinel://two:26379`` names Sentinels, as kombu's addresses do: user, password
-    and database are those of the servers that they watch, and stand in the first. ``master_name`` is their master's.
+    ``sentinel://:<password>@one:26379/0;sentinel://two:26379`` names Sentinels, as kombu's addresses do. User, password
+    and database are those of the servers that the Sentinels watch; only the first part has them. ``master_name`` is the
+    name of the master.
 
     Raises:
-        ValueError: it is no address.
+        ValueError: ``url`` is no address.
     """
     options: dict[str, Any] = {
         "decode_responses": True,

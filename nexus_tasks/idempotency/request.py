@@ -1,4 +1,4 @@
-"""What a producer asks for, and the idempotency key that makes two requests the same work."""
+"""A producer's request for a job, and the idempotency key, which is equal for two requests of the same work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic_core import to_json
 
-# Raised when the meaning of a claim's fields or of a message changes; an older worker leaves newer claims alone.
+# Increased when the meaning of a claim's fields or of a message changes. An older worker leaves newer claims alone.
 VERSION = 1
 
 WhileRunning = Literal["drop", "rerun"]
@@ -19,7 +19,7 @@ WhileRunning = Literal["drop", "rerun"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flags:
-    """What is merged when requests for the same work meet: force OR-ed, reasons a set, live wins over dream."""
+    """The flags that merge when requests for the same work meet: force is OR-ed, reasons add up, live beats dream."""
 
     force: bool = False
     reasons: tuple[str, ...] = ()
@@ -33,10 +33,10 @@ class Delivery:
     id: str
     options: str  # its chord, links and the like, canonical JSON
     parts: int = 1  # how many requests it stands for
-    first: bool = True  # of these
+    first: bool = True  # whether this is the first of these requests
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)  # thousands at a time: a dict for each is work for the collector
+@dataclass(frozen=True, kw_only=True, slots=True)  # thousands exist at a time, and a dict for each costs the collector
 class Request:
     """One request for a job, ready to be claimed. ``scope`` and ``args`` are canonical JSON."""
 
@@ -51,8 +51,8 @@ class Request:
     immutable: bool
     live_ends_wait: str = ""  # the wait reason that this request ends at once when its urgency is `live`
     delay: float = 0.0  # seconds
-    wait_reason: str = "delay"
-    anew: bool = False
+    wait_reason: str = "delay"  # of the wait for `delay` seconds
+    anew: bool = False  # ask past the done marker, and set no flag
     delivery: Delivery | None = None
 
     def key(self, prefix: str) -> str:
@@ -84,7 +84,7 @@ class Request:
         return to_json(fields).decode()
 
     def renewed(self) -> Request:
-        """The same request, past the done marker and setting no flag: how reconcile, erasure and replay ask."""
+        """The same request, past the done marker and without flags: reconcile, erasure and retries ask so."""
         return replace(self, anew=True, flags=Flags())
 
 

@@ -25,7 +25,7 @@ from nexus_tasks.idempotency.producer.wire_format import HEADER
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.worker.executor import execute
 
-# Celery's own means to the same ends would contradict the claims, and the sweep looks for messages in the kind's queue.
+# Celery's own limits and priorities would contradict the claims, and the sweep looks for messages in the kind's queue.
 REFUSED = ("expires", "time_limit", "soft_time_limit", "priority", "queue", "exchange", "routing_key")
 AT_ONCE = 500  # claims made in one script: Redis serves no other client during a script
 _JOB_ID = re.compile(r"[^\s,]{1,255}")
@@ -38,7 +38,7 @@ class JobTask(Task):  # type: ignore[misc]
     throws = (JobFailed,)  # expected: a dead letter was logged when it was written
     typing = False  # the arguments are checked by their model, with better messages
     shared = False  # an application that did not ask for our jobs has none of them
-    # An application of somebody else's may be configured otherwise; a claim needs these.
+    # Claims need these three, whatever an application with other defaults says.
     acks_late = True
     reject_on_worker_lost = True
     ignore_result = True  # the run row says how a job ended
@@ -93,10 +93,10 @@ class JobTask(Task):  # type: ignore[misc]
         return result
 
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[JobResult]:
-        """Ask for many jobs of this kind at once, each given by its keyword arguments: one ``.delay()`` each, cheaper.
+        """Ask for many jobs of this kind at once, each given by its keyword arguments. Cheaper than many ``.delay()``.
 
-        They are claimed and published 500 at a time. When that fails on the way, the jobs claimed by then stay and run;
-        asking for all of them again makes none of these twice.
+        They are claimed and published 500 at a time. When Redis fails on the way, the jobs that were claimed stay and
+        run. Asking for all of them again makes none of these twice.
 
         Raises:
             InvalidInput: names the call and what is wrong with it; nothing was queued.
@@ -123,12 +123,12 @@ class JobTask(Task):  # type: ignore[misc]
             QueueUnavailable: Redis does not answer; nothing was queued.
         """
         publisher = self.engine.publisher
-        if not publisher.has_template(self.kind.name):  # writing the template has met the queue
+        if not publisher.has_template(self.kind.name):  # a template exists only if the queue exists
             self._check_queue()
         return publisher.enqueue(requests, **options)
 
     def existing_result(self, request: Request) -> JobResult:
-        """The job that serves ``request`` now, without asking for one: the claim's, else the one just finished."""
+        """The job that serves ``request`` now, without asking for one: the claim's job, else the one just finished."""
         claims = self.engine.claims
         key = claims.key(request)
         claim = claims.get(key)
@@ -137,20 +137,20 @@ class JobTask(Task):  # type: ignore[misc]
         return self._result(request, Ticket(outcome=Claimed.MERGED, job_id=job_id, asked_at=claims.now()))
 
     def ask_again(self, args: Mapping[str, Any], *, delay: float) -> tuple[JobResult, Request]:
-        """Ask again for work that gave up, past its done marker, due in ``delay`` seconds; also returns the request."""
+        """Ask again for work that gave up, past its done marker, due in ``delay`` seconds; returns the request too."""
         request = self.kind.request_for(self.kind.load(args), delay=delay).renewed()
         [ticket] = self.enqueue([request])
         return self._result(request, ticket), request
 
     def retry(self, *_args: Any, **_options: Any) -> Any:
-        """Refused: raise a typed error instead, its type decides."""
+        """Refused. A job raises a typed error instead, whose type decides what happens."""
         raise UnsupportedOption("retry() does not work here.", remedy="Raise a JobError; its type decides.")
 
     def _numbered(self, n: int, call: Mapping[str, Any]) -> Arguments:
         try:
             return self.kind.parse((), call)
         except InvalidInput as error:
-            raise InvalidInput(f"calls[{n}]: {error.message}", remedy="Correct it; nothing was queued.") from None
+            raise InvalidInput(f"calls[{n}]: {error.message}", remedy="Correct the call; nothing was queued.") from None
 
     def _check_queue(self) -> None:
         queue = self.kind.queue
@@ -234,9 +234,9 @@ def task_of(engine: JobEngine, kind: str) -> JobTask:
 
 def _add_task(kind: JobKind, app: Celery) -> None:
     def run() -> None:
-        """Celery wants a function, :meth:`JobTask.__call__` does the work.
+        """Celery needs a function; :meth:`JobTask.__call__` does the work.
 
-        It has no parameters: Celery calls an errback with two of them in place, and sends others as jobs.
+        It takes no parameters, because Celery calls an errback that takes two in place instead of sending it as a job.
         """
 
     run.__name__ = kind.task_name.rpartition(".")[2]

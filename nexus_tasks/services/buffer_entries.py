@@ -1,4 +1,4 @@
-"""How the payload of a buffered entry is read, by its context type: as calls of ``ingest``."""
+"""Reads the entries of the session buffer as calls of ``ingest``. The context type says what a payload holds."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from nexus_tasks.errors import InvalidInput, faults
 from nexus_tasks.types import Message, check_name
 
 MESSAGE = "message"  # the fields of a Message, or a text
-INGEST = "ingest"  # {"messages", "observers", "observe", "end"}: one call that Postgres could not take
-END = "end"  # the session is over; the payload does not matter
+INGEST = "ingest"  # {"messages", "observers", "observe", "end"}: one call that was made while Postgres was away
+END = "end"  # the session has ended; the payload is ignored
 
 _MESSAGE = TypeAdapter(Message)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """What one entry asks to store; ``observers=None``: the namespace's own. ``time``: when it was appended."""
+    """A call of ``ingest``. ``observers=None``: the namespace's observers. ``time``: when the entry was appended."""
 
     messages: tuple[Message, ...]
     observers: tuple[str, ...] | None
@@ -35,20 +35,20 @@ class Call:
 
 
 def told(messages: Sequence[Message]) -> Call:
-    """Messages that have ids and times of their own."""
+    """A call that stores messages with ids and times of their own."""
     return Call(messages=tuple(messages), observers=None, end=False, time=time())
 
 
 def calls(start_id: str, entries: Iterable[Entry]) -> list[Call]:
-    """What ``entries`` ask for, in their order.
+    """The calls that ``entries`` stand for, in their order. Messages in a row become one call.
 
     Raises:
-        InvalidInput: an entry is not what its context type says.
+        InvalidInput: the payload of an entry does not fit its context type.
     """
     found = list[Call]()
     for plain, some in groupby(entries, lambda entry: entry.context_type == MESSAGE):
         made = [_call(start_id, entry) for entry in some]
-        if plain:  # each has an id and a time of its own, so that they can be stored as one call
+        if plain:  # each message has an id and a time of its own, so one call can store them all
             made = [replace(made[-1], messages=tuple(message for call in made for message in call.messages))]
         found += made
     return found
@@ -71,11 +71,11 @@ def _call(start_id: str, entry: Entry) -> Call:
         fields = {"content": payload} if isinstance(payload, str) else payload
         said = _message(fields)
         return Call(messages=(_identified(said, start_id, entry),), observers=None, end=False, time=entry.time)
-    raise InvalidInput(f"Nobody knows how to store an entry of type {kind!r}.")
+    raise InvalidInput(f"An entry of type {kind!r} cannot be stored: the types are message, ingest and end.")
 
 
 def _identified(said: Message, start_id: str, entry: Entry) -> Message:
-    """An entry is stored once, and two entries that say the same are two messages: its number is its id."""
+    """The message with an id and a time. The entry's number is in the id, so equal texts in two entries stay two."""
     return replace(
         said,
         id=said.id or f"entry:{start_id}:{entry.entry_seq}",
@@ -89,15 +89,15 @@ def _message(fields: object) -> Message:
     try:
         return _MESSAGE.validate_python(dict(fields))
     except ValidationError as error:
-        raise InvalidInput(f"This is no message: {faults(error.errors(), root='it')}.") from None
+        raise InvalidInput(f"This is not a message: {faults(error.errors(), root='it')}.") from None
 
 
 def plain(value: object) -> Any:
-    """``value`` with times in ISO 8601, so that it is JSON."""
+    """``value`` as JSON values, with times in ISO 8601."""
     return json.loads(json.dumps(value, default=_as_json))
 
 
 def _as_json(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
-    raise InvalidInput(f"tool_calls hold a {type(value).__name__}, which JSON has no form for.")
+    raise InvalidInput(f"tool_calls hold a {type(value).__name__}, which JSON cannot represent.")

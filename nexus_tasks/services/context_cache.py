@@ -1,4 +1,4 @@
-"""Keeping each project's context ready in a file: the hook has no time to ask a database."""
+"""Keeps each project's context ready in a file, because the hook has no time to ask a database."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ log = logging.getLogger(__name__)
 
 _HEADING = "What nexus remembers about this project from earlier sessions. Each line cites the memory it rests on."
 _TOPICS = "## Topics (each is read with `nexus topics show FILENAME`)"
-_MOST_NAMESPACES = 200  # of an embedded database, the newest of which have a file before anybody asks
+_MOST_NAMESPACES = 200  # the newest of an embedded database that get a file before a hook asks for it
 
 
 class _Written(dict[str, tuple[int | None, ...]]):
-    """namespace → the figures of its memory when its file was last written."""
+    """namespace → counts that change with its memory, as they were when its file was last written."""
 
 
 def refresh(deployment: Deployment, *also: str) -> int:
-    """Write anew the context of every namespace that a hook has asked for and that has changed; returns how many.
+    """Write the context of every namespace that a hook has asked for and whose memory has changed. Returns how many.
 
-    In an embedded database every namespace is a project of this user: they have a file before the first session.
+    In an embedded database every namespace is a project of this user, so all get a file before their first session.
 
     Args:
-        also: namespaces to write in any case.
+        also: further namespaces, which no hook has asked for.
 
     Raises:
         StorageUnavailable: Postgres does not answer.
@@ -55,7 +55,7 @@ def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
     try:
         known = namespaces.find(tx, check_namespace(name))
     except InvalidInput:
-        return False  # a file of somebody else's
+        return False  # the file is not one of ours
     if known is None:
         return False
     newest = select(func.coalesce(func.max(Memory.id), 0), func.count(Memory.valid_to))

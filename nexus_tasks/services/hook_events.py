@@ -1,4 +1,4 @@
-"""Storing what a coding agent's hook has kept: the transcript says it all, the events stand in for what it lacks."""
+"""Storing the events of a coding agent's hook: messages come from the transcript; events replace missing ones."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from nexus_tasks.types import Message, Role
 
 log = logging.getLogger(__name__)
 
-# An event that the transcript does not have yet waits for it, but not for longer than this, seconds.
+# An event whose message is not in the transcript yet waits for it, at most this long, seconds.
 PATIENCE = 3_600.0
-_SLACK = timedelta(minutes=5)  # between the time of an event and that of its line in the transcript
+_SLACK = timedelta(minutes=5)  # most that the times of an event and of its line in the transcript may differ
 
 
 @dataclass
 class Turn:
-    """What the hook's entries of one session ask for."""
+    """What the hook's entries of one session ask to store."""
 
-    messages: list[Message] = field(default_factory=list)  # of the transcripts, each with its id
-    standing_in: list[tuple[Entry, Message]] = field(default_factory=list)  # events, should the transcript lack them
+    messages: list[Message] = field(default_factory=list)  # new messages of the transcripts, each with its id
+    standing_in: list[tuple[Entry, Message]] = field(default_factory=list)  # events that the transcript may lack
     positions: dict[str, Position] = field(default_factory=dict)  # to be noted once the messages are stored
     ended: bool = False
     over_at: float = 0.0  # the last time that the agent's turn was over
 
 
 def read(folder: str, start_id: str, entries: Sequence[Entry]) -> Turn:
-    """What ``entries`` ask for: the news of their transcripts, and the events themselves."""
+    """The new messages in the transcripts that ``entries`` name, and the events themselves."""
     turn, paths = Turn(), dict[str, None]()
     for entry in entries:
         kept = entry.payload if isinstance(entry.payload, dict) else {}
@@ -59,7 +59,7 @@ def _read_transcript(folder: str, path: str, turn: Turn) -> None:
     try:
         news = position.read_on(path, position.load(folder, path))
     except OSError as error:
-        log.warning("The transcript %s cannot be read, the hook's events stand in for it: %s", path, error.strerror)
+        log.warning("The transcript %s cannot be read; the hook's events are stored instead: %s", path, error.strerror)
         return
     turn.messages += [made for one in news.messages if (made := _message(one))]
     turn.positions[path] = news.position
@@ -70,7 +70,7 @@ def _message(fields: dict[str, Any]) -> Message | None:
         when = datetime.fromisoformat(fields["occurred_at"]) if "occurred_at" in fields else None
         return Message(**fields | {"occurred_at": when, "tool_calls": tuple(fields.get("tool_calls", ()))})
     except (InvalidInput, ValueError, TypeError) as error:
-        log.warning("A line of a transcript is no message: %s", error)
+        log.warning("A line of a transcript is not a message: %s", error)
         return None
 
 
@@ -91,9 +91,10 @@ def _standing_in(start_id: str, entry: Entry, kept: dict[str, Any]) -> Message |
 
 
 def settle(tx: Transaction, session_id: int | None, turn: Turn) -> tuple[list[Message], set[int]]:
-    """The events that are to be stored themselves, and the ``entry_seq`` of those that go on waiting.
+    """Which events are stored as messages, and the ``entry_seq`` of events that go on waiting.
 
-    Called in the transaction that has stored the transcript's messages: what these cover is neither.
+    Called in the transaction that has stored the transcript's messages. An event whose message the transcript had is in
+    neither.
     """
     lacking, waiting = list[Message](), set[int]()
     for entry, message in turn.standing_in:
@@ -122,9 +123,9 @@ def _covered(tx: Transaction, session_id: int, message: Message) -> bool:
 
 
 def note(folder: str, turn: Turn) -> None:
-    """Note how far the transcripts are stored."""
+    """Save how far each transcript is stored."""
     for path, reached in turn.positions.items():
         try:
             position.save(folder, path, reached)
         except OSError as error:
-            log.warning("How far %s is stored could not be noted: %s", path, error.strerror)
+            log.warning("The position in transcript %s could not be saved: %s", path, error.strerror)

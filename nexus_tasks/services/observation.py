@@ -1,4 +1,4 @@
-"""Reading an observed session. This is the one read that may wait for a job: see :func:`read`."""
+"""Reading an observed session: the only read that may wait for a job. See :func:`read`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nexus_tasks.tasks import follow_ups, observe_session, reflect_observations
 from nexus_tasks.types import ContextBlock
 
 LONGEST_WAIT = 20.0  # seconds a reader waits for an observation
-AFTER_WAITING_IN_VAIN = 60.0  # seconds in which this process's readers of that session do not wait again
+AFTER_WAITING_IN_VAIN = 60.0  # seconds in which readers of that session in this process do not wait again
 
 
 class _WaitedInVain(dict[tuple[str, str], float]):
@@ -23,10 +23,10 @@ class _WaitedInVain(dict[tuple[str, str], float]):
 def read(
     deployment: Deployment, namespace: str, session_key: str, *, max_tokens: int | None, form: str
 ) -> ContextBlock:
-    """An observed session: its log, and word for word what was said since.
+    """The block of an observed session: its log, then the messages since, word for word.
 
-    Beyond the block-after bounds it waits for an observation, at most 20 s; when that does not come it serves the
-    longer block, whose ``notes`` say so.
+    Beyond the block-after bounds it waits for an observation, at most 20 s. When none comes, it returns the longer
+    block, and its ``notes`` say so.
     """
     view = _current_view(deployment, namespace, session_key)
     waited = view.observe_now or view.reflect_now
@@ -50,7 +50,7 @@ def _current_view(deployment: Deployment, namespace: str, session_key: str) -> s
 
 
 def _wait(deployment: Deployment, namespace: str, view: session_view.SessionView) -> bool:
-    """Wait for what is behind; whether anything may have come of it."""
+    """Wait for the observation or the shorter log. Returns whether the view may have changed."""
     place, waited_in_vain = (namespace, view.session_key), deployment.local(_WaitedInVain)
     if time.monotonic() - waited_in_vain.get(place, float("-inf")) < AFTER_WAITING_IN_VAIN:
         return False

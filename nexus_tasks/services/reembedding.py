@@ -1,4 +1,4 @@
-"""Moving to another embedding model: its vectors are made beside those in use, so that readers never go without."""
+"""Changing the embedding model: the new vectors are made beside the old, so that readers always have vectors."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ AT_ONCE = 5_000  # vectors deleted in one transaction
 
 
 def reembed(deployment: Deployment, namespace: str | None, note: Callable[[int, int], None]) -> tuple[int, int, str]:
-    """Embed what lacks a vector of the present model, in one namespace or in all.
+    """Make the missing vectors of the present model, in one namespace or in all.
 
     Args:
-        note: hears how many memories are done, of how many.
+        note: called with the number of memories done, and of all.
 
     Returns:
-        how many vectors were made, how many texts were refused, and the model's name.
+        The number of vectors made, the number of texts refused, and the model's name.
 
     Raises:
         NotFound: there is no such namespace.
-        JobError: the embedder is away; what is made by then stays.
+        JobError: the embedder does not answer; the vectors that were made stay.
     """
     with deployment.database.transaction() as tx:
         chosen = [namespaces.get(tx, namespace)] if namespace else list(namespaces.every(tx))
@@ -41,7 +41,7 @@ def reembed(deployment: Deployment, namespace: str | None, note: Callable[[int, 
 
 
 def drop_others(deployment: Deployment) -> int:
-    """Delete the vectors of every model but the present one; returns how many."""
+    """Delete the vectors of all models except the present one. Returns how many."""
     dropped = 0
     while True:
         with deployment.database.transaction() as tx:

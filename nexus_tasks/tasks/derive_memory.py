@@ -27,12 +27,12 @@ from nexus_tasks.types import JobOutcome
 log = logging.getLogger(__name__)
 
 DEFAULT_OBSERVERS = ("assistant",)
-RIPENESS = "ripeness"  # the reason for which a message waits for company
-# A reflection that new facts make due waits 5 s for more: that lets one reflection replace about twelve while an import
-# or a long conversation is derived. A request by hand, a dream and reconcile make it due at once.
+RIPENESS = "ripeness"  # the reason for which a message waits for more messages
+# A reflection that new facts make due waits 5 s for more facts: then one reflection replaces about twelve while an
+# import or a long conversation is derived. A request by hand, a dream and reconcile make it due at once.
 GATHER_SECONDS = 5.0
 
-Culprit = tuple[Claim, JobError]  # a message that gives no answer even alone, and its error
+Culprit = tuple[Claim, JobError]  # a message that the model cannot answer even alone, and its error
 
 
 class DeriveMemory(Arguments):
@@ -62,7 +62,7 @@ def _mark(tx: Transaction, _namespace_id: int, args: Any, *, dead: bool) -> None
 
 
 def _wake_digest(deployment: Deployment, tx: Transaction, claim: Claim) -> Callable[[], None] | None:
-    """When a session's last derivation gives up, the digest that waits for it is due."""
+    """When the last derivation of a session gives up, make the digest due that waits for it."""
     memory = tx.get(Memory, int(claim.args["memory_id"]))
     if memory is None or memory.session_id is None:
         return None
@@ -105,9 +105,9 @@ def derive_memory(work: NamespaceRun, arguments: DeriveMemory) -> JobOutcome:
 
 
 def _derive(work: NamespaceRun, observer: str, *, call: str | None) -> JobOutcome:
-    """Derive the run's messages in one call. A batch without a valid answer is halved until the culprits stand alone.
+    """Derive the run's messages in one call. A batch without a valid answer is halved until each culprit is alone.
 
-    The halves are sent without the messages before them: those may be the part that the model cannot answer.
+    The halves are sent without the earlier messages for context, because the model may fail on those.
     """
     run = work.run
     whole = list(run.claims)
@@ -128,7 +128,7 @@ def _derive(work: NamespaceRun, observer: str, *, call: str | None) -> JobOutcom
             if part is not whole:
                 run.part_done(part, outcome)
     if culprits:
-        # Only the culprits are left in the run. Those that failed in another way must not end with this error.
+        # Only the culprits are left in the run. A culprit with an error of another type must not end with this one.
         _, error = culprits[0]
         _give_back(work, observer, [claim for claim, other in culprits if type(other) is not type(error)])
         raise error
@@ -151,7 +151,7 @@ def _derive_part(
 
 
 def _follow_up(work: NamespaceRun, observer: str, due: FollowUps) -> None:
-    """Ask for the reflections and the digest that a derivation made due. An eager run's reflections do not wait."""
+    """Ask for the reflections and the digest that a derivation made due. In an eager run reflections do not wait."""
     deployment, namespace = work.deployment, work.namespace.name
     gather = 0.0 if work.run.eager else min(GATHER_SECONDS, deployment.settings.derive_max_wait)
     requests = [reflect_perspective.request(namespace, observer, subject, delay=gather) for subject in due.reflect]
@@ -165,7 +165,7 @@ def _follow_up(work: NamespaceRun, observer: str, due: FollowUps) -> None:
 
 
 def _give_back(work: NamespaceRun, observer: str, claims: Sequence[Claim]) -> None:
-    """Let claims fail in a run of their own, at once. Nothing is counted against them here."""
+    """Return claims to the queue, due at once, so that each fails in its own run. Counts nothing against them."""
     if not claims:
         return
     with work.database.transaction() as tx:
@@ -175,7 +175,7 @@ def _give_back(work: NamespaceRun, observer: str, claims: Sequence[Claim]) -> No
         wakeups = work.run.store.wait(claims, "retry", 0.0, detail="in a batch with another")
         work.deployment.engine.publisher.publish(wakeups)
     except QueueUnavailable as error:
-        log.warning("%d claims were not given back, they return when their lease ends: %s", len(claims), error)
+        log.warning("%d jobs were not returned to the queue; they return when their lease ends: %s", len(claims), error)
 
 
 def _memory_id(claim: Claim) -> int:

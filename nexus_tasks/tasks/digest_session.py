@@ -18,12 +18,11 @@ from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
 from nexus_tasks.tasks.registry import job
-from nexus_tasks.types import JobOutcome
+from nexus_tasks.types import JobOutcome, Urgency
 
 Reason = Literal["rollover", "dream_digest", "session_end", "manual_digest", "manual_rebuild"]
-Urgency = Literal["live", "dream"]
 
-# A digest for these reasons waits until its session is derived: facts are shorter than what was said.
+# A digest for these reasons waits until its session is derived: facts are shorter than messages.
 PATIENT = frozenset(("rollover", "session_end"))
 DERIVATION = "derivation"  # the reason for which it waits
 PATIENCE, LOOK_AGAIN = 300.0, 10.0  # seconds
@@ -48,7 +47,7 @@ class DigestSession(Arguments):
 
 
 def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    # The last derivation of a session asks for its digest. Reconcile leaves a request to it for this long.
+    # The last derivation of a session asks for its digest. Reconcile waits 300 s before it asks itself.
     rows = digest_requests.wanted(tx, after, limit, timedelta(seconds=PATIENCE))
     return [(cursor, request(namespace, key, "session_end")) for cursor, namespace, key in rows]
 
@@ -90,7 +89,7 @@ def digest_session(work: NamespaceRun, arguments: DigestSession) -> JobOutcome:
 
 
 def _the_rest(run: Run, arguments: DigestSession) -> Request:
-    """The same digest once more, for messages that came after the model was asked. A rebuild goes on from its end."""
+    """The same digest once more, for messages that came after the model was asked; without a second rebuild."""
     reasons = tuple("manual_digest" if reason == "manual_rebuild" else reason for reason in run.flags.reasons)
     asked = digest_session.request_for(arguments)
     return replace(asked, flags=replace(run.flags, reasons=reasons))

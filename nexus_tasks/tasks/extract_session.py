@@ -1,4 +1,4 @@
-"""extract_session: topics and facts out of what a session has said since the last time."""
+"""extract_session: topics and facts from the messages of a session since its last extraction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nexus_tasks.types import JobOutcome
 
 
 class ExtractSession(Arguments):
-    """The session. Postgres knows how far it is extracted."""
+    """The session. How far it is extracted is in Postgres."""
 
     scope: ClassVar = ("namespace", "session_key")
     namespace: NamespaceName
@@ -42,7 +42,7 @@ def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
 @job(arguments=ExtractSession, queue="capture", outbox=Outbox(page=_wanted, mark=_mark), probe=probe_model)
 @in_namespace
 def extract_session(work: NamespaceRun, arguments: ExtractSession) -> JobOutcome:
-    """Extract topics and facts, one session at a time."""
+    """Extract topics and facts from a session."""
     namespace = work.namespace
     outcome, more = extract(work.resources, work.context(), arguments.session_key, namespace.observers)
     if more:

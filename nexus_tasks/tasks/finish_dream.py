@@ -1,6 +1,6 @@
-"""finish_dream: sees a dream to its end. A dream digests every due session of a namespace, then reflects.
+"""finish_dream: closes a dream. A dream digests every due session of a namespace, then reflects.
 
-A chord carries a dream; the ``dreams`` row is its durable state.
+Celery chords carry the digests of a dream; the ``dreams`` row is its durable state.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
 @job(arguments=FinishDream, queue="digest", outbox=Outbox(page=_wanted, mark=_mark))
 @in_namespace
 def finish_dream(work: NamespaceRun, arguments: FinishDream) -> JobOutcome:
-    """See a dream to its end: its digests, then its reflections. It does not wait for jobs that gave up."""
+    """Close a dream after its digests and its reflections. It does not wait for jobs that gave up."""
     namespace = work.namespace
     with work.database.transaction() as tx:
         dream = dreams.get(tx, namespace.id, arguments.dream_id, lock=True)
@@ -79,13 +79,13 @@ def finish_dream(work: NamespaceRun, arguments: FinishDream) -> JobOutcome:
 
 
 def _ensure_asked(deployment: Deployment, requests: Sequence[Request]) -> None:
-    """Ask for jobs that should be under way already. No flag is set, and a job that runs gets no rerun."""
+    """Ask for jobs that should exist already. Sets no flag, and a running job gets no rerun."""
     follow_ups.ask(deployment, [replace(one, anew=True) for one in requests])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """The namespace's open dream; ``opened`` is false when it was open already, and ``sessions`` empty then."""
+    """The namespace's open dream. When it was open already, ``opened`` is false and ``sessions`` is empty."""
 
     dream_id: int
     opened: bool
@@ -114,7 +114,7 @@ def start(deployment: Deployment, namespace: str, *, urgency: Urgency = "dream",
 
 def _open(tx: Transaction, namespace_id: int, urgency: Urgency) -> tuple[bool, int, tuple[str, ...]]:
     """Whether a dream was opened, its id, and the sessions whose digests are to come."""
-    while True:  # once more when the dream that was in the way has ended meanwhile
+    while True:  # again when the open dream that could not be joined has ended meanwhile
         if joined := dreams.join_open(tx, namespace_id, urgency=urgency):
             return False, *joined
         due = dreams.due_sessions(tx, namespace_id)
@@ -135,7 +135,7 @@ def _carry(deployment: Deployment, namespace: str, dream_id: int, keys: Sequence
                 ]
                 chord(header, finish.si(namespace=namespace, dream_id=dream_id)).apply_async()
     except (QueueUnavailable, OperationalError) as error:
-        log.warning("Dream %d of %s was not queued, reconcile will: %s", dream_id, namespace, error)
+        log.warning("Digests of dream %d of %s were not queued; reconcile queues them: %s", dream_id, namespace, error)
 
 
 def request(namespace: str, dream_id: int, *, delay: float = 0.0) -> Request:

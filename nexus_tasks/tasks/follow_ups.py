@@ -1,4 +1,4 @@
-"""Asking for more jobs after a commit. What gets lost here, reconcile finds in Postgres."""
+"""Follow-ups: the jobs that are asked for after a commit. Reconcile finds those that get lost here in Postgres."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SILENCE = 60.0  # seconds between two warnings
 
 
 class _Warnings:
-    """One warning a minute: while Redis is away, every session that is ingested would cost several."""
+    """At most one warning a minute: while Redis is away, every ingested session would cause several."""
 
     def __init__(self) -> None:
         self._warned_at = float("-inf")
@@ -32,11 +32,11 @@ class _Warnings:
 
 
 def ask(deployment: Deployment, requests: Sequence[Request]) -> list[Ticket]:
-    """Claim and publish. While Redis is away nothing is asked for, and the list is empty."""
+    """Ask for jobs. While Redis is away this asks for none, and the list is empty."""
     try:
         return deployment.engine.publisher.enqueue(requests)
     except QueueUnavailable as error:
-        message = "%d follow-up jobs were not queued, reconcile will: %s"
+        message = "%d follow-up jobs were not queued; reconcile asks for them again: %s"
         deployment.local(_Warnings).warn(message, len(requests), error)
         return []
 
@@ -65,7 +65,7 @@ def hurry_all(deployment: Deployment, reason: str, namespace: str) -> None:
 
 
 def hurry_dream(deployment: Deployment, namespace: NamespaceSettings) -> None:
-    """A digest or a reflection has ended. When an open dream waited for the last of these, it is due now."""
+    """After a digest or a reflection: make an open dream due when that was the last job it waited for."""
     with deployment.database.reading() as tx:
         ready = dreams.ready_dream(tx, namespace.id) is not None
     if ready:
@@ -73,5 +73,5 @@ def hurry_dream(deployment: Deployment, namespace: NamespaceSettings) -> None:
 
 
 def _warn_of_sleepers(deployment: Deployment, reason: str, error: QueueUnavailable) -> None:
-    message = "Jobs that wait for %s were not woken, they will be when due: %s"
+    message = "Jobs that wait for %s were not woken; the sweep wakes them when they are due: %s"
     deployment.local(_Warnings).warn(message, reason, error)

@@ -1,4 +1,4 @@
-"""The preamble that the handlers of most kinds share: find the namespace, and give the work what it needs."""
+"""The first step of most handlers: find the namespace, and build the context that cognition needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ A = TypeVar("A", bound=Arguments)
 
 @dataclass(frozen=True, kw_only=True)
 class NamespaceRun:
-    """A run of a job in a namespace that exists: what a handler under :func:`in_namespace` works with."""
+    """A run of a job in a namespace that exists. Handlers under :func:`in_namespace` get it."""
 
     run: Run
     deployment: Deployment
@@ -43,7 +43,7 @@ class NamespaceRun:
         return self.deployment.database
 
     def context(self, claims: Sequence[Claim] | None = None) -> JobContext:
-        """The run as cognition sees it, for all of its claims or some: each gets its run row with the effects."""
+        """The run as cognition sees it, for all of its claims or for some. Each gets a run row with the effects."""
         chosen = list(claims or self.run.claims)
         namespace = self.namespace
 
@@ -94,7 +94,7 @@ def probe_model(deployment: Deployment) -> None:
 
 
 def dry_context(deployment: Deployment, namespace: NamespaceSettings) -> JobContext:
-    """The context of a dry run: it may ask the model, and commits nothing."""
+    """The context of a dry run, which may ask the model and commits nothing."""
     return JobContext(
         namespace_id=namespace.id,
         namespace=namespace.name,
@@ -106,7 +106,7 @@ def dry_context(deployment: Deployment, namespace: NamespaceSettings) -> JobCont
 
 
 def run_row(claim: Claim) -> job_runs.JobHeader:
-    """What a claim's run row says beside the outcome."""
+    """The columns of a claim's run row that describe the job."""
     return job_runs.JobHeader(
         ids=(claim.job_id, *claim.also),
         kind=claim.kind,

@@ -1,4 +1,4 @@
-"""observe_session: notes in place of a long conversation's old messages, made before they are needed."""
+"""observe_session: notes that replace a long conversation's old messages, made before a reader needs them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Reason = Literal["ingest", "blocked"]
 
 
 class ObserveSession(Arguments):
-    """``blocked``: a reader waits. Then less than a whole interval is observed too, in larger batches."""
+    """Reason ``blocked``: a reader waits. Then less than a whole interval is observed too, in larger batches."""
 
     scope: ClassVar = ("namespace", "session_key")
     namespace: NamespaceName

@@ -1,4 +1,4 @@
-"""Whose turn it is: the order in which a worker asks its queues for the next message, on Redis."""
+"""The order in which a worker asks its queues for the next message, on Redis."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from kombu.utils.scheduling import round_robin_cycle
 
 OFTEN = "derive"
-IN_A_ROW = 4
+IN_A_ROW = 4  # messages; chosen by hand, not measured
 
 
 class DerivationOften(round_robin_cycle):  # type: ignore[misc]
-    """Round robin, in which derivation keeps the first place for four messages, then lets each other queue in once.
+    """Round robin, except that the derivation queue stays first for four messages. Then another queue gets one message.
 
-    What others hold about a subject, and every digest, is made of what was derived: it comes sooner and needs fewer
-    tokens when derivation goes first. No queue starves: a long import leaves one message of five to the others.
-    Named in ``broker_transport_options["queue_order_strategy"]``; RabbitMQ decides by itself.
+    Reflections and digests are made from derived facts, so they come sooner and need fewer tokens when derivation goes
+    first. No queue starves: a long import leaves one message of five to the other queues. The setting
+    ``broker_transport_options["queue_order_strategy"]`` names this class. RabbitMQ has an order of its own.
     """
 
     def __init__(self, it: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""reflect_namespace: a reflection for every perspective that has something new, then the archive."""
+"""reflect_namespace: a reflection for every perspective that has new facts, then archiving of old messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ReflectNamespace(Arguments):
 @job(arguments=ReflectNamespace, queue="reflect", probe=probe_model)
 @in_namespace
 def reflect_namespace(work: NamespaceRun, _arguments: ReflectNamespace) -> JobOutcome:
-    """Start the reflections that a namespace is due."""
+    """Ask for a reflection of each perspective with new facts, then archive old messages."""
     namespace = work.namespace.name
     outcome, due = reflect.reflect_namespace(work.resources, work.context())
     urgency = work.run.flags.urgency or "live"

@@ -1,4 +1,4 @@
-"""reflect_observations: a shorter observation log, made before it is needed."""
+"""reflect_observations: a shorter observation log of a session, made before a reader needs it."""
 
 from __future__ import annotations
 

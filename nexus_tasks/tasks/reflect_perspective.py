@@ -1,4 +1,4 @@
-"""reflect_perspective: how new facts about a subject relate to what an observer knew."""
+"""reflect_perspective: how new facts about a subject relate to the facts that an observer had."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
 )
 @in_namespace
 def reflect_perspective(work: NamespaceRun, arguments: ReflectPerspective) -> JobOutcome:
-    """Reflect on a perspective's new facts, a hundred per run."""
+    """Reflect on a perspective's new facts, at most 100 per run."""
     observer, subject, namespace = arguments.observer, arguments.subject, work.namespace.name
     outcome, more = reflect.reflect_perspective(work.resources, work.context(), observer, subject)
     if more:

@@ -11,6 +11,8 @@ from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from celery import Celery
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
 
 from nexus_tasks.deployment import Deployment, default_deployment
 from nexus_tasks.errors import ConfigurationError
@@ -20,6 +22,7 @@ from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.request import Request, WhileRunning
 from nexus_tasks.idempotency.task import JobTask, on_every_app
 from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.tasks.durable import Wanted, outbox_of, settling, want
 from nexus_tasks.types import JobOutcome
 
 P = ParamSpec("P")
@@ -27,7 +30,7 @@ A = TypeVar("A", bound=Arguments)
 
 
 class Job(Generic[P]):
-    """The handle of a job kind.
+    """The handle of a job kind: asks for its jobs.
 
     Example::
 
@@ -78,10 +81,37 @@ class Job(Generic[P]):
 
         Args:
             countdown: seconds from now; or ``eta``, a time.
-            task_id: an id of the caller's own for this delivery.
+            task_id: an id of the caller's own for the message.
         """
         positional = None if args is None else list(args)
         return self.task.apply_async(positional, kwargs, task_id=task_id, countdown=countdown, eta=eta, **options)
+
+    def want(self, tx: Session | Connection, /, *args: P.args, **kwargs: P.kwargs) -> Wanted:
+        """Ask for the job inside a transaction, of a kind declared with ``durable=True``.
+
+        When the transaction rolls back there is no job. When it commits there is one, also if this process dies or
+        Redis is flushed: reconcile asks for it within some 10 s. Asking twice for the same scope is one job, with the
+        newest arguments.
+
+        Example::
+
+            with Session(engine) as session, session.begin():
+                session.add(order)
+                count_words.want(session, namespace="acme", session_key="chat-42")
+
+        Args:
+            tx: a transaction of the default deployment's database: ours, an SQLAlchemy ``Session`` of yours, or a
+                ``Connection``. After a ``Connection``'s commit call ``enqueue()`` on the result, or reconcile will.
+
+        Returns:
+            The wanted job. With a ``Session`` it is enqueued after the commit by itself.
+
+        Raises:
+            ConfigurationError: the kind is not durable.
+            InvalidInput: an argument is wrong; nothing was written.
+            NotFound: there is no such namespace.
+        """
+        return want(default_deployment(), self.kind, tx, self.kind.named(args, kwargs))
 
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[JobResult]:
         """Ask for many jobs at once; see :meth:`JobTask.enqueue_many`."""
@@ -118,6 +148,7 @@ def job(
     gathers: str = "",
     live_ends_wait: str = "",
     outbox: Outbox | None = None,
+    durable: bool = False,
     probe: Callable[[Deployment], None] | None = None,
     on_dead: Callable[[Any, Any, Any], Callable[[], None] | None] | None = None,
     **options: Any,
@@ -127,21 +158,25 @@ def job(
     Args:
         arguments: the model of its arguments; its ``scope`` is the idempotency key.
         queue: the Celery queue that carries its messages.
-        name: Celery's name of its task. By default the import path of the handler; for this package's own kinds
-            ``nexus_tasks.<handler>``.
+        name: Celery's name of its task; it needs a dot. By default the import path of the handler; for this package's
+            own kinds ``nexus_tasks.<handler>``.
         while_running: the meaning of a request that arrives during a run: ``rerun`` (one more run follows) or ``drop``
             (for jobs whose input cannot change).
         immutable: whether a finished job answers later requests too, while its marker lasts (15 minutes).
-        gathers: set when its runs take siblings along (:meth:`Run.take`): the wait reason of those that may be taken.
+        gathers: set when its runs take siblings along (:meth:`Run.take`): siblings that wait for this reason may be
+            taken.
         live_ends_wait: the wait reason that a request of urgency ``live`` ends at once.
-        outbox: the rows in Postgres that want its jobs, so that they survive a Redis flush.
-        probe: checks the cause of a pause; raises while it lasts. Without it a paused kind is tried every 60 s.
-        on_dead: ``(deployment, tx, claim)``, called in the transaction of a dead letter; returns a step to take after
-            the commit, or ``None``.
+        outbox: the rows in Postgres that want its jobs, so that the jobs survive a Redis flush.
+        durable: its jobs can be asked for inside a transaction (:meth:`Job.want`), by rows in ``wanted_jobs``. Takes
+            the place of an ``outbox`` of its own.
+        probe: raises while the cause of a pause lasts. Without it a paused kind is tried every 60 s.
+        on_dead: ``(deployment, tx, claim)``, called in the transaction of a dead letter. It returns a step to take
+            after the commit, or ``None``.
         options: further options of its Celery task.
 
     Raises:
-        ConfigurationError: another function declares a kind of this name, or the scope names no fields.
+        ConfigurationError: another function declares a kind of this name, the scope names no fields, or the kind is
+            durable and has an outbox of its own.
     """
 
     def declared(handler: Callable[[Run, A], JobOutcome]) -> Job[P]:
@@ -150,7 +185,11 @@ def job(
         if unknown := set(model.scope) - set(model.model_fields):
             raise ConfigurationError(
                 f"The scope of {function.__name__} names {', '.join(sorted(unknown))}, which {model.__name__} lacks.",
-                remedy="Name fields of the arguments.",
+                remedy="Let `scope` name fields of the arguments.",
+            )
+        if durable and outbox is not None:
+            raise ConfigurationError(
+                f"{function.__name__} is durable and has an outbox of its own.", remedy="Choose one of the two."
             )
         ours = function.__module__.startswith(OURS)
         task_name = name or (OURS + function.__name__ if ours else f"{function.__module__}.{function.__name__}")
@@ -159,13 +198,14 @@ def job(
             task_name=task_name,
             declared_at=f"{function.__module__}:{function.__qualname__}",
             arguments=model,
-            handler=handler,
+            handler=settling(handler) if durable else handler,
             queue=queue,
             while_running=while_running,
             immutable=immutable,
             gathers=gathers,
             live_ends_wait=live_ends_wait,
-            outbox=outbox,
+            outbox=outbox_of(lambda: kind) if durable else outbox,
+            durable=durable,
             probe=probe,
             on_dead=on_dead,
             options=options,

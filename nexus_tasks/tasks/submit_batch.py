@@ -1,4 +1,4 @@
-"""submit_batch: a namespace's requests of urgency ``dream`` through the Message Batches API, and their answers back."""
+"""submit_batch: sends a namespace's requests of urgency ``dream`` as message batches, and collects the answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
 from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
-BATCH = "batch"  # the reason for which jobs wait for a message batch, and this job for the next look at it
+BATCH = "batch"  # the reason for which jobs wait for a message batch, and this job for its next poll
 
 
 class SubmitBatch(Arguments):
@@ -41,7 +41,7 @@ def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) ->
 )
 @in_namespace
 def submit_batch(work: NamespaceRun, _arguments: SubmitBatch) -> JobOutcome:
-    """Collect the answers that have come, submit what is due, and wait while anything is under way."""
+    """Collect answers that have come, submit requests that are due, and wait while any request is open."""
     namespace = work.namespace
     progress = message_batches.advance(work.resources, namespace.id, work.run.check)
     if progress.back:
@@ -53,5 +53,5 @@ def submit_batch(work: NamespaceRun, _arguments: SubmitBatch) -> JobOutcome:
 
 
 def request(namespace: str) -> Request:
-    """The request to look after a namespace's batches."""
+    """The request to submit and collect a namespace's batches."""
     return submit_batch.request_for(SubmitBatch(namespace=namespace))

@@ -18,7 +18,7 @@ from nexus_tasks.tasks.registry import tick
 
 
 def _once_per_slot(function: Callable[[Deployment], Any]) -> Callable[[Deployment], Any]:
-    """Let a tick do nothing when the present slot of its schedule has been done."""
+    """Make a tick do nothing when another beat has done it for the present slot of its schedule."""
 
     def guarded(deployment: Deployment) -> Any:
         return function(deployment) if _first_in_slot(deployment, function.__name__) else None
@@ -30,7 +30,7 @@ def _once_per_slot(function: Callable[[Deployment], Any]) -> Callable[[Deploymen
 @tick
 @_once_per_slot
 def dream_due(deployment: Deployment) -> list[str]:
-    """Start the dreams that are due; returns their namespaces."""
+    """Start the dreams that are due. Returns their namespaces."""
     with deployment.database.transaction() as tx:
         due = dreams.due_namespaces(tx)
     return [namespace for namespace in due if finish_dream.start(deployment, namespace).opened]
@@ -47,7 +47,7 @@ def prune(deployment: Deployment) -> dict[str, int]:
 @tick
 @_once_per_slot
 def find_embedding_gaps(deployment: Deployment) -> list[str]:
-    """Find memories without a vector of the present model, as after a change of it. Reconcile has them filled in."""
+    """Find memories without a vector of the present model, as after a change of it. Reconcile asks for jobs."""
     with deployment.database.transaction() as tx:
         return list(embeddings.record_all_gaps(tx, deployment.embedder.name))
 
@@ -55,7 +55,7 @@ def find_embedding_gaps(deployment: Deployment) -> list[str]:
 @tick
 @_once_per_slot
 def keep_search_fast(deployment: Deployment) -> dict[str, Any]:
-    """Fold search's totals, count common words, index the vectors of large namespaces; returns what it did."""
+    """Fold search's totals, count common words, index the vectors of large namespaces. Returns the counts of each."""
     return asdict(upkeep.run(deployment.database))
 
 

@@ -70,7 +70,9 @@ def jobs(here: Sandbox) -> Iterator[Job]:
         fields = task.kind.arguments.model_fields
         values = {name: found for name, field in fields.items() if (found := _values(here, name, field.annotation))}
         unknown = {name for name, field in fields.items() if field.is_required()} - values.keys()
-        assert not unknown, f"KNOWN does not say what {unknown} of {task.kind} may be: say it, so that it is run twice."
+        assert not unknown, (
+            f"KNOWN does not say what {unknown} of {task.kind.name} may be: say it, so that it is run twice."
+        )
         for chosen in itertools.product(*values.values()):
             yield task, dict(zip(values, chosen, strict=True))
 
@@ -116,10 +118,10 @@ def test_every_job_run_twice_changes_no_row(here: Sandbox, seed: int) -> None:
     statuses = set()
     for job in todo:
         job_id = str(uuid.uuid4())
-        statuses.add((job[0].kind, run(here, job, job_id)))
+        statuses.add((job[0].kind.name, run(here, job, job_id)))
         before = dump(here)
         again = run(here, job, job_id)
-        assert dump(here) == before, f"{job[0].kind}({job[1]}), which was {again} when it ran again, changed rows"
+        assert dump(here) == before, f"{job[0].kind.name}({job[1]}), which was {again} when it ran again, changed rows"
     # Then, once a round of all has changed nothing any more: all of them twice, in another order, under new ids.
     statuses |= settle(here, todo)
     effective = {kind for kind, status in statuses if status == "completed"}
@@ -140,7 +142,7 @@ def settle(here: Sandbox, todo: Sequence[Job]) -> set[tuple[str, str]]:
     statuses = set()
     for _ in range(4):
         before = dump(here, "job_runs")
-        statuses |= {(job[0].kind, run(here, job, str(uuid.uuid4()))) for job in todo}
+        statuses |= {(job[0].kind.name, run(here, job, str(uuid.uuid4()))) for job in todo}
         if dump(here, "job_runs") == before:
             return statuses
     pytest.fail("Four rounds of every job, and the last one still changed rows.")

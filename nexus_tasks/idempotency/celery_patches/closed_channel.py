@@ -1,9 +1,9 @@
 """Patch of kombu 5.7: a worker that loses Redis during a run reconnects instead of ending.
 
-When the connection is lost, Celery 5.7 closes its channel at once. kombu 5.7 uses the closed channel again: to put
-unacknowledged messages back, and to acknowledge them when their runs end. It reads the address of a connection that is
-gone, and the ``AttributeError`` ends the worker. Its callers expect and log a connection error instead. The claims need
-neither the messages nor the acknowledgements.
+When the connection is lost, Celery 5.7 closes its channel at once. kombu 5.7 uses the closed channel again, to put
+unacknowledged messages back and to acknowledge messages whose runs end. It then reads the address of a connection that
+is gone, and the ``AttributeError`` ends the worker. With this patch it raises a connection error, which its callers
+expect and log. Claims need neither the messages nor the acknowledgements.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _address = Channel._connparams
 
 
 class ClosedChannelStep(bootsteps.Step):  # type: ignore[misc]
-    """Lets closed channels of this process, a worker, fail as a lost connection does."""
+    """Makes closed channels of this worker process fail as a lost connection does."""
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)

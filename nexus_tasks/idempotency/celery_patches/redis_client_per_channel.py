@@ -1,7 +1,7 @@
 """Patch of kombu 5.7: a worker keeps one Redis client per channel, instead of making one for every message.
 
-kombu makes a client object for each acknowledgement and event. A client is a table of some two hundred callbacks around
-a connection pool. Making it costs more than the command itself: a fifth of a short job's cost in its worker.
+kombu makes a client object for each acknowledgement and event. A client has a table of some two hundred callbacks, so
+making it costs more than the command itself: a fifth of a short job's cost in its worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
 
 
 class RedisClientStep(bootsteps.Step):  # type: ignore[misc]
-    """Lets this worker process use :class:`Channel`, before it connects. With another broker it changes nothing."""
+    """Makes this worker process use :class:`Channel` before it connects. With another broker this changes nothing."""
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)

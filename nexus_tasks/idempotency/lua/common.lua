@@ -1,15 +1,18 @@
--- Shared by every transition; the loader puts this file in front of each script.
--- KEYS are claim keys, ARGV[1] is the prefix: the first part of every key. Times are milliseconds of the Redis server.
+-- common: shared by every transition. The loader puts this file in front of each script. It returns nothing itself.
+-- KEYS are claim keys. ARGV[1] is the prefix: the first part of every key. Times are milliseconds of the Redis server.
+-- A wake-up, as scripts return it, is {claim key, job id, kind, queue, args, published_at, namespace}; that of a canvas
+-- delivery goes on with {options, status, job id of the run that did the work}.
 --
 --   <prefix>:job:<kind>:<hash>       hash    the claim. state waiting|pending|running; id, kind, namespace, queue, scope,
 --                                            args, version; force, reasons, urgency (merged for the next run) and run_*
 --                                            (of the current one); errors, crashes, retries, failing_since; token,
 --                                            lease_until, open, slot; due_at, wait_reason, wait_detail; rerun_id, also
 --                                            (ids folded into this job); enqueued_at, published_at, republished
---   <prefix>:done:<kind>:<hash>      string  "<job id> <status>" of the last run, for 15 minutes (dropped: 24 hours; gone: see `done`)
+--   <prefix>:done:<kind>:<hash>      string  "<job id> <status>" of the last run, for 15 minutes (`dropped`: 24 hours;
+--                                            `gone`: see `done`)
 --   <prefix>:due                     zset    waiting claims by due_at
 --   <prefix>:leases                  zset    running claims by lease_until
---   <prefix>:published:<queue>       zset    pending claims by published_at, and later by what their grace has grown
+--   <prefix>:published:<queue>       zset    pending claims by published_at, plus the ms by which their grace has grown
 --   <prefix>:queues                  set     queues that ever had a pending claim
 --   <prefix>:delivered:<queue>       string  published_at of the newest message of this queue that a worker has begun
 --   <prefix>:count:<namespace>       hash    claims by state, and `slots`: runs that count against the namespace's cap
@@ -42,8 +45,8 @@ local function field(key, name) return redis.call('HGET', key, name) end
 
 local function done_key(key) return prefix .. ':done:' .. string.sub(key, #prefix + 6) end
 
--- The marker that the claim's last run left behind. One that says `gone` only tells who waits: what a job did not find
--- may be there by the next time it is asked for.
+-- The marker that the claim's last run left behind. `gone` answers only callers that wait, never a new request: what
+-- the job did not find may exist by then.
 local function done(key)
   local id, status = string.match(redis.call('GET', done_key(key)) or '', '^(%S+) (%S+)$')
   if status ~= 'gone' then return id, status end
@@ -59,8 +62,8 @@ local function count(key, what, by)
   if redis.call('HINCRBY', counts, what, by) <= 0 then redis.call('HDEL', counts, what) end
 end
 
--- The first of an index whose claims are still `is` (a state) up to a score. A key that is not leaves the index: somebody
--- has deleted claims one by one, and what is left of them must not stop the others.
+-- The first claims of an index, up to a score, that are still in the state `is`. Other keys leave the index: their
+-- claims were deleted by hand, and leftovers must not stop the others.
 local function upto(index, is, score, most)
   local found = {}
   for _, key in ipairs(redis.call('ZRANGE', index, '-inf', integer(score), 'BYSCORE', 'LIMIT', 0, most)) do
@@ -69,7 +72,7 @@ local function upto(index, is, score, most)
   return found
 end
 
--- The claims that have waited longest for a reason; see `upto` for keys that no longer do.
+-- The claims that have waited longest for a reason. Keys that no longer wait for it leave the index, as in `upto`.
 local function longest_waiting(reason, whose, most)
   local index, found = prefix .. ':waits:' .. reason .. ':' .. whose, {}
   for _, key in ipairs(redis.call('ZRANGE', index, 0, most - 1)) do
@@ -101,8 +104,8 @@ local function enter(key, state)
   count(key, state, 1)
 end
 
--- Returns the message that wakes a worker for this claim; the caller of the script publishes it. Every job passes here
--- once at least: what is read is read in one go.
+-- Returns the wake-up of this claim; the caller of the script publishes it. Every job passes here at least once, so it
+-- reads all fields with one command.
 local function to_pending(key)
   leave(key)
   local f = redis.call('HMGET', key, 'id', 'kind', 'queue', 'args', 'namespace')
@@ -116,7 +119,7 @@ end
 
 local function to_waiting(key, reason, due_at, detail)
   leave(key)
-  redis.call('HDEL', key, 'republished') -- whoever received its message has lived to say so
+  redis.call('HDEL', key, 'republished') -- its last message did not kill a worker
   enter(key, 'waiting')
   redis.call('HSET', key, 'due_at', integer(due_at), 'wait_reason', reason, 'wait_detail', detail or '')
   redis.call('ZADD', prefix .. ':due', integer(due_at), key)
@@ -142,8 +145,8 @@ local function create(key, request)
     'scope', request.scope, 'args', request.args, 'version', request.version, 'enqueued_at', integer(now))
 end
 
--- Merges a request's flags into those of the next run: force OR-ed, reasons a set, live wins over dream. Most duplicates
--- change nothing, and nothing is written then: a write goes to Redis' log too.
+-- Merges a request's flags into those of the next run: force OR-ed, reasons a set, live wins over dream. Most
+-- duplicates change nothing. Then nothing is written, because each write also goes to Redis' append-only file.
 local function merge(key, force, reasons, urgency)
   local f = redis.call('HMGET', key, 'force', 'reasons', 'urgency')
   if force == '1' and f[1] ~= '1' then redis.call('HSET', key, 'force', '1') end
@@ -166,7 +169,8 @@ local function flags_to_run(key)
   redis.call('HDEL', key, 'force', 'reasons', 'urgency')
 end
 
--- A run that did not end gives its flags back, and a rerun that waited for its end folds in: one run serves both ids.
+-- A run that waits gives its flags back to the next run. A rerun that was asked for is folded in: one run serves both
+-- ids.
 local function flags_from_run(key)
   local f = redis.call('HMGET', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'also')
   merge(key, f[1], f[2], f[3])
@@ -178,7 +182,7 @@ local function parked_key(key) return prefix .. ':parked:' .. string.sub(key, #p
 
 local function delivery_key(id) return prefix .. ':delivery:' .. id end
 
--- The message that lets Celery account for a delivery whose runs have ended: a wake-up with three more fields.
+-- The wake-up with which Celery accounts for a delivery whose runs have ended. It has three more fields.
 local function settlement(id)
   local f = redis.call('HMGET', delivery_key(id), 'kind', 'queue', 'args', 'published_at', 'namespace', 'options',
     'status', 'job_id')
@@ -192,8 +196,9 @@ local function forget(id)
   redis.call('DEL', record)
 end
 
--- One of the runs that a delivery waits for has ended (any that is dead is how all ended). After the last one the
--- delivery stands in the settle list; `own` is the one that the caller completes itself, the others' messages are added.
+-- One of the runs that a delivery waits for has ended. If one of them ended dead, the delivery ends dead. After the
+-- last run the delivery is in the settle list. The caller completes the delivery `own` itself; wake-ups are added for
+-- others.
 local function settle(id, status, job_id, wakeups, own)
   local record = delivery_key(id)
   if redis.call('EXISTS', record) == 0 then return end -- revoked
@@ -209,7 +214,7 @@ local function settle(id, status, job_id, wakeups, own)
   if id ~= own then table.insert(wakeups, settlement(id)) end
 end
 
--- Settles what is parked for the runs of `ids` (a set; nil for all that is parked with the claim).
+-- Settles the deliveries that are parked for the runs `ids` (a set; nil: all that are parked with the claim).
 local function settle_parked(key, ids, status, job_id, wakeups, own)
   local parked = redis.call('HGETALL', parked_key(key))
   for i = 1, #parked, 2 do
@@ -236,8 +241,8 @@ local function park(key, request, run)
   redis.call('HSET', parked_key(key), request.delivery.id, run)
 end
 
--- Ends the claim's run: what is parked for it is settled, and the rerun that was asked for becomes the claim's next life,
--- else a marker stays behind.
+-- Ends the claim's run and settles the deliveries that are parked for it. A rerun that was asked for makes the claim
+-- pending again; otherwise the claim is deleted and leaves a marker.
 local function conclude(key, status, wakeups, own)
   local id, ids = field(key, 'id'), {}
   ids[id] = true
@@ -256,16 +261,16 @@ local function conclude(key, status, wakeups, own)
   redis.call('SET', done_key(key), id .. ' ' .. status, 'EX', DONE_SECONDS)
 end
 
--- What was published to a queue up to this time is lost if it has not arrived: it is older than the grace, and the queue
--- is empty or has already delivered a later message.
+-- Messages that were published to a queue up to this time and have not arrived are lost: they are older than the grace,
+-- and the queue is empty or has already delivered a later message.
 local function lost_before(queue, empty, grace)
   if empty then return now - grace end
   local delivered = number(redis.call('GET', prefix .. ':delivered:' .. queue))
-  if delivered > now then delivered = 0 end -- the server's clock was set back: nothing follows from it
+  if delivered > now then delivered = 0 end -- the server's clock was set back: the watermark says nothing
   return math.min(now - grace, delivered - 1)
 end
 
--- A run of this namespace has ended: the claim that has waited longest for a free slot is published.
+-- A run of this namespace has ended: publishes the claim that has waited longest for a free slot.
 local function next_in_line(namespace, wakeups)
   for _, key in ipairs(longest_waiting('concurrency', namespace, 1)) do table.insert(wakeups, to_pending(key)) end
 end

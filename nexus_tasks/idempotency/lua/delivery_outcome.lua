@@ -1,7 +1,9 @@
--- answer: a worker has a canvas delivery's message and asks how the runs that it waits for ended. ARGV: 2 the delivery's
--- id, 3 its queue, 4 published_at of the message.
--- Only one of its messages gets the answer, and completes the delivery; should that worker die, the sweep sends another.
--- Returns {status, job id}, or false: not yet, or somebody else completes it, or it is completed.
+-- delivery_outcome: a worker has a canvas delivery's message and asks how the runs that it waits for ended.
+-- KEYS: none. ARGV: 2 the delivery's id, 3 its queue, 4 published_at of the message (it moves the queue's watermark).
+-- Only one message of a delivery gets the outcome, and its worker completes the delivery. If that worker dies, the
+-- sweep sends another message.
+-- Returns {status, job id}; or false when the runs have not ended, another worker completes the delivery, or it is
+-- completed.
 
 local record, watermark = delivery_key(ARGV[2]), prefix .. ':delivered:' .. ARGV[3]
 if number(ARGV[4]) > number(redis.call('GET', watermark)) then redis.call('SET', watermark, ARGV[4]) end

@@ -1,6 +1,7 @@
--- finish: a run has ended, well or (status `dead`, after its dead letter is committed) for good. KEYS: its claims, the
--- lead first. ARGV: 2 token, 3 the canvas delivery that the caller completes itself ('' for none), 4.. the status of each.
--- Returns {per claim 1, or 0 where it was no longer this run's (nothing changed), wake-ups to publish}.
+-- finish: a run has ended: done, or for good with the status `dead` after its dead letter is committed.
+-- KEYS: the claims of the run, the primary first. ARGV: 2 token, 3 the canvas delivery that the caller completes itself
+-- ('' for none), 4.. the status of each claim.
+-- Returns {per claim 1 or 0, wake-ups to publish}. 1: ended; 0: the claim has another token, and nothing changed.
 
 local owned, wakeups = {}, {}
 for i, key in ipairs(KEYS) do

@@ -1,5 +1,8 @@
--- hold: messages that a worker has received and not begun yet: a rate limit, a busy pool. KEYS: the claims that they are
--- to wake. ARGV[2..]: their ids. Nothing that is pending there, or to be settled, is taken for lost from now on.
+-- keep_reserved: a worker has received messages and not begun them, because of a rate limit or a busy pool.
+-- KEYS: the claims that the messages are to wake. ARGV[2..]: the messages' ids, in the same order.
+-- Pending claims, and canvas deliveries in the settle list, count as published now: the sweep does not take them for
+-- lost.
+-- Returns nothing.
 
 local function later(index, member, record)
   local score = redis.call('ZSCORE', index, member)

@@ -1,7 +1,8 @@
--- renew: the heartbeat of a worker process. KEYS: its running claims. ARGV: 2 lease (ms), then per claim its token and
--- its fields when its run began (JSON). A claim that is gone without a marker is made again from them: Redis was
--- flushed under a live run.
--- Returns the positions (from 1) of the claims that are no longer this process's.
+-- renew: the heartbeat of a worker process.
+-- KEYS: its running claims. ARGV: 2 lease (ms), then for each claim its token and its fields at the start of its run
+-- (JSON).
+-- A claim that is gone and has no marker is made again from these fields: Redis was flushed during the run.
+-- Returns the positions in KEYS (from 1) of the claims that this process has lost; none when it has all of them.
 
 local lease, lost = number(ARGV[2]), {}
 for i, key in ipairs(KEYS) do

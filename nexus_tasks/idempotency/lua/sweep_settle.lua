@@ -1,14 +1,16 @@
--- sweep_settle: canvas deliveries of one queue whose runs have ended, and whose message is lost or whose worker died
--- before Celery had accounted for them. ARGV: 2 the queue, 3 '1' when the queue is empty, 4 how many at the most,
--- 5 grace (ms), 6 longest grace (ms). Lost is what `lost_before` says, as for claims; the grace doubles.
--- Returns messages to publish.
+-- sweep_settle: finds canvas deliveries of one queue whose runs have ended, and whose message is lost or whose worker
+-- died before Celery accounted for them.
+-- KEYS: none. ARGV: 2 the queue, 3 '1' when the queue is empty, 4 how many at the most, 5 grace (ms), 6 longest grace
+-- (ms).
+-- A message is lost as in sweep_lost. The grace doubles with every republishing.
+-- Returns wake-ups to publish, none when no delivery is lost.
 
 local index, grace, wakeups = prefix .. ':settle:' .. ARGV[2], number(ARGV[5]), {}
 local newest = lost_before(ARGV[2], ARGV[3] == '1', grace)
 for _, id in ipairs(redis.call('ZRANGE', index, '-inf', integer(newest), 'BYSCORE', 'LIMIT', 0, ARGV[4])) do
   local record = delivery_key(id)
   if redis.call('EXISTS', record) == 0 then
-    redis.call('ZREM', index, id) -- nobody could complete it in all that time
+    redis.call('ZREM', index, id) -- no worker completed it within 7 days
   else
     local times = redis.call('HINCRBY', record, 'republished', 1)
     redis.call('HDEL', record, 'taken')

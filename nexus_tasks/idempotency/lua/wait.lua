@@ -1,7 +1,8 @@
--- wait: a run cannot go on now. KEYS: its claims. ARGV: 2 token, 3 reason, 4 delay (ms), 5 detail for people,
--- 6 '1' when this was a failed attempt that will be retried, 7 '1' when its error was an unknown one.
--- Flags go back to the next run, a pending rerun folds in.
--- Returns {per claim 1, or 0 where it was no longer this run's (nothing changed), wake-ups to publish}.
+-- wait: a run cannot go on now, and its claims wait.
+-- KEYS: the claims of the run. ARGV: 2 token, 3 reason, 4 delay (ms), 5 detail for people, 6 '1' for a failed attempt
+-- that is retried, 7 '1' when its error was an unknown one.
+-- The flags of the run go back to the next run. A rerun that was asked for is folded into it.
+-- Returns {per claim 1 or 0, wake-ups to publish}. 1: it waits; 0: the claim has another token, and nothing changed.
 
 local owned, wakeups = {}, {}
 for i, key in ipairs(KEYS) do
@@ -14,7 +15,7 @@ for i, key in ipairs(KEYS) do
       redis.call('HINCRBY', key, 'retries', 1)
       redis.call('HSETNX', key, 'failing_since', integer(now))
     else
-      redis.call('HDEL', key, 'failing_since') -- whatever failed has passed: this wait has another reason
+      redis.call('HDEL', key, 'failing_since') -- this wait is no failure: the time of failing starts anew
     end
     if ARGV[7] == '1' then redis.call('HINCRBY', key, 'errors', 1) end
     to_waiting(key, ARGV[3], now + number(ARGV[4]), ARGV[5])

@@ -1,8 +1,8 @@
-"""Sending wake-ups. A wake-up that is not sent is no loss: the sweep finds its claim pending and sends another.
+"""Sending wake-ups. When a wake-up is not sent, nothing is lost: the sweep finds its claim pending and sends another.
 
-Where claims and messages share a Redis, :meth:`Publisher.enqueue` claims a job and pushes its message in one script: no
-claim without its message, no message without its claim. With any other broker, and for messages that only Celery can
-write (a canvas, say), it takes two steps: the claim, then the message.
+Where claims and messages share a Redis, :meth:`Publisher.enqueue` claims a job and pushes its message in one script:
+there is no claim without its message, and no message without its claim. With another broker, and for messages that only
+Celery can write (those of a canvas), it takes two steps: the claim, then the message.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 
 
 class Publisher:
-    """One deployment's way to its broker: always the broker of ``app``, whichever application is current."""
+    """Sends one deployment's messages, always to the broker of ``app``, whichever application is current."""
 
     def __init__(self, app: Celery, claims: Claims) -> None:
         self.app, self.claims = app, claims
         self._templates: dict[str, Template | None] = {}  # of messages, by kind
 
     def enqueue(self, requests: Sequence[Request], **options: Any) -> list[Ticket]:
-        """Claim jobs, all in one step, and publish those that are new; ``options`` are Celery's, of ``apply_async``.
+        """Claim jobs, all in one step, and publish the new ones. ``options`` are those of Celery's ``apply_async``.
 
         Raises:
             QueueUnavailable: Redis does not answer; nothing was queued.
@@ -73,13 +73,13 @@ class Publisher:
                         else:
                             sent += self._send(wakeup, producer=producer, **retry)
         except KombuError as error:
-            # The broker is away for the other wake-ups too: one time-out is enough.
-            log.warning("Of %d queued jobs not every message was sent (%s); the sweep sends them.", len(rest), error)
+            # The broker is away for the other wake-ups too, so one time-out is enough.
+            log.warning("The messages of %d jobs were not all sent (%s); the sweep sends the rest.", len(rest), error)
             return 0 if batched else sent
         return sent
 
     def has_template(self, kind: str) -> bool:
-        """Whether a message of ``kind`` was written before, so that its queue is known to exist."""
+        """Whether there is a template for messages of ``kind``. Then its queue exists."""
         return bool(self._templates.get(kind))
 
     def template_of(self, kind: str) -> Template | None:
@@ -95,10 +95,10 @@ class Publisher:
         return made[kind]
 
     def _is_plain(self) -> bool:
-        """Whether messages may be made from a template: no signal and no setting wants to see each one sent."""
+        """Whether messages may be made from a template: no signal and no setting needs Celery to send each of them."""
         if signals.before_task_publish.receivers or signals.after_task_publish.receivers:
             return False
-        changed = self.app.conf.changes  # a setting read through all of Celery's layers costs half a round trip
+        changed = self.app.conf.changes  # reading a setting through all of Celery's layers costs half a round trip
         return not any(changed.get(name, configured) for name, configured in self._configured)
 
     @cached_property
@@ -109,7 +109,7 @@ class Publisher:
         """Let Celery itself write and publish a message."""
         task = self.app.tasks.get(task_name_of(wakeup.kind))
         if task is None:
-            # Only another worker knows this job kind: its own sweep publishes the wake-up.
+            # This process does not know the job kind. The sweep of a worker that does publishes the wake-up.
             log.warning("No task named %s is registered here.", task_name_of(wakeup.kind))
             return False
         try:

@@ -1,4 +1,4 @@
-"""What ``.delay()`` returns: Celery's result, and how the job really ended."""
+"""``JobResult``, which ``.delay()`` returns: Celery's result, and the outcome of the job that does the work."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _FIRST_LOOK, _LONGEST_PAUSE = 0.02, 0.5
 class JobResult(AsyncResult):  # type: ignore[misc]
     """A job that was asked for.
 
-    ``job_id`` is the id of the job that does the work: of the waiting job when the request was a duplicate. ``id`` is
-    the same, unless Celery waits for this very message (a chord, a link, an explicit ``task_id``): then ``id`` is the
-    message's own, by which Celery's results and ``revoke`` find it.
+    ``job_id`` is the id of the job that does the work. When the request was a duplicate, that is the waiting job's id.
+    ``id`` is the same, unless Celery waits for this very message (a chord, a link, an explicit ``task_id``). Then
+    ``id`` is the message's own id, by which Celery's results and ``revoke`` find it.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         self._asked_at = asked_at  # seconds since the epoch, of the Redis server
 
     def __del__(self) -> None:
-        # Celery's own cancels the wait for a result. An ignored result, which is the rule, has none.
+        # Celery's method cancels the wait for a result. An ignored result, the usual case, has none.
         if not self.ignored:
             super().__del__()
 
     def joined(self, others: Sequence[JobResult]) -> JobResult:
-        """This result, standing also for ``others`` (one job per observer, say): it ends when all have ended."""
+        """This result, which from now on also stands for ``others``: it has ended when all have ended."""
         self.parts = tuple(others)
         self.created = self.created or any(other.created for other in others)
         return self
@@ -62,8 +62,8 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         """Wait until the job has ended, and say how.
 
         Raises:
-            JobFailed: it is a dead letter.
-            WaitTimeout: ``timeout`` seconds are up; the job goes on. (A :class:`TimeoutError`.)
+            JobFailed: the job is a dead letter.
+            WaitTimeout: ``timeout`` seconds are up; the job goes on. It is a :class:`TimeoutError`.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         outcomes = [part._await(deadline) for part in (self, *self.parts)]
@@ -87,7 +87,7 @@ class JobResult(AsyncResult):  # type: ignore[misc]
 
     def poll(self) -> JobOutcome | None:
         """How the job ended, or ``None`` while it has not."""
-        # Order matters: a claim that is seen absent first has its run row already.
+        # In this order: a job whose claim is gone has its run row already.
         claims = self._engine.claims
         key = claim_key(claims.prefix, self.kind, self.scope)
         claim = claims.get(key)
@@ -96,6 +96,6 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         outcome = self._engine.storage.outcome(self.job_id, self.kind, self.scope, self._asked_at)
         if outcome and (outcome.job_id == self.job_id or not mine):
             return outcome
-        if marker:  # dropped, or of a kind that writes no run rows
+        if marker:  # the job was dropped, or its kind writes no run rows
             return JobOutcome(status=cast(Status, marker[1]), job_id=marker[0])
         return None

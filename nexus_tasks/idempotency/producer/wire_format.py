@@ -1,7 +1,8 @@
-"""The messages that wake workers. Celery and kombu write one for each job kind; the others are made from that one.
+"""The messages that wake workers. Celery and kombu write one message per job kind; the others are copies of it.
 
-What a message costs is Python, not the broker: Celery renders every argument, kombu builds a client for every publish.
-A :class:`Template` pays that once, and stays right whatever the deployment's settings and annotations put into it.
+The cost of a message is Python, not the broker: Celery renders every argument, and kombu builds a client for every
+publish. A :class:`Template` pays that once per kind. Because Celery writes it, it has what the deployment's settings
+and annotations put into a message.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SLOTS = ("id", "published", "shown", "body", "tag")
 
 
 def header(wakeup: Wakeup) -> dict[str, Any]:
-    """What a message tells the worker beside the task's arguments."""
+    """The header that a worker reads beside the task's arguments."""
     told: dict[str, Any] = {"version": VERSION, "published_at": wakeup.published_at}
     if wakeup.options is not None:
         told["canvas"] = True
@@ -38,7 +39,7 @@ def header(wakeup: Wakeup) -> dict[str, Any]:
 
 
 def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
-    """Publish one wake-up as Celery writes it, past the claim: it has one already.
+    """Publish one wake-up as Celery writes it. Makes no claim: the wake-up has one already.
 
     Args:
         task: the :class:`~nexus_tasks.idempotency.task.JobTask` of its kind; :meth:`celery.Task.apply_async` is called.
@@ -47,7 +48,7 @@ def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
         celery.exceptions.QueueNotFound: the kind's queue is not configured.
         kombu.exceptions.KombuError: the broker does not answer.
     """
-    # A claim of a release whose queue is gone travels in the kind's queue of today.
+    # A claim of an earlier release may name a queue that is gone. Its message goes to the kind's present queue.
     queue = wakeup.queue if wakeup.queue in task.app.amqp.queues else task.kind.queue
     options = {**(wakeup.options or {}), **options}
     if wakeup.outcome:
@@ -64,13 +65,13 @@ def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
-    """A message as it lies in a Redis list, with places to fill in: two halves, between them ``published_at``."""
+    """A message as Redis has it in a list, with slots to fill in: two halves, and ``published_at`` between them."""
 
     queue: str  # the key of the list
     before: str
     after: str
     embed: str
-    tag: str  # of its maker: kombu's delivery tags are unique, and cost an UUID each
+    tag: str  # first part of the delivery tags: a number behind it is as unique as kombu's UUID, and cheaper
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def render(self, request: Request) -> tuple[str, str, str]:
@@ -87,7 +88,7 @@ class Wire:
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """What all messages of a job kind have in common."""
+    """The parts that all messages of a job kind have in common."""
 
     queue: str
     headers: Mapping[str, Any]
@@ -100,7 +101,7 @@ class Template:
         return self.wire.render(request) if self.wire else None
 
     def publish(self, producer: Any, wakeup: Wakeup, **options: Any) -> None:
-        """Publish ``wakeup`` through kombu, whatever the broker is."""
+        """Publish ``wakeup`` through kombu, to any broker."""
         headers = {
             **self.headers,
             **header(wakeup),
@@ -113,7 +114,7 @@ class Template:
 
 
 def make_template(task: Any, claims_url: str) -> Template | None:
-    """The template of ``task``'s messages; ``None`` when each must be written by Celery (a serializer of its own, say).
+    """The template of ``task``'s messages; ``None`` when Celery must write each (for another serializer, for example).
 
     Raises:
         kombu.exceptions.KombuError: claims and messages share a Redis, and it does not answer.
@@ -146,7 +147,7 @@ def _blank(task: Any, slots: Mapping[str, str]) -> Wakeup:
 
 
 class _Dictation(Producer):  # type: ignore[misc]
-    """Notes what Celery asks kombu to publish, and passes it on if told to."""
+    """Records what Celery asks kombu to publish; with ``send`` it also passes it on."""
 
     def __init__(self, connection: Any, slots: Mapping[str, str], *, send: bool) -> None:
         super().__init__(connection, auto_declare=False)
@@ -161,7 +162,7 @@ class _Dictation(Producer):  # type: ignore[misc]
 
 
 class _Scribe(redis.Channel):  # type: ignore[misc]
-    """Keeps what kombu would push, and the list's key."""
+    """Records what kombu would push, and the list's key."""
 
     def _put(self, queue: str, message: dict[str, Any], **_options: Any) -> None:
         key = self._q_for_pri(queue, self._get_message_priority(message, reverse=False))
@@ -174,7 +175,8 @@ class _Scribes(redis.Transport):  # type: ignore[misc]
 
 def _wire(producer: _Dictation, slots: Mapping[str, str]) -> Wire | None:
     queue, message, expires = producer.channel.written
-    # Lists that expire are touched with every message; who wants Celery's result subscribes before it is sent.
+    # Celery writes these itself: it renews an expiring list with each message, and subscribes to a result before the
+    # send.
     if expires or not producer.headers["ignore_result"]:
         return None
     message["body"], message["properties"]["delivery_tag"] = slots["body"], slots["tag"]

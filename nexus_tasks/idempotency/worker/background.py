@@ -10,7 +10,7 @@ PATIENCE = 3.0  # seconds that the worker's end waits for the thread
 
 
 class BackgroundStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """A worker step whose :meth:`work` runs in a thread. On the worker's event loop it would stall consumption."""
+    """A worker step whose :meth:`work` runs in a thread. On the worker's event loop it would hold up messages."""
 
     requires = ("celery.worker.components:Pool",)  # threads start after the pool has forked
     thread_name = "nexus-background"
@@ -24,7 +24,7 @@ class BackgroundStep(bootsteps.StartStopStep):  # type: ignore[misc]
         raise NotImplementedError
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait for ``seconds``; whether the worker ends meanwhile."""
+        """Wait for ``seconds``, or until the worker ends. Returns whether it ends."""
         return self._stopped.wait(seconds)
 
     def start(self, worker: object) -> None:
@@ -34,7 +34,7 @@ class BackgroundStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self._thread.start()
 
     def stop(self, _worker: object) -> None:
-        """Celery calls it when the worker shuts down. Its process may go on without it."""
+        """Celery calls it when the worker shuts down. The process may go on, as under Celery's pytest plugin."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(PATIENCE)

@@ -1,7 +1,7 @@
 """The circuit breaker: while storage does not answer, this process begins no job.
 
-Each job would fail, wait and fail again, with two log lines every time. Once a second one thread asks whether storage
-answers again.
+Without it each job would fail, wait and fail again, with two log lines every time. While the breaker is open, one
+thread asks storage once a second whether it answers again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from celery.worker import state
 log = logging.getLogger(__name__)
 
 ASK_EVERY = 1.0  # seconds
-# A message is held back this long, then given up: a worker that shuts down waits for the messages it has taken. The
-# claim stays pending, and the sweep publishes another message once storage answers.
+# A message is held back for at most this long, because a worker that shuts down waits for the messages it has taken.
+# Then the message is given up. Its claim stays pending, and the sweep publishes another message once storage answers.
 HOLD_SECONDS = 20.0
 
 
 class CircuitBreaker:
-    """Open while storage is away. ``answers`` asks the storage: whether it can be reached now."""
+    """Open while storage is away. ``answers`` asks storage and returns whether it can be reached now."""
 
     def __init__(self, answers: Callable[[], bool]) -> None:
         self._answers = answers
@@ -37,7 +37,7 @@ class CircuitBreaker:
             log.warning("Storage does not answer: no job is begun until it does.")
 
     def closed(self) -> bool:
-        """Whether storage answers, as far as this process knows. While it does not, one caller a second asks it."""
+        """Whether storage answers, as far as this process knows. While it is open, one caller a second asks."""
         if not self._open.is_set():
             return True
         if self._asking.acquire(blocking=False):

@@ -33,7 +33,7 @@ def execute(engine: JobEngine, kind: JobKind, request: Request, *, published_at:
     """Run the job that ``request`` asks for, if its claim is free. Every end of the run is recorded in the claim.
 
     Args:
-        published_at: when the message that woke this worker was published, as it says itself.
+        published_at: when the message was published, in ms, as the message says; empty without a message.
         eager: run in the producer's process (``task_always_eager``, ``apply()``).
 
     Raises:
@@ -50,7 +50,7 @@ def execute(engine: JobEngine, kind: JobKind, request: Request, *, published_at:
                 return _outcome_of_marker(engine, request, ticket.job_id)
             begun, claim = _begin(engine, kind, request, published_at)
     except NexusError as error:
-        # The claim stays pending. Once Redis answers, the sweep finds this message lost and publishes another.
+        # The claim stays pending. Once Redis answers, the sweep takes this message for lost and publishes another.
         log.warning("Job %s was not begun: %s", request.id, error)
         raise Ignore from error
     if claim is None:
@@ -61,13 +61,13 @@ def execute(engine: JobEngine, kind: JobKind, request: Request, *, published_at:
         if claim.crashes >= ISOLATED_FROM and not eager and not in_pool_child():
             try:
                 return engine.isolation.perform(run)
-            except OSError as error:  # too little memory for a process, say: the job is not the cause
+            except OSError as error:  # for example too little memory for a process: the job is not the cause
                 return _failed(engine, kind, run, Transient(f"No process could be started: {error}."))
         return perform(engine, kind, run)
 
 
 def take_up(app: Celery, kind_name: str, key: str, token: str, delivery: str) -> JobOutcome:
-    """Perform a run that the worker has begun, in a child of its fork server."""
+    """Perform, in a child of the fork server, a run that the worker has begun."""
     engine = engine_of(app)
     kind, claim = engine.kind(kind_name), engine.claims.get(key)
     if claim is None or claim.token != token:
@@ -81,7 +81,7 @@ def take_up(app: Celery, kind_name: str, key: str, token: str, delivery: str) ->
 def run_of(
     engine: JobEngine, kind: JobKind, claim: Claim, request: Request, *, eager: bool = False, delivery: str = ""
 ) -> Run:
-    """The run that a claim's token stands for; ``delivery`` is the canvas delivery that started it, if one did."""
+    """The run of a claim under its token; ``delivery`` is the canvas delivery that started it, or empty."""
     return Run(
         deployment=engine.deployment,
         store=engine.claims,
@@ -117,12 +117,12 @@ def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
         if not isinstance(outcome, JobOutcome):
             raise TypeError(f"{kind.name} must return a JobOutcome, not {type(outcome).__name__}.")
     except Superseded:
-        # One claim of a batch is lost, the others may not be: they go back at once, and nothing is counted.
+        # One claim of a batch is lost. The others wait for 0 s, and nothing is counted against them.
         _settle(engine, run.claims, lambda claims: run.store.wait(claims, "retry", 0.0, detail="Superseded"))
         return JobOutcome(status="superseded", job_id=primary.job_id)
-    except BaseException as error:  # the type decides: this is the one place that catches everything
+    except BaseException as error:  # the only place that catches everything: the type decides
         outcome = _failed(engine, kind, run, error)
-        # A SystemExit that reaches one of Celery's threads leaks its message and its place in the pool.
+        # In a thread of Celery's pool, a SystemExit would leak the message and the thread's place in the pool.
         if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
             raise
         return outcome
@@ -142,21 +142,21 @@ def _begin(engine: JobEngine, kind: JobKind, request: Request, published_at: str
 
 
 def _outcome_of_marker(engine: JobEngine, request: Request, job_id: str) -> JobOutcome:
-    """How the run ended that has served this request before."""
+    """How the earlier run ended that has served this request."""
     marker = engine.claims.marker(engine.claims.key(request))
     return JobOutcome(status=cast(Status, marker[1] if marker else "completed"), job_id=job_id)
 
 
 def _has_letter(engine: JobEngine, claim: Claim) -> bool:
-    """Whether the dead letter of this job is committed, and only the claim's end was not recorded."""
+    """Whether this job's dead letter is committed: then only the end of its claim was not recorded."""
     return (claim.attempts > 1 or claim.remade) and engine.storage.is_dead(claim.job_id)
 
 
 def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) -> JobOutcome:
     """Decide about the claims of a run that raised ``error``: they wait, or become dead letters.
 
-    Each claim's own history decides whether it dies. The others wait together, as long as the first of them has to:
-    a batch that goes back apart could not reuse the answer that was saved for it.
+    Each claim's own history decides whether it becomes a dead letter. The others wait together, as long as the first of
+    them has to: only the same batch can reuse the answer that was saved for it.
     """
     if not run.claims:
         log.error("%s raised after the end of its last claim.", kind.name, exc_info=error)
@@ -179,7 +179,7 @@ def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) ->
 
 
 def _redis_time(engine: JobEngine) -> float:
-    """The time of Redis, by which claims note when they began to fail. This machine's clock may be wrong by days."""
+    """The time of Redis, in which claims note when they began to fail. This machine's clock may be wrong by days."""
     try:
         return engine.claims.now()
     except QueueUnavailable:
@@ -212,12 +212,12 @@ def _give_up(engine: JobEngine, kind: JobKind, claims: Sequence[Claim], error: B
     """
     try:
         lost = _with_patience(engine, lambda: engine.claims.renew(claims, lease=engine.limits.lease))
-        claims = [claim for claim in claims if claim not in lost]  # another run has these: their end is its matter
+        claims = [claim for claim in claims if claim not in lost]  # another run has the lost ones and ends them
         for claim in claims:
             log.error("Job %s (%s) is a dead letter: %s", claim.job_id, kind.name, error)
             engine.storage.dead_letter(claim, error)
     except NexusError as unwritten:
-        log.warning("A dead letter of %s was not written, the job tries again: %s", kind.name, unwritten)
+        log.warning("A dead letter of %s was not written; the job tries again: %s", kind.name, unwritten)
         _wait(engine, kind, claims, retry_later(claims[0], type(unwritten).__name__), unwritten)
         return False
     _finish(engine, claims, JobOutcome(status="dead"), delivery=delivery)
@@ -241,14 +241,14 @@ def _settle(
     try:
         wakeups = _with_patience(engine, lambda: transition(claims))
     except QueueUnavailable as error:
-        # The run's commit stays. When the lease ends, the claim comes back and its run finds nothing left to do.
+        # The run's commit stays. When the lease ends, the job runs again and finds nothing left to do.
         log.warning("The end of a run was not recorded: %s", error)
     else:
         engine.publisher.publish(wakeups)
 
 
 def _with_patience(engine: JobEngine, transition: Callable[[], T]) -> T:
-    """Try for the length of a lease: a restart of Redis must not make an ended run a crashed one."""
+    """Try for the length of a lease, so that a restart of Redis does not turn an ended run into a crash."""
     deadline = time.monotonic() + engine.limits.lease
     while True:
         try:

@@ -1,7 +1,7 @@
-"""The fork server: it has loaded the code that jobs need, holds no thread or connection, and forks a child per run.
+"""The fork server: a process that has loaded the code of jobs, has no thread or connection, and forks a child per run.
 
-Its input is a socket. Each line names a run and brings the pipe for its answers: ``taken``, then the run's outcome,
-then the exit code of the child. A child that dies leaves only its exit code.
+It reads a socket. Each message names a run and brings a pipe for its answers: ``taken``, then the run's outcome, then
+the exit code of the child. A child that dies leaves only its exit code.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from celery.signals import worker_process_init
 
 from nexus_tasks.types import JobOutcome
 
-IDLE_SECONDS = 60.0  # after which a fork server of its own ends: it holds as much memory as a worker
-LONGEST = 65_536  # bytes of a line
+IDLE_SECONDS = 60.0  # an idle fork server that was started as a process ends: it holds as much memory as a worker
+LONGEST = 65_536  # bytes of a message
 
 
 def serve(line: socket.socket, take_up: Callable[..., JobOutcome], *, idle: float | None) -> None:
-    """Fork for one run after the other, until the worker is gone.
+    """Fork a child for each run, until the worker is gone.
 
     Args:
         line: the socket that names the runs.
@@ -33,7 +33,7 @@ def serve(line: socket.socket, take_up: Callable[..., JobOutcome], *, idle: floa
         idle: seconds without a run after which it ends; ``None``: never.
     """
     for signalled in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signalled, signal.SIG_IGN)  # for the worker, which waits for its runs and then closes the line
+        signal.signal(signalled, signal.SIG_IGN)  # the worker waits for its runs and then closes the socket
     awake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -47,7 +47,7 @@ def serve(line: socket.socket, take_up: Callable[..., JobOutcome], *, idle: floa
         elif ready:
             run, pipes, _, _ = socket.recv_fds(line, LONGEST, 1)
             if not run:
-                for pid in children:  # children die with their worker, as the runs in its threads do
+                for pid in children:  # like the runs in a worker's threads, they die with the worker
                     os.kill(pid, signal.SIGKILL)
                 return
             _fork(run, pipes[0], take_up, children, [line.fileno(), awake, waker])
@@ -70,7 +70,7 @@ def _fork(
         for fd in (*inherited, *children.values()):
             os.close(fd)
         os.set_inheritable(answers, False)
-        worker_process_init.send(sender=None)  # as in a child of a prefork pool, which this is in all but name
+        worker_process_init.send(sender=None)  # as Celery does in a child of a prefork pool
         outcome = take_up(*json.loads(run))
         os.write(answers, json.dumps(asdict(outcome), default=str).encode() + b"\n")
         code = 0

@@ -1,4 +1,4 @@
-"""The heartbeat: one thread per worker process renews the leases of all its running claims, three times per lease."""
+"""The heartbeat: one thread of a worker process renews the leases of all its running claims, three times per lease."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def hold(self, claims: Sequence[Claim], on_lost: Callable[[Claim], None]) -> None:
-        """Renew ``claims`` from now on; ``on_lost`` is called with each that another run has taken over."""
+        """Renew ``claims`` from now on; ``on_lost`` is called with each claim that is no longer this run's."""
         with self._lock:
             self._held |= {(claim.key, claim.token): (claim, on_lost) for claim in claims}
             if self._thread is None:
@@ -37,13 +37,13 @@ class Heartbeat:
                 self._thread.start()
 
     def let_go(self, claims: Sequence[Claim]) -> None:
-        """Renew ``claims`` no more: their run ends."""
+        """Stop renewing ``claims``, because their run ends."""
         with self._lock:
             for claim in claims:
                 self._held.pop((claim.key, claim.token), None)
 
     def stop(self) -> None:
-        """End the thread; leases that are still held run out."""
+        """End the thread. Leases that are still held end by themselves."""
         self._stopped.set()
 
     def _beat(self) -> None:
@@ -51,9 +51,9 @@ class Heartbeat:
             try:
                 self._renew()
             except QueueUnavailable as error:
-                # The leases may run out meanwhile. The sweep expires none until one lease after Redis answers again.
+                # The leases may end meanwhile. The sweep lets none expire before Redis has answered for a full lease.
                 log.warning("Leases were not renewed: %s", error)
-            except Exception:  # the thread must go on: without it every run of this process loses its lease
+            except Exception:  # the thread must go on: otherwise every run of this process loses its lease
                 log.exception("Leases were not renewed.")
 
     def _renew(self) -> None:

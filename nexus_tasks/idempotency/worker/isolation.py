@@ -1,7 +1,7 @@
 """Isolation: a job that has crashed twice runs in its own process. If it crashes again, it kills only this process.
 
-A worker that was killed among hundreds of jobs leaves hundreds of suspects, nearly all innocent, and a process takes
-seconds to load the code it needs. So a worker with threads forks each such process from its fork server
+A killed worker leaves up to hundreds of jobs with a crash, and nearly all of them are innocent. A new process would
+take seconds to load the code that a job needs. So a worker with threads forks each such process from its fork server
 (:mod:`~nexus_tasks.idempotency.worker.fork_server`), which has loaded that code. A child of a prefork pool needs no
 isolation: it is a process of its own already.
 """
@@ -28,10 +28,10 @@ from nexus_tasks.types import JobOutcome
 log = logging.getLogger(__name__)
 
 # Isolated runs of one worker process at a time. Few, because a lack of memory may have made the jobs crash. More than
-# one, because each waits for a model.
+# one, because each waits for a model. Chosen by hand, not measured.
 AT_ONCE = 4
 
-# (kind, claim key, token, canvas delivery): the run that a child takes up
+# Performs a run in a child: (kind, claim key, token, canvas delivery) -> outcome
 TakeUp = Callable[[str, str, str, str], JobOutcome]
 
 _in_pool_child = False
@@ -44,19 +44,19 @@ def _note_pool_child(**_kwargs: object) -> None:
 
 
 def in_pool_child() -> bool:
-    """Whether this process is a child of a prefork pool: it runs one job at a time and takes no other with it."""
+    """Whether this process is a child of a prefork pool: it runs one job at a time, so its crash hits no other job."""
     return _in_pool_child
 
 
 @dataclass(frozen=True)
 class ForkServerLine:
-    """The line to a fork server. The fork server ends when the line is closed, also when its worker was killed."""
+    """The socket to a fork server. The fork server ends when it is closed, also when the worker was killed."""
 
     line: socket.socket
-    wait: Callable[[], int]  # for the fork server's end; returns its exit code
+    wait: Callable[[], int]  # waits for the fork server's end; returns its exit code
 
     def ask(self, run: bytes) -> Any:
-        """Have a child do a run. Returns the file with its answers, or ``None`` when no child could be forked."""
+        """Have a child perform a run. Returns the file with its answers, or ``None`` when no child could be forked."""
         ours, theirs = os.pipe()
         answers = os.fdopen(ours)
         try:
@@ -72,7 +72,7 @@ class ForkServerLine:
         return None
 
     def end(self) -> int:
-        """Close the line; returns the fork server's exit code."""
+        """Close the socket, and wait for the fork server's end. Returns its exit code."""
         self.line.close()
         return self.wait()
 
@@ -81,8 +81,8 @@ class Isolation:
     """One deployment's fork server in a worker process.
 
     Args:
-        command: the arguments that start a fork server, without the interpreter: called when it is first needed and the
-            worker has not forked one.
+        command: returns the arguments that start a fork server, without the interpreter. Called when one is needed and
+            the worker has not forked one.
     """
 
     def __init__(self, command: Callable[[], list[str]]) -> None:
@@ -92,7 +92,7 @@ class Isolation:
         self._line: ForkServerLine | None = None
 
     def perform(self, run: Run) -> JobOutcome:
-        """Perform the run in its own process, under the token that it has, and wait for it.
+        """Perform the run in its own process, under its own token, and wait for its end.
 
         Raises:
             OSError: no process could be started.
@@ -102,9 +102,9 @@ class Isolation:
             if run.lost.is_set():
                 return JobOutcome(status="superseded", job_id=primary.job_id)
             with self._ask([primary.kind, primary.key, primary.token, run.delivery]) as answers:
-                said = [json.loads(answer) for answer in answers]  # the outcome unless it died, then its exit code
+                said = [json.loads(answer) for answer in answers]  # the outcome, unless it died; then its exit code
         if not said or isinstance(said[0], int):
-            # The lease runs out, and the sweep counts the crash.
+            # The lease ends, and the sweep counts the crash.
             ended = said[0] if said else None
             log.error("Job %s (%s) ended its process with %s.", primary.job_id, primary.kind, ended)
             return JobOutcome(status="superseded", job_id=primary.job_id, details={"process": ended})
@@ -135,7 +135,7 @@ class Isolation:
     def _ask(self, run: list[str]) -> Any:
         ended = 0
         with self._asking:
-            for _ in range(2):  # an idle fork server ends after a minute
+            for _ in range(2):  # the first try may find that an idle fork server has ended
                 self._line = self._line or self._start()
                 if answers := self._line.ask(json.dumps(run).encode()):
                     return answers

@@ -1,4 +1,4 @@
-"""Messages that a worker has reserved (Celery's word) and not begun: which are revoked, and which are held back."""
+"""Messages that a worker has received and not begun (Celery: reserved): revoked ones, and ones that are held back."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _on_revoked(sender: Any, request: Any, **_how: Any) -> None:
     try:
         drop_revoked(sender.engine, sender.kind, request.id, request.kwargs)
     except NexusError as error:
-        # The claim stays. Its next message bears the same id and is revoked as well.
-        log.warning("The claim of job %s, which was revoked, is still there: %s", request.id, error)
+        # The claim stays. Its next message has the same id and is revoked as well.
+        log.warning("Job %s was revoked, but its claim could not be dropped: %s", request.id, error)
 
 
 def _is_job(task: Any) -> bool:
@@ -38,7 +38,7 @@ def _is_job(task: Any) -> bool:
 
 
 def drop_revoked(engine: JobEngine, kind: JobKind, job_id: str, args: Mapping[str, Any]) -> None:
-    """Drop the claim whose own id was revoked, with the work it stands for. A canvas delivery waits for it no more.
+    """Drop the claim when its own id was revoked, with its wanted work. The revoked canvas delivery is forgotten.
 
     Raises:
         NexusError: Redis or Postgres does not answer.
@@ -46,7 +46,7 @@ def drop_revoked(engine: JobEngine, kind: JobKind, job_id: str, args: Mapping[st
     key = engine.claims.key(kind.request_for(kind.load(args)))
     claim = engine.claims.get(key)
     if claim and claim.job_id == job_id:
-        engine.storage.withdraw(claim)  # first: reconcile asks again for work that storage still wants
+        engine.storage.withdraw(claim)  # before the drop: reconcile asks again for work that storage still wants
     dropped, wakeups = engine.claims.drop(key, job_id=job_id, delivery=job_id)
     if dropped:
         log.info("Job %s (%s) was revoked and is dropped.", job_id, kind.name)
@@ -54,18 +54,18 @@ def drop_revoked(engine: JobEngine, kind: JobKind, job_id: str, args: Mapping[st
 
 
 def report_reserved(claims: Claims) -> None:
-    """Tell Redis which messages this worker has reserved and not begun (a rate limit, a busy pool): they are not lost.
+    """Tell Redis which messages this worker has received and not begun (a rate limit, a busy pool): they are not lost.
 
     Raises:
         QueueUnavailable: Redis does not answer.
     """
     try:
         waiting = [one for one in set(state.reserved_requests) - set(state.active_requests) if _is_job(one.task)]
-    except RuntimeError:  # a message arrived just now; the next call is two seconds away
+    except RuntimeError:  # the sets changed while they were copied; the next call comes in 2 s
         return
     reserved = {}
     for one in waiting:
-        with suppress(InvalidInput):  # sent past the task class; it must not keep the sweep from its work
+        with suppress(InvalidInput):  # a message that was sent past the task class must not stop the sweep
             kind: JobKind = one.task.kind
             reserved[one.id] = claims.key(kind.request_for(kind.load(one.kwargs)))
     claims.keep_reserved(reserved)

@@ -1,4 +1,4 @@
-"""What an error means for the job that raised it. Its type decides; see the table in ``docs/jobs.md``."""
+"""The retry policy: the type of an error decides what happens to its job. See the table in ``docs/jobs.md``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from nexus_tasks.errors import (
     Permanent,
     QueueUnavailable,
     SchemaOutdated,
-    StorageUnavailable,
     Transient,
 )
 from nexus_tasks.idempotency.claim import Claim
@@ -21,21 +20,21 @@ from nexus_tasks.idempotency.worker.run import Wait
 BACKOFF_FIRST, BACKOFF_LONGEST = 2.0, 300.0  # seconds
 PROBE_EVERY = 60.0  # seconds
 
-# Errors of the deployment's settings, and of servers that are away: the job is not their cause.
+# The job is not the cause of these: errors of the deployment's settings, and of servers that are away.
 MISCONFIGURED = (Misconfigured, ConfigurationError, SchemaOutdated)
-PASSING = (Transient, QueueUnavailable, StorageUnavailable)
+PASSING = (Transient, QueueUnavailable)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Let the claim wait (``seconds`` for ``reason``), or make it a dead letter (``dead``)."""
+    """What happens to a claim: it waits (``seconds``, for ``reason``), or becomes a dead letter (``dead``)."""
 
     reason: str = ""
     seconds: float = 0.0
     detail: str = ""
-    retry: bool = False  # a failed attempt
-    error: bool = False  # of unknown cause: it counts against `max_attempts`
-    pause: bool = False  # the whole kind pauses
+    retry: bool = False  # this was a failed attempt
+    error: bool = False  # its cause is unknown, so that it counts against `max_attempts`
+    pause: bool = False  # the whole job kind pauses
     dead: bool = False
 
 
@@ -65,13 +64,13 @@ def decide(error: BaseException, claim: Claim, *, now: float, max_attempts: int,
 
 
 def retry_later(claim: Claim, detail: str, *, error: bool = False) -> Decision:
-    """A failed attempt that backs off; ``error`` when it counts against ``max_attempts``."""
+    """The decision to back off after a failed attempt; ``error``: it counts against ``max_attempts``."""
     return Decision(reason="retry", seconds=backoff(claim.retries), detail=detail, retry=True, error=error)
 
 
 def backoff(retries: int) -> float:
     """Seconds before the next try: a random share of 2 s · 2^n ("full jitter"), at most 5 minutes.
 
-    Celery's ``get_exponential_backoff_interval`` returns whole seconds: jobs that failed together would retry together.
+    Celery's ``get_exponential_backoff_interval`` returns whole seconds: jobs that fail together would retry together.
     """
     return random.uniform(0, min(BACKOFF_FIRST * 2.0 ** min(retries, 16), BACKOFF_LONGEST))

@@ -14,7 +14,8 @@ from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
 from nexus_tasks.types import JobOutcome
 
-# After so many crashes and unknown errors a job runs without siblings. After so many crashes it gets its own process.
+# From this many crashes and unknown errors on, a job runs without siblings. From this many crashes on, it gets its own
+# process.
 ISOLATED_FROM = 2
 
 
@@ -25,7 +26,7 @@ class Superseded(Exception):
 class Wait(Exception):
     """The job cannot go on now, and nothing has failed. It is due again in ``seconds``.
 
-    Example: ``raise Wait("ripeness", 9.0, "312 of 512 tokens")``. ``nexus status`` shows the reason and the detail.
+    Example: ``raise Wait("no-paper", 9.0, "3 pages to go")``. ``nexus status`` shows the reason and the detail.
     """
 
     def __init__(self, reason: str, seconds: float, detail: str = "") -> None:
@@ -40,16 +41,16 @@ def new_token() -> str:
 
 @dataclass(kw_only=True)
 class Run:
-    """What a handler gets beside its arguments."""
+    """One run of a job. A handler gets it beside the arguments."""
 
-    deployment: Any  # the nexus_tasks.deployment.Deployment whose job this is; claims do not look into it
+    deployment: Any  # the nexus_tasks.deployment.Deployment whose job this is; this package does not use it
     store: Claims
     heartbeat: Heartbeat
     lease: float  # seconds
     claims: list[Claim]  # the primary claim first, then its siblings; replaced, never changed: the heartbeat reads it
     requests: list[Request]  # of each claim, in the same order
     settle: Callable[[Sequence[Claim], JobOutcome], None]  # ends the run of some claims with an outcome
-    company: str = ""  # the wait reason of siblings that this run may take along
+    company: str = ""  # siblings that wait for this reason may be taken along
     eager: bool = False  # performed in the producer, without a worker
     delivery: str = ""  # the canvas delivery that started the run; its own worker completes it
     lost: threading.Event = field(default_factory=threading.Event)
@@ -61,12 +62,12 @@ class Run:
 
     @property
     def flags(self) -> Flags:
-        """The merged flags of every request that this run serves."""
+        """The merged flags of all requests that this run serves."""
         return self.primary.flags
 
     @property
     def isolated(self) -> bool:
-        """Whether the job has crashed or failed unexplained twice: then it runs without siblings, to spare them."""
+        """Whether the job has had two crashes or unknown errors. Then it runs without siblings, to spare them."""
         return self.primary.crashes + self.primary.errors >= ISOLATED_FROM
 
     def check(self) -> None:
@@ -94,7 +95,7 @@ class Run:
         self.heartbeat.hold(claims, self._on_lost)
 
     def part_done(self, claims: Sequence[Claim], outcome: JobOutcome) -> None:
-        """End the run of some of its claims now. The rest of the run concerns only the other claims."""
+        """End the run for some of its claims now. It goes on with the other claims."""
         self.leave(claims)
         self.settle(claims, outcome)
 

@@ -1,4 +1,4 @@
-"""The sweep: every worker looks every two seconds for what got stuck; one at a time does the work."""
+"""The sweep: every 2 s every worker looks for stuck claims; one worker at a time does the work."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from nexus_tasks.idempotency.worker.run import new_token
 
 log = logging.getLogger(__name__)
 
-# Whatever is killed, a job runs again within 20 s. Its lease has at most 10 s to go. A sweeper that is killed too, in
-# the very tick that would have seen it, keeps the others off for LOCK_SECONDS more; their next look is 2.4 s away at
-# most. It makes the job due within JITTER, and looks again just then; should it be killed before, another one's look
-# comes in 2.4: 10 + 2 + 2.4 + 2 + 2.4 = 18.8 s. A lost message is seen after GRACE, and sent at once: 14.4 s.
+# A job runs again within 20 s, whatever is killed. The worst case is 18.8 s: its lease lasts 10 s more; a sweeper that
+# is killed in its tick keeps the lock for 2 s (LOCK_SECONDS); the next tick comes within 2.4 s; it makes the job due
+# within 2 s (JITTER); if that sweeper is killed too, another tick comes within 2.4 s. A lost message is found after 10
+# s (GRACE) and sent at once: 14.4 s.
 EVERY, GIVE_OR_TAKE = 2.0, 0.2
 JITTER = 2.0
 RECONCILE_EVERY = 10.0
 GRACE, LONGEST_GRACE = 10.0, 600.0
 AT_ONCE = 500  # claims per step of a tick
 LOCK = "sweeping"
-LOCK_SECONDS = 2.0  # it is taken anew after every step of a tick; each step is safe beside another sweeper's
+LOCK_SECONDS = 2.0  # renewed after every step of a tick; two sweepers at once do no harm
 
 
 class Sweeper:
@@ -52,7 +52,7 @@ class Sweeper:
         self.next_tick_in = EVERY  # seconds after the last tick
 
     def tick(self) -> None:
-        """One look at everything; does nothing while another worker's tick is under way."""
+        """Do all steps of the sweep once. Does nothing while another worker's tick is under way."""
         self.next_tick_in = EVERY * random.uniform(1 - GIVE_OR_TAKE, 1 + GIVE_OR_TAKE)
         try:
             self._note_answer()
@@ -62,7 +62,7 @@ class Sweeper:
                 for step in self._steps():
                     step()
                     if not self._has_lock():
-                        break  # a step took long, and somebody else looks
+                        break  # a step took longer than the lock, and another worker sweeps
             finally:
                 self._unlock()
             self._answered = self.claims.now()
@@ -83,7 +83,7 @@ class Sweeper:
             self._lock.release()
 
     def _steps(self) -> Iterator[Callable[[], object]]:
-        works = self.engine.breaker.closed()  # else no message is sent: workers begin nothing
+        works = self.engine.breaker.closed()  # otherwise no message is sent, because workers begin no job
         if works:
             yield self._due
         yield self._leases
@@ -95,14 +95,14 @@ class Sweeper:
         now = time.monotonic()
         if now - self._probed_at >= PROBE_EVERY and self.claims.paused():
             self._probed_at = now
-            # In a thread of its own: a model that hangs must not keep crashed jobs waiting.
+            # In its own thread: a model that hangs must not hold up crashed jobs.
             yield threading.Thread(target=self.probe, name="nexus-probe", daemon=True).start
         if now - self._reconciled_at >= RECONCILE_EVERY:
             self._reconciled_at = now
             yield self.reconcile
 
     def reconcile(self) -> int:
-        """Enqueue what storage wants and no claim stands for; returns how many jobs that made."""
+        """Ask for the jobs that storage wants and that have no claim. Returns how many jobs that made."""
         try:
             wanted = self.engine.storage.wanted(AT_ONCE)
         except StorageUnavailable:
@@ -126,13 +126,13 @@ class Sweeper:
                 self.resume(kind)
 
     def resume(self, kind: str) -> None:
-        """Lift the pause of ``kind`` and wake what waited for it."""
+        """Lift the pause of ``kind``, and wake the claims that waited for its end."""
         self.engine.publisher.publish(self.claims.resume(kind))
 
     def _note_answer(self) -> None:
-        """After Redis was away nobody could renew: no lease is expired until one full lease has passed.
+        """After Redis was away, let no lease expire for one full lease: no process could renew its leases meanwhile.
 
-        By the time of Redis, which also shows that it, or the whole machine, stood still.
+        The time is that of Redis. It also shows when Redis or the whole machine stood still.
         """
         now, uptime, lease = self.claims.now(), self.claims.uptime(), self.engine.limits.lease
         away = self._answered is not None and now - self._answered > EVERY + lease / 2
@@ -161,7 +161,7 @@ class Sweeper:
         )
         if returned:
             self.next_tick_in = min(self.next_tick_in, due_in)
-            log.warning("%d jobs lost their worker and go back to the queue.", returned)
+            log.warning("%d jobs lost their worker and return to the queue.", returned)
         self.engine.publisher.publish(wakeups)
         self._bury(dead)
 
@@ -184,14 +184,14 @@ class Sweeper:
         self.engine.publisher.publish(settling)
 
     def _empty(self, queues: Sequence[str]) -> set[str]:
-        """Those of ``queues`` that hold no message; none of them while the broker does not answer."""
+        """The queues that hold no message; an empty set while the broker does not answer."""
         empty = set()
         with self.engine.app.connection_for_read() as connection:
             try:
                 for queue in queues:
                     declared = self.engine.app.amqp.queues.get(queue) or Queue(queue)
                     with connection.channel() as channel:
-                        # Not passively: kombu takes a Redis list that is empty, or has a key prefix, for none at all.
+                        # Not a passive declaration: for kombu an empty list, or one with a key prefix, does not exist.
                         if declared(channel).queue_declare().message_count == 0:
                             empty.add(queue)
             except (OperationalError, *connection.connection_errors, *connection.channel_errors) as error:
@@ -203,10 +203,10 @@ class Sweeper:
             try:
                 self.engine.storage.dead_letter(claim, None)
             except NexusError as error:
-                # Postgres is away, for the others too. Their leases end, and the sweep comes by again.
+                # Postgres is away, also for the other letters. Their leases end, and a later sweep writes them.
                 log.warning("%d dead letters could not be written: %s", len(dead), error)
                 return
-            except Exception:  # a letter that cannot be written must not keep the others from being
+            except Exception:  # one letter that cannot be written must not stop the others
                 log.exception("The dead letter of job %s (%s) could not be written.", claim.job_id, claim.kind)
                 continue
             log.error("Job %s (%s) is a dead letter: its worker died every time.", claim.job_id, claim.kind)
@@ -219,7 +219,7 @@ class SweepStep(BackgroundStep):
     thread_name = "nexus-sweep"
 
     def work(self, app: Celery) -> None:
-        """Tick until the worker ends, whatever fails."""
+        """Tick until the worker ends. An error does not end it."""
         sweeper: Sweeper | None = None
         silent_until = 0.0
         while True:
@@ -228,18 +228,18 @@ class SweepStep(BackgroundStep):
                 report_reserved(sweeper.claims)
                 sweeper.tick()
             except NexusError as error:
-                # One line a minute while something is away: the next tick tries again.
+                # One line a minute while a server is away. The next tick tries again.
                 if time.monotonic() >= silent_until:
-                    log.warning("The sweep could not look: %s", error)
+                    log.warning("The sweep failed, it tries again: %s", error)
                     silent_until = time.monotonic() + 60
             except Exception:
-                log.exception("The sweep failed; it goes on.")
+                log.exception("The sweep failed, it tries again.")
             if self.ends_within(sweeper.next_tick_in if sweeper else EVERY):
                 return
 
 
 def _first_look(app: Celery) -> Sweeper:
-    """The sweeper of a worker that starts. It lifts every pause: the worker may bring the remedy."""
+    """The sweeper of a worker that starts. It lifts every pause, because the new worker may bring the remedy."""
     sweeper = Sweeper(engine_of(app))
     for kind in sweeper.engine.kinds():
         sweeper.resume(kind)

@@ -42,6 +42,7 @@ from nexus_tasks.storage.models import (
     SavedAnswer,
     SessionDigest,
     SessionRow,
+    WantedJob,
 )
 
 Counts = Counter[str]
@@ -82,6 +83,8 @@ def remove_session(tx: Transaction, session: SessionRow) -> Counts:
         JobRun.scope.contains(json.dumps(session.session_key, ensure_ascii=False), autoescape=True),
     )
     gone += _delete(tx, JobRun, ours)
+    wanted = WantedJob.args["session_key"].as_string() == session.session_key
+    gone += _delete(tx, WantedJob, and_(WantedJob.namespace_id == session.namespace_id, wanted))
     gone += _delete(tx, SessionRow, SessionRow.id == session.id)
     return gone
 

@@ -1,4 +1,4 @@
-"""Finished jobs and dead letters."""
+"""Finished jobs, dead letters and wanted jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Identity, Index, Integer, Numeric, text
+from sqlalchemy import CheckConstraint, Identity, Index, Integer, Numeric, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from nexus_tasks.storage.models.base import Base, namespace_column, now_column
@@ -61,3 +61,24 @@ class DeadLetter(Base):
     last_at: Mapped[datetime] = now_column()
     resolution: Mapped[str | None]
     resolved_at: Mapped[datetime | None]
+
+
+class WantedJob(Base):
+    """A job that was asked for inside a transaction. The row goes when a run that began after it has ended."""
+
+    __tablename__ = "wanted_jobs"
+    __table_args__ = (
+        UniqueConstraint("kind", "scope"),
+        CheckConstraint("state IN ('wanted','dead')", name="state"),
+        Index("ix_wanted_jobs_namespace_id", "namespace_id"),
+        Index("ix_wanted_jobs_wanted", "kind", "id", postgresql_where=text("state = 'wanted'")),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    namespace_id: Mapped[int] = namespace_column()
+    kind: Mapped[str]
+    scope: Mapped[str]
+    args: Mapped[dict[str, Any]]
+    asked: Mapped[int] = mapped_column(Integer, server_default="1")  # how often; a run serves those before its begin
+    state: Mapped[str] = mapped_column(server_default="wanted")
+    created_at: Mapped[datetime] = now_column()

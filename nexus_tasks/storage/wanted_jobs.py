@@ -1,0 +1,63 @@
+"""Wanted jobs: rows that ask for a job of a durable kind, written in the transaction that makes the job wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, delete, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from nexus_tasks.errors import NotFound
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.models import Namespace, WantedJob
+
+
+def want(tx: Session | Connection, namespace: str, kind: str, scope: str, args: Mapping[str, Any]) -> None:
+    """Ask for a job. The newest arguments win, and a job that had given up is wanted again.
+
+    Raises:
+        NotFound: there is no such namespace.
+    """
+    namespace_id = tx.execute(select(Namespace.id).where(Namespace.name == namespace)).scalar()
+    if namespace_id is None:
+        raise NotFound(
+            f"There is no namespace {namespace!r}.", remedy="Create it with `nexus namespaces create`, or ingest first."
+        )
+    values = {"namespace_id": namespace_id, "kind": kind, "scope": scope, "args": dict(args)}
+    again = {"args": dict(args), "asked": WantedJob.asked + 1, "state": "wanted"}
+    tx.execute(insert(WantedJob).values(values).on_conflict_do_update(index_elements=["kind", "scope"], set_=again))
+
+
+def asked(tx: Transaction, kind: str, scope: str) -> int | None:
+    """How often the job was asked for, or ``None`` without a row that wants it."""
+    return tx.scalar(
+        select(WantedJob.asked).where(WantedJob.kind == kind, WantedJob.scope == scope, WantedJob.state == "wanted")
+    )
+
+
+def settle(tx: Transaction, kind: str, scope: str, asked: int) -> None:
+    """Delete the row after a run that began when the job had been ``asked`` for so often. A later request keeps it."""
+    tx.execute(delete(WantedJob).where(WantedJob.kind == kind, WantedJob.scope == scope, WantedJob.asked == asked))
+
+
+def wanted(tx: Transaction, after: int, limit: int, kind: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
+    """Row id and arguments of a kind's wanted jobs, behind row id ``after``."""
+    query = (
+        select(WantedJob.id, WantedJob.args)
+        .where(WantedJob.kind == kind, WantedJob.state == "wanted", WantedJob.id > after)
+        .order_by(WantedJob.id)
+        .limit(limit)
+    )
+    return [(row_id, args) for row_id, args in tx.execute(query)]
+
+
+def mark(tx: Transaction, kind: str, scope: str, *, dead: bool) -> None:
+    """Take a job out of the wanted ones with its dead letter, or put it back when the job is retried."""
+    tx.execute(
+        update(WantedJob)
+        .where(WantedJob.kind == kind, WantedJob.scope == scope)
+        .values(state="dead" if dead else "wanted")
+        .execution_options(synchronize_session=False)
+    )

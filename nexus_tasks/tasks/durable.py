@@ -1,0 +1,120 @@
+"""Durable kinds: their jobs can be asked for inside a transaction, by a row that outlives Redis.
+
+``want`` writes the row. After the transaction the job is claimed and published. Reconcile asks for it within some 10 s
+when that was lost. The row goes after a run that began later than the request has ended well.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, event
+from sqlalchemy.orm import Session
+
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.errors import ConfigurationError, InvalidInput, NexusError
+from nexus_tasks.idempotency.kind import JobKind, Outbox
+from nexus_tasks.idempotency.request import Request, canonical
+from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.storage import wanted_jobs
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.tasks import follow_ups
+from nexus_tasks.types import JobOutcome
+
+log = logging.getLogger(__name__)
+
+_PENDING = "nexus_wanted"  # in `Session.info`: the jobs that its present transaction wants
+
+
+class Wanted:
+    """A job that is wanted as soon as the transaction commits."""
+
+    def __init__(self, deployment: Deployment, request: Request) -> None:
+        self._deployment, self._request = deployment, request
+
+    def enqueue(self) -> bool:
+        """After the commit: ask for the job now, instead of within 10 s; returns whether its row is there."""
+        try:
+            with self._deployment.database.reading() as tx:
+                there = wanted_jobs.asked(tx, self._request.kind, self._request.scope) is not None
+        except NexusError:
+            return False  # Postgres is away: reconcile asks when it is back
+        if there:
+            follow_ups.ask(self._deployment, [self._request])
+        return there
+
+
+def want(deployment: Deployment, kind: JobKind, tx: Session | Connection, kwargs: dict[str, Any]) -> Wanted:
+    """Ask for a job inside a transaction of the deployment's database; see :meth:`nexus_tasks.jobs.Job.want`."""
+    if not kind.durable:
+        raise ConfigurationError(
+            f"{kind.name} is not a durable kind, so that no row can ask for it.",
+            remedy="Declare it with @job(durable=True), or ask with .delay() after the commit.",
+        )
+    arguments = kind.parse((), kwargs)
+    request = kind.request_for(arguments)
+    wanted_jobs.want(tx, request.namespace, request.kind, request.scope, json.loads(request.args))
+    wanted = Wanted(deployment, request)
+    if isinstance(tx, Session):
+        _after_the_transaction(tx, wanted)
+    return wanted
+
+
+def _after_the_transaction(session: Session, wanted: Wanted) -> None:
+    """Enqueue when the session's outermost transaction has ended. After a rollback there is no row, and no job."""
+    if _PENDING not in session.info:
+        session.info[_PENDING] = []
+        event.listen(session, "after_transaction_end", _enqueue_pending)
+    session.info[_PENDING].append(wanted)
+
+
+def _enqueue_pending(session: Session, transaction: Any) -> None:
+    if transaction.parent is None:
+        pending, session.info[_PENDING] = session.info[_PENDING], []
+        for wanted in pending:
+            wanted.enqueue()
+
+
+def outbox_of(kind: Callable[[], JobKind]) -> Outbox:
+    """The outbox of a durable kind: its rows in ``wanted_jobs``."""
+
+    def page(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
+        declared = kind()
+        found = list[tuple[int, Request]]()
+        for row_id, args in wanted_jobs.wanted(tx, after, limit, declared.name):
+            try:
+                found.append((row_id, declared.request_for(declared.load(args))))
+            except InvalidInput as error:  # of another release; the other rows must not wait for it
+                log.warning("A wanted job of %s cannot be asked for: %s", declared.name, error)
+        return found
+
+    def mark(tx: Transaction, _namespace_id: int, args: Any, *, dead: bool) -> None:
+        declared = kind()
+        scope = canonical({name: args.get(name) for name in declared.arguments.scope})
+        wanted_jobs.mark(tx, declared.name, scope, dead=dead)
+
+    return Outbox(page=page, mark=mark)
+
+
+def settling(handler: Callable[[Run, Any], JobOutcome]) -> Callable[[Run, Any], JobOutcome]:
+    """Let a handler's run delete the row that it serves, after the handler has returned.
+
+    A crash between the handler's commit and this one leads to one more run: the handler's natural keys must bear that.
+    """
+
+    @functools.wraps(handler)
+    def handle(run: Run, arguments: Any) -> JobOutcome:
+        database, primary = run.deployment.database, run.primary
+        with database.reading() as tx:
+            asked = wanted_jobs.asked(tx, primary.kind, primary.scope)
+        outcome = handler(run, arguments)
+        if asked is not None:
+            with database.transaction() as tx:
+                wanted_jobs.settle(tx, primary.kind, primary.scope, asked)
+        return outcome
+
+    return handle
