@@ -65,8 +65,8 @@ def at_rest(here: Sandbox) -> bool:
     """Whether every message is derived and no job is left."""
     if here.sql("SELECT count(*) FROM derivations WHERE state <> 'done'")[0][0]:
         return False
-    found = Nexus().status()["namespaces"]
-    return not any(one["jobs"][state] for one in found for state in ("waiting", "pending", "running"))
+    found = Nexus().status().namespaces
+    return not any(one.jobs.waiting or one.jobs.pending or one.jobs.running for one in found)
 
 
 def sleep(here: Sandbox, namespaces: list[str]) -> None:

@@ -28,10 +28,10 @@ class CountWords(Arguments):
 def count_words(work: NamespaceRun, arguments: CountWords) -> JobOutcome:
     """Count the words of a session. The figure is in the run row."""
     try:
-        said = Nexus(work.deployment).session(arguments.namespace, arguments.session_key)["said"]
+        said = Nexus(work.deployment).session(arguments.namespace, arguments.session_key).said
     except NotFound:
-        said = []
-    words = [word for message in said for word in message["content"].split() if len(word) > arguments.longer_than]
+        said = ()
+    words = [word for message in said for word in message.content.split() if len(word) > arguments.longer_than]
     outcome = JobOutcome(status="completed" if said else "gone", details={"words": len(words)})
     with work.database.transaction() as tx:
         # Write the job's effects in this transaction. `commit` raises when the run has lost its claim.

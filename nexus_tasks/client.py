@@ -1,55 +1,63 @@
-"""The client: writes memory, queues what follows, reads it back."""
+"""The client: stores messages, reads memory back, and shows and steers the work in the background."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
-from nexus_tasks.cognition import reflect
-from nexus_tasks.cognition.context import ContextRequest, Format, assemble, fit_to_count, render_as
-from nexus_tasks.cognition.retrieval import search
+from nexus_tasks.cognition.context import Format
 from nexus_tasks.deployment import Deployment, default_deployment
-from nexus_tasks.errors import EmbeddedError, InvalidInput, NotFound, OverBudget, StorageUnavailable, faults
 from nexus_tasks.idempotency.producer.result import JobResult
-from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.task import task_of
-from nexus_tasks.services import admin, buffer_flush, erasure, markdown, observation, transfer
-from nexus_tasks.services.ingestion import SessionWriter
+from nexus_tasks.services import (
+    dreams,
+    erasure,
+    intake,
+    jobs,
+    markdown,
+    memories,
+    namespaces,
+    recall,
+    sessions,
+    status,
+    topics,
+    transfer,
+)
 from nexus_tasks.settings import Settings
-from nexus_tasks.storage import digest_requests, extractions, memories, namespaces, observations, sessions, topics
-from nexus_tasks.storage.searching.scope import Filter
-from nexus_tasks.tasks import digest_session, extract_session, finish_dream, follow_ups
-from nexus_tasks.tasks.handler import dry_context
 from nexus_tasks.types import (
-    LEVELS,
     ContextBlock,
+    DreamPlan,
+    DroppedJob,
+    ForgetReceipt,
+    JobDetails,
+    JobInfo,
+    MarkdownExport,
+    MarkdownImport,
+    MemoryDetails,
+    MemoryInfo,
     Message,
+    NamespaceDetails,
+    NamespaceInfo,
     Recalls,
     Receipt,
-    as_stored,
-    check_name,
-    check_namespace,
-    to_utc,
+    SessionDetails,
+    SessionInfo,
+    StatusReport,
+    TopicDetails,
+    TopicInfo,
+    TransferReceipt,
+    UndoReceipt,
 )
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MOST_RESULTS = 1_000
-MOST_TOKENS = 1_000_000
-DEFAULT_TOKENS = 2_000  # of a context
-_MESSAGE = TypeAdapter(Message)
-
 
 def _twin(method: Callable[Concatenate[Nexus, P], R]) -> Callable[Concatenate[Nexus, P], Coroutine[Any, Any, R]]:
-    """The asynchronous twin of a method: the same call in a thread, so that an event loop is never blocked."""
+    """The asynchronous twin of a method: it makes the same call in a thread, so that the event loop is not blocked."""
 
     async def twin(self: Nexus, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.to_thread(method, self, *args, **kwargs)
@@ -61,12 +69,21 @@ def _twin(method: Callable[Concatenate[Nexus, P], R]) -> Callable[Concatenate[Ne
 class Nexus:
     """Memory for agents. Connects on first use. Thread-safe.
 
+    Every method has an asynchronous twin (``aingest``, ``asearch``, …). Besides the errors it names, every method
+    raises a :class:`~nexus_tasks.errors.NexusError` whose message says what to do: :class:`InvalidInput` for a wrong
+    argument, :class:`StorageUnavailable` while Postgres does not answer, :class:`QueueUnavailable` while Redis or the
+    broker does not. What a method returns is frozen, and its ``to_dict()`` is the document of ``nexus … --json``.
+
     Args:
-        deployment: the deployment to speak to, or the settings of one; ``None``: the default one, of the environment's
+        deployment: the deployment to use, or the settings of a new one. Default: the deployment of the environment's
             ``NEXUS_*`` variables.
 
-    Every method raises a :class:`~nexus_tasks.errors.NexusError` whose message says what to do, and has an
-    asynchronous twin (``aingest``, ``asearch``, …).
+    Example::
+
+        nexus = Nexus()
+        nexus.ingest("acme", "chat-42", [Message(content="I moved to Lisbon.", author="ann")], end=True)
+        for hit in nexus.search("acme", "where does ann live?", limit=3):
+            print(hit.score, hit.content)
     """
 
     def __init__(self, deployment: Deployment | Settings | None = None) -> None:
@@ -74,12 +91,8 @@ class Nexus:
 
     @property
     def deployment(self) -> Deployment:
-        """The deployment that this client speaks to."""
+        """The deployment that this client uses."""
         return self._deployment or default_deployment()
-
-    def _existing(self, request: Request) -> JobResult:
-        """The job that serves ``request``, without asking for another."""
-        return task_of(self.deployment.engine, request.kind).existing_result(request)
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def ingest(
@@ -92,139 +105,135 @@ class Nexus:
         observe: bool | None = None,
         end: bool = False,
     ) -> Receipt:
-        """Store what was said, in one transaction, and queue what follows. Safe to repeat: see :class:`Message`.
+        """Store messages in one transaction and queue the jobs for them. Safe to repeat: see :class:`Message`.
 
-        While Postgres is away the session buffer keeps it (the receipt's ``buffered`` says how many messages), and
-        whoever has this machine's folder stores it later.
+        While Postgres is away, the session buffer keeps the messages (``Receipt.buffered`` says how many). Any process
+        with this machine's buffer folder stores them later.
 
         Args:
-            observers: who wants facts from these messages; ``None``: the namespace's own observers.
-            observe: whether the session's old messages are observed from now on (see :meth:`context`); ``None``: as it
-                is, which is as the namespace has it unless it was said before.
-            end: end the session too (see :meth:`end_session`).
+            namespace: the namespace (tenant); it is made when it is missing.
+            session_key: the session; it is made when it is missing, and reopened when it had ended.
+            messages: in the order of the conversation; a mapping has the fields of :class:`Message`.
+            observers: who gets facts from these messages. Default: the namespace's observers.
+            observe: whether the session's old messages are observed from now on (see :meth:`context`). Default: as
+                before; for a new session, as the namespace has it.
+            end: end the session too, as :meth:`end_session` does.
+
+        Returns:
+            How many messages were stored, known already or buffered, and how many jobs were queued.
 
         Raises:
-            InvalidInput: nothing was stored.
-            BufferError: Postgres does not answer, and the session buffer cannot keep it either; nothing was stored.
+            InvalidInput: an argument or a message is wrong; nothing was stored.
+            BufferError: Postgres does not answer, and the session buffer cannot keep the messages; nothing was stored.
+
+        Example::
+
+            nexus.ingest("acme", "chat-42", [{"content": "I moved to Lisbon.", "author": "ann", "id": "m1"}])
         """
-        check_namespace(namespace)
-        session_key = check_name("session_key", session_key)
-        said = [self._message(position, message) for position, message in enumerate(messages)]
-        wanted = None if observers is None else [check_name("observers", observer) for observer in observers]
-        try:
-            buffer_flush.store_pending(self.deployment)  # what was said before goes first
-            with self.deployment.database.transaction() as tx:
-                writer = SessionWriter(self.deployment, tx, namespaces.ensure(tx, namespace), session_key)
-                stored = writer.store(said, wanted, observe=observe)
-                if end:
-                    writer.end(stored.session)
-        except (StorageUnavailable, EmbeddedError):
-            return buffer_flush.keep(self.deployment, namespace, session_key, said, wanted, observe=observe, end=end)
-        enqueued = writer.enqueue()
-        return Receipt(
-            namespaces=(namespace,),
-            session_keys=(session_key,),
-            messages=len(said),
-            stored=len(stored.memory_ids),
-            duplicates=stored.duplicates,
-            enqueued=enqueued,
+        return intake.ingest(
+            self.deployment, namespace, session_key, messages, observers=observers, observe=observe, end=end
         )
 
-    def _message(self, position: int, message: Message | Mapping[str, Any]) -> Message:
-        if isinstance(message, Message):
-            return message
-        if not isinstance(message, Mapping):
-            raise InvalidInput(f"messages[{position}] must be a Message or a mapping, not {type(message).__name__}.")
-        try:
-            return _MESSAGE.validate_python(dict(message))
-        except ValidationError as error:
-            raise InvalidInput(f"messages[{position}] is no message: {faults(error.errors(), root='it')}.") from None
-
     def remember(self, namespace: str, text: str, *, author: str = "user", session_key: str = "notes") -> Receipt:
-        """Store one thing worth knowing, as a message of ``author``."""
+        """Store one thing worth knowing, as a message.
+
+        Args:
+            namespace: the namespace; it is made when it is missing.
+            text: complete in itself, at most 1,000,000 characters.
+            author: the message's author.
+            session_key: the session that it is appended to.
+
+        Returns:
+            As :meth:`ingest`.
+
+        Raises:
+            InvalidInput: an argument is wrong.
+            BufferError: as in :meth:`ingest`.
+        """
         return self.ingest(namespace, session_key, [Message(content=text, author=author)])
 
     def end_session(self, namespace: str, session_key: str) -> JobResult | None:
-        """End a session: what waits for company is derived now, then it is digested. ``None`` when nothing is new.
+        """End a session: its waiting derivations run now, and then it is digested.
+
+        Returns:
+            The digest's job; ``None`` when nothing is new since the last digest.
 
         Raises:
             NotFound: there is no such namespace or session.
+
+        Example::
+
+            if job := nexus.end_session("acme", "chat-42"):
+                job.wait(timeout=60)
         """
-        check_namespace(namespace)
-        session_key = check_name("session_key", session_key)
-        with self.deployment.database.transaction() as tx:
-            known = namespaces.get(tx, namespace)
-            writer = SessionWriter(self.deployment, tx, known, session_key)
-            writer.end(sessions.get(tx, known.id, session_key, lock=True))
-        writer.enqueue()
-        if not writer.digest_wanted:
-            return None
-        return self._existing(digest_session.request(namespace, session_key, "session_end"))
+        return sessions.end_session(self.deployment, namespace, session_key)
 
     def digest(self, namespace: str, session_key: str, *, rebuild: bool = False) -> JobResult:
-        """Digest a session now; ``rebuild`` makes the digest again from scratch.
-
-        Raises:
-            NotFound: there is no such namespace or session.
-        """
-        check_namespace(namespace)
-        reason: digest_session.Reason = "manual_rebuild" if rebuild else "manual_digest"
-        with self.deployment.database.transaction() as tx:
-            known = namespaces.get(tx, namespace)
-            session = sessions.get(tx, known.id, check_name("session_key", session_key))
-            digest_requests.add(tx, session, reason)
-        return digest_session.digest_session.on(self.deployment).apply_async(
-            kwargs={"namespace": namespace, "session_key": session_key, "reason": reason}
-        )
-
-    def extract(self, namespace: str, session_key: str) -> JobResult:
-        """Extract topics and facts from what a session has said since the last time, as after a coding agent's turn.
-
-        Few new messages wait for more, and so does a turn whose tools have not answered: see ``docs/extraction.md``.
-
-        Raises:
-            NotFound: there is no such namespace or session.
-        """
-        with self.deployment.database.transaction() as tx:
-            known = namespaces.get(tx, check_namespace(namespace))
-            extractions.want(tx, sessions.get(tx, known.id, check_name("session_key", session_key)))
-        return extract_session.extract_session.on(self.deployment).apply_async(
-            kwargs={"namespace": namespace, "session_key": session_key.strip()}
-        )
-
-    def undo(self, namespace: str, reflection: int | str) -> dict[str, Any]:
-        """Reverse one reflection exactly: its memories go, and what it changed in facts is as it was before.
-
-        What was said or reflected on since stays, and no later reflection does the same again. Undoing twice changes
-        nothing.
+        """Digest a session now, also when only few messages are new.
 
         Args:
-            reflection: its number (``memory(...)["reflection"]``), or the id of the job that made it.
+            namespace: the namespace.
+            session_key: the session.
+            rebuild: make the digest again from the first message on.
+
+        Returns:
+            The job. Its outcome is ``unchanged`` when nothing is new.
+
+        Raises:
+            NotFound: there is no such namespace or session.
+        """
+        return sessions.digest(self.deployment, namespace, session_key, rebuild=rebuild)
+
+    def extract(self, namespace: str, session_key: str) -> JobResult:
+        """Extract topics and facts from the session's messages since the last extraction.
+
+        The job waits while only few messages are new, and while tools of the last turn have not answered: see
+        ``docs/extraction.md``.
+
+        Returns:
+            The job. The ``details`` of its outcome have the numbers of ``topics`` and ``facts``.
+
+        Raises:
+            NotFound: there is no such namespace or session.
+        """
+        return sessions.extract(self.deployment, namespace, session_key)
+
+    def undo(self, namespace: str, reflection: int | str) -> UndoReceipt:
+        """Reverse one reflection exactly: its memories are deleted, and the facts that it changed are as before it.
+
+        Later messages and reflections stay, and no later reflection makes the same changes again. Undoing twice
+        changes nothing.
+
+        Args:
+            namespace: the namespace.
+            reflection: its number (:attr:`MemoryInfo.reflection`), or the id of the job that made it.
+
+        Returns:
+            The ids of the memories that it removed, revived and restored.
 
         Raises:
             NotFound: there is no such namespace or reflection.
-            UndoRefused: later work builds on it.
+            UndoRefused: later memories rest on it; the message names them.
+
+        Example::
+
+            nexus.memories("acme", levels=["derived"])[0].reflection  # 12
+            nexus.undo("acme", 12)
         """
-        if isinstance(reflection, str):
-            reflection = check_name("reflection", reflection)
-        elif not 1 <= reflection < 2**63:
-            raise InvalidInput(f"reflection must be a reflection's number, not {reflection!r}.")
-        with self.deployment.database.transaction() as tx:
-            known = namespaces.get(tx, check_namespace(namespace))
-            return reflect.undo(tx, known.id, reflection)
+        return dreams.undo(self.deployment, namespace, reflection)
 
     def dream(self, namespace: str) -> JobResult:
-        """Consolidate a namespace now: digest every session with something new, then reflect. Its job ends after both.
+        """Consolidate a namespace now: digest every session that has new messages, then reflect.
 
-        While a dream of the namespace is open this joins it (``created`` is false) and makes it live.
+        While a dream of the namespace is open, this joins it and makes its jobs urgent.
+
+        Returns:
+            The job that ends after all digests and reflections; ``created`` is false when a dream was open already.
 
         Raises:
             NotFound: there is no such namespace.
         """
-        started = finish_dream.start(self.deployment, check_namespace(namespace), urgency="live", reason="manual")
-        result = self._existing(finish_dream.request(namespace, started.dream_id))
-        result.created = started.opened
-        return result
+        return dreams.dream(self.deployment, namespace)
 
     def forget(
         self,
@@ -233,62 +242,93 @@ class Nexus:
         memory_id: int | None = None,
         session_key: str | None = None,
         everything: bool = False,
-    ) -> dict[str, Any]:
-        """Erase a memory, a session, or everything that a namespace remembers, and all that was derived only from it.
+    ) -> ForgetReceipt:
+        """Erase a memory, a session or everything, with all memories derived only from it. This cannot be undone.
 
-        Facts that rest on other messages too lose the evidence, or are derived anew from those; digests and conclusions
-        that rest on what goes are erased, and digests made again. See ``docs/erasure.md`` for what stays where.
+        A fact that rests on other messages too loses the evidence, or is derived anew from those messages. Digests and
+        conclusions that rest on erased memories are erased, and digests are made again. ``docs/erasure.md`` says what
+        stays where.
+
+        Args:
+            namespace: the namespace.
+            memory_id: erase this memory.
+            session_key: erase this session.
+            everything: erase all memories; the namespace, its settings and its bill stay.
 
         Returns:
-            the receipt: ``{"deleted": {table: rows}, "ids": [memory ids], "requeued": [job ids]}``.
+            The erased rows and memories, and the jobs that make anew what rested on other messages too.
 
         Raises:
             InvalidInput: not exactly one of the three is given.
             NotFound: there is no such namespace, memory or session.
         """
         return erasure.forget(
-            self.deployment,
-            check_namespace(namespace),
-            memory_id=memory_id,
-            session_key=session_key,
-            everything=everything,
+            self.deployment, namespace, memory_id=memory_id, session_key=session_key, everything=everything
         )
 
-    def export(self, namespace: str, path: str | Path) -> dict[str, int]:
-        """Write all that a namespace remembers to a file of JSON lines, without loss; returns the rows by table.
+    def export(self, namespace: str, path: str | Path) -> TransferReceipt:
+        """Write everything that a namespace remembers to a file of JSON lines, without loss.
 
-        Vectors are not in it (:meth:`import_` has them made anew), nor jobs, dead letters and the bill.
+        The file has no vectors (:meth:`import_` has them made anew), no jobs, no dead letters and no bill.
+
+        Args:
+            namespace: the namespace.
+            path: the file; an existing one is replaced once the new one is complete.
+
+        Returns:
+            The rows written, by table.
 
         Raises:
             NotFound: there is no such namespace.
             InvalidInput: the file cannot be written.
         """
-        return transfer.export(self.deployment, check_namespace(namespace), Path(path))
+        return transfer.export(self.deployment, namespace, Path(path))
 
-    def import_(self, namespace: str, path: str | Path) -> dict[str, int]:
-        """Read an export into a new namespace, or one that remembers nothing: all of it or nothing.
+    def import_(self, namespace: str, path: str | Path) -> TransferReceipt:
+        """Read an export into a namespace that remembers nothing: all of it or nothing.
+
+        Args:
+            namespace: the namespace; it is made when it is missing.
+            path: the file that :meth:`export` wrote.
+
+        Returns:
+            The rows read, by table.
 
         Raises:
-            InvalidInput: the file is no export or cut off, or the namespace is not empty.
+            InvalidInput: the file is no export or is cut off, or the namespace is not empty; nothing was stored.
         """
-        return transfer.import_(self.deployment, check_namespace(namespace), Path(path))
+        return transfer.import_(self.deployment, namespace, Path(path))
 
-    def export_markdown(self, namespace: str, folder: str | Path) -> dict[str, int]:
+    def export_markdown(self, namespace: str, folder: str | Path) -> MarkdownExport:
         """Write the namespace's topics and facts to a folder: ``MEMORY.md``, a file per topic, ``facts.md``.
+
+        Args:
+            namespace: the namespace.
+            folder: it is made when it is missing; files of the same names are replaced, others stay.
+
+        Returns:
+            The numbers of topics and facts.
 
         Raises:
             NotFound: there is no such namespace.
             InvalidInput: the folder cannot be written.
         """
-        return markdown.export(self.deployment, check_namespace(namespace), Path(folder))
+        return markdown.export(self.deployment, namespace, Path(folder))
 
-    def import_markdown(self, namespace: str, folder: str | Path) -> dict[str, int]:
+    def import_markdown(self, namespace: str, folder: str | Path) -> MarkdownImport:
         """Read the topics in a folder of Markdown, all of them or none; a topic of the same file name is replaced.
 
+        Args:
+            namespace: the namespace; it is made when it is missing.
+            folder: its ``.md`` files are read, without ``MEMORY.md`` and ``facts.md``.
+
+        Returns:
+            The numbers of topics read and changed.
+
         Raises:
-            InvalidInput: a file is no topic.
+            InvalidInput: a file is no topic, or cannot be read; nothing was stored.
         """
-        return markdown.import_(self.deployment, check_namespace(namespace), Path(folder))
+        return markdown.import_(self.deployment, namespace, Path(folder))
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def search(
@@ -306,30 +346,48 @@ class Nexus:
         as_of: datetime | None = None,
         limit: int = 10,
     ) -> Recalls:
-        """The memories that best answer ``query``, best first, each with its score, why it was found and its evidence.
+        """Find the memories that best answer a question. It calls no language model.
 
         Args:
-            levels: only these; ``None``: all but archived messages and superseded memories.
-            categories: only facts of these.
-            since, until: only what occurred from the one and before the other.
-            as_of: what held at that time, instead of now.
-            limit: 1 to 1,000.
+            namespace: the namespace.
+            query: a question, or words.
+            observer: only memories of this observer. Default: of all.
+            subject: only memories about this subject, and messages by this author.
+            session_key: only memories of this session.
+            levels: only these of ``raw`` (messages), ``explicit`` (facts), ``derived``, ``contradiction``,
+                ``summary_short`` and ``summary_long``. Default: all but archived messages.
+            categories: only facts of these categories.
+            since: only what was said at this time or later; a naive time means UTC.
+            until: only what was said before this time.
+            as_of: what held at this time. Default: what holds now.
+            limit: the most hits, 1 to 1,000.
+
+        Returns:
+            The hits, best first, each with its score, the parts of the score and its evidence.
+
+        Raises:
+            InvalidInput: an argument is wrong.
+            NotFound: there is no such namespace.
+
+        Example::
+
+            for hit in nexus.search("acme", "where does ann live?", levels=["explicit"], limit=3):
+                print(f"{hit.score:.2f}  {hit.subject}: {hit.content}")
         """
-        if not isinstance(query, str) or not query.strip():
-            raise InvalidInput("query must be a non-empty text.")
-        if not 1 <= limit <= MOST_RESULTS:
-            raise InvalidInput(f"limit must be 1 to {MOST_RESULTS:,}, not {limit!r}.")
-        buffer_flush.store_pending(self.deployment)
-        with self.deployment.database.reading() as tx:
-            wanted = self._filter(namespaces.get(tx, check_namespace(namespace)).id, observer, subject, levels, as_of)
-            wanted = replace(
-                wanted,
-                session_key=session_key and as_stored(session_key),
-                categories=tuple(categories) if categories else None,
-                since=to_utc(since) if since else None,
-                until=to_utc(until) if until else None,
-            )
-            return search(tx, self.deployment.embedder, wanted, query, limit)
+        return recall.search(
+            self.deployment,
+            namespace,
+            query,
+            observer=observer,
+            subject=subject,
+            session_key=session_key,
+            levels=levels,
+            categories=categories,
+            since=since,
+            until=until,
+            as_of=as_of,
+            limit=limit,
+        )
 
     def context(
         self,
@@ -344,51 +402,48 @@ class Nexus:
         observe: bool = False,
         count: Literal["estimate", "anthropic"] = "estimate",
     ) -> ContextBlock:
-        """What an agent should know now, within ``max_tokens``, every line cited.
+        """Assemble what an agent should know now, within ``max_tokens``, every line with a citation.
 
-        With ``observe`` it is the session itself: its observation log, then what was said since, word for word. That
-        may wait for an observation, at most 20 s, when the conversation has run ahead of it.
+        With ``observe`` the block is the session itself: its observation log, then the later messages word for word.
+        When the conversation is ahead of its observation, the call waits for it, at most 20 s.
 
         Args:
-            session_key: adds the session's digest and what it said that is not derived yet.
-            query: chooses the facts; without it the recent and confirmed ones come first.
-            max_tokens: 2,000 by default; with ``observe`` the whole session, which stays under its own bound (see
-                ``docs/observation.md``), and when given, the oldest that does not fit is left out.
+            namespace: the namespace.
+            session_key: add the session's digest and its messages that are not derived yet.
+            query: choose the facts that fit it. Default: recent and confirmed facts first.
+            observer: only memories of this observer. Default: of all.
+            subject: only memories about this subject. Default: about all.
+            max_tokens: 1 to 1,000,000. Default: 2,000; with ``observe`` the whole session (see
+                ``docs/observation.md``). With ``observe`` the oldest part that does not fit is left out.
             format: ``text``, ``anthropic`` (``messages`` to put before the conversation) or ``json``.
-            count: how tokens are counted: ``estimate`` (characters / 4), or ``anthropic``: Claude is asked, over the
-                network; when it cannot be, the estimate has to do. ``ContextBlock.counted_by`` says which it was.
+            observe: read one session whole; needs ``session_key``, and takes no query or perspective.
+            count: how tokens are counted: ``estimate`` (characters / 4), or ``anthropic`` (Claude is asked, over the
+                network; when it does not answer, tokens are estimated). ``ContextBlock.counted_by`` says which it was.
+
+        Returns:
+            The block; ``str(block)`` is its text.
+
+        Raises:
+            InvalidInput: an argument is wrong.
+            NotFound: there is no such namespace.
+
+        Example::
+
+            block = nexus.context("acme", session_key="chat-42", query="ann and tea", max_tokens=500)
+            prompt = f"{block}\\n\\n{question}"
         """
-        if count not in ("estimate", "anthropic"):
-            raise InvalidInput(f"count must be estimate or anthropic, not {count!r}.")
-        if max_tokens is not None and (not isinstance(max_tokens, int) or not 1 <= max_tokens <= MOST_TOKENS):
-            raise InvalidInput(f"max_tokens must be 1 to {MOST_TOKENS:,}, not {max_tokens!r}.")
-        if format not in ("text", "anthropic", "json"):
-            raise InvalidInput(f"format must be text, anthropic or json, not {format!r}.")
-        buffer_flush.store_pending(self.deployment)
-        if observe:
-            if session_key is None or query or observer or subject or count != "estimate":
-                raise InvalidInput("observe reads one session whole: give session_key, and no query or perspective.")
-            session_key = check_name("session_key", session_key)
-            check_namespace(namespace)
-            return observation.read(self.deployment, namespace, session_key, max_tokens=max_tokens, form=format)
-        with self.deployment.database.reading() as tx:
-            known = namespaces.get(tx, check_namespace(namespace))
-            ask = ContextRequest(
-                namespace=namespace,
-                namespace_id=known.id,
-                session_key=session_key,
-                query=query or None,
-                observer=observer,
-                subject=subject,
-                max_tokens=DEFAULT_TOKENS if max_tokens is None else max_tokens,
-            )
-
-            def within(bound: int) -> ContextBlock:
-                return render_as(assemble(tx, self.deployment.embedder, replace(ask, max_tokens=bound)), format)
-
-            if count == "anthropic":
-                return fit_to_count(within, ask.max_tokens, self.deployment.claude.count_tokens)
-            return within(ask.max_tokens)
+        return recall.context(
+            self.deployment,
+            namespace,
+            session_key=session_key,
+            query=query,
+            observer=observer,
+            subject=subject,
+            max_tokens=max_tokens,
+            form=format,
+            observe=observe,
+            count=count,
+        )
 
     def memories(
         self,
@@ -400,98 +455,143 @@ class Nexus:
         levels: Sequence[str] | None = None,
         as_of: datetime | None = None,
         limit: int = 100,
-    ) -> list[dict[str, Any]]:
-        """Memories that fit, newest first, without their evidence."""
-        with self.deployment.database.transaction() as tx:
-            wanted = self._filter(namespaces.get(tx, check_namespace(namespace)).id, observer, subject, levels, as_of)
-            rows = memories.matching(tx, replace(wanted, session_key=session_key and as_stored(session_key)), limit)
-        return [memories.summary(row) for row in rows]
+    ) -> list[MemoryInfo]:
+        """List memories, newest first.
 
-    def memory(self, namespace: str, memory_id: int) -> dict[str, Any]:
-        """One memory with its evidence, what rests on it, and what it superseded.
+        Args:
+            namespace: the namespace.
+            observer: as in :meth:`search`.
+            subject: as in :meth:`search`.
+            session_key: as in :meth:`search`.
+            levels: as in :meth:`search`.
+            as_of: as in :meth:`search`.
+            limit: the most memories.
 
-        Raises:
-            NotFound: the namespace has no such memory.
-        """
-        with self.deployment.database.transaction() as tx:
-            known = namespaces.get(tx, check_namespace(namespace))
-            row = memories.get(tx, known.id, memory_id)
-            if row is None:
-                raise NotFound(f"There is no memory {memory_id} in {namespace}.")
-            return memories.summary(row) | {
-                "evidence": [
-                    memories.citation_json(edge) for edge in memories.evidence_of(tx, [memory_id]).get(memory_id, ())
-                ],
-                "supports": memories.resting_on(tx, memory_id),
-                "superseded": memories.ids_superseded_by(tx, memory_id),
-            }
-
-    def topics(self, namespace: str) -> list[dict[str, Any]]:
-        """The namespace's topics, those that changed last first, without their content."""
-        with self.deployment.database.transaction() as tx:
-            found = topics.every(tx, namespaces.get(tx, check_namespace(namespace)).id)
-            return [topics.summary(topic) for topic in found]
-
-    def topic(self, namespace: str, filename: str) -> dict[str, Any]:
-        """One topic with its content and the ids of the messages that it was written from.
+        Returns:
+            The memories, without their evidence.
 
         Raises:
-            NotFound: the namespace has no such topic.
+            InvalidInput: there is no such level.
+            NotFound: there is no such namespace.
         """
-        with self.deployment.database.transaction() as tx:
-            known = namespaces.get(tx, check_namespace(namespace))
-            found = topics.find(tx, known.id, filename)
-            if found is None:
-                raise NotFound(
-                    f"There is no topic {filename!r} self.deployment.", remedy="See `nexus topics list --namespace NS`."
-                )
-            sources = sorted(topics.source_ids(tx, [found.id]))
-            return topics.summary(found) | {"content": found.content, "sources": sources}
+        return memories.list_memories(
+            self.deployment,
+            namespace,
+            observer=observer,
+            subject=subject,
+            session_key=session_key,
+            levels=levels,
+            as_of=as_of,
+            limit=limit,
+        )
 
-    def sessions(self, namespace: str) -> list[dict[str, Any]]:
-        """The namespace's sessions, newest first."""
-        with self.deployment.database.transaction() as tx:
-            return list(sessions.every(tx, namespaces.get(tx, check_namespace(namespace)).id))
+    def memory(self, namespace: str, memory_id: int) -> MemoryDetails:
+        """Show one memory with its evidence, the memories that rest on it, and those that it superseded.
 
-    def session(self, namespace: str, session_key: str) -> dict[str, Any]:
-        """One session: its figures, its messages and its digests."""
-        with self.deployment.database.transaction() as tx:
-            known = namespaces.get(tx, check_namespace(namespace))
-            session = sessions.get(tx, known.id, session_key)
-            observed = observations.stats(tx, known.id, session.id)
-            return sessions.details(tx, session) | {"observation": observed[0] if observed else None}
+        Args:
+            namespace: the namespace.
+            memory_id: 17 for the citation ``[m17]``. A superseded or archived memory is shown too.
 
-    def dream_plans(self, namespace: str) -> dict[str, Any]:
-        """What a dream of the namespace would do now: the sessions it would digest, and every reflection's plan.
+        Returns:
+            The memory.
 
-        The model is asked as the dream would ask it (which costs what it costs, within the budget); its answers are
-        kept, and the dream uses them. Nothing else changes.
+        Raises:
+            NotFound: there is no such namespace or memory.
+        """
+        return memories.show_memory(self.deployment, namespace, memory_id)
+
+    def topics(self, namespace: str) -> list[TopicInfo]:
+        """List topics, the last changed first, without their content.
+
+        Raises:
+            NotFound: there is no such namespace.
+        """
+        return topics.list_topics(self.deployment, namespace)
+
+    def topic(self, namespace: str, filename: str) -> TopicDetails:
+        """Show one topic with its content and the ids of its messages.
+
+        Raises:
+            NotFound: there is no such namespace or topic.
+        """
+        return topics.show_topic(self.deployment, namespace, filename)
+
+    def sessions(self, namespace: str) -> list[SessionInfo]:
+        """List sessions with their figures, newest first.
+
+        Raises:
+            NotFound: there is no such namespace.
+        """
+        return sessions.list_sessions(self.deployment, namespace)
+
+    def session(self, namespace: str, session_key: str) -> SessionDetails:
+        """Show one session: its figures, its digests and all its messages.
+
+        Raises:
+            NotFound: there is no such namespace or session.
+        """
+        return sessions.show_session(self.deployment, namespace, session_key)
+
+    def dream_plans(self, namespace: str) -> DreamPlan:
+        """Plan a dream without dreaming: the sessions that it would digest, and every reflection's changes.
+
+        The model is asked as the dream would ask it, at the same cost and within the budget. Its answers are saved, and
+        the dream uses them. Nothing else changes.
 
         Raises:
             NotFound: there is no such namespace.
             JobError: the model gave no answer.
         """
-        with self.deployment.database.transaction() as tx:
-            known = namespaces.get(tx, check_namespace(namespace))
-        return reflect.plan_dream(self.deployment.resources, dry_context(self.deployment, known))
+        return dreams.plan(self.deployment, namespace)
 
     # --- namespaces ---------------------------------------------------------------------------------------------------
-    def namespaces(self) -> list[dict[str, Any]]:
-        """Every namespace with its settings."""
-        with self.deployment.database.transaction() as tx:
-            return [namespaces.summary(known) for known in namespaces.every(tx)]
+    def namespaces(self) -> list[NamespaceInfo]:
+        """List all namespaces with their settings, by name."""
+        return namespaces.list_namespaces(self.deployment)
 
-    def namespace(self, namespace: str) -> dict[str, Any]:
-        """One namespace with its settings and memories by level."""
-        with self.deployment.database.transaction() as tx:
-            known = namespaces.get(tx, check_namespace(namespace))
-            return namespaces.summary(known) | {"memories": admin.memory_counts(tx, known.id)}
+    def namespace(self, namespace: str) -> NamespaceDetails:
+        """Show one namespace with its settings and the number of its memories by level.
 
-    def create_namespace(self, namespace: str, /, **settings: Any) -> dict[str, Any]:
-        """Make a namespace (one that exists stays) and set what is given, as :meth:`set_namespace` does."""
-        with self.deployment.database.transaction() as tx:
-            namespaces.ensure(tx, check_namespace(namespace))
-        return self.set_namespace(namespace, **settings)
+        Raises:
+            NotFound: there is no such namespace.
+        """
+        return namespaces.show_namespace(self.deployment, namespace)
+
+    def create_namespace(
+        self,
+        namespace: str,
+        *,
+        observers: Sequence[str] | None = None,
+        budget_usd_per_day: float | None = None,
+        concurrency: int | None = None,
+        observe: bool | None = None,
+        unset: Sequence[str] = (),
+    ) -> NamespaceInfo:
+        """Make a namespace, unless it exists, and change the given settings.
+
+        Args:
+            namespace: its name: 1 to 128 letters, digits and ``. _ - : /``, without a dot in front.
+            observers: as in :meth:`set_namespace`, like all the other settings.
+            budget_usd_per_day: US dollars.
+            concurrency: jobs at a time.
+            observe: whether long conversations are observed.
+            unset: settings to reset.
+
+        Returns:
+            The namespace with its settings.
+
+        Raises:
+            InvalidInput: the name or a setting is wrong. With a wrong setting the namespace is made all the same.
+        """
+        namespaces.create_namespace(self.deployment, namespace)
+        return self.set_namespace(
+            namespace,
+            observers=observers,
+            budget_usd_per_day=budget_usd_per_day,
+            concurrency=concurrency,
+            observe=observe,
+            unset=unset,
+        )
 
     def set_namespace(
         self,
@@ -502,73 +602,109 @@ class Nexus:
         concurrency: int | None = None,
         observe: bool | None = None,
         unset: Sequence[str] = (),
-    ) -> dict[str, Any]:
-        """Change a namespace's settings; those named in ``unset`` go back to the process-wide ones."""
-        if observers is not None and not observers:
-            raise InvalidInput("observers must name at least one.")
-        if budget_usd_per_day is not None and not 0 <= budget_usd_per_day < 1e8:
-            raise InvalidInput("budget_usd_per_day must be 0 or more.")
-        if concurrency is not None and concurrency < 1:
-            raise InvalidInput("concurrency must be 1 or more.")
-        if unknown := set(unset) - {"budget_usd_per_day", "concurrency"}:
-            raise InvalidInput(f"{', '.join(sorted(unknown))} cannot be unset.")
-        with self.deployment.database.transaction() as tx:
-            namespaces.get(tx, check_namespace(namespace))
-            known = namespaces.change(
-                tx,
-                namespace,
-                observers=None if observers is None else [check_name("observers", name) for name in observers],
-                budget_usd_per_day=budget_usd_per_day,
-                concurrency=concurrency,
-                observe=observe,
-                unset=unset,
-            )
-        if budget_usd_per_day is not None or "budget_usd_per_day" in unset:
-            follow_ups.hurry_all(self.deployment, OverBudget.wait_reason, namespace)
-        return namespaces.summary(known)
+    ) -> NamespaceInfo:
+        """Change the given settings of a namespace; the others stay.
 
-    # --- what goes on -------------------------------------------------------------------------------------------------
-    def status(self, namespace: str | None = None) -> dict[str, Any]:
-        """What is waiting, running and dead, and why it waits; for one namespace or all."""
-        return admin.status(self.deployment, None if namespace is None else check_namespace(namespace))
+        Args:
+            namespace: the namespace.
+            observers: at least one; each gets facts of its own from every later message.
+            budget_usd_per_day: US dollars per day (UTC), 0 or more. Jobs that would exceed it wait for the next day.
+                Raising it wakes them.
+            concurrency: the most jobs at a time, 1 or more.
+            observe: whether long conversations are observed unless an :meth:`ingest` says otherwise.
+            unset: names of settings (``budget_usd_per_day``, ``concurrency``) that return to the process-wide ones.
 
-    def jobs(self, *, namespace: str | None = None, status: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
-        """Jobs: queued and running ones, dead letters, then recent runs, each newest first."""
-        return admin.jobs(self.deployment, None if namespace is None else check_namespace(namespace), status, limit)
+        Returns:
+            The namespace with its settings.
 
-    def job(self, job_id: str) -> dict[str, Any]:
-        """One job with everything that is known of it."""
-        return admin.job(self.deployment, job_id)
+        Raises:
+            InvalidInput: a setting is wrong; nothing was changed.
+            NotFound: there is no such namespace.
+        """
+        return namespaces.change_namespace(
+            self.deployment,
+            namespace,
+            observers=observers,
+            budget_usd_per_day=budget_usd_per_day,
+            concurrency=concurrency,
+            observe=observe,
+            unset=unset,
+        )
+
+    # --- operating ----------------------------------------------------------------------------------------------------
+    def status(self, namespace: str | None = None) -> StatusReport:
+        """Show what waits, runs and is dead, why it waits, and what was spent today (UTC).
+
+        Args:
+            namespace: only this one. Default: all.
+
+        Raises:
+            NotFound: there is no such namespace.
+
+        Example::
+
+            [acme] = nexus.status("acme").namespaces
+            print(acme.underived, "messages to derive,", acme.jobs.dead, "dead letters")
+        """
+        return status.status(self.deployment, namespace)
+
+    def jobs(self, *, namespace: str | None = None, status: str | None = None, limit: int = 50) -> list[JobInfo]:
+        """List jobs: queued and running ones, then dead letters, then finished runs, newest first.
+
+        Args:
+            namespace: only jobs of this one. Default: of all.
+            status: only jobs of this status: ``waiting``, ``pending``, ``running``, ``dead``, or how a run ended, such
+                as ``completed``.
+            limit: the most jobs.
+
+        Raises:
+            NotFound: there is no such namespace.
+        """
+        return jobs.list_jobs(self.deployment, namespace, status, limit)
+
+    def job(self, job_id: str) -> JobDetails:
+        """Show everything that is known of a job.
+
+        Raises:
+            NotFound: there is no such job. Finished runs are kept for 30 days.
+        """
+        return jobs.show_job(self.deployment, job_id)
 
     def retry_job(self, job_id: str) -> JobResult:
-        """Run a dead letter again, its counters at 0. Retrying twice enqueues once."""
-        return admin.retry(self.deployment, job_id)
+        """Run a dead letter again with its counters at 0, or release a reflection that is held for review.
 
-    def drop_job(self, job_id: str) -> dict[str, Any]:
-        """Give a dead letter up, or remove a queued job."""
-        return admin.drop(self.deployment, job_id)
+        Retrying twice queues one job.
 
-    def resume_jobs(self, kind: str | None = None) -> list[str]:
-        """Lift the pause of a job kind, or of all; returns the kinds."""
-        return admin.resume(self.deployment, kind)
+        Returns:
+            The job that does the work now.
 
-    def _filter(
-        self,
-        namespace_id: int,
-        observer: str | None,
-        subject: str | None,
-        levels: Sequence[str] | None,
-        as_of: datetime | None,
-    ) -> Filter:
-        if unknown := set(levels or ()) - set(LEVELS):
-            raise InvalidInput(f"levels: {', '.join(sorted(unknown))} is none of {', '.join(LEVELS)}.")
-        return Filter(
-            namespace_id=namespace_id,
-            observer=observer and as_stored(observer),
-            subject=subject and as_stored(subject),
-            levels=tuple(levels) if levels else None,
-            as_of=to_utc(as_of) if as_of else None,
-        )
+        Raises:
+            NotFound: there is no open dead letter and no held reflection with this id.
+            ConfigurationError: the job's kind is not known here; the letter stays open.
+        """
+        return jobs.retry(self.deployment, job_id)
+
+    def drop_job(self, job_id: str) -> DroppedJob:
+        """Drop a dead letter, a reflection that is held for review, or a queued job. Its work is not done.
+
+        Raises:
+            NotFound: there is no open dead letter, no held reflection and no queued job with this id.
+        """
+        return jobs.drop(self.deployment, job_id)
+
+    def resume_jobs(self, kind: str | None = None) -> tuple[str, ...]:
+        """Let a paused job kind run again, once its cause is corrected.
+
+        Args:
+            kind: such as ``derive_memory``. Default: every paused kind.
+
+        Returns:
+            The kinds that were resumed.
+
+        Raises:
+            InvalidInput: there is no such kind.
+        """
+        return jobs.resume(self.deployment, kind)
 
     aexport = _twin(export)
     aforget = _twin(forget)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -17,7 +17,7 @@ from nexus_tasks.cli.output import emit, hint, out
 
 if TYPE_CHECKING:
     from nexus_tasks.idempotency.producer.result import JobResult
-    from nexus_tasks.types import JobOutcome
+    from nexus_tasks.types import DreamPlan, JobOutcome, ReflectionPlan
 
 SessionKey = Annotated[str, typer.Argument(metavar="SESSION", help="The session's key.")]
 
@@ -114,13 +114,13 @@ def undo(
     if json:
         emit(undone)
         return
-    if undone["status"] == "unchanged":
-        print(f"Reflection {undone['reflection']} was undone before.")
+    if undone.status == "unchanged":
+        print(f"Reflection {undone.reflection} was undone before.")
         return
-    removed = words.count(len(undone["removed"]), "memory", "memories")
-    revived, restored = (words.count(len(undone[name]), "fact") for name in ("revived", "restored"))
+    removed = words.count(len(undone.removed), "memory", "memories")
+    revived, restored = (words.count(len(ids), "fact") for ids in (undone.revived, undone.restored))
     print(
-        f"Reflection {undone['reflection']} ({undone['observer']} about {undone['subject']}) is undone: "
+        f"Reflection {undone.reflection} ({undone.observer} about {undone.subject}) is undone: "
         f"{removed} removed, {revived} in force again, {restored} as before it."
     )
 
@@ -168,31 +168,31 @@ def _report_job(
 
 
 # --- the plan of a dream, for people ----------------------------------------------------------------------------------
-def _print_plans(found: Mapping[str, Any]) -> None:
+def _print_plans(found: DreamPlan) -> None:
     console = out()
-    sessions = ", ".join(found["sessions"]) or "none"
+    sessions = ", ".join(found.sessions) or "none"
     _line(console, "would digest", sessions)
-    if not found["reflections"]:
+    if not found.reflections:
         _line(console, "would reflect", "on nothing: no facts are new")
-    for plan in found["reflections"]:
+    for plan in found.reflections:
         console.print()
         _print_plan(console, plan)
 
 
-def _print_plan(console: Console, plan: Mapping[str, Any]) -> None:
-    held = "; held for review" if plan["held"] else ""
-    about = f"{plan['observer']} about {plan['subject']}"
-    console.print(Text.assemble((about, "bold"), f": {words.count(plan['facts'], 'new fact')}{held}"))
-    for relation in plan["relations"]:
-        new, old = f"m{relation['new_id']} {relation['new']}", f"m{relation['old_id']} {relation['old']}"
-        verdict = "" if relation["kind"] != "contradicts" else f" ({_HOLDS[relation['holds']]})"
-        _line(console, relation["kind"], f"{new} — {old}{verdict}")
-        _line(console, "", relation["rationale"], style="dim")
-    for insight in plan["insights"]:
-        _line(console, "insight", f"{insight['content']} ({', '.join(f'm{i}' for i in insight['support'])})")
-    if plan["supersedes"]:
-        _line(console, "supersedes", ", ".join(f"m{i}" for i in plan["supersedes"]))
-    if not (plan["relations"] or plan["insights"]):
+def _print_plan(console: Console, plan: ReflectionPlan) -> None:
+    held = "; held for review" if plan.held else ""
+    about = f"{plan.observer} about {plan.subject}"
+    console.print(Text.assemble((about, "bold"), f": {words.count(plan.facts, 'new fact')}{held}"))
+    for relation in plan.relations:
+        new, old = f"m{relation.new_id} {relation.new}", f"m{relation.old_id} {relation.old}"
+        verdict = "" if relation.kind != "contradicts" else f" ({_HOLDS[relation.holds]})"
+        _line(console, relation.kind, f"{new} — {old}{verdict}")
+        _line(console, "", relation.rationale, style="dim")
+    for insight in plan.insights:
+        _line(console, "insight", f"{insight.content} ({', '.join(f'm{i}' for i in insight.support)})")
+    if plan.supersedes:
+        _line(console, "supersedes", ", ".join(f"m{i}" for i in plan.supersedes))
+    if not (plan.relations or plan.insights):
         _line(console, "", "nothing to relate", style="dim")
 
 

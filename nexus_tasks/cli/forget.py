@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.options import Json, Namespace
 from nexus_tasks.cli.output import emit
+from nexus_tasks.types import ForgetReceipt
 
 
 def forget(
@@ -35,12 +36,12 @@ def forget(
         _print_receipt(receipt)
 
 
-def _print_receipt(receipt: dict[str, Any]) -> None:
-    rows = receipt["deleted"]
-    print(f"{len(receipt['ids'])} memories erased, {sum(rows.values())} rows in all:")
+def _print_receipt(receipt: ForgetReceipt) -> None:
+    rows = receipt.deleted
+    print(f"{len(receipt.ids)} memories erased, {sum(rows.values())} rows in all:")
     for table, count in rows.items():
         print(f"  {table:<20} {count:>8,}")
-    if receipt["requeued"]:
-        print(f"{len(receipt['requeued'])} jobs make anew what rested on other messages too.")
-    if receipt.get("not_rewritten"):
-        print(f"Too busy to be rewritten on disk: {', '.join(receipt['not_rewritten'])}. Run it again later.")
+    if receipt.requeued:
+        print(f"{len(receipt.requeued)} jobs make anew what rested on other messages too.")
+    if receipt.not_rewritten:
+        print(f"Too busy to be rewritten on disk: {', '.join(receipt.not_rewritten)}. Run it again later.")

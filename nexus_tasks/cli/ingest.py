@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -58,7 +57,7 @@ def ingest(
     )
     receipt = result.receipt
     if json:
-        emit({name: value for name, value in asdict(receipt).items() if value is not None})
+        emit(receipt)
     else:
         print(_summary(receipt))
     if receipt.enqueued and not wait:
@@ -105,7 +104,7 @@ def remember(
     """Store one thing worth knowing. A search finds it at once; facts are derived from it within seconds."""
     receipt = connect().remember(namespace, text, author=author, session_key=session)
     if json:
-        emit({name: value for name, value in asdict(receipt).items() if value is not None})
+        emit(receipt)
         return
     if receipt.buffered:
         print("Postgres is away: it is in the session buffer, and stored by the next command or worker.")

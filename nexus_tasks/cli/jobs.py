@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json as encoder
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.text import Text
@@ -15,8 +15,9 @@ from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import table
 from nexus_tasks.cli.options import AnyNamespace, Json, Limit
-from nexus_tasks.cli.output import emit, iso, out
+from nexus_tasks.cli.output import emit, out
 from nexus_tasks.errors import InvalidInput
+from nexus_tasks.types import JobDetails, JobInfo, iso
 
 if TYPE_CHECKING:
     from nexus_tasks.client import Nexus
@@ -87,7 +88,7 @@ def drop(job: JobId, json: Json = False) -> None:
     if json:
         emit(dropped)
     else:
-        print(f"Job {dropped['id']} ({dropped['kind']}) is dropped.")
+        print(f"Job {dropped.id} ({dropped.kind}) is dropped.")
 
 
 @app.command()
@@ -107,7 +108,7 @@ def _full_id(client: Nexus, job: str, *, status: str | None = None) -> str:
     """The id that begins with ``job``. Lists on a terminal show only the first characters of an id."""
     if len(job) >= _ID_LENGTH or not job:
         return job
-    found = {row["id"] for row in client.jobs(status=status, limit=_SEARCHED_JOBS) if row["id"].startswith(job)}
+    found = {row.id for row in client.jobs(status=status, limit=_SEARCHED_JOBS) if row.id.startswith(job)}
     if len(found) > 1:
         raise InvalidInput(f"{len(found)} jobs begin with {job!r}.", remedy="Give more of the id.")
     return found.pop() if found else job
@@ -118,34 +119,35 @@ _SHORT_ID = 8  # characters of a job's id in a list on a terminal
 _FIRST = ("id", "namespace", "kind", "scope", "status", "attempts")
 
 
-def _print_jobs(jobs: Sequence[Mapping[str, Any]]) -> None:
+def _print_jobs(jobs: Sequence[JobInfo]) -> None:
     length = _SHORT_ID if sys.stdout.isatty() else None
     rows = [
         (
-            job["id"][:length],
-            job["kind"],
-            f"{job['namespace']} · {words.scope(job['scope'])}",
-            job["status"] if job["attempts"] < 2 else f"{job['status']}, try {job['attempts']}",
-            job["finished_at"] or job["started_at"] or job["queued_at"],
+            job.id[:length],
+            job.kind,
+            f"{job.namespace} · {words.scope(job.scope)}",
+            job.status if job.attempts < 2 else f"{job.status}, try {job.attempts}",
+            job.finished_at or job.started_at or job.queued_at,
         )
         for job in jobs
     ]
     table(("job", "kind", "on", "status", "when"), rows, elastic="on", empty="There are no jobs.")
 
 
-def _print_job(job: Mapping[str, Any]) -> None:
+def _print_job(job: JobDetails) -> None:
     console = out()
-    rest = [name for name in job if name not in (*_FIRST, "traceback")]
+    rest = [name for name in job.to_dict() if name not in (*_FIRST, "traceback")]
     for name in (*_FIRST, *rest):
-        if job.get(name) not in (None, "", [], {}):
-            console.print(Text.assemble((name.ljust(13), "dim"), _value(job[name])), soft_wrap=True)
-    if job.get("traceback"):
-        console.print(Text.assemble("\n", (job["traceback"], "dim")), soft_wrap=True)
+        value = getattr(job, name)
+        if value not in (None, "", (), {}):
+            console.print(Text.assemble((name.ljust(13), "dim"), _value(value)), soft_wrap=True)
+    if job.traceback:
+        console.print(Text.assemble("\n", (job.traceback, "dim")), soft_wrap=True)
 
 
 def _value(value: object) -> str:
     if isinstance(value, datetime):
         return f"{iso(value)} ({words.ago(value)})"
-    if isinstance(value, dict | list):
+    if isinstance(value, dict | tuple):
         return encoder.dumps(value, ensure_ascii=False)
     return str(value)

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nexus_tasks.cli import words
-from nexus_tasks.cli.output import iso, out
+from nexus_tasks.cli.output import out
+from nexus_tasks.types import iso
 
 Cell: TypeAlias = str | int | float | datetime | None
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,9 +14,9 @@ from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import paragraph, table
 from nexus_tasks.cli.options import AsOf, Json, Levels, Limit, Namespace, Observer, Session, Subject
-from nexus_tasks.cli.output import emit, iso, out
+from nexus_tasks.cli.output import emit, out
 from nexus_tasks.text import shorten
-from nexus_tasks.types import Recall
+from nexus_tasks.types import Citation, MemoryDetails, MemoryInfo, Recall, SupportedMemory, iso
 
 app = typer.Typer(help="List and show memories.", no_args_is_help=True)
 
@@ -54,7 +54,7 @@ def show(
         raise typer.BadParameter(f"{memory!r} is not a memory's number such as 17 or m17.", param_hint="ID")
     found = connect().memory(namespace, int(number))
     if json:
-        emit({"namespace": namespace} | found)
+        emit({"namespace": namespace} | found.to_dict())
     else:
         _print_memory(found)
 
@@ -64,20 +64,19 @@ _LONGEST = 240  # characters of a memory in a list on a terminal
 _INDENT = 7
 
 
-def _print_memories(memories: Sequence[Mapping[str, Any]]) -> None:
+def _print_memories(memories: Sequence[MemoryInfo]) -> None:
     # Blocks of lines on a terminal; one line of tab-separated values per memory in a pipe.
     if not sys.stdout.isatty():
         fields = ("id", "level", "observer", "subject", "session_key", "occurred_at", "content")
-        table(fields, [[memory[field] for field in fields] for memory in memories], elastic="content", empty="")
+        rows = [[getattr(memory, field) for field in fields] for memory in memories]
+        table(fields, rows, elastic="content", empty="")
         return
     console = out()
     if not memories:
         console.print("No memories fit.", style="dim")
     for memory in memories:
-        about = memory["subject"] or memory["author"] or memory["session_key"]
-        _print_block(
-            console, memory["id"], [memory["level"], about, words.ago(memory["occurred_at"])], memory["content"]
-        )
+        about = memory.subject or memory.author or memory.session_key
+        _print_block(console, memory.id, [memory.level, about, words.ago(memory.occurred_at)], memory.content)
 
 
 def print_hits(results: Sequence[Recall], missing_embeddings: int) -> None:
@@ -114,38 +113,38 @@ def _print_block(console: Console, memory_id: int, about: Sequence[str | None], 
         paragraph(console, Text(footer, style="dim"), indent=_INDENT)
 
 
-def _print_memory(memory: Mapping[str, Any]) -> None:
+def _print_memory(memory: MemoryDetails) -> None:
     console = out()
-    console.print(Text.assemble((f"m{memory['id']} ", "cyan"), (memory["level"], "bold")))
-    console.print(Text(memory["content"]))
+    console.print(Text.assemble((f"m{memory.id} ", "cyan"), (memory.level, "bold")))
+    console.print(Text(memory.content))
     console.print()
     for name, value in _figures(memory):
         paragraph(console, value, indent=14, first=Text(name, style="dim"))
 
 
-def _figures(memory: Mapping[str, Any]) -> list[tuple[str, str]]:
-    held = f"{memory['observer']} about {memory['subject']}" if memory["observer"] else None
-    until = f" until {iso(memory['valid_to'])}" if memory["valid_to"] else ""
-    valid = f"{iso(memory['valid_from'])}{until}" if memory["valid_from"] else None
+def _figures(memory: MemoryDetails) -> list[tuple[str, str]]:
+    held = f"{memory.observer} about {memory.subject}" if memory.observer else None
+    until = f" until {iso(memory.valid_to)}" if memory.valid_to else ""
+    valid = f"{iso(memory.valid_from)}{until}" if memory.valid_from else None
     named = {
         "held by": held,
-        "said by": f"{memory['author']} ({memory['role']})" if memory["role"] else None,
-        "session": memory["session_key"],
-        "external id": memory["external_id"],
-        "occurred": iso(memory["occurred_at"]),
+        "said by": f"{memory.author} ({memory.role})" if memory.role else None,
+        "session": memory.session_key,
+        "external id": memory.external_id,
+        "occurred": iso(memory.occurred_at),
         "valid from": valid,
-        "confidence": f"{memory['confidence']:.2f}, reinforced {words.count(memory['times_reinforced'], 'time')}",
-        "category": memory["category"],
-        "labels": ", ".join(memory["labels"]),
-        "made by": memory["made_by"],
-        "reflection": str(memory["reflection"] or ""),
-        "rests on": _edges(memory["evidence"]),
-        "supports": _edges(memory["supports"]),
-        "superseded": ", ".join(f"m{old}" for old in memory["superseded"]),
-        "superseded by": f"m{memory['superseded_by']}" if memory["superseded_by"] else None,
+        "confidence": f"{memory.confidence:.2f}, reinforced {words.count(memory.times_reinforced, 'time')}",
+        "category": memory.category,
+        "labels": ", ".join(memory.labels),
+        "made by": memory.made_by,
+        "reflection": str(memory.reflection or ""),
+        "rests on": _edges(memory.evidence),
+        "supports": _edges(memory.supports),
+        "superseded": ", ".join(f"m{old}" for old in memory.superseded),
+        "superseded by": f"m{memory.superseded_by}" if memory.superseded_by else None,
     }
     return [(name, value) for name, value in named.items() if value]
 
 
-def _edges(edges: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"m{edge['id']} ({edge['role']})" for edge in edges)
+def _edges(edges: Sequence[Citation | SupportedMemory]) -> str:
+    return ", ".join(f"m{edge.id} ({edge.role})" for edge in edges)

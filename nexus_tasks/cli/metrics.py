@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.options import Json
 from nexus_tasks.cli.output import emit
 from nexus_tasks.errors import ConfigurationError
+from nexus_tasks.types import StatusReport
 
 # Each metric with its labels and its help text. All are gauges: a counter would start at 0 with every command.
 _METRICS = {
@@ -30,7 +30,7 @@ Sample = tuple[str, tuple[str, ...], float]
 def metrics(json: Json = False) -> None:
     """Print figures of queue and memory for Prometheus, for example for node_exporter's textfile collector."""
     client = connect()
-    from nexus_tasks.services.admin import queue_lengths
+    from nexus_tasks.services.status import queue_lengths
 
     samples = list(_samples(client.status(), queue_lengths(client.deployment)))
     if json:
@@ -40,18 +40,18 @@ def metrics(json: Json = False) -> None:
     print(_text(samples), end="")
 
 
-def _samples(status: Mapping[str, Any], queues: Mapping[str, int]) -> Iterable[Sample]:
-    for one in status["namespaces"]:
-        namespace = one["namespace"]
-        yield from (("nexus_jobs", (namespace, state), count) for state, count in one["jobs"].items())
-        yield from (("nexus_memories", (namespace, level), count) for level, count in one["memories"].items())
-        yield "nexus_underived_messages", (namespace,), one["underived"]
-        yield "nexus_oldest_underived_seconds", (namespace,), one["oldest_underived_seconds"] or 0.0
-        yield "nexus_digests_wanted", (namespace,), one["digests_wanted"]
-        yield "nexus_reviews", (namespace,), len(one["reviews"])
-        yield "nexus_spend_today_usd", (namespace,), one["spend_today_usd"]
-        yield "nexus_model_calls_today", (namespace,), one["model_calls_today"]
-    yield from (("nexus_kind_paused", (paused["kind"],), 1.0) for paused in status["paused"])
+def _samples(status: StatusReport, queues: Mapping[str, int]) -> Iterable[Sample]:
+    for one in status.namespaces:
+        namespace = one.namespace
+        yield from (("nexus_jobs", (namespace, state), count) for state, count in one.jobs.to_dict().items())
+        yield from (("nexus_memories", (namespace, level), count) for level, count in one.memories.items())
+        yield "nexus_underived_messages", (namespace,), one.underived
+        yield "nexus_oldest_underived_seconds", (namespace,), one.oldest_underived_seconds or 0.0
+        yield "nexus_digests_wanted", (namespace,), one.digests_wanted
+        yield "nexus_reviews", (namespace,), len(one.reviews)
+        yield "nexus_spend_today_usd", (namespace,), one.spend_today_usd
+        yield "nexus_model_calls_today", (namespace,), one.model_calls_today
+    yield from (("nexus_kind_paused", (paused.kind,), 1.0) for paused in status.paused)
     yield from (("nexus_queued_messages", (queue,), float(count)) for queue, count in sorted(queues.items()))
 
 

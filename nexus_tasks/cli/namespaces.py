@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -13,6 +13,7 @@ from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import paragraph, table
 from nexus_tasks.cli.options import Json
 from nexus_tasks.cli.output import emit, out
+from nexus_tasks.types import NamespaceDetails, NamespaceInfo
 
 app = typer.Typer(help="List namespaces (tenants), make them and change their settings.", no_args_is_help=True)
 
@@ -110,7 +111,7 @@ def create(
     _emit_or_print(client.namespace(namespace), json)
 
 
-def _emit_or_print(found: Mapping[str, Any], json: bool) -> None:
+def _emit_or_print(found: NamespaceDetails, json: bool) -> None:
     if json:
         emit(found)
     else:
@@ -118,8 +119,8 @@ def _emit_or_print(found: Mapping[str, Any], json: bool) -> None:
 
 
 # --- for people ------------------------------------------------------------------------------------------------------
-def _print_namespaces(namespaces: Sequence[Mapping[str, Any]]) -> None:
-    rows = [(found["namespace"], ", ".join(found["observers"]), _budget(found), _runs(found)) for found in namespaces]
+def _print_namespaces(namespaces: Sequence[NamespaceInfo]) -> None:
+    rows = [(found.namespace, ", ".join(found.observers), _budget(found), _runs(found)) for found in namespaces]
     table(
         ("namespace", "observers", "budget", "concurrency"),
         rows,
@@ -128,24 +129,24 @@ def _print_namespaces(namespaces: Sequence[Mapping[str, Any]]) -> None:
     )
 
 
-def _print_namespace(found: Mapping[str, Any]) -> None:
+def _print_namespace(found: NamespaceDetails) -> None:
     console = out()
-    console.print(Text(found["namespace"], style="bold"))
+    console.print(Text(found.namespace, style="bold"))
     named = {
-        "observers": ", ".join(found["observers"]),
+        "observers": ", ".join(found.observers),
         "budget": _budget(found),
         "concurrency": _runs(found),
-        "observe": "long conversations" if found["observe"] else "no",
-        "memories": words.memory_counts(found["memories"]),
+        "observe": "long conversations" if found.observe else "no",
+        "memories": words.memory_counts(found.memories),
     }
     for name, value in named.items():
         paragraph(console, value, indent=13, first=Text(name, style="dim"))
 
 
-def _budget(found: Mapping[str, Any]) -> str:
-    budget = found["budget_usd_per_day"]
+def _budget(found: NamespaceInfo) -> str:
+    budget = found.budget_usd_per_day
     return "no limit" if budget is None else f"{words.money(budget)} a day"
 
 
-def _runs(found: Mapping[str, Any]) -> str:
-    return "default" if found["concurrency"] is None else words.count(found["concurrency"], "run")
+def _runs(found: NamespaceInfo) -> str:
+    return "default" if found.concurrency is None else words.count(found.concurrency, "run")

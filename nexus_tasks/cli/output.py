@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, is_dataclass
-from datetime import UTC, datetime
-from typing import Any
 
 import typer
 from rich.console import Console
+
+from nexus_tasks.types import plain
 
 PAGE_WIDTH, _ENDLESS = 80, 1_000_000  # columns
 
@@ -34,21 +33,7 @@ def json_wanted() -> bool:
 def emit(document: object) -> None:
     """Print one JSON document; times in ISO 8601 with a zone."""
     unicode = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
-    print(json.dumps(document, default=_plain, ensure_ascii=not unicode, indent=2))
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, datetime):
-        return iso(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    raise TypeError(f"{type(value).__name__} is no JSON")
-
-
-def iso(moment: datetime) -> str:
-    """ISO 8601 with a zone, ``Z`` for UTC; a naive time is taken as UTC."""
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return aware.isoformat().replace("+00:00", "Z")
+    print(json.dumps(plain(document), ensure_ascii=not unicode, indent=2))
 
 
 # Messages may hold "[bold]" or ":smile:", so markup and emoji codes are off on every console. Every call makes a new

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as encoder
-from dataclasses import asdict
 from typing import Annotated, Literal
 
 import typer
@@ -56,8 +55,7 @@ def search(
     )
     missing = results.missing_embeddings
     if json:
-        found = [asdict(result) for result in results]
-        emit({"query": query, "namespace": namespace, "results": found, "missing_embeddings": missing})
+        emit({"query": query, "namespace": namespace, "results": results, "missing_embeddings": missing})
     else:
         print_hits(results, missing)
 
@@ -112,7 +110,7 @@ def context(
         count=count,
     )
     if json:
-        emit({name: value for name, value in asdict(block).items() if name not in ("messages", "notes") or value})
+        emit(block)
         return
     if format == "anthropic":
         print(encoder.dumps(block.messages, ensure_ascii=False, indent=2))

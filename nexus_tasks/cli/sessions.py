@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -13,6 +13,7 @@ from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import paragraph, table
 from nexus_tasks.cli.options import Json, Namespace
 from nexus_tasks.cli.output import emit, out
+from nexus_tasks.types import SessionDetails, SessionInfo
 
 app = typer.Typer(help="List, show and end sessions (conversations).", no_args_is_help=True)
 
@@ -34,7 +35,7 @@ def show(session: Key, namespace: Namespace, json: Json = False) -> None:
     """Show a session: its figures, its digest and its messages."""
     found = connect().session(namespace, session)
     if json:
-        emit({"namespace": namespace} | found)
+        emit({"namespace": namespace} | found.to_dict())
     else:
         _print_session(found)
 
@@ -52,15 +53,15 @@ def end(session: Key, namespace: Namespace, json: Json = False) -> None:
 
 
 # --- for people ------------------------------------------------------------------------------------------------------
-def _print_sessions(sessions: Sequence[Mapping[str, Any]]) -> None:
+def _print_sessions(sessions: Sequence[SessionInfo]) -> None:
     rows = [
         (
-            session["session_key"],
-            session["messages"],
-            session["underived"],
-            session["digested_through"],
-            "open" if session["open"] else "ended",
-            session["created_at"],
+            session.session_key,
+            session.messages,
+            session.underived,
+            session.digested_through,
+            "open" if session.open else "ended",
+            session.created_at,
         )
         for session in sessions
     ]
@@ -68,20 +69,18 @@ def _print_sessions(sessions: Sequence[Mapping[str, Any]]) -> None:
     table(titles, rows, elastic="session", empty="There are no sessions yet.")
 
 
-def _print_session(session: Mapping[str, Any]) -> None:
+def _print_session(session: SessionDetails) -> None:
     console = out()
-    state = "open" if session["open"] else f"ended {words.ago(session['ended_at'])}"
-    figures = f"{words.count(session['messages'], 'message')}, {session['underived']:,} not derived yet, {state}"
-    console.print(Text.assemble((session["session_key"], "bold"), (f"  {figures}", "dim")))
-    if session["observation"]:
-        console.print(Text(f"observed: {words.observation(session['observation'])}", style="dim"))
-    digest = session["digests"].get("summary_long") or session["digests"].get("summary_short")
+    state = "open" if session.ended_at is None else f"ended {words.ago(session.ended_at)}"
+    figures = f"{words.count(session.messages, 'message')}, {session.underived:,} not derived yet, {state}"
+    console.print(Text.assemble((session.session_key, "bold"), (f"  {figures}", "dim")))
+    if session.observation:
+        console.print(Text(f"observed: {words.observation(session.observation)}", style="dim"))
+    digest = session.digests.get("summary_long") or session.digests.get("summary_short")
     if digest:
-        console.print(Text.assemble("\n", (f"digest m{digest['id']}", "cyan")))
-        paragraph(console, digest["content"], indent=2)
-    for message in session["said"]:
-        head = f"\nm{message['id']} ", "cyan"
-        console.print(
-            Text.assemble(head, (message["author"], "bold"), (f"  {message['occurred_at']:%Y-%m-%d %H:%M}", "dim"))
-        )
-        paragraph(console, message["content"], indent=2)
+        console.print(Text.assemble("\n", (f"digest m{digest.id}", "cyan")))
+        paragraph(console, digest.content, indent=2)
+    for message in session.said:
+        head = f"\nm{message.id} ", "cyan"
+        console.print(Text.assemble(head, (message.author, "bold"), (f"  {message.occurred_at:%Y-%m-%d %H:%M}", "dim")))
+        paragraph(console, message.content, indent=2)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from rich.console import Console
 from rich.text import Text
 
@@ -13,6 +10,7 @@ from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import paragraph
 from nexus_tasks.cli.options import AnyNamespace, Json
 from nexus_tasks.cli.output import emit, out
+from nexus_tasks.types import HeldReflection, NamespaceStatus, StatusReport
 
 _MOST_WAITS = 8  # of a namespace
 _LABEL = 11  # columns
@@ -27,54 +25,54 @@ def status(namespace: AnyNamespace = None, json: Json = False) -> None:
         _print_status(found)
 
 
-def _print_status(found: Mapping[str, Any]) -> None:
+def _print_status(found: StatusReport) -> None:
     console = out()
-    if not found["namespaces"]:
+    if not found.namespaces:
         console.print("Nothing is stored yet: begin with `nexus ingest` or `nexus remember`.", style="dim")
-    for one in found["namespaces"]:
+    for one in found.namespaces:
         _namespace(console, one)
-    for paused in found["paused"]:
-        text = f"{paused['kind']}, {words.ago(paused['since'])}: {words.line(paused['reason'])}"
+    for paused in found.paused:
+        text = f"{paused.kind}, {words.ago(paused.since)}: {words.line(paused.reason)}"
         paragraph(console, text, indent=_LABEL, first=Text("paused", style="bold red"))
 
 
-def _namespace(console: Console, one: Mapping[str, Any]) -> None:
-    console.print(Text(one["namespace"], style="bold"))
-    _line(console, "memories", words.memory_counts(one["memories"]))
+def _namespace(console: Console, one: NamespaceStatus) -> None:
+    console.print(Text(one.namespace, style="bold"))
+    _line(console, "memories", words.memory_counts(one.memories))
     _line(console, "to derive", _backlog(one))
-    jobs = one["jobs"]
-    counted = ", ".join(f"{n:,} {state}" for state, n in jobs.items() if n) or "none"
-    _line(console, "jobs", counted, style="red" if jobs["dead"] else "")
-    if jobs["dead"]:
-        _line(console, "", f"read why with `nexus jobs list --status dead --namespace {one['namespace']}`", style="dim")
-    for waiting in one["waits"][:_MOST_WAITS]:
-        _line(console, "waiting", f"{waiting['kind']} {words.scope(waiting['scope'])}: {words.wait(waiting)}")
-    for held in one["reviews"]:
+    jobs = one.jobs
+    counted = ", ".join(f"{n:,} {state}" for state, n in jobs.to_dict().items() if n) or "none"
+    _line(console, "jobs", counted, style="red" if jobs.dead else "")
+    if jobs.dead:
+        _line(console, "", f"read why with `nexus jobs list --status dead --namespace {one.namespace}`", style="dim")
+    for waiting in one.waits[:_MOST_WAITS]:
+        _line(console, "waiting", f"{waiting.kind} {words.scope(waiting.scope)}: {words.wait(waiting)}")
+    for held in one.reviews:
         _line(console, "review", _review(held), style="yellow")
-    if len(one["waits"]) > _MOST_WAITS:
+    if len(one.waits) > _MOST_WAITS:
         _line(console, "", "… and more: `nexus jobs list --status waiting`", style="dim")
-    for observed in one["observation"][:_MOST_WAITS]:
-        _line(console, "observed", f"{observed['session_key']}: {words.observation(observed)}")
-    calls = words.count(one["model_calls_today"], "model call")
-    _line(console, "today", f"{calls}, {words.money(one['spend_today_usd'])} spent")
+    for observed in one.observation[:_MOST_WAITS]:
+        _line(console, "observed", f"{observed.session_key}: {words.observation(observed)}")
+    calls = words.count(one.model_calls_today, "model call")
+    _line(console, "today", f"{calls}, {words.money(one.spend_today_usd)} spent")
     console.print()
 
 
-def _review(held: Mapping[str, Any]) -> str:
-    about = f"{held['observer']} about {held['subject']}"
-    if held["released"]:
+def _review(held: HeldReflection) -> str:
+    about = f"{held.observer} about {held.subject}"
+    if held.released:
         return f"the reflection of {about} is released and will be carried out"
     return (
-        f"a reflection of {about} would supersede {words.count(held['supersedes'], 'fact')}: "
-        f"`nexus jobs retry {held['job_id']}` does it, `nexus jobs drop {held['job_id']}` discards it"
+        f"a reflection of {about} would supersede {words.count(held.supersedes, 'fact')}: "
+        f"`nexus jobs retry {held.job_id}` does it, `nexus jobs drop {held.job_id}` discards it"
     )
 
 
-def _backlog(one: Mapping[str, Any]) -> str:
-    if not one["underived"]:
+def _backlog(one: NamespaceStatus) -> str:
+    if not one.underived:
         return "nothing, all messages are derived"
-    oldest = words.span(one["oldest_underived_seconds"])
-    return f"{words.count(one['underived'], 'message')}, the oldest stored {oldest} ago"
+    oldest = words.span(one.oldest_underived_seconds or 0.0)
+    return f"{words.count(one.underived, 'message')}, the oldest stored {oldest} ago"
 
 
 def _line(console: Console, name: str, value: str, style: str = "") -> None:

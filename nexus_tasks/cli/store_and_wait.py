@@ -7,11 +7,11 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nexus_tasks.cli import words
 from nexus_tasks.cli.progress import Meter, meter
-from nexus_tasks.types import Receipt
+from nexus_tasks.types import JobInfo, PausedKind, Receipt, WaitingJob
 
 if TYPE_CHECKING:
     from nexus_tasks.client import Nexus
@@ -26,7 +26,7 @@ class WaitResult:
     """The end of a wait."""
 
     receipt: Receipt
-    dead: tuple[dict[str, Any], ...] = ()  # jobs that became dead letters during the wait
+    dead: tuple[JobInfo, ...] = ()  # jobs that became dead letters during the wait
     underived: int = 0  # messages that were not derived in time
     late: bool = False  # the time was over before all jobs were done
 
@@ -89,11 +89,11 @@ def _sum(first: Receipt, second: Receipt) -> Receipt:
     )
 
 
-def _dead_letters(nexus: Nexus, namespaces: Collection[str]) -> dict[str, dict[str, Any]]:
+def _dead_letters(nexus: Nexus, namespaces: Collection[str]) -> dict[str, JobInfo]:
     """The open dead letters of those namespaces that exist, by job id."""
-    known = {one["namespace"] for one in nexus.namespaces()}
+    known = {one.namespace for one in nexus.namespaces()}
     return {
-        job["id"]: job
+        job.id: job
         for namespace in sorted(known.intersection(namespaces))
         for job in nexus.jobs(namespace=namespace, status="dead", limit=_MOST_DEAD_LETTERS)
     }
@@ -105,8 +105,8 @@ class _Backlog:
 
     underived: int
     jobs: int
-    waits: tuple[dict[str, Any], ...]
-    paused: tuple[dict[str, Any], ...]
+    waits: tuple[WaitingJob, ...]
+    paused: tuple[PausedKind, ...]
     digests: int
 
     @property
@@ -127,9 +127,9 @@ def _wait(nexus: Nexus, receipt: Receipt, known: Collection[str], *, timeout: fl
     while True:
         backlog = _backlog(nexus, receipt.namespaces)
         for paused in backlog.paused:
-            if backlog.jobs and paused["kind"] not in warned:
-                meter.warn(f"{paused['kind']} is paused: {words.line(paused['reason'])}")
-                warned.add(paused["kind"])
+            if backlog.jobs and paused.kind not in warned:
+                meter.warn(f"{paused.kind} is paused: {words.line(paused.reason)}")
+                warned.add(paused.kind)
         total = max(total, backlog.underived)
         meter.at(total - backlog.underived, total, backlog.note)
         if backlog.empty or time.monotonic() >= deadline:
@@ -137,7 +137,7 @@ def _wait(nexus: Nexus, receipt: Receipt, known: Collection[str], *, timeout: fl
         time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
     dead = [job for id, job in _dead_letters(nexus, receipt.namespaces).items() if id not in known]
-    given_up = {json.loads(job["scope"])["memory_id"] for job in dead if job["kind"] == "derive_memory"}
+    given_up = {json.loads(job.scope)["memory_id"] for job in dead if job.kind == "derive_memory"}
     derived = max(receipt.stored - backlog.underived - len(given_up), 0)
     return WaitResult(
         receipt=replace(receipt, derived=derived),
@@ -149,11 +149,11 @@ def _wait(nexus: Nexus, receipt: Receipt, known: Collection[str], *, timeout: fl
 
 def _backlog(nexus: Nexus, namespaces: Sequence[str]) -> _Backlog:
     found = [nexus.status(namespace) for namespace in namespaces]
-    spaces = [one["namespaces"][0] for one in found]
+    spaces = [one.namespaces[0] for one in found]
     return _Backlog(
-        underived=sum(one["underived"] for one in spaces),
-        jobs=sum(one["jobs"][state] for one in spaces for state in ("waiting", "pending", "running")),
-        waits=tuple(waiting for one in spaces for waiting in one["waits"]),
-        paused=tuple(found[0]["paused"]) if found else (),
-        digests=sum(one["digests_wanted"] for one in spaces),
+        underived=sum(one.underived for one in spaces),
+        jobs=sum(one.jobs.waiting + one.jobs.pending + one.jobs.running for one in spaces),
+        waits=tuple(waiting for one in spaces for waiting in one.waits),
+        paused=found[0].paused if found else (),
+        digests=sum(one.digests_wanted for one in spaces),
     )

@@ -21,7 +21,7 @@ def list_(namespace: Namespace, json: Json = False) -> None:
         emit({"namespace": namespace, "topics": found})
         return
     for topic in found:
-        print(f"{topic['filename']}  [{topic['type']}]  {topic['description']}")
+        print(f"{topic.filename}  [{topic.type}]  {topic.description}")
     if not found:
         hint("No topics yet. They are written after a coding agent's turn, and by `nexus extract SESSION`.")
 
@@ -35,6 +35,6 @@ def show(
     """Show the content of a topic."""
     found = connect().topic(namespace, filename)
     if json:
-        emit({"namespace": namespace} | found)
+        emit({"namespace": namespace} | found.to_dict())
     else:
-        print(found["content"])
+        print(found.content)

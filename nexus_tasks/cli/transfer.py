@@ -26,17 +26,17 @@ def export(namespace: Namespace, file: File = None, markdown: Folder = None, jso
     """
     path = _one_of(file, markdown)
     if markdown is not None:
-        counts = connect().export_markdown(namespace, path)
+        written = connect().export_markdown(namespace, path)
         if json:
-            emit({"namespace": namespace, "folder": str(path)} | counts)
+            emit(written)
         else:
-            print(f"{counts['topics']:,} topics and {counts['facts']:,} facts written to {path}.")
+            print(f"{written.topics:,} topics and {written.facts:,} facts written to {path}.")
         return
-    rows = connect().export(namespace, path)
+    receipt = connect().export(namespace, path)
     if json:
-        emit({"namespace": namespace, "file": str(path), "rows": rows})
+        emit(receipt)
     else:
-        print(f"{sum(rows.values()):,} rows written to {path}, {rows.get('memories', 0):,} of them memories.")
+        print(f"{receipt.total:,} rows written to {path}, {receipt.rows.get('memories', 0):,} of them memories.")
 
 
 def import_(namespace: Namespace, file: File = None, markdown: Folder = None, json: Json = False) -> None:
@@ -46,17 +46,17 @@ def import_(namespace: Namespace, file: File = None, markdown: Folder = None, js
     """
     path = _one_of(file, markdown)
     if markdown is not None:
-        counts = connect().import_markdown(namespace, path)
+        read = connect().import_markdown(namespace, path)
         if json:
-            emit({"namespace": namespace, "folder": str(path)} | counts)
+            emit(read)
         else:
-            print(f"{counts['topics']:,} topics read into {namespace}, {counts['changed']:,} of them new or changed.")
+            print(f"{read.topics:,} topics read into {namespace}, {read.changed:,} of them new or changed.")
         return
-    rows = connect().import_(namespace, path)
+    receipt = connect().import_(namespace, path)
     if json:
-        emit({"namespace": namespace, "file": str(path), "rows": rows})
+        emit(receipt)
     else:
-        print(f"{sum(rows.values()):,} rows read into {namespace}, {rows.get('memories', 0):,} of them memories.")
+        print(f"{receipt.total:,} rows read into {namespace}, {receipt.rows.get('memories', 0):,} of them memories.")
 
 
 def _one_of(file: Path | None, folder: Path | None) -> Path:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+
+from nexus_tasks.types import ObservationStats, WaitingJob
 
 _NAMES = {
     "raw": ("message", "messages"),
@@ -81,12 +82,12 @@ def scope(text: str) -> str:
     return " · ".join(parts) or "all of it"
 
 
-def wait(waiting: Mapping[str, Any]) -> str:
+def wait(waiting: WaitingJob) -> str:
     """Why a job waits, and until when: ``312 of 512 tokens, due in 9 s``."""
-    due, detail = f"due in {span(max(waiting['due_in_seconds'], 1))}", waiting.get("detail") or ""
-    if waiting["reason"] == "ripeness" and detail:
+    due, detail = f"due in {span(max(waiting.due_in_seconds, 1))}", waiting.detail or ""
+    if waiting.reason == "ripeness" and detail:
         return f"{detail}, {due}"
-    why = f"waits {_WAITS.get(waiting['reason'], 'for ' + waiting['reason'])}"
+    why = f"waits {_WAITS.get(waiting.reason, 'for ' + waiting.reason)}"
     return f"{why} ({detail}), {due}" if detail else f"{why}, {due}"
 
 
@@ -95,13 +96,13 @@ def memory_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{n:,} {level(name, n)}" for name, n in counts.items() if n) or "nothing yet"
 
 
-def observation(found: Mapping[str, Any]) -> str:
+def observation(found: ObservationStats) -> str:
     """The state of an observed session: ``tail 4,100 tokens, 2 chunks ready, log 900 tokens``."""
-    parts = [f"tail {found['tail_tokens']:,} tokens"]
-    parts += [f"{count(found['chunks'], 'chunk')} ready"] if found["chunks"] else []
-    parts += [f"log {found['log_tokens']:,} tokens"]
-    parts += ["a shorter log ready"] if found["reflection_ready"] else []
-    parts += [f"{work} gave up" for work in ("observing", "reflecting") if found[work] == "dead"]
+    parts = [f"tail {found.tail_tokens:,} tokens"]
+    parts += [f"{count(found.chunks, 'chunk')} ready"] if found.chunks else []
+    parts += [f"log {found.log_tokens:,} tokens"]
+    parts += ["a shorter log ready"] if found.reflection_ready else []
+    parts += [f"{work} gave up" for work in ("observing", "reflecting") if getattr(found, work) == "dead"]
     return ", ".join(parts)
 
 

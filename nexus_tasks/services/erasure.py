@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from nexus_tasks.cognition import erasure as forgetting
 from nexus_tasks.cognition.erasure import ErasureResult
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, QueueUnavailable, StorageUnavailable, Transient
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.services import admin
+from nexus_tasks.services import jobs
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import vacuum
 from nexus_tasks.tasks import derive_memory, digest_session, follow_ups
-from nexus_tasks.types import check_name
+from nexus_tasks.types import ForgetReceipt, check_name, check_namespace
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +29,9 @@ def forget(
     memory_id: int | None = None,
     session_key: str | None = None,
     everything: bool = False,
-) -> dict[str, Any]:
+) -> ForgetReceipt:
     """See :meth:`nexus_tasks.client.Nexus.forget`."""
+    check_namespace(namespace)
     if (memory_id is not None) + (session_key is not None) + bool(everything) != 1:
         raise InvalidInput("forget takes one of memory_id, session_key and everything.")
     if memory_id is not None:
@@ -50,14 +50,14 @@ def forget(
             *(digest_session.request(namespace, key, "manual_rebuild") for key in forgotten.digests),
         ],
     )
-    receipt: dict[str, Any] = {
-        "deleted": dict(sorted(forgotten.deleted.items())),
-        "ids": list(forgotten.ids),
-        "requeued": [ticket.job_id for ticket in requeued],
-    }
-    # The files of a database server are its operator's; the embedded ones are ours.
+    # Only the embedded server's files are rewritten: those of another server are its operator's.
     busy = vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)
-    return receipt | ({"not_rewritten": busy} if busy else {})
+    return ForgetReceipt(
+        deleted=dict(sorted(forgotten.deleted.items())),
+        ids=forgotten.ids,
+        requeued=tuple(ticket.job_id for ticket in requeued),
+        not_rewritten=tuple(busy),
+    )
 
 
 def _committed(
@@ -83,7 +83,7 @@ def _drop_claims(
     """
     try:
         if everything:
-            gone = [claim for claim in admin.claims(deployment, 1_000_000) if claim.namespace == namespace]
+            gone = [claim for claim in jobs.claims(deployment, 1_000_000) if claim.namespace == namespace]
         else:
             requests = derive_memory.requests(namespace, forgotten.unwanted)
             if session_key is not None:

@@ -10,13 +10,14 @@ from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import memories, namespaces, topics
 from nexus_tasks.storage.searching.scope import Filter
+from nexus_tasks.types import MarkdownExport, MarkdownImport, check_namespace
 
 MOST_FACTS = 100_000
 LARGEST = 1_000_000  # bytes of a topic's file
 
 
-def export(deployment: Deployment, namespace: str, folder: Path) -> dict[str, int]:
-    """Write ``MEMORY.md``, a file per topic and ``facts.md`` to ``folder``, made as needed; returns how many of what.
+def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExport:
+    """Write ``MEMORY.md``, a file per topic and ``facts.md`` to ``folder``, which is made when it is missing.
 
     Files of the same names are replaced, others left alone.
 
@@ -25,10 +26,10 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> dict[str, in
         InvalidInput: the folder cannot be written.
     """
     with deployment.database.transaction() as tx:
-        known = namespaces.get(tx, namespace)
+        known = namespaces.get(tx, check_namespace(namespace))
         every = topics.every(tx, known.id)
         wanted = Filter(namespace_id=known.id, levels=("explicit",))
-        facts = [memories.summary(row) for row in memories.matching(tx, wanted, MOST_FACTS)]
+        facts = memories.matching(tx, wanted, MOST_FACTS)
         files = {topic.filename: markdown.file(topic) for topic in every}
         files |= {markdown.INDEX: markdown.index(every), markdown.FACTS: markdown.facts(facts)}
     try:
@@ -37,10 +38,10 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> dict[str, in
             (folder / name).write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be written: {error.strerror}.") from error
-    return {"topics": len(every), "facts": len(facts)}
+    return MarkdownExport(namespace=namespace, folder=str(folder), topics=len(every), facts=len(facts))
 
 
-def import_(deployment: Deployment, namespace: str, folder: Path) -> dict[str, int]:
+def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImport:
     """Store the topics in ``folder``: new ones, and those whose file has changed; all of them or none.
 
     ``MEMORY.md``, ``facts.md`` and what is no ``.md`` file are left out.
@@ -48,6 +49,7 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> dict[str, i
     Raises:
         InvalidInput: a file is no topic, or cannot be read.
     """
+    check_namespace(namespace)
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".md" and not _ours(path.name))
         drafts = [markdown.read(path.name, _text(path)) for path in paths]
@@ -55,7 +57,8 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> dict[str, i
         raise InvalidInput(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
     with deployment.database.transaction() as tx:
         known = namespaces.ensure(tx, namespace)
-        return {"topics": len(drafts), "changed": topics.overwrite(tx, known.id, drafts)}
+        changed = topics.overwrite(tx, known.id, drafts)
+    return MarkdownImport(namespace=namespace, folder=str(folder), topics=len(drafts), changed=changed)
 
 
 def _ours(name: str) -> bool:

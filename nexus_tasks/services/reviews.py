@@ -11,6 +11,7 @@ from nexus_tasks.cognition import reflect
 from nexus_tasks.storage import job_runs
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import PerspectiveRow
+from nexus_tasks.types import HeldReflection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +36,15 @@ def settle(tx: Transaction, job_id: str, *, drop: bool) -> Settled | None:
     return Settled(kind=run.kind, args=scope)
 
 
-def summary(held: PerspectiveRow) -> dict[str, Any]:
-    """A held reflection as status shows it."""
-    plan = held.held or {}
-    return {
-        "job_id": plan["job_id"],
-        "observer": held.observer,
-        "subject": held.subject,
-        "facts": plan["facts"],
-        "supersedes": len(plan["supersedes"]),
-        "since": plan["held_at"],
-        "released": bool(plan.get("released")),
-    }
+def held_reflection(row: PerspectiveRow) -> HeldReflection:
+    """The reflection that a perspective's row holds for review."""
+    plan = row.held or {}
+    return HeldReflection(
+        job_id=plan["job_id"],
+        observer=row.observer,
+        subject=row.subject,
+        facts=plan["facts"],
+        supersedes=len(plan["supersedes"]),
+        since=plan["held_at"],
+        released=bool(plan.get("released")),
+    )

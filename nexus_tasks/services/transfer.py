@@ -15,20 +15,23 @@ from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.transfer import reading, writing
+from nexus_tasks.types import TransferReceipt, check_namespace
 
 
 def export(
     deployment: Deployment, namespace: str, path: Path, note: Callable[[int], None] = lambda _rows: None
-) -> dict[str, int]:
+) -> TransferReceipt:
     """Write a namespace's memory to ``path``; a file that is there is replaced once the new one is whole.
 
-    Returns the rows by table; ``note`` hears how many are written.
+    Args:
+        note: called with the number of rows written so far.
 
     Raises:
         NotFound: there is no such namespace.
         InvalidInput: the file cannot be written.
     """
-    counts: dict[str, int] = {}
+    check_namespace(namespace)
+    rows: dict[str, int] = {}
     try:
         handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
@@ -40,7 +43,7 @@ def export(
             for position, document in enumerate(writing.lines(tx, namespace_id)):
                 file.write(json.dumps(document, ensure_ascii=False) + "\n")
                 if name := document.get("table"):
-                    counts[name] = counts.get(name, 0) + 1
+                    rows[name] = rows.get(name, 0) + 1
                 note(position)
             file.flush()
             os.fsync(file.fileno())
@@ -49,24 +52,28 @@ def export(
         raise InvalidInput(f"{path} cannot be written: {error.strerror}.") from error
     finally:
         Path(draft).unlink(missing_ok=True)
-    return counts
+    return TransferReceipt(namespace=namespace, file=str(path), rows=rows)
 
 
 def import_(
     deployment: Deployment, namespace: str, path: Path, note: Callable[[int], None] = lambda _rows: None
-) -> dict[str, int]:
+) -> TransferReceipt:
     """Store the export in ``path`` in a new namespace, or one that remembers nothing; all of it or nothing.
 
-    Returns the rows by table. What was wanted in the export (derivations, digests) is wanted here, and reconcile finds
-    it; vectors are made by a job.
+    Derivations and digests that were wanted in the export are wanted here, and reconcile asks for their jobs. Another
+    job makes the vectors.
+
+    Args:
+        note: called with the number of lines read so far.
 
     Raises:
         InvalidInput: the file is no export, is cut off, or the namespace is not empty.
     """
+    check_namespace(namespace)
     try:
         with path.open(encoding="utf-8") as file, deployment.database.transaction() as tx:
             known = namespaces.ensure(tx, namespace)
-            return reading.store(tx, known.id, _documents(file, note))
+            rows = reading.store(tx, known.id, _documents(file, note))
     except (IntegrityError, DataError) as error:
         said = str(error.orig).strip().splitlines()[0]
         raise InvalidInput(f"{path} holds a row that does not fit: {said}.") from None
@@ -74,6 +81,7 @@ def import_(
         raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError:
         raise InvalidInput(f"{path} is no text in UTF-8.") from None
+    return TransferReceipt(namespace=namespace, file=str(path), rows=rows)
 
 
 def _documents(file: Any, note: Callable[[int], None]) -> Iterator[tuple[int, Any]]:

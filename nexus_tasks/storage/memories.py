@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import aliased
@@ -12,18 +11,7 @@ from sqlalchemy.orm import aliased
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, SessionRow
 from nexus_tasks.storage.searching.scope import Filter, build_scope
-from nexus_tasks.types import Citation
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryView:
-    """A memory with the names of its session and perspective."""
-
-    memory: Memory
-    session_key: str | None
-    observer: str | None
-    subject: str | None
-
+from nexus_tasks.types import LEVELS, Citation, Level, MemoryInfo, Role, SupportedMemory
 
 _M = aliased(Memory, name="m")  # the alias that the conditions of a Scope use
 _ROWS = (
@@ -45,30 +33,46 @@ def lock_existing(tx: Transaction, memory_ids: Collection[int]) -> bool:
     return len(tx.scalars(_LOCK_EXISTING, {"ids": list(memory_ids)}).all()) == len(memory_ids)
 
 
-def _rows(tx: Transaction, query: Any, values: Mapping[str, Any] | None = None) -> list[MemoryView]:
-    return [
-        MemoryView(memory=memory, session_key=key, observer=observer, subject=subject)
-        for memory, key, observer, subject in tx.execute(query, values)
-    ]
+def _read(tx: Transaction, query: Any, values: Mapping[str, Any] | None = None) -> list[MemoryInfo]:
+    return [_info(*row) for row in tx.execute(query, values)]
 
 
-def matching(tx: Transaction, wanted: Filter, limit: int) -> list[MemoryView]:
+def _info(memory: Memory, session_key: str | None, observer: str | None, subject: str | None) -> MemoryInfo:
+    return MemoryInfo(
+        id=memory.id,
+        external_id=memory.external_id,
+        level=cast(Level, memory.level),
+        content=memory.content,
+        author=memory.author,
+        role=cast(Role | None, memory.role),
+        observer=observer,
+        subject=subject,
+        session_key=session_key,
+        category=memory.category,
+        labels=tuple(memory.labels),
+        confidence=memory.confidence,
+        times_reinforced=memory.times_reinforced,
+        occurred_at=memory.occurred_at,
+        stored_at=memory.created_at,
+        valid_from=memory.valid_from,
+        valid_to=memory.valid_to,
+        superseded_by=memory.superseded_by,
+        made_by=memory.made_by,
+        reflection=memory.reflection_id,
+    )
+
+
+def matching(tx: Transaction, wanted: Filter, limit: int) -> list[MemoryInfo]:
     """The up to ``limit`` newest memories that pass the filter, newest first."""
     within = build_scope(wanted)
     query = _ROWS.where(text(within.both)).order_by(_M.occurred_at.desc(), _M.id.desc()).limit(limit)
-    return _rows(tx, query, within.values)
+    return _read(tx, query, within.values)
 
 
-def get(tx: Transaction, namespace_id: int, memory_id: int) -> MemoryView | None:
+def find(tx: Transaction, namespace_id: int, memory_id: int) -> MemoryInfo | None:
     """One memory, also a superseded or archived one; ``None`` when there is none."""
     query = _ROWS.where(_M.namespace_id == namespace_id, _M.id == memory_id)
-    return next(iter(_rows(tx, query)), None)
-
-
-def by_id(tx: Transaction, namespace_id: int, memory_ids: Sequence[int]) -> dict[int, MemoryView]:
-    """Memories by id, also superseded and archived ones."""
-    query = _ROWS.where(_M.namespace_id == namespace_id, _M.id.in_(memory_ids))
-    return {row.memory.id: row for row in _rows(tx, query)}
+    return next(iter(_read(tx, query)), None)
 
 
 def evidence_of(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[Citation, ...]]:
@@ -85,14 +89,14 @@ def evidence_of(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[C
     return {memory_id: tuple(edges) for memory_id, edges in found.items()}
 
 
-def count_by_level(tx: Transaction, namespace_id: int) -> Mapping[str, int]:
-    """How many memories of each level are not superseded."""
+def count_by_level(tx: Transaction, namespace_id: int) -> dict[str, int]:
+    """How many memories of each level are not superseded; every level is named."""
     query = (
         select(Memory.level, func.count())
         .where(Memory.namespace_id == namespace_id, Memory.valid_to.is_(None))
         .group_by(Memory.level)
     )
-    return dict(tx.execute(query).all())
+    return dict.fromkeys(LEVELS, 0) | dict(tx.execute(query).all())
 
 
 def ids_superseded_by(tx: Transaction, memory_id: int) -> list[int]:
@@ -100,41 +104,9 @@ def ids_superseded_by(tx: Transaction, memory_id: int) -> list[int]:
     return list(tx.scalars(select(Memory.id).where(Memory.superseded_by == memory_id).order_by(Memory.id)))
 
 
-def resting_on(tx: Transaction, memory_id: int) -> list[dict[str, Any]]:
-    """The memories that rest on ``memory_id``, as ``{"id", "role"}``."""
+def resting_on(tx: Transaction, memory_id: int) -> list[SupportedMemory]:
+    """The memories that rest on ``memory_id``."""
     query = (
         select(Evidence.memory_id, Evidence.role).where(Evidence.source_id == memory_id).order_by(Evidence.memory_id)
     )
-    return [{"id": found, "role": role} for found, role in tx.execute(query)]
-
-
-def citation_json(edge: Citation) -> dict[str, Any]:
-    """An evidence edge as JSON."""
-    return {"id": edge.id, "external_id": edge.external_id, "role": edge.role}
-
-
-def summary(row: MemoryView) -> dict[str, Any]:
-    """A memory as the command line shows it."""
-    memory = row.memory
-    return {
-        "id": memory.id,
-        "external_id": memory.external_id,
-        "level": memory.level,
-        "content": memory.content,
-        "author": memory.author,
-        "role": memory.role,
-        "observer": row.observer,
-        "subject": row.subject,
-        "session_key": row.session_key,
-        "category": memory.category,
-        "labels": memory.labels,
-        "confidence": memory.confidence,
-        "times_reinforced": memory.times_reinforced,
-        "occurred_at": memory.occurred_at,
-        "stored_at": memory.created_at,
-        "valid_from": memory.valid_from,
-        "valid_to": memory.valid_to,
-        "superseded_by": memory.superseded_by,
-        "made_by": memory.made_by,
-        "reflection": memory.reflection_id,
-    }
+    return [SupportedMemory(id=found, role=role) for found, role in tx.execute(query)]

@@ -98,14 +98,3 @@ def change(
         tx.execute(update(Namespace).where(Namespace.name == name).values(**values))
     tx.expire_all()
     return get(tx, name)
-
-
-def summary(known: NamespaceSettings) -> dict[str, Any]:
-    """A namespace as the command line shows it."""
-    return {
-        "namespace": known.name,
-        "observers": list(known.observers),
-        "budget_usd_per_day": known.budget_usd_per_day,
-        "concurrency": known.concurrency,
-        "observe": known.observe,
-    }

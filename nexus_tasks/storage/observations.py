@@ -23,6 +23,7 @@ from nexus_tasks.storage.models import (
     ObservationReflection,
     SessionRow,
 )
+from nexus_tasks.types import ObservationStats
 
 Work = Literal["observing", "reflecting"]
 MOST_LISTED = 50  # observed sessions in a namespace's status, the last changed first
@@ -228,8 +229,8 @@ def wanted(tx: Transaction, after: int, limit: int, work: Work) -> list[tuple[in
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
-def stats(tx: Transaction, namespace_id: int, session_id: int | None = None) -> list[dict[str, Any]]:
-    """Figures of the namespace's observed sessions, or of one: unobserved tail, chunks, log. Tokens are estimates."""
+def stats(tx: Transaction, namespace_id: int, session_id: int | None = None) -> list[ObservationStats]:
+    """Figures of the namespace's observed sessions, the last changed first, or of one session."""
     tail = (
         select(func.count().label("messages"), func.coalesce(func.sum(Memory.tokens), 0).label("tokens"))
         .where(
@@ -258,18 +259,18 @@ def stats(tx: Transaction, namespace_id: int, session_id: int | None = None) -> 
     if session_id is not None:
         query = query.where(ObservationLog.session_id == session_id)
     return [
-        {
-            "session_key": key,
-            "generation": found.generation,
-            "observed_through": found.observed_through_seq,
-            "tail_messages": int(messages),
-            "tail_tokens": int(tokens),
-            "chunks": int(count),
-            "buffered_through": max(found.observed_through_seq, through or 0),
-            "log_tokens": -(-len(found.observations) // 4),
-            "reflection_ready": bool(has_reflection),
-            "observing": found.observing,
-            "reflecting": found.reflecting,
-        }
+        ObservationStats(
+            session_key=key,
+            generation=found.generation,
+            observed_through=found.observed_through_seq,
+            tail_messages=int(messages),
+            tail_tokens=int(tokens),
+            chunks=int(count),
+            buffered_through=max(found.observed_through_seq, through or 0),
+            log_tokens=-(-len(found.observations) // 4),
+            reflection_ready=bool(has_reflection),
+            observing=found.observing,
+            reflecting=found.reflecting,
+        )
         for found, key, messages, tokens, count, through, has_reflection in tx.execute(query)
     ]

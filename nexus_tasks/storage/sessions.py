@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import func, select, text, update
 
@@ -13,7 +12,7 @@ from nexus_tasks.errors import NotFound
 from nexus_tasks.storage import digest_requests
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Derivation, Memory, SessionRow
-from nexus_tasks.types import as_stored
+from nexus_tasks.types import DigestText, ObservationStats, Role, SaidMessage, SessionDetails, SessionInfo, as_stored
 
 
 def find(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = False) -> SessionRow | None:
@@ -122,8 +121,8 @@ def count_undigested(tx: Transaction, session: SessionRow) -> tuple[int, int]:
     return int(messages), int(tokens)
 
 
-def every(tx: Transaction, namespace_id: int) -> Sequence[dict[str, Any]]:
-    """Every session of a namespace as a :func:`summary`, newest first."""
+def every(tx: Transaction, namespace_id: int) -> list[SessionInfo]:
+    """The figures of every session of a namespace, newest first."""
     wanted = (
         select(Derivation.session_id, func.count().label("underived"))
         .where(Derivation.namespace_id == namespace_id, Derivation.state == "wanted")
@@ -136,11 +135,26 @@ def every(tx: Transaction, namespace_id: int) -> Sequence[dict[str, Any]]:
         .where(SessionRow.namespace_id == namespace_id)
         .order_by(SessionRow.id.desc())
     )
-    return [summary(session, underived) for session, underived in tx.execute(query)]
+    return [SessionInfo(**_figures(session, underived)) for session, underived in tx.execute(query)]
 
 
-def summary(session: SessionRow, underived: int) -> dict[str, Any]:
-    """A session as the command line shows it."""
+def details(tx: Transaction, session: SessionRow, observation: ObservationStats | None) -> SessionDetails:
+    """A session with its messages, oldest first, and its digests."""
+    raw = tx.scalars(
+        select(Memory).where(Memory.session_id == session.id, Memory.level == "raw").order_by(Memory.seq)
+    ).all()
+    digests = tx.scalars(
+        select(Memory).where(Memory.session_id == session.id, Memory.level.like("summary%"), Memory.valid_to.is_(None))
+    ).all()
+    return SessionDetails(
+        **_figures(session, count_underived(tx, session.namespace_id, session.session_key)),
+        digests={memory.level: DigestText(id=memory.id, content=memory.content) for memory in digests},
+        said=tuple(_said(memory) for memory in raw),
+        observation=observation,
+    )
+
+
+def _figures(session: SessionRow, underived: int) -> dict[str, Any]:
     return {
         "session_key": session.session_key,
         "messages": session.last_seq,
@@ -152,26 +166,13 @@ def summary(session: SessionRow, underived: int) -> dict[str, Any]:
     }
 
 
-def details(tx: Transaction, session: SessionRow) -> dict[str, Any]:
-    """A session with its messages, oldest first, and its digests."""
-    raw = tx.scalars(
-        select(Memory).where(Memory.session_id == session.id, Memory.level == "raw").order_by(Memory.seq)
-    ).all()
-    digests = tx.scalars(
-        select(Memory).where(Memory.session_id == session.id, Memory.level.like("summary%"), Memory.valid_to.is_(None))
-    ).all()
-    return summary(session, count_underived(tx, session.namespace_id, session.session_key)) | {
-        "digests": {memory.level: {"id": memory.id, "content": memory.content} for memory in digests},
-        "said": [
-            {
-                "id": memory.id,
-                "external_id": memory.external_id,
-                "seq": memory.seq,
-                "author": memory.author,
-                "role": memory.role,
-                "occurred_at": memory.occurred_at,
-                "content": memory.content,
-            }
-            for memory in raw
-        ],
-    }
+def _said(memory: Memory) -> SaidMessage:
+    return SaidMessage(
+        id=memory.id,
+        external_id=memory.external_id,
+        seq=memory.seq or 0,
+        author=memory.author or "",
+        role=cast(Role, memory.role),
+        occurred_at=memory.occurred_at,
+        content=memory.content,
+    )

@@ -13,6 +13,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Topic, TopicSource
+from nexus_tasks.types import TopicDetails, TopicInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +105,17 @@ def _link(tx: Transaction, namespace_id: int, topic_id: int, memory_ids: Sequenc
     insert_rows(tx, TopicSource, rows, on_conflict="DO NOTHING")
 
 
-def summary(topic: Topic) -> dict[str, Any]:
-    """A topic as the command line shows it, without its content."""
+def info(topic: Topic) -> TopicInfo:
+    """A topic without its content."""
+    return TopicInfo(**_head(topic))
+
+
+def details(tx: Transaction, topic: Topic) -> TopicDetails:
+    """A topic with its content and the ids of its messages."""
+    return TopicDetails(**_head(topic), content=topic.content, sources=tuple(sorted(source_ids(tx, [topic.id]))))
+
+
+def _head(topic: Topic) -> dict[str, Any]:
     return {
         "filename": topic.filename,
         "name": topic.name,

@@ -46,9 +46,8 @@ def ended(here: Sandbox) -> int:
 
 def left() -> dict[str, int]:
     """What ``nexus status`` says of the namespace's jobs."""
-    [found] = Nexus().status("acme")["namespaces"]
-    jobs: dict[str, int] = found["jobs"]
-    return jobs
+    [found] = Nexus().status("acme").namespaces
+    return found.jobs.to_dict()
 
 
 def test_a_held_backlog_is_not_multiplied_and_status_is_true(backlog: tuple[Sandbox, int]) -> None:

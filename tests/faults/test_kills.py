@@ -28,11 +28,8 @@ def ingest(nexus: Nexus, conversations: int) -> list[str]:
 
 def quiet(nexus: Nexus) -> bool:
     """Nothing is wanted, nothing is queued."""
-    found = nexus.status()["namespaces"]
-    return all(
-        one["underived"] == 0 and sum(one["jobs"][state] for state in ("waiting", "pending", "running")) == 0
-        for one in found
-    )
+    found = nexus.status().namespaces
+    return all(one.underived == 0 and one.jobs.waiting + one.jobs.pending + one.jobs.running == 0 for one in found)
 
 
 def contents(here: Sandbox) -> dict[str, list[tuple[object, ...]]]:

@@ -15,6 +15,7 @@ from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.idempotency.worker.executor import execute
+from nexus_tasks.types import MemoryInfo
 from tests.sandbox import Sandbox, engine
 from tests.standin import Call
 
@@ -86,13 +87,13 @@ def say(*said: str | Mapping[str, Any], session: str = "chat", namespace: str = 
     """Ingest messages of ``ann`` (or as given); returns the ids of all raw memories of the session, in order."""
     messages = [{"content": one, "author": "ann"} if isinstance(one, str) else one for one in said]
     Nexus().ingest(namespace, session, messages, **options)
-    return [one["id"] for one in Nexus().session(namespace, session)["said"]]
+    return [one.id for one in Nexus().session(namespace, session).said]
 
 
-def facts(namespace: str = NAMESPACE, **wanted: Any) -> list[dict[str, Any]]:
+def facts(namespace: str = NAMESPACE, **wanted: Any) -> list[MemoryInfo]:
     """The active facts of a namespace, oldest first."""
     found = Nexus().memories(namespace, levels=["explicit"], limit=1_000, **wanted)
-    return sorted(found, key=lambda fact: fact["id"])
+    return sorted(found, key=lambda fact: fact.id)
 
 
 def observations(*made: Mapping[str, Any] | tuple[str, Sequence[int]]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def know(*said: str, first_day: int = 0) -> list[int]:
     days = range(first_day, first_day + len(said))
     say(*({"content": text, "author": "ann", "occurred_at": day(n)} for n, text in zip(days, said, strict=True)))
     work("derive_memory")
-    return [fact["id"] for fact in facts(subject="ann")]
+    return [fact.id for fact in facts(subject="ann")]
 
 
 def day(number: int) -> datetime:

@@ -71,7 +71,7 @@ def test_facts_digest_and_reflection_come_from_claude(claude: Claude, standin: S
     say(*SAID, end=True)
     work()
     assert len(facts()) == 5
-    assert {memory["made_by"] for memory in Nexus().memories(NAMESPACE) if memory["made_by"]} == {"claude-haiku-5-5"}
+    assert {memory.made_by for memory in Nexus().memories(NAMESPACE) if memory.made_by} == {"claude-haiku-5-5"}
     assert standin.counters.purposes == {"derive": 1, "digest": 1, "reflect": 1}
     ledger = here.sql("SELECT purpose, model, fault, cost_usd > 0, seconds > 0 FROM model_calls ORDER BY purpose")
     assert ledger == [
@@ -113,7 +113,7 @@ def test_no_transaction_is_open_while_a_model_or_an_embedder_works(
     def judged(_: Call) -> Any:
         look()
         pairs = [("reinforces", "both"), ("contradicts", "new"), ("contradicts", "both"), ("duplicate", "both")]
-        ids = [fact["id"] for fact in facts()]
+        ids = [fact.id for fact in facts()]
         relations = [
             {"kind": kind, "new_id": ids[i + 1], "old_id": ids[i], "holds": holds, "rationale": "because"}
             for i, (kind, holds) in enumerate(pairs)
@@ -169,8 +169,8 @@ def test_a_passing_error_waits_and_is_not_counted(
     assert effects(here) == before
     assert calls(here, kind) == ledger  # nothing returned, so nothing is in the ledger
     assert letters(here) == []
-    assert Nexus().status()["paused"] == []
-    [seen] = {(wait["kind"], wait["reason"]) for wait in Nexus().status(NAMESPACE)["namespaces"][0]["waits"]}
+    assert Nexus().status().paused == ()
+    [seen] = {(wait.kind, wait.reason) for wait in Nexus().status(NAMESPACE).namespaces[0].waits}
     assert seen == (kind, reason)
 
     assert time_passes(here) == len(claims)
@@ -289,7 +289,7 @@ def test_what_can_never_succeed_is_a_dead_letter_at_once(
         assert effects(here) == before
     assert [fault for fault, _ in calls(here, kind)[len(ledger) :]] == entered
     [(job_id, message)] = here.sql("SELECT job_id, message FROM dead_letters")
-    assert Nexus().job(job_id)["error_type"] == type
+    assert Nexus().job(job_id).error_type == type
     assert "nexus jobs" in message  # the remedy
 
     standin.heal()
@@ -318,9 +318,9 @@ def test_bad_credentials_pause_the_kind_until_it_is_resumed(claude: Claude, stan
     say(*SAID)
     standin.always(fault)
     work()
-    [pause] = Nexus().status()["paused"]
-    assert pause["kind"] == "derive_memory"
-    assert "nexus jobs resume" in pause["reason"]
+    [pause] = Nexus().status().paused
+    assert pause.kind == "derive_memory"
+    assert "nexus jobs resume" in pause.reason
     assert [(c.wait_reason, c.errors, c.crashes) for c in waiting()] == [("pause", 0, 0)] * 5
     assert standin.counters.calls == 1
 
@@ -333,7 +333,7 @@ def test_bad_credentials_pause_the_kind_until_it_is_resumed(claude: Claude, stan
     assert letters(here) == []
 
     standin.heal()
-    assert Nexus().resume_jobs() == ["derive_memory"]
+    assert Nexus().resume_jobs() == ("derive_memory",)
     work()
     assert waiting() == []
     assert len(facts()) == 6
@@ -348,7 +348,7 @@ def test_another_kind_goes_on_while_one_is_paused(claude: Claude, standin: Stand
     Nexus().digest(NAMESPACE, "chat")
     done = work()
     assert ("digest_session", "completed") in [(one["kind"], one["status"]) for one in done]
-    assert [pause["kind"] for pause in Nexus().status()["paused"]] == ["derive_memory"]
+    assert [pause.kind for pause in Nexus().status().paused] == ["derive_memory"]
 
 
 def test_the_probe_lifts_a_pause_once_its_cause_is_gone(claude: Claude, standin: StandIn) -> None:
@@ -358,10 +358,10 @@ def test_the_probe_lifts_a_pause_once_its_cause_is_gone(claude: Claude, standin:
     work()
     sweeper = Sweeper(engine)
     sweeper.probe()
-    assert [pause["kind"] for pause in Nexus().status()["paused"]] == ["derive_memory"]
+    assert [pause.kind for pause in Nexus().status().paused] == ["derive_memory"]
     standin.models.add("claude-haiku-5-5")
     sweeper.probe()
-    assert Nexus().status()["paused"] == []
+    assert Nexus().status().paused == ()
     work()
     assert len(facts()) == 5
     assert standin.counters.calls == 2  # an unknown model is refused before it is a call; derive, then reflect
@@ -376,7 +376,7 @@ def test_without_credit_jobs_wait_for_the_next_day(claude: Claude, standin: Stan
     for claim in waiting():
         assert (claim.wait_reason, claim.errors, claim.crashes) == ("budget", 0, 0)
         assert 0 <= (claim.due_at or 0) - midnight.timestamp() <= 5
-    assert Nexus().status()["paused"] == []
+    assert Nexus().status().paused == ()
     assert time_passes(here) == 5
     work()
     assert len(facts()) == 5
@@ -395,7 +395,7 @@ def test_a_worker_comes_through_a_bad_minute(claude: Claude, standin: StandIn) -
 
     eventually(digested)
     assert here.sql("SELECT DISTINCT state FROM derivations") == [("done",)]
-    assert sorted(fact["content"] for fact in facts()) == sorted(f"ann said: {said}" for said in SAID)
+    assert sorted(fact.content for fact in facts()) == sorted(f"ann said: {said}" for said in SAID)
     assert letters(here) == []
     returned = [call for call in standin.counters.requests if call.outcome in ("ok", "says")]
     assert len(here.sql("SELECT 1 FROM model_calls")) == len(returned)
@@ -407,9 +407,9 @@ def test_a_worker_pauses_a_kind_and_goes_on_when_it_is_resumed(claude: Claude, s
     standin.always(faults.unauthorized())
     here.worker()
     say(*SAID)
-    eventually(lambda: Nexus().status()["paused"])
+    eventually(lambda: Nexus().status().paused)
     eventually(lambda: [claim.wait_reason for claim in waiting()] == ["pause"] * 5)
     standin.heal()
-    assert Nexus().resume_jobs("derive_memory") == ["derive_memory"]
+    assert Nexus().resume_jobs("derive_memory") == ("derive_memory",)
     eventually(lambda: len(facts()) == 5, within=60, why="resuming wakes what waited, without a sweep or a probe")
     assert letters(here) == []

@@ -92,7 +92,7 @@ def test_a_dream_s_digests_go_as_one_batch_at_half_the_price(here: Sandbox, slow
     later(here)
     assert (digested(here), calls(slow)) == (3, (1, 3, 0))
     for key in SESSIONS:  # results come in any order
-        assert f"house {key}" in Nexus().session(NAMESPACE, key)["digests"]["summary_short"]["content"]
+        assert f"house {key}" in Nexus().session(NAMESPACE, key).digests["summary_short"].content
     assert spent(here) == [(True, 3)]
     [(usd, full)] = here.sql(
         "SELECT sum(cost_usd), sum(0.10 * input_tokens + 0.125 * cache_write_tokens + 0.50 * output_tokens) / 1000000"

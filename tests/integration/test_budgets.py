@@ -26,8 +26,8 @@ PRICES = '{"claude-haiku-5-5": [4.0, 20.0, 5.0, 0.4]}'
 
 def spent_today() -> float:
     """What ``nexus status`` says was spent today."""
-    [found] = Nexus().status(NAMESPACE)["namespaces"]
-    return float(found["spend_today_usd"])
+    [found] = Nexus().status(NAMESPACE).namespaces
+    return float(found.spend_today_usd)
 
 
 def test_nothing_is_lost_while_a_budget_is_spent_and_work_goes_on_when_the_day_turns(
@@ -42,20 +42,18 @@ def test_nothing_is_lost_while_a_budget_is_spent_and_work_goes_on_when_the_day_t
     for number, text in enumerate(said):
         say(text, session=f"chat {number}")
     work("derive_memory")
-    [status] = Nexus().status(NAMESPACE)["namespaces"]
-    assert [wait["reason"] for wait in status["waits"] if wait["kind"] == "derive_memory"] == ["budget"] * 3
-    assert all(wait["detail"].startswith("0.9999 of 1.0000 USD") for wait in status["waits"])
+    [status] = Nexus().status(NAMESPACE).namespaces
+    assert [wait.reason for wait in status.waits if wait.kind == "derive_memory"] == ["budget"] * 3
+    assert all(wait.detail.startswith("0.9999 of 1.0000 USD") for wait in status.waits)
     time_passes(here)  # woken too early, they wait again
     work("derive_memory")
-    assert (standin.counters.calls, status["underived"], len(facts())) == (1, 3, 1)
+    assert (standin.counters.calls, status.underived, len(facts())) == (1, 3, 1)
 
     here.sql("UPDATE model_calls SET at = at - interval '1 day'")
     assert spent_today() == 0
     time_passes(here)
     work("derive_memory")
-    assert sorted(fact["content"] for fact in facts()) == sorted(
-        f"ann said: {t}" for t in ("I moved to Lisbon.", *said)
-    )
+    assert sorted(fact.content for fact in facts()) == sorted(f"ann said: {t}" for t in ("I moved to Lisbon.", *said))
     assert here.sql("SELECT 1 FROM budget_holds UNION ALL SELECT 1 FROM dead_letters") == []
 
 

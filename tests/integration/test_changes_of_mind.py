@@ -29,7 +29,7 @@ def offline(deploy: Callable[..., Sandbox]) -> Sandbox:
 
 def held(number: int | None = None) -> set[str]:
     """What is held to be so, on a day."""
-    return {fact["content"] for fact in facts(subject="ann", as_of=None if number is None else day(number))}
+    return {fact.content for fact in facts(subject="ann", as_of=None if number is None else day(number))}
 
 
 def test_what_was_said_last_holds_though_the_same_was_said_before(offline: Sandbox) -> None:
@@ -40,16 +40,16 @@ def test_what_was_said_last_holds_though_the_same_was_said_before(offline: Sandb
     assert THURSDAY in held(1)
     assert [read(offline, i)["valid_to"] for i in (tuesday, thursday)] == [None, "2026-01-03T00:00:00+00:00"]
     [change] = Nexus().memories(NAMESPACE, levels=["contradiction"], as_of=day(2))
-    assert change["content"] == f"Earlier: {THURSDAY} Now: {TUESDAY}"
+    assert change.content == f"Earlier: {THURSDAY} Now: {TUESDAY}"
     assert Nexus().memories(NAMESPACE, levels=["contradiction"], as_of=day(1)) == []
-    Nexus().undo(NAMESPACE, change["reflection"])
+    Nexus().undo(NAMESPACE, change.reflection)
     assert dump(offline, *PASSING) == before
 
 
 def test_of_one_moment_the_last_message_tells(offline: Sandbox) -> None:
     say(TUESDAY, THURSDAY, TUESDAY)  # without times: all of them were said as they were stored
     work("derive_memory")
-    tuesday, thursday = (fact["id"] for fact in facts())
+    tuesday, thursday = (fact.id for fact in facts())
     run()
     assert held() == {TUESDAY}
     assert read(offline, thursday)["superseded_by"] == tuesday
@@ -63,7 +63,7 @@ def test_what_was_concluded_ends_with_the_facts_it_rests_on(claude: Callable[...
     concluded = dump(here, *PASSING, "embeddings", "postings", "search_totals")
 
     def stand() -> set[str]:
-        return {m["content"] for m in Nexus().memories(NAMESPACE, levels=["derived", "contradiction"])}
+        return {m.content for m in Nexus().memories(NAMESPACE, levels=["derived", "contradiction"])}
 
     retold, shown = "ann said: I swim early on Mondays.", "Ann is like that."
     assert stand() == {retold, shown}
@@ -73,7 +73,7 @@ def test_what_was_concluded_ends_with_the_facts_it_rests_on(claude: Callable[...
     change = "Earlier: ann said: I swim on Mondays. Now: ann said: I never swim."
     assert stand() == {change}  # of the insight's facts only two are left
     ended = Nexus().memories(NAMESPACE, levels=["derived"], as_of=day(8))
-    assert {memory["content"] for memory in ended} == {retold, shown}
+    assert {memory.content for memory in ended} == {retold, shown}
     assert Nexus().memories(NAMESPACE, levels=["derived"], as_of=day(9)) == []
 
     [*_, again] = know("I swim again.", first_day=10)
@@ -92,14 +92,14 @@ def test_what_was_concluded_ends_with_the_facts_it_rests_on(claude: Callable[...
 def test_what_was_decided_by_an_erased_message_is_decided_anew() -> None:
     know(TUESDAY, THURSDAY, TUESDAY)
     run()
-    last = Nexus().session(NAMESPACE, "chat")["said"][-1]["id"]
+    last = Nexus().session(NAMESPACE, "chat").said[-1].id
     Nexus().forget(NAMESPACE, memory_id=last)
     work("derive_memory")
     run()
     assert held() == {THURSDAY}
     assert held(0) == {TUESDAY}
     [change] = Nexus().memories(NAMESPACE, levels=["contradiction"])
-    assert change["content"] == f"Earlier: {TUESDAY} Now: {THURSDAY}"
+    assert change.content == f"Earlier: {TUESDAY} Now: {THURSDAY}"
 
 
 def test_a_mind_that_changes_after_every_reflection_is_followed(offline: Sandbox) -> None:

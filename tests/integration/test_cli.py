@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,6 +26,7 @@ import pytest
 from nexus_tasks import __version__, embedded
 from nexus_tasks.cli import words
 from nexus_tasks.embedded import ServerAddresses
+from nexus_tasks.types import WaitingJob
 from tests import commandline
 from tests.sandbox import Sandbox, eventually, sandbox
 from tests.standin import StandIn, faults
@@ -277,12 +278,14 @@ def test_spans_in_words(seconds: float, said: str) -> None:
 
 
 def test_waits_scopes_and_money_in_words() -> None:
-    waits = {"reason": "ripeness", "detail": "312 of 512 tokens", "due_in_seconds": 9.0}
-    assert words.wait(waits) == "312 of 512 tokens, due in 9 s"
-    waits = {"reason": "retry", "detail": "Transient", "due_in_seconds": 0.0}
-    assert words.wait(waits) == "waits before it tries again (Transient), due in 1 s"
-    waits = {"reason": "budget", "detail": "", "due_in_seconds": 18_000.0}
-    assert words.wait(waits) == "waits because today's budget is spent, due in 5 h"
+    waiting = WaitingJob(
+        kind="derive_memory", scope="{}", reason="ripeness", detail="312 of 512 tokens", due_in_seconds=9.0
+    )
+    assert words.wait(waiting) == "312 of 512 tokens, due in 9 s"
+    waiting = replace(waiting, reason="retry", detail="Transient", due_in_seconds=0.0)
+    assert words.wait(waiting) == "waits before it tries again (Transient), due in 1 s"
+    waiting = replace(waiting, reason="budget", detail="", due_in_seconds=18_000.0)
+    assert words.wait(waiting) == "waits because today's budget is spent, due in 5 h"
     assert words.scope('{"memory_id":17,"namespace":"acme","observer":"assistant"}') == "m17 · assistant"
     assert [words.money(usd) for usd in (0, 0.000181, 1.5)] == ["$0.00", "$0.000181", "$1.50"]
     assert words.count(2_000, "memory", "memories") == "2,000 memories"

@@ -193,7 +193,7 @@ def test_a_slot_is_one_of_redis(bench: Bench, monkeypatch: pytest.MonkeyPatch, w
 def test_status_says_when_a_job_is_due(bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
     play.apply_async(kwargs={}, countdown=3_600)
     clock_is(monkeypatch, wrong)
-    [found] = Nexus().status("acme")["namespaces"]
-    [wait] = found["waits"]
-    assert wait["due_in_seconds"] == pytest.approx(3_600, abs=120)
+    [found] = Nexus().status("acme").namespaces
+    [wait] = found.waits
+    assert wait.due_in_seconds == pytest.approx(3_600, abs=120)
     assert bench.claims.counts("acme") == {"waiting": 1}

@@ -172,10 +172,10 @@ def test_every_citation_resolves_to_the_memory_that_was_cited() -> None:
     block = context(max_tokens=2_000)
     lines = dict(zip(cited(block.text), [x for x in block.text.split("\n") if x.startswith("- ")], strict=True))
     for key, citation in block.citations.items():
-        memory = Nexus().memory(NAMESPACE, citation["id"])
-        assert key == f"m{memory['id']}"
-        assert citation["external_id"] == memory["external_id"]
-        assert " ".join(memory["content"].split())[:40] in lines[memory["id"]]
+        memory = Nexus().memory(NAMESPACE, citation.id)
+        assert key == f"m{memory.id}"
+        assert citation.external_id == memory.external_id
+        assert " ".join(memory.content.split())[:40] in lines[memory.id]
 
 
 @pytest.mark.usefixtures("full")

@@ -36,7 +36,7 @@ Claude = Callable[..., Sandbox]
 
 def contents(**wanted: Any) -> list[str]:
     """What the active facts say, in order."""
-    return [fact["content"] for fact in facts(**wanted)]
+    return [fact.content for fact in facts(**wanted)]
 
 
 def learn(standin: StandIn, *made: Any, said: str = "", session: str = "chat", **more: Any) -> int:
@@ -71,7 +71,7 @@ def test_only_what_is_sure_known_and_cited_becomes_a_fact(claude: Claude, standi
     )
     work("derive_memory")
     assert contents() == ["Sure enough.", "About the assistant.", "By any case of the name."]
-    assert {fact["subject"] for fact in facts()} == {"ann", "assistant"}
+    assert {fact.subject for fact in facts()} == {"ann", "assistant"}
 
 
 def test_two_people_whose_names_differ_in_case_stay_two(claude: Claude, standin: StandIn) -> None:
@@ -80,7 +80,7 @@ def test_two_people_whose_names_differ_in_case_stay_two(claude: Claude, standin:
     made = ({"content": f"About {name}.", "subject": name, "sources": ids} for name in ("Max", "MAX"))
     standin.answer("derive", answers(*made))
     work("derive_memory")
-    assert {(fact["subject"], fact["content"]) for fact in facts()} == {("Max", "About Max."), ("MAX", "About MAX.")}
+    assert {(fact.subject, fact.content) for fact in facts()} == {("Max", "About Max."), ("MAX", "About MAX.")}
 
 
 def test_context_messages_are_no_sources(claude: Claude, standin: StandIn) -> None:
@@ -96,9 +96,9 @@ def test_answers_are_cleaned_and_capped(claude: Claude, standin: StandIn) -> Non
     labels = ["\x1b[31mred", "x" * 200, " ", "d", "e", "f", "g"]
     learn(standin, {"content": "A\x00nn  said\n\tit. " + "word " * 300, "labels": labels})
     [fact] = facts()
-    assert fact["content"].startswith("Ann said it. word")
-    assert len(fact["content"]) <= 500
-    assert fact["labels"] == ["[31mred", "x" * 40, "d", "e", "f"]  # an escape sequence has lost its escape
+    assert fact.content.startswith("Ann said it. word")
+    assert len(fact.content) <= 500
+    assert list(fact.labels) == ["[31mred", "x" * 40, "d", "e", "f"]  # an escape sequence has lost its escape
 
 
 def test_an_empty_answer_is_done_and_says_so(claude: Claude, standin: StandIn) -> None:
@@ -168,10 +168,10 @@ def test_the_same_words_reinforce(claude: Claude, standin: StandIn, again: str) 
     first = learn(standin, {"content": "Ann drinks green tea on Tuesdays.", "confidence": 0.8})
     second = learn(standin, {"content": again, "confidence": 0.95}, session="later")
     [fact] = facts()
-    assert fact["times_reinforced"] == 1
-    assert fact["confidence"] == 0.95
-    assert here.sql("SELECT last_validated_at > created_at FROM memories WHERE id = :i", i=fact["id"]) == [(True,)]
-    assert [edge["id"] for edge in Nexus().memory(NAMESPACE, fact["id"])["evidence"]] == [first, second]
+    assert fact.times_reinforced == 1
+    assert fact.confidence == 0.95
+    assert here.sql("SELECT last_validated_at > created_at FROM memories WHERE id = :i", i=fact.id) == [(True,)]
+    assert [edge.id for edge in Nexus().memory(NAMESPACE, fact.id).evidence] == [first, second]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_near_words_do_not_reinforce(claude: Claude, standin: StandIn, other: st
     claude()
     learn(standin, {"content": "Ann drinks green tea on Tuesdays."})
     learn(standin, {"content": other})
-    found = [(fact["content"], fact["times_reinforced"]) for fact in facts()]
+    found = [(fact.content, fact.times_reinforced) for fact in facts()]
     assert found == [("Ann drinks green tea on Tuesdays.", 0), (other, 0)]
 
 
@@ -201,7 +201,7 @@ def test_the_same_words_about_another_subject_or_of_another_observer_are_another
     [coached] = say("Again.", session="coach's", observers=["coach"])
     standin.answer("derive", answers(("Likes tea.", [coached])))
     work("derive_memory")
-    found = [(fact["observer"], fact["subject"], fact["times_reinforced"]) for fact in facts()]
+    found = [(fact.observer, fact.subject, fact.times_reinforced) for fact in facts()]
     assert found == [("assistant", "ann", 0), ("assistant", "bob", 0), ("coach", "ann", 0)]
 
 
@@ -222,14 +222,14 @@ def test_the_earliest_wording_is_kept_whatever_was_derived_first(
         fields = {"content": wording, "category": category, "labels": [category]}
         learn(standin, fields, occurred_at=when, session=f"chat {place}")
     [fact] = facts()
-    assert fact["content"] == "Ann drinks green tea."
-    assert fact["valid_from"] == fact["occurred_at"] == WORDINGS[1][1]
-    assert (fact["category"], fact["labels"], fact["session_key"]) == ("preference", ["preference"], "chat 1")
-    assert fact["times_reinforced"] == 2
-    [(tokens,)] = here.sql("SELECT tokens FROM memories WHERE id = :i", i=fact["id"])
-    assert tokens == -(-len(fact["content"]) // 4)
-    [(stored,)] = here.sql("SELECT vector::text FROM embeddings WHERE memory_id = :i", i=fact["id"])
-    [wanted] = default_deployment().resources.embedder.embed([fact["content"]])
+    assert fact.content == "Ann drinks green tea."
+    assert fact.valid_from == fact.occurred_at == WORDINGS[1][1]
+    assert (fact.category, fact.labels, fact.session_key) == ("preference", ("preference",), "chat 1")
+    assert fact.times_reinforced == 2
+    [(tokens,)] = here.sql("SELECT tokens FROM memories WHERE id = :i", i=fact.id)
+    assert tokens == -(-len(fact.content) // 4)
+    [(stored,)] = here.sql("SELECT vector::text FROM embeddings WHERE memory_id = :i", i=fact.id)
+    [wanted] = default_deployment().resources.embedder.embed([fact.content])
     assert [float(x) for x in stored.strip("[]").split(",")] == pytest.approx(wanted.tolist(), abs=1e-6)
 
 
@@ -240,7 +240,7 @@ def test_one_answer_that_says_the_same_twice_makes_one_fact(claude: Claude, stan
     standin.answer("derive", answers(*made))
     work("derive_memory")
     [fact] = facts()
-    assert [edge["id"] for edge in Nexus().memory(NAMESPACE, fact["id"])["evidence"]] == ids
+    assert [edge.id for edge in Nexus().memory(NAMESPACE, fact.id).evidence] == ids
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def test_no_observer_stands_for_each_of_the_namespace(claude: Claude, standin: S
     assert len(pending()) == 2
     work("derive_memory")
     assert result.wait(60).status == "completed"
-    assert sorted(fact["observer"] for fact in facts()) == ["assistant", "coach"]
+    assert sorted(fact.observer for fact in facts()) == ["assistant", "coach"]
     assert standin.counters.calls == 2
 
 
@@ -263,7 +263,7 @@ def test_what_is_no_message_is_not_derived(claude: Claude, standin: StandIn) -> 
     [fact] = facts()
     Nexus().create_namespace("other")
     outcomes = []
-    for name, memory_id in ((NAMESPACE, fact["id"]), (NAMESPACE, 10**9), ("other", 1), ("nowhere", 1)):
+    for name, memory_id in ((NAMESPACE, fact.id), (NAMESPACE, 10**9), ("other", 1), ("nowhere", 1)):
         derive_memory.delay(namespace=name, memory_id=memory_id, observer="coach")
         outcomes += [done["status"] for done in work()]
     assert outcomes == ["skipped", "gone", "gone", "gone"]

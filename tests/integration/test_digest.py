@@ -322,11 +322,11 @@ def test_the_digest_before_is_superseded_and_can_be_read_in_the_past(claude: Cla
     ask("manual_digest")
     [now] = Nexus().memories(NAMESPACE, levels=["summary_long"])
     [then] = Nexus().memories(NAMESPACE, levels=["summary_long"], as_of=between)
-    assert (now["content"], then["content"]) == ("Long 2.", "Long 1.")
-    assert then["superseded_by"] == now["id"]
-    assert then["valid_to"] <= now["valid_from"]
-    edges = Nexus().memory(NAMESPACE, now["id"])["evidence"]
-    assert {(edge["id"], edge["role"]) for edge in edges} >= {(2, "digested_from"), (then["id"], "supersedes")}
+    assert (now.content, then.content) == ("Long 2.", "Long 1.")
+    assert then.superseded_by == now.id
+    assert then.valid_to <= now.valid_from
+    edges = Nexus().memory(NAMESPACE, now.id).evidence
+    assert {(edge.id, edge.role) for edge in edges} >= {(2, "digested_from"), (then.id, "supersedes")}
     assert Nexus().context(NAMESPACE, session_key="chat").text.count("Long") == 1
     assert here.sql("SELECT digest_end_seq, digest_generation FROM sessions") == [(2, 0)]
 

@@ -79,8 +79,8 @@ def test_a_dream_says_how_far_it_is_and_is_live_when_somebody_waits() -> None:
     assert urgencies == {"dream"}
     work("digest_session")
     time_passes_for_the_dream()
-    [claim] = [one for one in nexus.status("acme")["namespaces"][0]["waits"] if one["kind"] == "finish_dream"]
-    assert claim["reason"] == "dream"
+    [claim] = [one for one in nexus.status("acme").namespaces[0].waits if one.kind == "finish_dream"]
+    assert claim.reason == "dream"
     nexus.ingest("acme", "s3", [Message(content="And I moved again in June.", author="ann")])
     assert nexus.dream("acme").created is False, "joined: the session that came meanwhile is the next dream's"
 
@@ -111,7 +111,7 @@ def test_a_live_request_makes_an_open_dream_live() -> None:
     with default_deployment().database.transaction() as tx:
         opened = dreams.get(tx, default_deployment().namespace("acme").id, 1)  # type: ignore[union-attr]
         assert opened is not None
-        assert (row["namespace"], opened.urgency) == ("acme", "live")
+        assert (row.namespace, opened.urgency) == ("acme", "live")
 
 
 def test_a_dream_waits_for_its_digests_and_its_reflections(here: Sandbox) -> None:
@@ -236,7 +236,7 @@ def test_only_idle_namespaces_with_enough_new_facts_are_due(here: Sandbox) -> No
         f"INSERT INTO dreams (namespace_id, state, sessions, finished_at) SELECT {namespace}, 'finished', '{{}}', now()"
     )
     assert due() == [], "at least an hour lies between dreams"
-    assert nexus.status("acme")["namespaces"][0]["memories"]["explicit"] == 19
+    assert nexus.status("acme").namespaces[0].memories["explicit"] == 19
 
 
 def test_a_tick_is_done_once_per_slot(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

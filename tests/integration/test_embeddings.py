@@ -162,11 +162,11 @@ def test_an_embedder_that_keeps_failing_ends_in_one_dead_letter_that_can_be_retr
         work("embed_memories")
         time_passes(here)
     [letter] = Nexus().jobs(status="dead")
-    assert letter["kind"] == "embed_memories"
+    assert letter.kind == "embed_memories"
     assert reconcile() == 0
     assert not pending()
     flaky.error = None
-    Nexus().retry_job(letter["id"])
+    Nexus().retry_job(letter.id)
     assert [done["embedded"] for done in work("embed_memories")] == [3]
 
 

@@ -115,7 +115,7 @@ def test_a_long_session_is_read_in_batches(claude: Callable[..., Sandbox], stand
     calls = asked(standin, "topics")
     assert len(calls) > 2
     assert all(call.text.partition("</topics>")[2].count("Thing") <= 20 for call in calls)
-    kept = Nexus().topic(NAMESPACE, "conversation.md")["content"]
+    kept = Nexus().topic(NAMESPACE, "conversation.md").content
     assert [n for n in range(1, 47) if f"Thing {n} is" not in kept] == []
 
 
@@ -163,9 +163,9 @@ def test_one_that_keeps_failing_is_a_dead_letter_and_a_retry_goes_on(ours: Sandb
         time_passes(ours)
         work(KIND)
     assert cursors(ours) == (0, 0, "dead")
-    [letter] = [one for one in Nexus().jobs(namespace=NAMESPACE, status="dead") if one["kind"] == KIND]
+    [letter] = [one for one in Nexus().jobs(namespace=NAMESPACE, status="dead") if one.kind == KIND]
     standin.answer("topics", lambda _: {"topics": [topic("- All things.")]})
-    Nexus().retry_job(letter["id"])
+    Nexus().retry_job(letter.id)
     work(KIND)
     assert cursors(ours) == (4, 0, "idle")
 
@@ -256,7 +256,7 @@ def test_facts_are_memories_of_every_observer_about_the_user(ours: Sandbox, stan
     assert [done[name] for name in ("topics", "facts", "rejected")] == [1, 4, 5]
     assert cursors(ours)[:2] == (21, 21)
     assert ours.sql("SELECT rejected FROM extractions") == [(5,)]
-    kept = {(one["observer"], one["content"], one["category"], one["confidence"]) for one in facts()}
+    kept = {(one.observer, one.content, one.category, one.confidence) for one in facts()}
     assert kept == {
         (observer, content, category, confidence)
         for observer in ("assistant", "coach")
@@ -265,14 +265,14 @@ def test_facts_are_memories_of_every_observer_about_the_user(ours: Sandbox, stan
             ("The shop moves in May", "project", 0.7),
         )
     }
-    assert {one["subject"] for one in facts()} == {"ann"}
-    evidence = Nexus().memory(NAMESPACE, facts()[0]["id"])["evidence"]
-    assert [edge["id"] for edge in evidence] == ids[:2]
+    assert {one.subject for one in facts()} == {"ann"}
+    evidence = Nexus().memory(NAMESPACE, facts()[0].id).evidence
+    assert [edge.id for edge in evidence] == ids[:2]
     later = say(*turns(20, 21))[-1]
     standin.answer("facts", lambda _: {"facts": [fact("ann keeps the things on shelves!", later)]})
     extract()
     assert len(facts()) == 4
-    assert {one["times_reinforced"] for one in facts() if "shelves" in one["content"]} == {1}
+    assert {one.times_reinforced for one in facts() if "shelves" in one.content} == {1}
 
 
 def known(call: Call) -> str:
@@ -296,8 +296,8 @@ def test_topics_are_updated_not_duplicated(standin: StandIn) -> None:
     assert "- four" in shown
     [only] = Nexus().topics(NAMESPACE)
     found = Nexus().topic(NAMESPACE, "things.md")
-    assert (only["description"], found["content"]) == ("Where things are.", "- one\n- three, now elsewhere\n- five")
-    assert len(found["sources"]) == 8
+    assert (only.description, found.content) == ("Where things are.", "- one\n- three, now elsewhere\n- five")
+    assert len(found.sources) == 8
 
 
 def test_to_a_topic_that_was_not_shown_whole_lines_are_added(claude: Callable[..., Sandbox], standin: StandIn) -> None:
@@ -311,7 +311,7 @@ def test_to_a_topic_that_was_not_shown_whole_lines_are_added(claude: Callable[..
     shown = known(asked(standin, "topics")[1])
     assert 'shown="beginning"' in shown
     assert ("- three" in shown, "- four" in shown) == (True, False)
-    assert Nexus().topic(NAMESPACE, "things.md")["content"] == "- one\n- two\n- three\n- four\n- five"
+    assert Nexus().topic(NAMESPACE, "things.md").content == "- one\n- two\n- three\n- four\n- five"
 
 
 def test_what_another_session_has_added_meanwhile_is_not_overwritten(ours: Sandbox, standin: StandIn) -> None:
@@ -332,7 +332,7 @@ def test_what_another_session_has_added_meanwhile_is_not_overwritten(ours: Sandb
     standin.answer("topics", answered)
     say(*turns(4, 5))
     extract()
-    assert Nexus().topic(NAMESPACE, "things.md")["content"] == "- one\n- two\n- of another\n- three"
+    assert Nexus().topic(NAMESPACE, "things.md").content == "- one\n- two\n- of another\n- three"
     assert cursors(ours)[0] == 8
 
 
@@ -355,7 +355,7 @@ def test_hostile_filenames_are_rejected_and_counted(ours: Sandbox, standin: Stan
     say(*turns(4))
     [done] = extract()
     assert (done["topics"], done["rejected"]) == (1, len(names))
-    assert [one["filename"] for one in Nexus().topics(NAMESPACE)] == ["deploy-days.md"]
+    assert [one.filename for one in Nexus().topics(NAMESPACE)] == ["deploy-days.md"]
     assert cursors(ours)[0] == 4
 
 
@@ -375,9 +375,9 @@ def test_nothing_of_an_erased_message_is_left_in_topics(ours: Sandbox, standin: 
     work(KIND)
     assert len(Nexus().topics(NAMESPACE)) == 3
     receipt = Nexus().forget(NAMESPACE, memory_id=target)
-    assert receipt["deleted"]["topics"] == 2
+    assert receipt.deleted["topics"] == 2
     assert traces(ours) == []
-    assert [one["filename"] for one in Nexus().topics(NAMESPACE)] == ["clean.md"]
+    assert [one.filename for one in Nexus().topics(NAMESPACE)] == ["clean.md"]
     standin.answer("topics", lambda _: {"topics": []})
     say(*turns(1, 20))
     standin.counters.requests.clear()
@@ -403,7 +403,7 @@ def test_an_erasure_during_a_run_leaves_nothing_of_it(ours: Sandbox, standin: St
     assert traces(ours) == []
     time_passes(ours)
     work(KIND)
-    assert Nexus().topic(NAMESPACE, "things.md")["content"] == "- Things"
+    assert Nexus().topic(NAMESPACE, "things.md").content == "- Things"
     assert traces(ours) == []
 
 

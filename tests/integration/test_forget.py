@@ -33,7 +33,7 @@ TALK = (
 
 
 def contents() -> set[str]:
-    return {one["content"] for one in Nexus().memories(NAMESPACE, limit=1_000)}
+    return {one.content for one in Nexus().memories(NAMESPACE, limit=1_000)}
 
 
 def traces(here: Sandbox, word: str = SECRET) -> list[str]:
@@ -56,21 +56,21 @@ def test_nothing_is_left_of_an_erased_message_and_the_rest_stands(here: Sandbox)
     _, target, _ = say(*TALK, end=True)
     work()
     here.sql("ANALYZE")
-    before = {fact["content"]: fact["id"] for fact in facts() if SECRET not in fact["content"].casefold()}
+    before = {fact.content: fact.id for fact in facts() if SECRET not in fact.content.casefold()}
     assert any(SECRET in one.casefold() for one in contents())
     assert traces(here)
     receipt = Nexus().forget(NAMESPACE, memory_id=target)
-    assert target in receipt["ids"]
-    assert receipt["deleted"]["memories"] == len(receipt["ids"])
-    assert len(receipt["requeued"]) == 1  # the digest
+    assert target in receipt.ids
+    assert receipt.deleted["memories"] == len(receipt.ids)
+    assert len(receipt.requeued) == 1  # the digest
     assert traces(here) == []
     assert here.sql("SELECT held FROM perspectives WHERE held IS NOT NULL") == [], "nothing waits for a person"
-    assert Nexus().status(NAMESPACE)["namespaces"][0]["reviews"] == []
-    assert {fact["content"]: fact["id"] for fact in facts()} == before
+    assert Nexus().status(NAMESPACE).namespaces[0].reviews == ()
+    assert {fact.content: fact.id for fact in facts()} == before
     done = work()
     assert [(one["kind"], one["status"]) for one in done] == [("digest_session", "completed")]
     assert traces(here) == []
-    digest = Nexus().session(NAMESPACE, "chat")["digests"]["summary_long"]["content"]
+    digest = Nexus().session(NAMESPACE, "chat").digests["summary_long"].content
     assert "green tea" in digest
     with pytest.raises(NotFound):
         Nexus().memory(NAMESPACE, target)
@@ -120,12 +120,12 @@ def test_a_session_is_erased_with_its_name(here: Sandbox) -> None:
     say("I moved to Lisbon in March.", session="other", end=True)
     work()
     receipt = Nexus().forget(NAMESPACE, session_key=f"chat-{SECRET}")
-    assert receipt["requeued"] == []
+    assert receipt.requeued == ()
     for key in here.redis().scan_iter(f"{here.name}:celery:*"):  # messages on their way name their sessions
         here.redis().delete(key)
     assert traces(here) == []
-    assert [one["session_key"] for one in Nexus().sessions(NAMESPACE)] == ["other"]
-    assert any("Lisbon" in fact["content"] for fact in facts())
+    assert [one.session_key for one in Nexus().sessions(NAMESPACE)] == ["other"]
+    assert any("Lisbon" in fact.content for fact in facts())
     with pytest.raises(NotFound):
         Nexus().forget(NAMESPACE, session_key=f"chat-{SECRET}")
 
@@ -145,18 +145,18 @@ def test_everything_is_erased_but_the_name_the_settings_and_the_bill(claude: Any
     Nexus().create_namespace(NAMESPACE, budget_usd_per_day=5)
     say(*TALK, end=True)
     work("derive_memory")
-    spent = Nexus().status(NAMESPACE)["namespaces"][0]["spend_today_usd"]
+    spent = Nexus().status(NAMESPACE).namespaces[0].spend_today_usd
     assert spent > 0
     assert [*pending(), *waiting()]
     receipt = Nexus().forget(NAMESPACE, everything=True)
-    assert receipt["deleted"]["sessions"] == 1
+    assert receipt.deleted["sessions"] == 1
     assert traces(here) == []
     assert [*pending(), *waiting()] == []
-    after = Nexus().status(NAMESPACE)["namespaces"][0]
-    assert after["spend_today_usd"] == spent
-    assert set(after["memories"].values()) == {0}
-    assert Nexus().namespace(NAMESPACE)["budget_usd_per_day"] == 5
-    assert Nexus().forget(NAMESPACE, everything=True)["deleted"] == {}
+    after = Nexus().status(NAMESPACE).namespaces[0]
+    assert after.spend_today_usd == spent
+    assert set(after.memories.values()) == {0}
+    assert Nexus().namespace(NAMESPACE).budget_usd_per_day == 5
+    assert Nexus().forget(NAMESPACE, everything=True).deleted == {}
 
 
 # --- what falls, and what stands --------------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ def test_a_fact_that_others_said_too_stays_without_the_evidence(claude: Any, sta
     [fact] = facts()
     Nexus().forget(NAMESPACE, memory_id=first)
     [left] = facts()
-    assert (left["id"], left["content"]) == (fact["id"], "Ann likes tea")
-    assert [edge["id"] for edge in Nexus().memory(NAMESPACE, fact["id"])["evidence"]] == [second]
+    assert (left.id, left.content) == (fact.id, "Ann likes tea")
+    assert [edge.id for edge in Nexus().memory(NAMESPACE, fact.id).evidence] == [second]
     assert pending() == []
 
 
@@ -181,14 +181,14 @@ def test_a_fact_that_stays_is_dated_placed_and_counted_by_what_it_has_left(claud
         standin.answer("derive", lambda _, source=source: observations(("Ann likes tea", [source])))
         work("derive_memory")
     [fact] = facts()
-    first, second = (edge["id"] for edge in Nexus().memory(NAMESPACE, fact["id"])["evidence"])
+    first, second = (edge.id for edge in Nexus().memory(NAMESPACE, fact.id).evidence)
     told = ("session_key", "occurred_at", "valid_from", "times_reinforced")
     january = [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 5)]
-    assert [fact[name] for name in told] == ["first", january[0], january[0], 1]
+    assert [getattr(fact, name) for name in told] == ["first", january[0], january[0], 1]
     Nexus().forget(NAMESPACE, memory_id=first)
     [left] = facts()
-    assert (left["id"], *(left[name] for name in told)) == (fact["id"], "second", january[1], january[1], 0)
-    assert [edge["id"] for edge in Nexus().memory(NAMESPACE, fact["id"])["evidence"]] == [second]
+    assert (left.id, *(getattr(left, name) for name in told)) == (fact.id, "second", january[1], january[1], 0)
+    assert [edge.id for edge in Nexus().memory(NAMESPACE, fact.id).evidence] == [second]
 
 
 def test_a_fact_worded_by_what_is_erased_is_derived_anew_from_the_rest(claude: Any, standin: StandIn) -> None:
@@ -198,10 +198,10 @@ def test_a_fact_worded_by_what_is_erased_is_derived_anew_from_the_rest(claude: A
     work("derive_memory")
     standin.answer("derive", lambda _: observations(("Ann likes tea", [second])))
     receipt = Nexus().forget(NAMESPACE, memory_id=first)
-    assert len(receipt["requeued"]) == 1
+    assert len(receipt.requeued) == 1
     assert facts() == []
     work("derive_memory")
-    assert [fact["content"] for fact in facts()] == ["Ann likes tea"]
+    assert [fact.content for fact in facts()] == ["Ann likes tea"]
     assert traces(here) == []
 
 
@@ -220,8 +220,8 @@ def test_what_an_erased_memory_had_superseded_holds_again(claude: Any, standin: 
             "relations": [
                 {
                     "kind": "contradicts",
-                    "new_id": new["id"],
-                    "old_id": old["id"],
+                    "new_id": new.id,
+                    "old_id": old.id,
                     "holds": "new",
                     "rationale": "changed",
                 }
@@ -233,12 +233,12 @@ def test_what_an_erased_memory_had_superseded_holds_again(claude: Any, standin: 
 
     reflect_perspective.delay(namespace=NAMESPACE, observer="assistant", subject="ann")
     work("reflect_perspective")
-    assert [fact["id"] for fact in facts()] == [new["id"]]
+    assert [fact.id for fact in facts()] == [new.id]
     Nexus().forget(NAMESPACE, memory_id=second)
     [left] = facts()
-    assert left["id"] == old["id"]
-    assert left["confidence"] == old["confidence"]
-    assert {one["level"] for one in Nexus().memories(NAMESPACE)} == {"raw", "explicit"}
+    assert left.id == old.id
+    assert left.confidence == old.confidence
+    assert {one.level for one in Nexus().memories(NAMESPACE)} == {"raw", "explicit"}
 
 
 def test_digests_fall_through_earlier_digests(here: Sandbox) -> None:
@@ -251,16 +251,16 @@ def test_digests_fall_through_earlier_digests(here: Sandbox) -> None:
     Nexus().forget(NAMESPACE, memory_id=target)
     assert here.sql("SELECT count(*) FROM memories WHERE level LIKE 'summary%'")[0][0] == 0
     work()
-    assert "Lisbon" in Nexus().session(NAMESPACE, "chat")["digests"]["summary_long"]["content"]
+    assert "Lisbon" in Nexus().session(NAMESPACE, "chat").digests["summary_long"].content
 
 
 @pytest.mark.usefixtures("here")
 def test_erasing_a_fact_leaves_what_was_said() -> None:
     say(*TALK)
     work("derive_memory")
-    [fact] = [one for one in facts() if "Porto" in one["content"]]
-    receipt = Nexus().forget(NAMESPACE, memory_id=fact["id"])
-    assert receipt["ids"] == [fact["id"]]
+    [fact] = [one for one in facts() if "Porto" in one.content]
+    receipt = Nexus().forget(NAMESPACE, memory_id=fact.id)
+    assert receipt.ids == (fact.id,)
     assert pending() == []
     assert len(Nexus().memories(NAMESPACE, levels=["raw"])) == 3
 
@@ -294,7 +294,7 @@ def test_a_job_in_flight_keeps_nothing_of_what_is_erased(claude: Any, standin: S
     assert "retry" in {claim.wait_reason for claim in waiting()}
     time_passes(here)
     work("derive_memory")
-    assert [fact["content"] for fact in facts()] == ["Ann likes cake"]
+    assert [fact.content for fact in facts()] == ["Ann likes cake"]
     assert traces(here) == []
 
 
@@ -327,7 +327,7 @@ def test_a_run_with_its_answer_in_hand_commits_nothing_of_what_is_erased(
     assert traces(here) == []
     time_passes(here)
     work("derive_memory")
-    assert [fact["content"] for fact in facts()] == ["Ann likes tea"]
+    assert [fact.content for fact in facts()] == ["Ann likes tea"]
 
 
 def test_an_answer_that_was_paid_for_and_not_used_goes_with_what_it_quotes(
@@ -373,7 +373,7 @@ def test_a_digest_in_flight_keeps_nothing_of_what_is_erased(claude: Any, standin
     assert traces(here) == []
     time_passes(here)
     work()
-    assert Nexus().session(NAMESPACE, "chat")["digests"]["summary_long"]["content"] == "Ann likes tea."
+    assert Nexus().session(NAMESPACE, "chat").digests["summary_long"].content == "Ann likes tea."
 
 
 @pytest.mark.usefixtures("here")
@@ -391,7 +391,7 @@ def test_an_erasure_that_meets_a_deadlock_is_tried_again(monkeypatch: pytest.Mon
         return real(*arguments)
 
     monkeypatch.setattr(forgetting, "forget_memory", flaky)
-    assert Nexus().forget(NAMESPACE, memory_id=target)["ids"] == [target]
+    assert Nexus().forget(NAMESPACE, memory_id=target).ids == (target,)
 
 
 # --- asking for it ----------------------------------------------------------------------------------------------------

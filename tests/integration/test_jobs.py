@@ -19,9 +19,9 @@ TALK = [
 
 def quiet(nexus: Nexus) -> bool:
     """Nothing is wanted, nothing is queued."""
-    [found] = nexus.status("acme")["namespaces"]
-    jobs = found["jobs"]
-    return found["underived"] == 0 and jobs["waiting"] + jobs["pending"] + jobs["running"] == 0
+    [found] = nexus.status("acme").namespaces
+    jobs = found.jobs
+    return found.underived == 0 and jobs.waiting + jobs.pending + jobs.running == 0
 
 
 def test_what_is_said_is_remembered(here: Sandbox) -> None:
@@ -42,11 +42,11 @@ def test_what_is_said_is_remembered(here: Sandbox) -> None:
     assert block.tokens <= 400
     assert {"digest", "facts"} <= {section.name for section in block.sections}
     for cited in block.citations.values():
-        assert nexus.memory("acme", cited["id"])["id"] == cited["id"]
+        assert nexus.memory("acme", cited.id).id == cited.id
 
     again = nexus.ingest("acme", "chat-1", TALK, end=True)
     assert (again.stored, again.duplicates, again.enqueued) == (0, 3, 0)
-    assert nexus.status("acme")["namespaces"][0]["jobs"]["dead"] == 0
+    assert nexus.status("acme").namespaces[0].jobs.dead == 0
 
 
 def test_a_session_that_was_read_before_it_is_locked_is_appended_to_as_it_is_by_then(here: Sandbox) -> None:

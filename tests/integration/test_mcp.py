@@ -229,7 +229,7 @@ def test_no_tool_of_a_bound_server_reaches_another_namespace() -> None:
     say("I like tea.")  # now it is there: an id of another namespace is none of its own
     assert call("forget", memory_id=theirs).is_error
     after = Nexus().status("others")
-    assert [one["memories"] for one in after["namespaces"]] == [one["memories"] for one in before["namespaces"]]
+    assert [one.memories for one in after.namespaces] == [one.memories for one in before.namespaces]
 
 
 @pytest.mark.usefixtures("here")

@@ -24,9 +24,9 @@ def test_metrics_say_what_status_says() -> None:
         for family in text_string_to_metric_families(told.stdout)
         for sample in family.samples
     }
-    status = {one["namespace"]: one for one in Nexus().status()["namespaces"]}
+    status = {one.namespace: one for one in Nexus().status().namespaces}
     assert found["nexus_memories", NAMESPACE, "raw"] == 2
-    assert found["nexus_memories", NAMESPACE, "explicit"] == status[NAMESPACE]["memories"]["explicit"] > 0
+    assert found["nexus_memories", NAMESPACE, "explicit"] == status[NAMESPACE].memories["explicit"] > 0
     assert found["nexus_underived_messages", NAMESPACE] == 0
     assert found["nexus_jobs", "dead", "other/team"] == 0
     assert ("nexus_queued_messages", "derive") in found

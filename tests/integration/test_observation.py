@@ -18,7 +18,7 @@ from nexus_tasks.errors import InvalidInput
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.outbox import PostgresJobStorage
 from nexus_tasks.services import observation
-from nexus_tasks.types import ContextBlock
+from nexus_tasks.types import ContextBlock, ObservationStats
 from tests.integration.inline import NAMESPACE, time_passes, work
 from tests.sandbox import Sandbox
 from tests.standin import Call, StandIn, faults
@@ -58,42 +58,42 @@ def read(**options: Any) -> ContextBlock:
     return Nexus().context(NAMESPACE, session_key="chat", observe=True, **options)
 
 
-def standing() -> dict[str, Any]:
+def standing() -> ObservationStats:
     """The figures of the session."""
-    [found] = Nexus().status(NAMESPACE)["namespaces"][0]["observation"]
-    return dict(found)
+    [found] = Nexus().status(NAMESPACE).namespaces[0].observation
+    return found
 
 
 def ids() -> list[int]:
     """The ids of the session's messages."""
-    return [one["id"] for one in Nexus().session(NAMESPACE, "chat")["said"]]
+    return [one.id for one in Nexus().session(NAMESPACE, "chat").said]
 
 
 def test_a_conversation_is_observed_in_the_background_and_taken_over_by_a_read(small: Sandbox) -> None:
     say(turn(0), observe=True)
-    assert standing()["observing"] == "idle"  # less than an interval
+    assert standing().observing == "idle"  # less than an interval
     for number in range(1, 18):
         say(turn(number))
-    assert standing()["observing"] == "wanted"
+    assert standing().observing == "wanted"
     made = [one for one in work(*KINDS) if one["kind"] == "observe_session"]
     assert [one["status"] for one in made] == ["completed"]
     before = standing()
-    assert before["chunks"] >= 3
-    assert (before["generation"], before["observing"], before["log_tokens"]) == (0, "idle", 0)
-    assert Nexus().session(NAMESPACE, "chat")["observation"] == before
+    assert before.chunks >= 3
+    assert (before.generation, before.observing, before.log_tokens) == (0, "idle", 0)
+    assert Nexus().session(NAMESPACE, "chat").observation == before
     block = read()
     after = standing()
-    assert after["generation"] == 1
-    assert after["tail_tokens"] <= 80
-    assert after["observed_through"] > 0
+    assert after.generation == 1
+    assert after.tail_tokens <= 80
+    assert after.observed_through > 0
     assert "<observation-log>\n## " in block.text
     assert "ann: My plan number 0 is" in block.text
-    recent = ids()[after["observed_through"] :]
+    recent = ids()[after.observed_through :]
     assert [section.ids for section in block.sections] == [(), tuple(recent)]
     assert block.notes == ()
     assert read() == block  # the same bytes, and nothing more to activate
     [ledger] = small.sql("SELECT count(*) FROM model_calls WHERE purpose = 'observe'")
-    assert ledger == (before["chunks"],)
+    assert ledger == (before.chunks,)
     assert small.sql("SELECT count(*) FROM saved_answers") == [(0,)]
 
 
@@ -106,8 +106,8 @@ def test_a_long_log_is_condensed_and_what_came_since_is_kept(small: Sandbox) -> 
     found = standing()
     assert small.sql("SELECT count(*) > 0 FROM model_calls WHERE purpose = 'condense'") == [(True,)]
     assert small.sql("SELECT rewritten > 0 FROM observation_logs") == [(True,)]
-    assert found["log_tokens"] < 300
-    assert f"number {found['observed_through'] - 1} is" in block.text  # the latest observation
+    assert found.log_tokens < 300
+    assert f"number {found.observed_through - 1} is" in block.text  # the latest observation
     assert block.tokens <= 400 + 300 + 100
 
 
@@ -118,8 +118,8 @@ def test_a_session_can_be_left_out_and_a_namespace_turned_off(small: Sandbox) ->
     assert "off" in read().notes[0]
     assert len(read().sections[0].ids) == 30
     say(turn(30), observe=True)
-    assert standing()["observing"] == "wanted"
-    assert Nexus().set_namespace(NAMESPACE, observe=False)["observe"] is False
+    assert standing().observing == "wanted"
+    assert Nexus().set_namespace(NAMESPACE, observe=False).observe is False
     assert read(max_tokens=100).notes != ()
 
 
@@ -129,7 +129,7 @@ def test_a_flushed_redis_loses_no_observation(small: Sandbox) -> None:
     [request] = [one for one in PostgresJobStorage(default_deployment()).wanted(100) if one.kind in KINDS]
     default_deployment().claims.claim([request.renewed()])
     assert [one["status"] for one in work(*KINDS)] == ["completed"]
-    assert standing()["chunks"] > 3
+    assert standing().chunks > 3
     assert not [one for one in PostgresJobStorage(default_deployment()).wanted(100) if one.kind in KINDS]
 
 
@@ -139,8 +139,8 @@ def test_a_read_never_fails_because_observation_did() -> None:
     block = read()
     assert len(block.sections[-1].ids) == 60
     assert "behind" in block.notes[0]
-    [job] = [job for job in Nexus().jobs(namespace=NAMESPACE, limit=1_000) if job["kind"] == "observe_session"]
-    Nexus().drop_job(job["id"])
+    [job] = [job for job in Nexus().jobs(namespace=NAMESPACE, limit=1_000) if job.kind == "observe_session"]
+    Nexus().drop_job(job.id)
     block = read()
     assert "gave up" in block.notes[0]
     assert len(block.sections[-1].ids) == 60
@@ -155,13 +155,13 @@ def test_a_reader_beyond_the_bound_waits_for_the_worker(
     background_off = {"NEXUS_OBSERVATION_BUFFER_TOKENS": "0"}  # nobody asks but the reader that waits
     here = deploy(**SMALL | background_off | {"NEXUS_REFLECTION_BLOCK_AFTER_TOKENS": "3000"})
     say(*map(turn, range(60)), observe=True)
-    assert standing()["chunks"] == 0
+    assert standing().chunks == 0
     here.worker()
     block = read()
     assert block.notes == ()
     assert "number 0 is" in block.text
-    assert standing()["generation"] >= 1
-    assert standing()["tail_tokens"] < 400
+    assert standing().generation >= 1
+    assert standing().tail_tokens < 400
 
 
 def test_a_reader_without_a_worker_is_served_the_longer_context(
@@ -197,7 +197,7 @@ def test_a_reader_that_waits_gets_larger_batches(small: Sandbox) -> None:
     covered = [row[0] for row in small.sql("SELECT through_seq - from_seq + 1 FROM observation_chunks ORDER BY id")]
     assert max(covered) == 5  # 120 tokens; an interval holds 3
     read()
-    assert standing()["tail_tokens"] <= 80
+    assert standing().tail_tokens <= 80
 
 
 @pytest.mark.usefixtures("small")
@@ -235,15 +235,15 @@ def test_what_covers_an_erased_message_goes_and_the_rest_is_observed_anew() -> N
     read()
     say(*map(turn, range(30, 40)))
     work(*KINDS)
-    chunks = standing()["chunks"]
+    chunks = standing().chunks
     assert chunks >= 2
-    assert erase(standing()["buffered_through"]) == {"observation_chunks": 1}
+    assert erase(standing().buffered_through) == {"observation_chunks": 1}
     assert erase(1) == {"observation_chunks": chunks - 1, "observation_logs": 1}
     assert "number 0 is" not in read().text
     work(*KINDS)
     read()
     found = standing()
-    assert found["observed_through"] > 30
+    assert found.observed_through > 30
     assert "number 1 is" in read().text
 
 
@@ -251,7 +251,7 @@ def erase(seq: int) -> dict[str, int]:
     """Forget a message; returns what of observation went with it."""
     with default_deployment().database.transaction() as tx:
         [target] = tx.scalars(text("SELECT id FROM memories WHERE seq = :seq AND level = 'raw'"), {"seq": seq})
-    deleted = Nexus().forget(NAMESPACE, memory_id=target)["deleted"]
+    deleted = Nexus().forget(NAMESPACE, memory_id=target).deleted
     return {table: count for table, count in deleted.items() if table.startswith("observation")}
 
 
@@ -290,7 +290,7 @@ def test_a_file_is_observed_when_it_is_ingested_so(small: Sandbox) -> None:
     file = small.folder / "talk.jsonl"
     file.write_text("".join(json.dumps({"session": "chat", "content": turn(n)}) + "\n" for n in range(30)))
     nexus("ingest", str(file), "--namespace", NAMESPACE, "--observe", "--keep-open")
-    assert standing()["observing"] == "wanted"
+    assert standing().observing == "wanted"
     nexus("ingest", str(file), "--namespace", NAMESPACE, "--no-observe")
     assert small.sql("SELECT observe FROM sessions") == [(False,)]
 
@@ -340,12 +340,12 @@ def test_a_worthless_answer_is_asked_for_again_and_never_stored(
     standin.answer("observe", bad)
     say(*map(turn, range(6)), observe=True)
     work(*KINDS)
-    assert standing()["chunks"] == 0
-    assert standing()["observing"] == "wanted"
+    assert standing().chunks == 0
+    assert standing().observing == "wanted"
     standin.answer("observe", observed())  # well-formed and empty: the cursor moves
     time_passes(here)
     work(*KINDS)
-    assert standing()["chunks"] == 1
+    assert standing().chunks == 1
     assert here.sql("SELECT fault, count(*) FROM model_calls WHERE purpose = 'observe' GROUP BY 1 ORDER BY 1") == [
         ("", 1),
         ("invalid", 1),
@@ -364,7 +364,7 @@ def test_a_log_that_does_not_shrink_stays_and_waits_for_more(
     for number in range(40):
         say(turn(number), observe=True)
         work("observe_session")
-        if standing()["log_tokens"] >= 100:
+        if standing().log_tokens >= 100:
             break
         read()
     before = here.sql("SELECT observations FROM observation_logs")
@@ -392,9 +392,9 @@ def test_an_answer_that_arrived_is_not_paid_for_twice(claude: Callable[..., Sand
     say(turn(6))
     time_passes(here)
     work(*KINDS)
-    assert standing()["chunks"] >= 1
+    assert standing().chunks >= 1
     calls = [call for call in standin.counters.requests if call.purpose == "observe"]
-    assert len(calls) == standing()["chunks"]
+    assert len(calls) == standing().chunks
 
 
 def test_a_kind_that_keeps_failing_is_a_dead_letter_and_comes_back(
@@ -405,11 +405,11 @@ def test_a_kind_that_keeps_failing_is_a_dead_letter_and_comes_back(
     standin.always(faults.refused())
     say(*map(turn, range(6)), observe=True)
     work(*KINDS)
-    assert standing()["observing"] == "dead"
+    assert standing().observing == "dead"
     [letter] = Nexus().jobs(namespace=NAMESPACE, status="dead")
     standin.heal()
     say(*map(turn, range(6, 12)))
     assert work(*KINDS) == []
-    Nexus().retry_job(letter["id"])
+    Nexus().retry_job(letter.id)
     assert [one["status"] for one in work(*KINDS)] == ["completed"]
-    assert standing()["observing"] == "idle"
+    assert standing().observing == "idle"

@@ -50,8 +50,6 @@ def test_the_context_stays_small_and_its_beginning_stays_the_same(deploy: Callab
     assert len(said) > 300
     assert generations > 10
     assert rewritten > 0
-    assert list(found.sections[-1].ids) == [
-        one["id"] for one in nexus.session(NAMESPACE, "one")["said"] if one["seq"] > through
-    ]
+    assert list(found.sections[-1].ids) == [one.id for one in nexus.session(NAMESPACE, "one").said if one.seq > through]
     whole = sum(len(message.content) for message in said) / 4
     assert most < whole / 2  # what is read is a fraction of what was said

@@ -19,7 +19,7 @@ from nexus_tasks.errors import ConfigurationError, InvalidInput, NotFound, Perma
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.worker.reserved import drop_revoked, report_reserved
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
-from nexus_tasks.services import admin
+from nexus_tasks.services import jobs, status
 from tests.integration import inline
 from tests.integration.claiming import Bench
 from tests.integration.jobkinds import BODIES, Play, attempts, play, play_once, work
@@ -63,7 +63,7 @@ def test_an_empty_namespace_is_not_all_of_them(here: Sandbox) -> None:
     for read in (
         lambda: Nexus().jobs(namespace=""),
         lambda: Nexus().status(""),
-        lambda: admin.jobs(here.deployment, "", None, 10),
+        lambda: jobs.list_jobs(here.deployment, "", None, 10),
     ):
         with pytest.raises((InvalidInput, NotFound)):
             read()
@@ -74,8 +74,8 @@ def test_a_job_in_a_queue_of_its_own_can_be_seen_and_dropped(bench: Bench, monke
     app.amqp.queues.add(Queue("extra", routing_key="extra"))
     try:
         asked = play.delay()
-        assert [job["id"] for job in Nexus().jobs(namespace="acme")] == [asked.id]
-        assert Nexus().drop_job(asked.id)["status"] == "dropped"
+        assert [job.id for job in Nexus().jobs(namespace="acme")] == [asked.id]
+        assert Nexus().drop_job(asked.id).status == "dropped"
     finally:
         app.amqp.queues.pop("extra")
     assert bench.claims.counts("acme") == {}
@@ -92,7 +92,7 @@ def test_a_letter_that_cannot_be_retried_now_stays_open(bench: Bench, monkeypatc
         patch.setattr(engine._get(), "_kinds", dict)  # a release that does not know the kind
         with pytest.raises(ConfigurationError, match="imports"):
             Nexus().retry_job(job_id)
-    assert [job["id"] for job in Nexus().jobs(namespace="acme", status="dead")] == [job_id]
+    assert [job.id for job in Nexus().jobs(namespace="acme", status="dead")] == [job_id]
     again = Nexus().retry_job(job_id)
     with pytest.raises(NotFound):
         Nexus().retry_job(job_id)
@@ -107,8 +107,8 @@ def test_a_retry_that_is_cut_off_is_no_letter_without_a_job(bench: Bench, monkey
         patch.setattr(SessionTransaction, "commit", away)
         with pytest.raises(QueueUnavailable):
             Nexus().retry_job(job_id)
-    assert [job["id"] for job in Nexus().jobs(namespace="acme", status="dead")] == [job_id]
-    bench.jump(admin.RETRY_DELAY + 1)
+    assert [job.id for job in Nexus().jobs(namespace="acme", status="dead")] == [job_id]
+    bench.jump(jobs.RETRY_DELAY + 1)
     assert len(bench.sweep_due()) == 1
     work()
     assert len(attempts()) == 2
@@ -124,13 +124,13 @@ def test_who_waits_behind_a_crowd_is_told_why(bench: Bench) -> None:
     for name in ("bulk", "idle"):
         Nexus().create_namespace(name)
     bench.claims.claim([bench.request("mine", delay=90_000.0, wait_reason="budget")])
-    crowd = admin.WAITS_AT_ONCE + 100
+    crowd = status.WAITS_AT_ONCE + 100
     bench.claims.claim([bench.request(str(i), namespace="bulk", delay=60.0 + i) for i in range(crowd)])
-    found = {one["namespace"]: one for one in Nexus().status()["namespaces"]}
-    assert found["bulk"]["jobs"]["waiting"] == crowd
-    assert len(found["bulk"]["waits"]) == admin.MOST_WAITS
-    assert [wait["reason"] for wait in found["acme"]["waits"]] == ["budget"]
-    assert found["idle"]["waits"] == []
+    found = {one.namespace: one for one in Nexus().status().namespaces}
+    assert found["bulk"].jobs.waiting == crowd
+    assert len(found["bulk"].waits) == status.MOST_WAITS
+    assert [wait.reason for wait in found["acme"].waits] == ["budget"]
+    assert found["idle"].waits == ()
 
 
 # --- what no table takes, and what only looks different ---------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_an_error_that_no_table_could_hold_is_a_readable_letter(bench: Bench) ->
     asked = play.delay()
     work()
     letter = Nexus().job(asked.id)
-    assert (letter["status"], letter["error"][:12]) == ("dead", "notprintable")
+    assert (letter.status, letter.error[:12]) == ("dead", "notprintable")
     assert bench.claims.counts("acme") == {}
 
 

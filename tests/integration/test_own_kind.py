@@ -28,8 +28,8 @@ def test_a_job_kind_of_ones_own_runs_in_a_worker(here: Sandbox) -> None:
     outcome = job.wait(timeout=120)
     assert (outcome.status, outcome.details["words"]) == ("completed", 5)
     # Its effects are committed; its claim ends a moment later.
-    eventually(lambda: Nexus().job(job.id)["status"] == "completed", within=60)
-    assert Nexus().job(job.id)["kind"] == "count_words.count_words"
+    eventually(lambda: Nexus().job(job.id).status == "completed", within=60)
+    assert Nexus().job(job.id).kind == "count_words.count_words"
 
 
 def test_the_page_shows_the_example_as_it_is() -> None:

@@ -56,8 +56,8 @@ def test_an_answer_that_came_before_the_worker_was_killed_is_used_by_the_rerun(
     assert len(asked) == 2
     assert "cat" not in asked[0].text
     assert "(context)" in asked[1].text
-    assert sorted(fact["content"] for fact in facts()) == sorted(f"ann said: {t}" for t in (*SAID, "And I have a cat."))
-    assert {fact["times_reinforced"] for fact in facts()} == {0}
+    assert sorted(fact.content for fact in facts()) == sorted(f"ann said: {t}" for t in (*SAID, "And I have a cat."))
+    assert {fact.times_reinforced for fact in facts()} == {0}
     assert here.sql("SELECT * FROM saved_answers") == []
     eventually(lambda: len(here.sql("SELECT 1 FROM job_runs WHERE kind = 'derive_memory'")) == 6)
     totals = "SELECT count(*), sum(model_calls), sum(cost_usd) FROM job_runs WHERE kind = 'derive_memory'"
@@ -120,7 +120,7 @@ def test_what_comes_after_the_model_was_asked_waits_for_the_next_question(
     assert ("piano" in first.text, "piano" in second.text) == (False, True)
     assert here.sql("SELECT 1 FROM saved_answers UNION ALL SELECT 1 FROM open_questions") == []
     assert second.text.count("\nnew [") == 1, "only what is new"
-    assert here.sql("SELECT reflected_through FROM perspectives") == [(max(fact["id"] for fact in facts()),)]
+    assert here.sql("SELECT reflected_through FROM perspectives") == [(max(fact.id for fact in facts()),)]
 
 
 def test_of_a_digest_in_chunks_only_those_without_an_answer_are_asked_again(claude: Claude, standin: StandIn) -> None:

@@ -51,7 +51,7 @@ def test_one_message_that_no_answer_can_be_had_for_dies_alone(
     work("derive_memory")
     assert dead(here) == [(type, said[at])]
     assert waiting() == []
-    assert [fact["content"] for fact in facts()] == [f"ann said: {text}" for i, text in enumerate(said) if i != at]
+    assert [fact.content for fact in facts()] == [f"ann said: {text}" for i, text in enumerate(said) if i != at]
     assert standin.counters.calls <= 1 + 2 * math.ceil(math.log2(12))
     runs = here.sql("SELECT status, count(*) FROM job_runs GROUP BY 1")
     assert runs == [("completed", 11)]
@@ -152,7 +152,7 @@ def test_poison_does_not_spoil_what_is_said_after_it(claude: Claude, standin: St
     for i in range(4):
         say(f"An innocent remark, number {i}.")
         work("derive_memory")
-    assert [fact["content"] for fact in facts()] == [f"ann said: An innocent remark, number {i}." for i in range(4)]
+    assert [fact.content for fact in facts()] == [f"ann said: An innocent remark, number {i}." for i in range(4)]
     assert [content for _, content in dead(here)] in ([], ["This is POISON."])
     assert {claim.args["memory_id"] for claim in waiting()} <= {1}
     if fault.name == "refused":

@@ -42,8 +42,8 @@ def test_a_contradiction_supersedes_the_fact_that_no_longer_holds(here: Sandbox,
     said = "Earlier: ann said: I live in Porto. Now: ann said: I live in Lisbon."
     assert made(here, "contradiction") == [(said, 0.70, [porto, lisbon])]
 
-    now = {fact["id"] for fact in facts()}
-    then = {fact["id"] for fact in facts(as_of=day(0) + timedelta(hours=1))}
+    now = {fact.id for fact in facts()}
+    then = {fact.id for fact in facts(as_of=day(0) + timedelta(hours=1))}
     assert (porto in now, lisbon in now) == (False, True)
     assert then == {porto}
     found = Nexus().search(NAMESPACE, "where does ann live", levels=["explicit"])
@@ -76,7 +76,7 @@ def test_when_the_earlier_fact_holds_the_newer_one_never_did(here: Sandbox, stan
     wrong = read(here, lisbon)
     assert wrong["superseded_by"] == porto
     assert wrong["valid_to"] == wrong["valid_from"]  # no moment at which it held, and no interval that ends before it
-    assert {fact["id"] for fact in facts(as_of=day(1) + timedelta(hours=1))} == {porto}
+    assert {fact.id for fact in facts(as_of=day(1) + timedelta(hours=1))} == {porto}
 
 
 def test_confidence_does_not_fall_below_zero(here: Sandbox, standin: StandIn) -> None:
@@ -93,7 +93,7 @@ def test_what_reinforces_counts_on_both_and_is_retold_only_in_other_words(here: 
     assert run() == run_details(facts=3, reinforced=2)
     assert [read(here, i)["times_reinforced"] for i in (tea, green, drink)] == [2, 1, 1]
     assert made(here, "derived") == [("ann said: I like green tea.", 0.75, [tea, green])]
-    assert {fact["id"] for fact in facts()} == {tea, green, drink}
+    assert {fact.id for fact in facts()} == {tea, green, drink}
 
 
 def test_a_relation_is_applied_once_however_often_it_is_found(here: Sandbox, standin: StandIn) -> None:

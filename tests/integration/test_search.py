@@ -296,10 +296,10 @@ def test_nothing_leaks_from_one_namespace_into_another(claude: Any, standin: Sta
             block = nexus.context(name, **options)
             assert drink in block.text
             assert other not in block.text
-        assert not [memory for memory in nexus.memories(name) if other in memory["content"]]
-        assert [turn["content"] for turn in nexus.session(name, "chat")["said"]] == [f"I like {drink}."]
-        assert [session["messages"] for session in nexus.sessions(name)] == [1]
-    theirs = {memory["id"] for memory in nexus.memories("two")}
+        assert not [memory for memory in nexus.memories(name) if other in memory.content]
+        assert [turn.content for turn in nexus.session(name, "chat").said] == [f"I like {drink}."]
+        assert [session.messages for session in nexus.sessions(name)] == [1]
+    theirs = {memory.id for memory in nexus.memories("two")}
     for memory_id in theirs:
         with pytest.raises(NotFound):
             nexus.memory("one", memory_id)

@@ -47,8 +47,8 @@ def test_jobs_survive_the_death_of_the_master(deploy: Callable[..., Sandbox]) ->
 
 
 def status() -> dict[str, int]:
-    [found] = Nexus().status("acme")["namespaces"]
-    return dict(found["jobs"])
+    [found] = Nexus().status("acme").namespaces
+    return found.jobs.to_dict()
 
 
 def ask(name: str) -> JobResult | None:

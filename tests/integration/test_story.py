@@ -83,8 +83,8 @@ def holds(observer: str, as_of: datetime | None = None) -> set[str]:
         NAMESPACE, "when are the deploys?", observer=observer, subject="ann", levels=["explicit"], as_of=as_of, limit=50
     )
     listed = Nexus().memories(NAMESPACE, observer=observer, subject="ann", levels=["explicit"], as_of=as_of)
-    assert {hit.content for hit in found} <= {memory["content"] for memory in listed}
-    return {memory["content"] for memory in listed}
+    assert {hit.content for hit in found} <= {memory.content for memory in listed}
+    return {memory.content for memory in listed}
 
 
 @pytest.mark.parametrize("model", ["offline", "scripted"])
@@ -95,8 +95,8 @@ def test_a_preference_is_stated_repeated_changed_and_the_change_undone(
     live_through(*SAID[:3])
     before = dump(here, "job_runs", "model_calls", "perspectives", "reflections", "reflection_changes")
     [repeated] = Nexus().memories(NAMESPACE, observer="assistant", levels=["derived"])
-    assert repeated["content"] == AGAIN  # both are kept, and the repetition counts
-    counted = {m["content"]: m["times_reinforced"] for m in Nexus().memories(NAMESPACE, levels=["explicit"])}
+    assert repeated.content == AGAIN  # both are kept, and the repetition counts
+    counted = {m.content: m.times_reinforced for m in Nexus().memories(NAMESPACE, levels=["explicit"])}
     assert (counted[TUESDAY], counted[AGAIN], counted[COFFEE]) == (1, 1, 0)
 
     live_through(SAID[3])
@@ -109,8 +109,8 @@ def test_a_preference_is_stated_repeated_changed_and_the_change_undone(
     for when, (assistant, coach) in tells.items():
         assert (holds("assistant", when), holds("coach", when)) == (assistant, coach), when
     changes = Nexus().memories(NAMESPACE, levels=["contradiction"])
-    assert {change["observer"] for change in changes} == {"assistant"}
-    assert {change["content"] for change in changes} == {
+    assert {change.observer for change in changes} == {"assistant"}
+    assert {change.content for change in changes} == {
         f"Earlier: {TUESDAY} Now: {THURSDAY}",
         f"Earlier: {AGAIN} Now: {THURSDAY}",
     }
@@ -118,10 +118,10 @@ def test_a_preference_is_stated_repeated_changed_and_the_change_undone(
     assert "Thursday" in told
     assert Nexus().search(NAMESPACE, "deploys", observer="coach", levels=["contradiction"]) == []
 
-    [reflection] = {change["reflection"] for change in changes}
+    [reflection] = {change.reflection for change in changes}
     after = dump(here)
     undone = Nexus().undo(NAMESPACE, reflection)
-    assert undone["status"] == "undone"
+    assert undone.status == "undone"
     for when in (JANUARY, FEBRUARY):
         assert (holds("assistant", when), holds("coach", when)) == tells[when]
     for when in (APRIL, None):
@@ -134,7 +134,7 @@ def test_a_preference_is_stated_repeated_changed_and_the_change_undone(
     assert {row for row in now["memories"] if int(row[1:].split(",")[0]) not in march} == set(before["memories"])
     assert set(before["evidence"]) <= set(now["evidence"])
     assert len(now["evidence"]) == len(before["evidence"]) + 1  # the fact of March rests on its message
-    assert Nexus().undo(NAMESPACE, reflection)["status"] == "unchanged"
+    assert Nexus().undo(NAMESPACE, reflection).status == "unchanged"
 
     # And it stays undone, whatever is reflected on next.
     undone_state = dump(here, "job_runs", "perspectives")

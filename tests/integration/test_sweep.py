@@ -99,7 +99,7 @@ def test_a_sweeper_that_stalls_does_no_harm_to_the_next(
     sweeper.tick()
     assert bench.client.get(f"{bench.claims.prefix}:{LOCK}") == "a third"
     assert bench.claims.marker(claim.key) == (claim.job_id, "dead")
-    assert [job["id"] for job in Nexus().jobs(status="dead")] == [claim.job_id]
+    assert [job.id for job in Nexus().jobs(status="dead")] == [claim.job_id]
     assert bench.claims.counts("acme") == {}
 
 
@@ -264,7 +264,7 @@ def worn_out(bench: Bench) -> Iterator[list[Claim]]:
 
 
 def dead_jobs() -> set[str]:
-    return {job["id"] for job in Nexus().jobs(status="dead")}
+    return {job.id for job in Nexus().jobs(status="dead")}
 
 
 def test_jobs_that_used_up_their_attempts_are_buried(sweeper: Sweeper, worn_out: list[Claim]) -> None:
@@ -293,7 +293,7 @@ def test_a_letter_that_cannot_be_written_stops_no_other(
     bench.jump(11)
     sweeper.tick()
     assert dead_jobs() == {claim.job_id for claim in worn_out}
-    assert {Nexus().job(claim.job_id)["crashes"] for claim in worn_out} == {5}  # that a letter failed is no crash
+    assert {Nexus().job(claim.job_id).crashes for claim in worn_out} == {5}  # that a letter failed is no crash
 
 
 def test_a_postgres_that_is_away_is_asked_once_per_tick(

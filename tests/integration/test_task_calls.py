@@ -132,8 +132,8 @@ def test_a_default_for_several_is_one_job_each_and_one_result() -> None:
     nexus = Nexus()
     nexus.create_namespace("acme", observers=["ann", "bob"])
     nexus.ingest("acme", "chat", [{"content": "I live in Rome.", "author": "eve"}], observers=["ann"])
-    [memory] = nexus.session("acme", "chat")["said"]
-    result = derive_memory.apply_async(kwargs={"namespace": "acme", "memory_id": memory["id"]}, task_id="first")
+    [memory] = nexus.session("acme", "chat").said
+    result = derive_memory.apply_async(kwargs={"namespace": "acme", "memory_id": memory.id}, task_id="first")
     assert [part.created for part in result.parts] == [True]
     assert result.created
     bound = engine
@@ -143,10 +143,10 @@ def test_a_default_for_several_is_one_job_each_and_one_result() -> None:
     assert result.id == "first"  # Celery's own result, and what a revoke goes by
     with pytest.raises(WaitTimeout):
         result.wait(0.01)
-    derive_memory.apply(kwargs={"namespace": "acme", "memory_id": memory["id"], "observer": "ann"})
+    derive_memory.apply(kwargs={"namespace": "acme", "memory_id": memory.id, "observer": "ann"})
     with pytest.raises(WaitTimeout):
         result.wait(0.01)
-    derive_memory.apply(kwargs={"namespace": "acme", "memory_id": memory["id"], "observer": "bob"})
+    derive_memory.apply(kwargs={"namespace": "acme", "memory_id": memory.id, "observer": "bob"})
     assert result.wait(60).status == "completed"
 
 

@@ -43,7 +43,7 @@ def test_a_turn_of_the_hook_is_extracted_and_the_next_session_is_told(here: Sand
     assert [claim.kind for claim in pending() if claim.kind == KIND] == [KIND]
     assert here.sql("SELECT state FROM extractions") == [("wanted",)]
     work()
-    assert [one["filename"] for one in Nexus().topics(NAMESPACE)] == ["decisions.md"]
+    assert [one.filename for one in Nexus().topics(NAMESPACE)] == ["decisions.md"]
     context_cache.refresh(default_deployment(), NAMESPACE)
     assert "- [Decisions](decisions.md) - What was decided, and when" in context_file.take(str(here.folder), NAMESPACE)
     made.prompt("We decided that thing 9 stays.")
@@ -79,16 +79,17 @@ def test_topics_go_to_markdown_and_back(tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("no topic")
     told = nexus("import", "--markdown", str(folder), "--namespace", "copy", "--json")
     assert json.loads(told.stdout) == {"namespace": "copy", "folder": str(folder), "topics": 1, "changed": 1}
-    assert Nexus().import_markdown("copy", folder) == {"topics": 1, "changed": 0}
+    told_again = Nexus().import_markdown("copy", folder)
+    assert (told_again.topics, told_again.changed) == (1, 0)
     Nexus().export_markdown("copy", again)
     assert (again / "decisions.md").read_text() == (folder / "decisions.md").read_text()
     assert (again / "MEMORY.md").read_text() == (folder / "MEMORY.md").read_text()
     assert "decisions.md  [project]" in nexus("topics", "list", "--namespace", "copy").stdout
     shown = nexus("topics", "show", "decisions.md", "--namespace", "copy")
-    assert shown.stdout.strip() == Nexus().topic("copy", "decisions.md")["content"]
+    assert shown.stdout.strip() == Nexus().topic("copy", "decisions.md").content
     (folder / "con.md").write_text("x")
     (folder / "decisions.md").write_text("changed")
     with pytest.raises(InvalidInput, match=r"con\.md"):
         Nexus().import_markdown("copy", folder)
-    assert Nexus().topic("copy", "decisions.md")["content"] != "changed"
+    assert Nexus().topic("copy", "decisions.md").content != "changed"
     assert nexus("export", "--namespace", NAMESPACE).returncode == 2

@@ -49,7 +49,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 
 def test_an_import_exports_as_it_was_imported(exported: Path, tmp_path: Path) -> None:
-    counts = Nexus().import_("copy", exported)
+    counts = Nexus().import_("copy", exported).rows
     assert counts["memories"] > len(TALK)
     assert counts["session_digests"] >= 2
     again = tmp_path / "again.jsonl"
@@ -84,11 +84,11 @@ def test_wanted_work_goes_on_in_the_copy(exported: Path) -> None:
 
     work()
     Nexus().import_("copy", exported)
-    assert Nexus().status("copy")["namespaces"][0]["underived"] == 1
+    assert Nexus().status("copy").namespaces[0].underived == 1
     assert Sweeper(engine).reconcile()
     work()
-    after = Nexus().status("copy")["namespaces"][0]
-    assert after["underived"] == 0
+    after = Nexus().status("copy").namespaces[0]
+    assert after.underived == 0
     assert Nexus().search("copy", "tea").missing_embeddings == 0
     texts = [Nexus().context(name, session_key="chat", query="tea").text for name in (NAMESPACE, "copy")]
     assert len({re.sub(r"m\d+", "m", text) for text in texts}) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -59,11 +58,11 @@ def test_an_undone_reflection_leaves_everything_as_it_was(here: Sandbox, standin
     assert dump(here, *TRACES) != before
     undone = Nexus().undo(NAMESPACE, newest(here))
     assert dump(here, *TRACES) == before
-    assert (undone["status"], undone["observer"], undone["subject"]) == ("undone", "assistant", "ann")
-    assert undone["revived"] == (a,)
-    assert undone["restored"] == (a, c, d, e, f)
-    assert len(undone["removed"]) == 5
-    assert {fact["id"] for fact in facts()} == {a, b, c, d, e, f}
+    assert (undone.status, undone.observer, undone.subject) == ("undone", "assistant", "ann")
+    assert undone.revived == (a,)
+    assert undone.restored == (a, c, d, e, f)
+    assert len(undone.removed) == 5
+    assert {fact.id for fact in facts()} == {a, b, c, d, e, f}
 
 
 def test_undoing_twice_changes_nothing(here: Sandbox, standin: StandIn) -> None:
@@ -72,9 +71,9 @@ def test_undoing_twice_changes_nothing(here: Sandbox, standin: StandIn) -> None:
     job = reflect_perspective.delay(namespace=NAMESPACE, observer="assistant", subject="ann")
     work("reflect_perspective")
     number = job.wait(60).details["reflection"]
-    assert Nexus().undo(NAMESPACE, job.id)["reflection"] == number  # named by its job
+    assert Nexus().undo(NAMESPACE, job.id).reflection == number  # named by its job
     before = dump(here)
-    assert Nexus().undo(NAMESPACE, number)["status"] == "unchanged"
+    assert Nexus().undo(NAMESPACE, number).status == "unchanged"
     assert dump(here) == before
 
 
@@ -177,8 +176,8 @@ def test_what_was_said_again_since_refuses_the_undo(here: Sandbox, standin: Stan
         Nexus().undo(NAMESPACE, newest(here))
     assert dump(here) == before
     here.sql("DELETE FROM memories WHERE id = :i", i=c)
-    assert Nexus().undo(NAMESPACE, newest(here))["status"] == "undone"
-    assert {fact["id"] for fact in facts()} == {a, b}
+    assert Nexus().undo(NAMESPACE, newest(here)).status == "undone"
+    assert {fact.id for fact in facts()} == {a, b}
 
 
 def test_what_rests_on_a_conclusion_refuses_the_undo(here: Sandbox, standin: StandIn) -> None:
@@ -218,8 +217,8 @@ def test_a_memory_names_the_reflection_that_made_it(here: Sandbox, standin: Stan
     judge(standin, relation("contradicts", b, a, "new"))
     run()
     [made] = Nexus().memories(NAMESPACE, levels=["contradiction"])
-    assert made["reflection"] == newest(here)
-    assert Nexus().memory(NAMESPACE, a)["reflection"] is None
+    assert made.reflection == newest(here)
+    assert Nexus().memory(NAMESPACE, a).reflection is None
 
 
 def test_an_erased_fact_does_not_stop_the_undo(here: Sandbox, standin: StandIn) -> None:
@@ -227,6 +226,6 @@ def test_an_erased_fact_does_not_stop_the_undo(here: Sandbox, standin: StandIn) 
     judge(standin, relation("contradicts", b, a, "new"), relation("reinforces", c, b))
     run()
     here.sql("DELETE FROM memories WHERE id = :i", i=b)
-    undone: dict[str, Any] = Nexus().undo(NAMESPACE, newest(here))
-    assert (undone["revived"], undone["restored"]) == ((a,), (a, c))
-    assert {fact["id"] for fact in facts()} == {a, c}
+    undone = Nexus().undo(NAMESPACE, newest(here))
+    assert (undone.revived, undone.restored) == ((a,), (a, c))
+    assert {fact.id for fact in facts()} == {a, c}

@@ -32,7 +32,7 @@ def bodies() -> Iterator[None]:
 
 def waits(kind: str) -> list[dict[str, Any]]:
     """What ``nexus status --json`` says of the waits of one kind, through JSON and back."""
-    [found] = json.loads(json.dumps(Nexus().status(NAMESPACE), default=str))["namespaces"]
+    [found] = json.loads(json.dumps(Nexus().status(NAMESPACE).to_dict()))["namespaces"]
     return [one for one in found["waits"] if one["kind"] == kind]
 
 
@@ -64,13 +64,13 @@ def test_a_pause_is_shown_and_lifted_by_resume(claude: Claude, standin: StandIn)
     standin.always(faults.unauthorized())
     say("I moved to Lisbon in March.")
     work("derive_memory")
-    [paused] = Nexus().status()["paused"]
-    assert paused["kind"] == "derive_memory"
-    assert "credentials" in paused["reason"]
-    assert paused["since"]
+    [paused] = Nexus().status().paused
+    assert paused.kind == "derive_memory"
+    assert "credentials" in paused.reason
+    assert paused.since
     ran = nexus("jobs", "resume", "derive_memory", "--json")
     assert json.loads(ran.stdout) == {"resumed": ["derive_memory"]}, ran.stderr
-    assert Nexus().status()["paused"] == []
+    assert Nexus().status().paused == ()
     assert waits("derive_memory") == []
     standin.heal()
     assert [one["status"] for one in work("derive_memory")] == ["completed"]

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nexus_tasks.types import ContextBlock, Recalls
+from nexus_tasks.types import Citation, ContextBlock, MemoryInfo, Recalls
 
 if TYPE_CHECKING:
     from nexus_tasks.client import Nexus
@@ -92,8 +92,8 @@ def choose_story(nexus: Nexus, namespace: str, query: str | None) -> Story:
     asked = query or (change.now.gist if change else facts[0].gist if facts else "what is new?")
     return Story(
         namespace=namespace,
-        observer=", ".join(space["observers"]),
-        memories=space["memories"],
+        observer=", ".join(space.observers),
+        memories=space.memories,
         facts=facts,
         change=change,
         digest=digest,
@@ -108,38 +108,37 @@ def _facts(nexus: Nexus, namespace: str) -> tuple[Fact, ...]:
     """The best fact of every category, then the second best of each, so that the list holds several categories."""
     found = nexus.memories(namespace, levels=["explicit"], limit=_MOST_MEMORIES)
     # Facts of an observer about itself come last.
-    found.sort(key=lambda memory: (memory["subject"] == memory["observer"], *_sort_key(memory)))
-    by_category: dict[str, list[dict[str, Any]]] = {}
+    found.sort(key=lambda memory: (memory.subject == memory.observer, *_sort_key(memory)))
+    by_category: dict[str, list[MemoryInfo]] = {}
     for memory in found:
-        by_category.setdefault(memory["category"] or "", []).append(memory)
+        by_category.setdefault(memory.category or "", []).append(memory)
     most = max((len(memories) for memories in by_category.values()), default=0)
     ranked = [memories[rank] for rank in range(most) for memories in by_category.values() if rank < len(memories)]
-    return tuple(_fact(nexus, namespace, memory["id"]) for memory in ranked[:FACTS])
+    return tuple(_fact(nexus, namespace, memory.id) for memory in ranked[:FACTS])
 
 
-def _sort_key(memory: Mapping[str, Any]) -> tuple[float, ...]:
+def _sort_key(memory: MemoryInfo) -> tuple[float, ...]:
     """Reinforced facts first, then confident ones; of equals the longest that still fits on a line."""
-    length = len(memory["content"])
-    return -memory["times_reinforced"], -memory["confidence"], length > _ONE_LINE, -length
+    length = len(memory.content)
+    return -memory.times_reinforced, -memory.confidence, length > _ONE_LINE, -length
 
 
 def _fact(nexus: Nexus, namespace: str, memory_id: int) -> Fact:
     memory = nexus.memory(namespace, memory_id)
     return Fact(
         id=memory_id,
-        subject=memory["subject"],
-        category=memory["category"] or "fact",
-        content=memory["content"],
-        gist=" ".join(memory["labels"]) or memory["content"],
-        sources=_sources(nexus, namespace, memory["evidence"]),
+        subject=memory.subject or "",
+        category=memory.category or "fact",
+        content=memory.content,
+        gist=" ".join(memory.labels) or memory.content,
+        sources=_sources(nexus, namespace, memory.evidence),
     )
 
 
-def _sources(nexus: Nexus, namespace: str, evidence: Sequence[Mapping[str, Any]]) -> tuple[Source, ...]:
-    messages = (nexus.memory(namespace, edge["id"]) for edge in evidence if edge["role"] == "derived_from")
+def _sources(nexus: Nexus, namespace: str, evidence: Sequence[Citation]) -> tuple[Source, ...]:
+    messages = (nexus.memory(namespace, edge.id) for edge in evidence if edge.role == "derived_from")
     return tuple(
-        Source(id=said["id"], author=said["author"], at=said["occurred_at"], external_id=said["external_id"])
-        for said in messages
+        Source(id=one.id, author=one.author or "", at=one.occurred_at, external_id=one.external_id) for one in messages
     )
 
 
@@ -149,17 +148,17 @@ def _change(nexus: Nexus, namespace: str, query: str | None) -> Change | None:
     if query:
         ids = [found.id for found in nexus.search(namespace, query, levels=only)]
     else:
-        ids = [found["id"] for found in nexus.memories(namespace, levels=only)]
+        ids = [found.id for found in nexus.memories(namespace, levels=only)]
     for memory_id in ids:
-        edges = nexus.memory(namespace, memory_id)["evidence"]
-        sides = [nexus.memory(namespace, edge["id"]) for edge in edges if edge["role"] == "contradicts"]
-        earlier = next((side for side in sides if side["superseded_by"]), None)
-        now = next((side for side in sides if not side["superseded_by"]), None)
+        edges = nexus.memory(namespace, memory_id).evidence
+        sides = [nexus.memory(namespace, edge.id) for edge in edges if edge.role == "contradicts"]
+        earlier = next((side for side in sides if side.superseded_by), None)
+        now = next((side for side in sides if not side.superseded_by), None)
         if earlier and now:
             return Change(
                 id=memory_id,
-                earlier=_fact(nexus, namespace, earlier["id"]),
-                now=_fact(nexus, namespace, now["id"]),
+                earlier=_fact(nexus, namespace, earlier.id),
+                now=_fact(nexus, namespace, now.id),
             )
     return None
 
@@ -167,23 +166,21 @@ def _change(nexus: Nexus, namespace: str, query: str | None) -> Change | None:
 def _digest(nexus: Nexus, namespace: str) -> Digest | None:
     """The newest session's short digest."""
     for session in nexus.sessions(namespace):
-        found = nexus.session(namespace, session["session_key"])["digests"].get("summary_short")
+        found = nexus.session(namespace, session.session_key).digests.get("summary_short")
         if found:
-            return Digest(id=found["id"], session_key=session["session_key"], content=found["content"])
+            return Digest(id=found.id, session_key=session.session_key, content=found.content)
     return None
 
 
 def _figures(nexus: Nexus, namespace: str) -> Figures:
-    finished = [job for job in nexus.jobs(namespace=namespace, limit=_MOST_JOBS) if job["finished_at"]]
+    finished = [job for job in nexus.jobs(namespace=namespace, limit=_MOST_JOBS) if job.finished_at]
     waited = [
-        (job["started_at"] - job["queued_at"]).total_seconds() * 1000
-        for job in finished
-        if job["started_at"] and job["queued_at"]
+        (job.started_at - job.queued_at).total_seconds() * 1000 for job in finished if job.started_at and job.queued_at
     ]
-    today = nexus.status(namespace)["namespaces"][0]
+    today = nexus.status(namespace).namespaces[0]
     return Figures(
-        jobs=Counter(job["kind"] for job in finished),
+        jobs=Counter(job.kind for job in finished),
         median_queued_ms=median(waited) if waited else None,
-        model_calls=today["model_calls_today"],
-        spend_usd=today["spend_today_usd"],
+        model_calls=today.model_calls_today,
+        spend_usd=today.spend_today_usd,
     )

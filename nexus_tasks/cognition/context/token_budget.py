@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from nexus_tasks.storage.searching.context_rows import ContextRow
 from nexus_tasks.text import estimate_tokens, shorten
-from nexus_tasks.types import ContextSection
+from nexus_tasks.types import CitedMemory, ContextSection
 
 
 @dataclass(kw_only=True)
@@ -20,7 +19,7 @@ class BudgetedBlock:
     said: set[str] = field(default_factory=set)  # texts that are in it already: several observers may hold the same
     sections: list[ContextSection] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    citations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    citations: dict[str, CitedMemory] = field(default_factory=dict)
 
     def section(
         self,
@@ -63,7 +62,7 @@ class BudgetedBlock:
         if oldest_first:
             chosen.sort(key=lambda pair: pair[0].seq or 0)
         for row, _ in chosen:
-            self.citations[f"m{row.id}"] = {"id": row.id, "external_id": row.external_id}
+            self.citations[f"m{row.id}"] = CitedMemory(id=row.id, external_id=row.external_id)
         tokens = spent + line_tokens(heading)
         self.lines += [heading, *(line for _, line in chosen)]
         self.sections.append(ContextSection(name=title.lower(), tokens=tokens, ids=tuple(row.id for row, _ in chosen)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, get_args
+from typing import get_args
 
 from nexus_tasks.cognition.extraction.filenames import checked
 from nexus_tasks.cognition.extraction.topics import LONGEST_DESCRIPTION, LONGEST_NAME, one_line
@@ -15,7 +15,7 @@ from nexus_tasks.llm.answers import TopicType
 from nexus_tasks.storage.models import Topic
 from nexus_tasks.storage.topics import TopicDraft
 from nexus_tasks.text import shorten
-from nexus_tasks.types import clean_text, to_utc
+from nexus_tasks.types import MemoryInfo, clean_text, to_utc
 
 INDEX, FACTS = "MEMORY.md", "facts.md"
 MOST_LINES, LONGEST_LINE = 200, 150  # of the index: lines, and characters of each
@@ -91,22 +91,21 @@ def _plain(value: str) -> str:
     return value.strip("'")
 
 
-def facts(found: Sequence[Mapping[str, Any]]) -> str:
+def facts(found: Sequence[MemoryInfo]) -> str:
     """``facts.md``: facts by date (newest first), category and confidence. A fact of two observers is listed once."""
-    once = {(fact["subject"], fact["content"]): fact for fact in reversed(found)}.values()
-    ordered = sorted(once, key=lambda fact: (fact["category"] or "", -fact["confidence"], fact["id"]))
+    once = {(fact.subject, fact.content): fact for fact in reversed(found)}.values()
+    ordered = sorted(once, key=lambda fact: (fact.category or "", -fact.confidence, fact.id))
     ordered.sort(key=_date, reverse=True)
     lines = []
     for date, of_day in groupby(ordered, key=_date):
         lines.append(f"## {date}\n")
         lines += [
-            f"- {fact['category']} ({fact['confidence']:.2f}), {fact['subject']}: {' '.join(fact['content'].split())}"
-            f" [m{fact['id']}]"
+            f"- {fact.category} ({fact.confidence:.2f}), {fact.subject}: {' '.join(fact.content.split())} [m{fact.id}]"
             for fact in of_day
         ]
         lines.append("")
     return "\n".join(lines)
 
 
-def _date(fact: Mapping[str, Any]) -> str:
-    return f"{to_utc(fact['occurred_at']):%Y-%m-%d}"
+def _date(fact: MemoryInfo) -> str:
+    return f"{to_utc(fact.occurred_at):%Y-%m-%d}"

@@ -17,7 +17,7 @@ from nexus_tasks.llm import observation_log
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.text import estimate_tokens
-from nexus_tasks.types import ContextBlock, ContextSection, to_utc
+from nexus_tasks.types import CitedMemory, ContextBlock, ContextSection, to_utc
 
 OPENING, CLOSING = "<observation-log>", "</observation-log>"
 RECENT = "## Recent messages"
@@ -71,7 +71,9 @@ def lay_out(
         tokens=estimate_tokens(text),
         max_tokens=most,
         sections=_sections(shown_view),
-        citations={f"m{one.id}": {"id": one.id, "external_id": one.external_id} for one in _shown(shown_view.tail)},
+        citations={
+            f"m{one.id}": CitedMemory(id=one.id, external_id=one.external_id) for one in _shown(shown_view.tail)
+        },
         notes=tuple(notes),
     )
     return replace(block, messages=_messages(shown_view)) if form == "anthropic" else block

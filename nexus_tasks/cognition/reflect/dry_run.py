@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.reflect import review
@@ -10,31 +10,33 @@ from nexus_tasks.cognition.reflect.apply import pending_changes
 from nexus_tasks.cognition.reflect.new_facts import choose_new_facts
 from nexus_tasks.cognition.reflect.propose import Proposal, propose
 from nexus_tasks.cognition.resources import Resources
+from nexus_tasks.llm.answers import Relation
 from nexus_tasks.storage import dreams, perspectives, reflections
 from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.types import DreamPlan, PlannedInsight, PlannedRelation, ReflectionPlan
 
 
-def plan_dream(resources: Resources, job: JobContext) -> dict[str, Any]:
+def plan_dream(resources: Resources, job: JobContext) -> DreamPlan:
     """The sessions that a dream would digest now, and the plan of each reflection that it would make.
 
     The model is asked as in a dream. Its answers are saved, and the dream uses them; nothing else is written. Only the
     next hundred new facts of each perspective are planned.
     """
     with resources.database.transaction() as tx:
-        sessions = [due.session_key for due in dreams.due_sessions(tx, job.namespace_id)]
+        sessions = tuple(due.session_key for due in dreams.due_sessions(tx, job.namespace_id))
         due = [(observer, subject) for _, _, observer, subject in _due_perspectives(tx, job.namespace_id)]
-    return {
-        "namespace": job.namespace,
-        "sessions": sessions,
-        "reflections": [_plan_reflection(resources, job, observer, subject) for observer, subject in due],
-    }
+    return DreamPlan(
+        namespace=job.namespace,
+        sessions=sessions,
+        reflections=tuple(_plan_reflection(resources, job, observer, subject) for observer, subject in due),
+    )
 
 
 def _due_perspectives(tx: Transaction, namespace_id: int) -> list[tuple[int, str, str, str]]:
     return perspectives.wanted(tx, at_least=1, namespace_id=namespace_id, include_held=True)
 
 
-def _plan_reflection(resources: Resources, job: JobContext, observer: str, subject: str) -> dict[str, Any]:
+def _plan_reflection(resources: Resources, job: JobContext, observer: str, subject: str) -> ReflectionPlan:
     with resources.database.transaction() as tx:
         perspective = perspectives.find(tx, job.namespace_id, observer, subject)
         assert perspective is not None
@@ -48,19 +50,27 @@ def _plan_reflection(resources: Resources, job: JobContext, observer: str, subje
         said = {i: memory.content for i, memory in reflections.by_id(tx, proposed.changes.facts()).items()}
         pending = pending_changes(tx, perspective, proposed.changes, resources.model.model_for("reflect"))
         superseded = pending.to_be_superseded()
-    return {
-        "observer": observer,
-        "subject": subject,
-        "facts": proposed.facts,
-        "held": held is not None,
-        "supersedes": sorted(superseded),
-        "relations": [
-            {
-                **relation.model_dump(),
-                "new": said.get(relation.new_id, ""),
-                "old": said.get(relation.old_id, ""),
-            }
-            for relation in pending.relations
-        ],
-        "insights": [insight.model_dump() for insight in pending.insights],
-    }
+    return ReflectionPlan(
+        observer=observer,
+        subject=subject,
+        facts=proposed.facts,
+        held=held is not None,
+        supersedes=tuple(sorted(superseded)),
+        relations=tuple(_planned_relation(relation, said) for relation in pending.relations),
+        insights=tuple(
+            PlannedInsight(content=insight.content, support=tuple(insight.support), rationale=insight.rationale)
+            for insight in pending.insights
+        ),
+    )
+
+
+def _planned_relation(relation: Relation, said: Mapping[int, str]) -> PlannedRelation:
+    return PlannedRelation(
+        kind=relation.kind,
+        new_id=relation.new_id,
+        old_id=relation.old_id,
+        holds=relation.holds,
+        rationale=relation.rationale,
+        new=said.get(relation.new_id, ""),
+        old=said.get(relation.old_id, ""),
+    )

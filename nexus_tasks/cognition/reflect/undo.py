@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 from nexus_tasks.errors import NotFound, UndoRefused
 from nexus_tasks.storage import perspectives
 from nexus_tasks.storage import undo as undoing
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import PerspectiveRow
+from nexus_tasks.types import UndoReceipt
 
 
-def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> dict[str, Any]:
+def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> UndoReceipt:
     """Reverse a reflection.
 
     Args:
         reflection: its number, or the id of the job that made it.
 
     Returns:
-        ``{"reflection", "status", "observer", "subject", "removed", "revived", "restored"}``. The status is ``undone``,
-        or ``unchanged`` when the reflection was undone before.
+        What it changed, as memory ids. The status is ``unchanged`` when the reflection was undone before.
 
     Raises:
         NotFound: the namespace has no such reflection.
@@ -35,11 +32,21 @@ def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> dict[str,
     perspective = tx.get_one(PerspectiveRow, found.perspective_id)
     perspectives.lock(tx, namespace_id, perspective.observer, [perspective.subject])
     tx.refresh(found)  # Another transaction may have undone it before this one got the lock.
-    named = {"reflection": found.id, "observer": perspective.observer, "subject": perspective.subject}
-    if found.undone_at is not None:
-        return {**named, "status": "unchanged", "removed": (), "revived": (), "restored": ()}
-    _refuse_if_built_on(tx, found.id)
-    return {**named, "status": "undone", **asdict(undoing.reverse(tx, found))}
+    undone_before = found.undone_at is not None
+    if undone_before:
+        changed = undoing.UndoResult(removed=(), revived=(), restored=())
+    else:
+        _refuse_if_built_on(tx, found.id)
+        changed = undoing.reverse(tx, found)
+    return UndoReceipt(
+        reflection=found.id,
+        observer=perspective.observer,
+        subject=perspective.subject,
+        status="unchanged" if undone_before else "undone",
+        removed=changed.removed,
+        revived=changed.revived,
+        restored=changed.restored,
+    )
 
 
 def _refuse_if_built_on(tx: Transaction, reflection_id: int) -> None:

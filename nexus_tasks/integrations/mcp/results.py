@@ -6,13 +6,11 @@ citation, so that it is recognised as an echo when the model repeats it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from pydantic import BaseModel, Field
 
-from nexus_tasks.types import ContextBlock, Recall
+from nexus_tasks.types import ContextBlock, ForgetReceipt, Recall, SessionDetails, StatusReport
 
 
 class Remembered(BaseModel):
@@ -168,17 +166,19 @@ def context(block: ContextBlock) -> Context:
         text=block.text,
         tokens=block.tokens,
         max_tokens=block.max_tokens,
-        citations={name: Cited.model_validate(ids) for name, ids in block.citations.items()},
+        citations={
+            name: Cited(id=memory.id, external_id=memory.external_id) for name, memory in block.citations.items()
+        },
         notes=list(block.notes),
     )
 
 
-def digested(namespace: str, session: Mapping[str, Any], status: str, job_id: str) -> Digested:
+def digested(namespace: str, session: SessionDetails, status: str, job_id: str) -> Digested:
     """The result of ``digest_session`` for a session, with the digests it has."""
-    made = {level: cited(digest["id"], digest["content"]) for level, digest in session["digests"].items()}
+    made = {level: cited(digest.id, digest.content) for level, digest in session.digests.items()}
     return Digested(
         namespace=namespace,
-        session_key=session["session_key"],
+        session_key=session.session_key,
         status=status,
         job_id=job_id,
         short=made.get("summary_short"),
@@ -186,20 +186,20 @@ def digested(namespace: str, session: Mapping[str, Any], status: str, job_id: st
     )
 
 
-def forgotten(namespace: str, receipt: Mapping[str, Any]) -> Forgotten:
+def forgotten(namespace: str, receipt: ForgetReceipt) -> Forgotten:
     """The receipt of :meth:`nexus_tasks.client.Nexus.forget`."""
-    return Forgotten.model_validate({"namespace": namespace, **receipt})
+    return Forgotten.model_validate({"namespace": namespace, **receipt.to_dict()})
 
 
-def status(found: Mapping[str, Any]) -> Status:
+def status(found: StatusReport) -> Status:
     """The document of ``nexus status`` for one namespace, without the fields for operators."""
-    [one] = found["namespaces"]
+    [one] = found.namespaces
     return Status(
-        namespace=one["namespace"],
-        memories=one["memories"],
-        jobs=one["jobs"],
-        underived=one["underived"],
-        waits=[Waiting.model_validate(wait) for wait in one["waits"]],
-        spend_today_usd=one["spend_today_usd"],
-        paused=[paused["kind"] for paused in found["paused"]],
+        namespace=one.namespace,
+        memories=dict(one.memories),
+        jobs=one.jobs.to_dict(),
+        underived=one.underived,
+        waits=[Waiting(kind=wait.kind, reason=wait.reason, due_in_seconds=wait.due_in_seconds) for wait in one.waits],
+        spend_today_usd=one.spend_today_usd,
+        paused=[paused.kind for paused in found.paused],
     )

@@ -172,13 +172,13 @@ class Memory:
             space = self._namespace(namespace)
             found = [
                 DigestEntry(
-                    session_key=one["session_key"],
-                    uri=digest_uri(space, one["session_key"]),
-                    messages=one["messages"],
-                    digested_through=one["digested_through"],
+                    session_key=one.session_key,
+                    uri=digest_uri(space, one.session_key),
+                    messages=one.messages,
+                    digested_through=one.digested_through,
                 )
                 for one in self.nexus.sessions(space)
-                if one["digested_through"]
+                if one.digested_through
             ]
         return json.dumps([one.model_dump() for one in found], ensure_ascii=False, indent=2)
 
@@ -197,7 +197,7 @@ class Memory:
             space = self._namespace(namespace)
             fields = ("filename", "name", "description", "type")
             found = [
-                {"uri": topic_uri(space, one["filename"])} | {field: one[field] for field in fields}
+                {"uri": topic_uri(space, one.filename)} | {field: getattr(one, field) for field in fields}
                 for one in self.nexus.topics(space)
             ]
         return json.dumps(found, ensure_ascii=False, indent=2)
@@ -205,7 +205,7 @@ class Memory:
     def topic(self, namespace: str, filename: str) -> str:
         """A topic's content, as Markdown."""
         with _resource_errors():
-            return str(self.nexus.topic(self._namespace(namespace), filename)["content"])
+            return str(self.nexus.topic(self._namespace(namespace), filename).content)
 
 
 def topic_uri(namespace: str, filename: str) -> str:

@@ -1,0 +1,63 @@
+"""Storing what a client was told. While Postgres is away, the session buffer keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.errors import EmbeddedError, InvalidInput, StorageUnavailable, faults
+from nexus_tasks.services import buffer_flush
+from nexus_tasks.services.ingestion import SessionWriter
+from nexus_tasks.storage import namespaces
+from nexus_tasks.types import Message, Receipt, check_name, check_namespace
+
+_MESSAGE = TypeAdapter(Message)
+
+
+def ingest(
+    deployment: Deployment,
+    namespace: str,
+    session_key: str,
+    messages: Sequence[Message | Mapping[str, Any]],
+    *,
+    observers: Sequence[str] | None = None,
+    observe: bool | None = None,
+    end: bool = False,
+) -> Receipt:
+    """See :meth:`nexus_tasks.client.Nexus.ingest`."""
+    check_namespace(namespace)
+    session_key = check_name("session_key", session_key)
+    said = [_message(position, message) for position, message in enumerate(messages)]
+    wanted = None if observers is None else [check_name("observers", observer) for observer in observers]
+    try:
+        buffer_flush.store_pending(deployment)  # what was said before goes first
+        with deployment.database.transaction() as tx:
+            writer = SessionWriter(deployment, tx, namespaces.ensure(tx, namespace), session_key)
+            stored = writer.store(said, wanted, observe=observe)
+            if end:
+                writer.end(stored.session)
+    except (StorageUnavailable, EmbeddedError):
+        return buffer_flush.keep(deployment, namespace, session_key, said, wanted, observe=observe, end=end)
+    enqueued = writer.enqueue()
+    return Receipt(
+        namespaces=(namespace,),
+        session_keys=(session_key,),
+        messages=len(said),
+        stored=len(stored.memory_ids),
+        duplicates=stored.duplicates,
+        enqueued=enqueued,
+    )
+
+
+def _message(position: int, message: Message | Mapping[str, Any]) -> Message:
+    if isinstance(message, Message):
+        return message
+    if not isinstance(message, Mapping):
+        raise InvalidInput(f"messages[{position}] must be a Message or a mapping, not {type(message).__name__}.")
+    try:
+        return _MESSAGE.validate_python(dict(message))
+    except ValidationError as error:
+        raise InvalidInput(f"messages[{position}] is no message: {faults(error.errors(), root='it')}.") from None

@@ -1,0 +1,76 @@
+"""Listing and showing memories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from datetime import datetime
+
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.storage import memories, namespaces
+from nexus_tasks.storage.searching.scope import Filter
+from nexus_tasks.types import (
+    LEVELS,
+    MemoryDetails,
+    MemoryInfo,
+    as_stored,
+    check_namespace,
+    to_utc,
+)
+
+
+def list_memories(
+    deployment: Deployment,
+    namespace: str,
+    *,
+    observer: str | None,
+    subject: str | None,
+    session_key: str | None,
+    levels: Sequence[str] | None,
+    as_of: datetime | None,
+    limit: int,
+) -> list[MemoryInfo]:
+    """See :meth:`nexus_tasks.client.Nexus.memories`."""
+    with deployment.database.transaction() as tx:
+        known = namespaces.get(tx, check_namespace(namespace))
+        wanted = memory_filter(known.id, observer, subject, levels, as_of)
+        return memories.matching(tx, replace(wanted, session_key=session_key and as_stored(session_key)), limit)
+
+
+def show_memory(deployment: Deployment, namespace: str, memory_id: int) -> MemoryDetails:
+    """See :meth:`nexus_tasks.client.Nexus.memory`."""
+    with deployment.database.transaction() as tx:
+        known = namespaces.get(tx, check_namespace(namespace))
+        found = memories.find(tx, known.id, memory_id)
+        if found is None:
+            raise NotFound(f"There is no memory {memory_id} in {namespace}.")
+        return MemoryDetails(
+            **{field.name: getattr(found, field.name) for field in fields(found)},
+            evidence=memories.evidence_of(tx, [memory_id]).get(memory_id, ()),
+            supports=tuple(memories.resting_on(tx, memory_id)),
+            superseded=tuple(memories.ids_superseded_by(tx, memory_id)),
+        )
+
+
+def memory_filter(
+    namespace_id: int,
+    observer: str | None,
+    subject: str | None,
+    levels: Sequence[str] | None,
+    as_of: datetime | None,
+) -> Filter:
+    """The filter for what a caller has named.
+
+    Raises:
+        InvalidInput: there is no such level.
+    """
+    if unknown := set(levels or ()) - set(LEVELS):
+        raise InvalidInput(f"levels: {', '.join(sorted(unknown))} is none of {', '.join(LEVELS)}.")
+    return Filter(
+        namespace_id=namespace_id,
+        observer=observer and as_stored(observer),
+        subject=subject and as_stored(subject),
+        levels=tuple(levels) if levels else None,
+        as_of=to_utc(as_of) if as_of else None,
+    )

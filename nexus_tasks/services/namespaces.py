@@ -1,0 +1,83 @@
+"""Listing, showing, making and changing namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.errors import InvalidInput, OverBudget
+from nexus_tasks.storage import memories, namespaces
+from nexus_tasks.storage.namespaces import NamespaceSettings
+from nexus_tasks.tasks import follow_ups
+from nexus_tasks.types import NamespaceDetails, NamespaceInfo, check_name, check_namespace
+
+
+def list_namespaces(deployment: Deployment) -> list[NamespaceInfo]:
+    """See :meth:`nexus_tasks.client.Nexus.namespaces`."""
+    with deployment.database.transaction() as tx:
+        return [_info(known) for known in namespaces.every(tx)]
+
+
+def show_namespace(deployment: Deployment, namespace: str) -> NamespaceDetails:
+    """See :meth:`nexus_tasks.client.Nexus.namespace`."""
+    with deployment.database.transaction() as tx:
+        known = namespaces.get(tx, check_namespace(namespace))
+        return NamespaceDetails(
+            namespace=known.name,
+            observers=known.observers,
+            budget_usd_per_day=known.budget_usd_per_day,
+            concurrency=known.concurrency,
+            observe=known.observe,
+            memories=memories.count_by_level(tx, known.id),
+        )
+
+
+def create_namespace(deployment: Deployment, namespace: str) -> None:
+    """Make a namespace with default settings, unless it exists."""
+    with deployment.database.transaction() as tx:
+        namespaces.ensure(tx, check_namespace(namespace))
+
+
+def change_namespace(
+    deployment: Deployment,
+    namespace: str,
+    *,
+    observers: Sequence[str] | None,
+    budget_usd_per_day: float | None,
+    concurrency: int | None,
+    observe: bool | None,
+    unset: Sequence[str],
+) -> NamespaceInfo:
+    """See :meth:`nexus_tasks.client.Nexus.set_namespace`."""
+    if observers is not None and not observers:
+        raise InvalidInput("observers must name at least one.")
+    if budget_usd_per_day is not None and not 0 <= budget_usd_per_day < 1e8:
+        raise InvalidInput("budget_usd_per_day must be 0 or more.")
+    if concurrency is not None and concurrency < 1:
+        raise InvalidInput("concurrency must be 1 or more.")
+    if unknown := set(unset) - {"budget_usd_per_day", "concurrency"}:
+        raise InvalidInput(f"{', '.join(sorted(unknown))} cannot be unset.")
+    with deployment.database.transaction() as tx:
+        namespaces.get(tx, check_namespace(namespace))
+        known = namespaces.change(
+            tx,
+            namespace,
+            observers=None if observers is None else [check_name("observers", name) for name in observers],
+            budget_usd_per_day=budget_usd_per_day,
+            concurrency=concurrency,
+            observe=observe,
+            unset=unset,
+        )
+    if budget_usd_per_day is not None or "budget_usd_per_day" in unset:
+        follow_ups.hurry_all(deployment, OverBudget.wait_reason, namespace)
+    return _info(known)
+
+
+def _info(known: NamespaceSettings) -> NamespaceInfo:
+    return NamespaceInfo(
+        namespace=known.name,
+        observers=known.observers,
+        budget_usd_per_day=known.budget_usd_per_day,
+        concurrency=known.concurrency,
+        observe=known.observe,
+    )

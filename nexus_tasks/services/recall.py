@@ -1,0 +1,100 @@
+"""Reading memory back: search and context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from nexus_tasks.cognition import retrieval
+from nexus_tasks.cognition.context import ContextRequest, Format, assemble, fit_to_count, render_as
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.services import buffer_flush, observation
+from nexus_tasks.services.memories import memory_filter
+from nexus_tasks.storage import namespaces
+from nexus_tasks.types import ContextBlock, Recalls, as_stored, check_name, check_namespace, to_utc
+
+MOST_RESULTS = 1_000
+MOST_TOKENS = 1_000_000
+DEFAULT_TOKENS = 2_000  # of a context
+
+
+def search(
+    deployment: Deployment,
+    namespace: str,
+    query: str,
+    *,
+    observer: str | None,
+    subject: str | None,
+    session_key: str | None,
+    levels: Sequence[str] | None,
+    categories: Sequence[str] | None,
+    since: datetime | None,
+    until: datetime | None,
+    as_of: datetime | None,
+    limit: int,
+) -> Recalls:
+    """See :meth:`nexus_tasks.client.Nexus.search`."""
+    if not isinstance(query, str) or not query.strip():
+        raise InvalidInput("query must be a non-empty text.")
+    if not 1 <= limit <= MOST_RESULTS:
+        raise InvalidInput(f"limit must be 1 to {MOST_RESULTS:,}, not {limit!r}.")
+    buffer_flush.store_pending(deployment)
+    with deployment.database.reading() as tx:
+        known = namespaces.get(tx, check_namespace(namespace))
+        wanted = replace(
+            memory_filter(known.id, observer, subject, levels, as_of),
+            session_key=session_key and as_stored(session_key),
+            categories=tuple(categories) if categories else None,
+            since=to_utc(since) if since else None,
+            until=to_utc(until) if until else None,
+        )
+        return retrieval.search(tx, deployment.embedder, wanted, query, limit)
+
+
+def context(
+    deployment: Deployment,
+    namespace: str,
+    *,
+    session_key: str | None,
+    query: str | None,
+    observer: str | None,
+    subject: str | None,
+    max_tokens: int | None,
+    form: Format,
+    observe: bool,
+    count: str,
+) -> ContextBlock:
+    """See :meth:`nexus_tasks.client.Nexus.context`."""
+    if count not in ("estimate", "anthropic"):
+        raise InvalidInput(f"count must be estimate or anthropic, not {count!r}.")
+    if max_tokens is not None and (not isinstance(max_tokens, int) or not 1 <= max_tokens <= MOST_TOKENS):
+        raise InvalidInput(f"max_tokens must be 1 to {MOST_TOKENS:,}, not {max_tokens!r}.")
+    if form not in ("text", "anthropic", "json"):
+        raise InvalidInput(f"format must be text, anthropic or json, not {form!r}.")
+    buffer_flush.store_pending(deployment)
+    if observe:
+        if session_key is None or query or observer or subject or count != "estimate":
+            raise InvalidInput("observe reads one session whole: give session_key, and no query or perspective.")
+        session_key = check_name("session_key", session_key)
+        check_namespace(namespace)
+        return observation.read(deployment, namespace, session_key, max_tokens=max_tokens, form=form)
+    with deployment.database.reading() as tx:
+        known = namespaces.get(tx, check_namespace(namespace))
+        ask = ContextRequest(
+            namespace=namespace,
+            namespace_id=known.id,
+            session_key=session_key,
+            query=query or None,
+            observer=observer,
+            subject=subject,
+            max_tokens=DEFAULT_TOKENS if max_tokens is None else max_tokens,
+        )
+
+        def within(bound: int) -> ContextBlock:
+            return render_as(assemble(tx, deployment.embedder, replace(ask, max_tokens=bound)), form)
+
+        if count == "anthropic":
+            return fit_to_count(within, ask.max_tokens, deployment.claude.count_tokens)
+        return within(ask.max_tokens)

@@ -1,0 +1,64 @@
+"""Sessions: listing and showing them, ending one, and asking for a digest or an extraction of one."""
+
+from __future__ import annotations
+
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.idempotency.producer.result import JobResult
+from nexus_tasks.idempotency.task import task_of
+from nexus_tasks.services.ingestion import SessionWriter
+from nexus_tasks.storage import digest_requests, extractions, namespaces, observations, sessions
+from nexus_tasks.tasks import digest_session, extract_session
+from nexus_tasks.types import SessionDetails, SessionInfo, check_name, check_namespace
+
+
+def list_sessions(deployment: Deployment, namespace: str) -> list[SessionInfo]:
+    """See :meth:`nexus_tasks.client.Nexus.sessions`."""
+    with deployment.database.transaction() as tx:
+        return sessions.every(tx, namespaces.get(tx, check_namespace(namespace)).id)
+
+
+def show_session(deployment: Deployment, namespace: str, session_key: str) -> SessionDetails:
+    """See :meth:`nexus_tasks.client.Nexus.session`."""
+    with deployment.database.transaction() as tx:
+        known = namespaces.get(tx, check_namespace(namespace))
+        session = sessions.get(tx, known.id, session_key)
+        observed = observations.stats(tx, known.id, session.id)
+        return sessions.details(tx, session, observed[0] if observed else None)
+
+
+def end_session(deployment: Deployment, namespace: str, session_key: str) -> JobResult | None:
+    """See :meth:`nexus_tasks.client.Nexus.end_session`."""
+    check_namespace(namespace)
+    session_key = check_name("session_key", session_key)
+    with deployment.database.transaction() as tx:
+        known = namespaces.get(tx, namespace)
+        writer = SessionWriter(deployment, tx, known, session_key)
+        writer.end(sessions.get(tx, known.id, session_key, lock=True))
+    writer.enqueue()
+    if not writer.digest_wanted:
+        return None
+    request = digest_session.request(namespace, session_key, "session_end")
+    return task_of(deployment.engine, request.kind).existing_result(request)
+
+
+def digest(deployment: Deployment, namespace: str, session_key: str, *, rebuild: bool) -> JobResult:
+    """See :meth:`nexus_tasks.client.Nexus.digest`."""
+    check_namespace(namespace)
+    reason: digest_session.Reason = "manual_rebuild" if rebuild else "manual_digest"
+    with deployment.database.transaction() as tx:
+        known = namespaces.get(tx, namespace)
+        session = sessions.get(tx, known.id, check_name("session_key", session_key))
+        digest_requests.add(tx, session, reason)
+    return digest_session.digest_session.on(deployment).apply_async(
+        kwargs={"namespace": namespace, "session_key": session_key, "reason": reason}
+    )
+
+
+def extract(deployment: Deployment, namespace: str, session_key: str) -> JobResult:
+    """See :meth:`nexus_tasks.client.Nexus.extract`."""
+    with deployment.database.transaction() as tx:
+        known = namespaces.get(tx, check_namespace(namespace))
+        extractions.want(tx, sessions.get(tx, known.id, check_name("session_key", session_key)))
+    return extract_session.extract_session.on(deployment).apply_async(
+        kwargs={"namespace": namespace, "session_key": session_key.strip()}
+    )

@@ -1,0 +1,101 @@
+"""The values that cross the public surface: messages in; memories, receipts and figures out.
+
+All are frozen. Those that :class:`nexus_tasks.Nexus` returns have ``to_dict()``, which gives the document that
+``nexus … --json`` prints. Import them from here; the modules below are private.
+"""
+
+from nexus_tasks.types.context import CitedMemory, ContextBlock, ContextSection
+from nexus_tasks.types.document import Document, iso, plain
+from nexus_tasks.types.jobs import DroppedJob, JobDetails, JobInfo, JobOutcome
+from nexus_tasks.types.memories import (
+    Citation,
+    MemoryDetails,
+    MemoryInfo,
+    Perspective,
+    Recall,
+    Recalls,
+    SupportedMemory,
+    TopicDetails,
+    TopicInfo,
+)
+from nexus_tasks.types.messages import MAX_CONTENT, Message, Receipt
+from nexus_tasks.types.names import (
+    LEVELS,
+    MAX_NAME,
+    NAMESPACE,
+    ROLES,
+    Level,
+    Role,
+    Status,
+    Urgency,
+    as_stored,
+    check_name,
+    check_namespace,
+    clean_text,
+    to_utc,
+)
+from nexus_tasks.types.namespaces import NamespaceDetails, NamespaceInfo
+from nexus_tasks.types.reflections import DreamPlan, PlannedInsight, PlannedRelation, ReflectionPlan, UndoReceipt
+from nexus_tasks.types.sessions import DigestText, ObservationStats, SaidMessage, SessionDetails, SessionInfo
+from nexus_tasks.types.status import HeldReflection, JobCounts, NamespaceStatus, PausedKind, StatusReport, WaitingJob
+from nexus_tasks.types.transfer import ForgetReceipt, MarkdownExport, MarkdownImport, TransferReceipt
+
+__all__ = [
+    "LEVELS",
+    "MAX_CONTENT",
+    "MAX_NAME",
+    "NAMESPACE",
+    "ROLES",
+    "Citation",
+    "CitedMemory",
+    "ContextBlock",
+    "ContextSection",
+    "DigestText",
+    "Document",
+    "DreamPlan",
+    "DroppedJob",
+    "ForgetReceipt",
+    "HeldReflection",
+    "JobCounts",
+    "JobDetails",
+    "JobInfo",
+    "JobOutcome",
+    "Level",
+    "MarkdownExport",
+    "MarkdownImport",
+    "MemoryDetails",
+    "MemoryInfo",
+    "Message",
+    "NamespaceDetails",
+    "NamespaceInfo",
+    "NamespaceStatus",
+    "ObservationStats",
+    "PausedKind",
+    "Perspective",
+    "PlannedInsight",
+    "PlannedRelation",
+    "Recall",
+    "Recalls",
+    "Receipt",
+    "ReflectionPlan",
+    "Role",
+    "SaidMessage",
+    "SessionDetails",
+    "SessionInfo",
+    "Status",
+    "StatusReport",
+    "SupportedMemory",
+    "TopicDetails",
+    "TopicInfo",
+    "TransferReceipt",
+    "UndoReceipt",
+    "Urgency",
+    "WaitingJob",
+    "as_stored",
+    "check_name",
+    "check_namespace",
+    "clean_text",
+    "iso",
+    "plain",
+    "to_utc",
+]

@@ -1,0 +1,78 @@
+"""Jobs: how one ended, and what is known of those that are queued, dead or finished."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from nexus_tasks.types.document import Document
+from nexus_tasks.types.names import Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOutcome(Document):
+    """How a job ended."""
+
+    status: Status
+    job_id: str = ""  # of the job that did the work
+    reasons: tuple[str, ...] = ()  # why it was asked for
+    details: Mapping[str, Any] = field(default_factory=dict)  # what its kind reports, such as ``facts``
+
+
+# The fields that only a queued job (waiting, pending or running), a dead letter, or a finished run has.
+_FIELDS_OF = {
+    "queue": frozenset({"reason", "detail", "args", "errors", "crashes"}),
+    "dead_letters": frozenset({"error", "args", "error_type", "traceback", "errors", "crashes", "resolution"}),
+    "runs": frozenset({"reasons", "details", "model_calls", "cost_usd"}),
+}
+_FIELDS_OF_SOME = frozenset().union(*_FIELDS_OF.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobInfo(Document):
+    """A job: queued or running, a dead letter, or a finished run (``source`` says which)."""
+
+    source: Literal["queue", "dead_letters", "runs"]  # not in the document
+    id: str
+    namespace: str
+    kind: str
+    scope: str  # JSON: the arguments that make the job the same job
+    # waiting, pending or running; of a dead letter dead, retried or dropped; of a run as JobOutcome.status.
+    status: str
+    attempts: int  # runs so far, the present one included
+    reason: str | None = None  # of a waiting job: why it waits
+    detail: str | None = None  # of a waiting job: what the reason leaves open, such as "312 of 512 tokens"
+    error: str | None = None  # of a dead letter: the last error's message
+    queued_at: datetime | None  # of a dead letter: the first failure
+    started_at: datetime | None
+    finished_at: datetime | None  # of a dead letter: the last failure
+
+    def _left_out(self) -> Collection[str]:
+        return {"source"} | (_FIELDS_OF_SOME - _FIELDS_OF[self.source])
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobDetails(JobInfo):
+    """Everything that is known of a job."""
+
+    args: Mapping[str, Any] = field(default_factory=dict)  # of a queued job or a dead letter: its arguments
+    error_type: str | None = None  # of a dead letter: the last error's class
+    traceback: str | None = None  # of a dead letter
+    errors: int = 0  # of a queued job or a dead letter: runs that raised
+    crashes: int = 0  # of a queued job or a dead letter: runs whose worker died
+    resolution: str | None = None  # of a dead letter: retried or dropped; None while it is open
+    reasons: tuple[str, ...] = ()  # of a run: why it was asked for
+    details: Mapping[str, Any] = field(default_factory=dict)  # of a run: what its kind reports
+    model_calls: int = 0  # of a run
+    cost_usd: float = 0.0  # of a run: what its model calls cost, US dollars
+
+
+@dataclass(frozen=True, kw_only=True)
+class DroppedJob(Document):
+    """A job that :meth:`Nexus.drop_job` has dropped."""
+
+    id: str
+    kind: str
+    status: Literal["dropped"] = "dropped"

@@ -1,0 +1,65 @@
+"""Messages in, and the receipt of storing them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.types.document import Document
+from nexus_tasks.types.names import ROLES, Role, check_name, clean_text
+
+MAX_CONTENT = 1_000_000  # characters of a message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One message of a conversation.
+
+    Without ``id`` and ``occurred_at``, the same text by the same author in a later call counts as a repeat and is not
+    stored.
+    """
+
+    content: str  # at most 1,000,000 characters; may be empty only when there are tool calls
+    role: Role = "user"
+    author: str | None = None  # default: the role
+    occurred_at: datetime | None = None  # default: the time of storing; naive means UTC
+    tool_calls: tuple[Mapping[str, Any], ...] = ()  # as the producer's model made them
+    id: str | None = None  # the producer's own idempotency key, unique per (namespace, session)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.content, str):
+            raise InvalidInput(f"content must be text, not {type(self.content).__name__}.")
+        object.__setattr__(self, "content", clean_text(self.content))
+        if not self.content.strip() and not self.tool_calls:
+            raise InvalidInput("content is empty, and there are no tool_calls either.")
+        if len(self.content) > MAX_CONTENT:
+            raise InvalidInput(f"content has {len(self.content):,} characters; at most {MAX_CONTENT:,} are stored.")
+        if self.role not in ROLES:
+            raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {self.role!r}.")
+        if self.author is not None:
+            object.__setattr__(self, "author", check_name("author", self.author))
+        if self.id is not None:
+            object.__setattr__(self, "id", check_name("id", self.id))
+        if self.occurred_at is not None and not isinstance(self.occurred_at, datetime):
+            raise InvalidInput(f"occurred_at must be a datetime, not {self.occurred_at!r}.")
+        object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt(Document):
+    """What storing messages did. ``messages = stored + duplicates + buffered``."""
+
+    namespaces: tuple[str, ...]
+    session_keys: tuple[str, ...]
+    messages: int  # given
+    stored: int  # new in Postgres
+    duplicates: int  # stored before, so not stored again
+    enqueued: int  # new jobs; 0 while Redis is away, when reconcile asks for them later
+    buffered: int = 0  # kept in the session buffer, because Postgres is away
+    derived: int | None = None  # of `nexus ingest --wait` only: how many of the stored messages are derived
+
+    def _left_out(self) -> Collection[str]:
+        return () if self.derived is not None else ("derived",)

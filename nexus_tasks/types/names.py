@@ -1,0 +1,76 @@
+"""The words of the package's vocabulary, and the checks of names and texts that come from outside."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from datetime import UTC, datetime
+from typing import Literal, get_args
+
+from nexus_tasks.errors import InvalidInput
+
+Role = Literal["user", "assistant", "system", "tool"]
+Level = Literal["raw", "explicit", "derived", "contradiction", "summary_short", "summary_long"]
+Urgency = Literal["live", "dream"]
+Status = Literal[
+    "completed",
+    "skipped",
+    "unchanged",
+    "empty",
+    "gone",
+    "already_derived",
+    "superseded",
+    "needs_review",
+    "dead",
+    "dropped",
+]
+
+ROLES: tuple[str, ...] = get_args(Role)
+LEVELS: tuple[str, ...] = get_args(Level)
+
+NAMESPACE = re.compile(r"[A-Za-z0-9_\-:/][A-Za-z0-9._\-:/]{0,127}")
+MAX_NAME = 256  # characters of a session key, observer, subject or author
+# What Postgres cannot hold in text (NUL) or what corrupts a terminal or a prompt.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+def check_namespace(value: object) -> str:
+    """Return ``value`` when it is a namespace name.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not isinstance(value, str) or not NAMESPACE.fullmatch(value):
+        raise InvalidInput(
+            f"namespace {value!r} is not a name: 1 to 128 of letters, digits, . _ - : / without a leading dot."
+        )
+    return value
+
+
+def check_name(field_name: str, value: object) -> str:
+    """Return a session key, observer, subject or author as stored.
+
+    Raises:
+        InvalidInput: it is empty, longer than 256 characters or not printable; the message names the field.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidInput(f"{field_name} must be a non-empty text, not {value!r}.")
+    value = as_stored(value)
+    if len(value) > MAX_NAME or not value.isprintable():
+        raise InvalidInput(f"{field_name} must be one line of at most {MAX_NAME} printable characters.")
+    return value
+
+
+def as_stored(name: str) -> str:
+    """``name`` trimmed and in NFC, so that a name typed with composed or with combining accents is one name."""
+    return unicodedata.normalize("NFC", name).strip()
+
+
+def clean_text(value: str) -> str:
+    """``value`` without control characters (tabs and line breaks stay) and without lone surrogates."""
+    return _CONTROL.sub("", value).encode("utf-8", "replace").decode("utf-8")
+
+
+def to_utc(value: datetime) -> datetime:
+    """A time with a zone, in UTC; a naive one is taken as UTC."""
+    return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)

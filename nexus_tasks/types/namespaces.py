@@ -1,0 +1,26 @@
+"""Namespaces (tenants) and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nexus_tasks.types.document import Document
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamespaceInfo(Document):
+    """A namespace and its settings."""
+
+    namespace: str
+    observers: tuple[str, ...]  # each of them gets facts of its own from every message
+    budget_usd_per_day: float | None  # US dollars per day (UTC); None: the process-wide setting
+    concurrency: int | None  # jobs at a time; None: the process-wide setting
+    observe: bool  # whether long conversations are observed unless an ingest says otherwise
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamespaceDetails(NamespaceInfo):
+    """A namespace with its settings and the number of its memories."""
+
+    memories: Mapping[str, int]  # active memories by level; every level is named

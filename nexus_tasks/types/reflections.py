@@ -1,0 +1,65 @@
+"""Reflections: undoing one, and planning those of a dream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from nexus_tasks.types.document import Document
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndoReceipt(Document):
+    """What undoing a reflection did."""
+
+    reflection: int  # its number
+    observer: str
+    subject: str
+    status: Literal["undone", "unchanged"]  # unchanged: it was undone before
+    removed: tuple[int, ...]  # ids of the reflection's own memories
+    revived: tuple[int, ...]  # ids of facts that it had superseded and that hold again
+    restored: tuple[int, ...]  # ids of facts whose counters, confidence or validity are as before it
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRelation(Document):
+    """How a reflection would relate a new fact to an earlier one."""
+
+    kind: Literal["duplicate", "reinforces", "contradicts"]
+    new_id: int
+    old_id: int
+    holds: Literal["new", "old", "both"]  # of a contradiction: which fact holds; both: undecided
+    rationale: str
+    new: str  # the new fact's text
+    old: str  # the earlier fact's text
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedInsight(Document):
+    """What a reflection would conclude from several facts."""
+
+    content: str
+    support: tuple[int, ...]  # ids of the facts
+    rationale: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReflectionPlan(Document):
+    """What a reflection on a perspective would do."""
+
+    observer: str
+    subject: str
+    facts: int  # new facts that it has read
+    held: bool  # it is held for review
+    supersedes: tuple[int, ...]  # ids of the facts that it would supersede
+    relations: tuple[PlannedRelation, ...]
+    insights: tuple[PlannedInsight, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamPlan(Document):
+    """What a dream would do."""
+
+    namespace: str
+    sessions: tuple[str, ...]  # keys of the sessions that it would digest
+    reflections: tuple[ReflectionPlan, ...]

@@ -1,0 +1,78 @@
+"""The state of a deployment: what waits, runs and is dead, why it waits, and what it cost today."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from nexus_tasks.types.document import Document
+from nexus_tasks.types.sessions import ObservationStats
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobCounts(Document):
+    """Jobs of a namespace by state."""
+
+    waiting: int  # for a time or a condition
+    pending: int  # in a Celery queue
+    running: int
+    dead: int  # open dead letters
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingJob(Document):
+    """A job that waits, and why."""
+
+    kind: str
+    scope: str  # JSON: the arguments that make the job the same job
+    reason: str  # such as ripeness, retry, budget or pause
+    detail: str | None  # what the reason leaves open, such as "312 of 512 tokens"
+    due_in_seconds: float  # until it is asked for at the latest; 0 when that is overdue
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldReflection(Document):
+    """A reflection that changes too much at once: it waits for a person to release or drop it."""
+
+    job_id: str  # for `nexus jobs retry` (release) and `nexus jobs drop`
+    observer: str
+    subject: str
+    facts: int  # new facts that it has read
+    supersedes: int  # facts that it would supersede
+    since: str  # when it was held: ISO 8601
+    released: bool  # a person has released it, and the next run carries it out
+
+
+@dataclass(frozen=True, kw_only=True)
+class PausedKind(Document):
+    """A job kind whose jobs wait until an operator has corrected the cause."""
+
+    kind: str
+    reason: str
+    since: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamespaceStatus(Document):
+    """The state of a namespace."""
+
+    namespace: str
+    jobs: JobCounts
+    memories: Mapping[str, int]  # active memories by level; every level is named
+    underived: int  # messages whose facts are wanted
+    digests_wanted: int  # sessions whose digest is wanted
+    oldest_underived_seconds: float | None  # age of the oldest underived message; None when there is none
+    waits: tuple[WaitingJob, ...]  # at most 20, the next ones due
+    reviews: tuple[HeldReflection, ...]
+    observation: tuple[ObservationStats, ...]  # of at most 50 observed sessions, the last changed first
+    spend_today_usd: float  # US dollars since midnight UTC
+    model_calls_today: int  # since midnight UTC
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusReport(Document):
+    """The state of one namespace or of all, and the paused job kinds."""
+
+    namespaces: tuple[NamespaceStatus, ...]
+    paused: tuple[PausedKind, ...]
