@@ -189,11 +189,12 @@ class Deployment:
         Raises:
             ConfigurationError: the application is no global of an imported module.
         """
-        if self._given_app is None:
+        if isinstance(self, _DefaultDeployment) and self._given_app is None:
             return "nexus_tasks.celery:app"
+        app = self.app
         for name, module in list(sys.modules.items()):
             for attribute, value in list(getattr(module, "__dict__", {}).items()):
-                if value is self._given_app:
+                if value is app:
                     return f"{name}:{attribute}"
         raise ConfigurationError(
             "The Celery application is no global of a module, so that another process cannot load it.",

@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 from celery import Celery
 from celery.exceptions import Ignore
 
-from nexus_tasks.errors import NexusError, QueueUnavailable, StorageUnavailable, Transient
+from nexus_tasks.errors import ConfigurationError, NexusError, QueueUnavailable, StorageUnavailable, Transient
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Wakeup
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.kind import JobKind
@@ -61,6 +61,8 @@ def execute(engine: JobEngine, kind: JobKind, request: Request, *, published_at:
         if claim.crashes >= ISOLATED_FROM and not eager and not in_pool_child():
             try:
                 return engine.isolation.perform(run)
+            except ConfigurationError as error:  # no other process can load this application
+                return _failed(engine, kind, run, error)
             except OSError as error:  # for example too little memory for a process: the job is not the cause
                 return _failed(engine, kind, run, Transient(f"No process could be started: {error}."))
         return perform(engine, kind, run)
