@@ -94,6 +94,7 @@ class Deployment:
 
     def __init__(self, settings: Settings | None = None, *, app: Celery | None = None) -> None:
         self.settings = (settings or load_settings()).checked()
+        self._of_the_environment = settings is None
         self._config: Any = CeleryConfig(self.settings, lambda: self.endpoints)
         self._given_app = app
         self._inherited: list[dict[str, Any]] = []
@@ -189,7 +190,7 @@ class Deployment:
         Raises:
             ConfigurationError: the application is no global of an imported module.
         """
-        if isinstance(self, _DefaultDeployment) and self._given_app is None:
+        if self._of_the_environment and self._given_app is None:  # the child has the same environment
             return "nexus_tasks.celery:app"
         app = self.app
         for name, module in list(sys.modules.items()):
