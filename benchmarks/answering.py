@@ -3,8 +3,8 @@
     python -m benchmarks.answering --spend-usd 5 [--conversations N] [--questions N]     a real Claude
     python -m benchmarks.answering --stand-in [--questions N]                            free; its scores mean nothing
 
-Without ``--stand-in`` credentials must be there and ``--spend-usd`` says how much all calls together may cost: half of
-it is the budget of remembering, the rest is for asking and judging, which stop before the call that could exceed it.
+Without ``--stand-in`` it needs credentials, and ``--spend-usd`` bounds the cost of all calls together. Half of it is
+the budget of remembering. The rest is for asking and judging, which stop before a call that could exceed it.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def questions(conversations: int, most: int) -> list[tuple[str, dict[str, Any]]]
 
 
 def judged(nexus: Nexus, purse: Purse, asked: list[tuple[str, dict[str, Any]]]) -> tuple[Counter[int], Counter[int]]:
-    """How many questions of each category were asked, and answered right."""
+    """How many questions of each category were asked, and how many were answered correctly."""
     tried, right = Counter[int](), Counter[int]()
     for namespace, one in asked:
         context = nexus.context(namespace, query=one["question"], max_tokens=2_000).text
         answer = purse.ask(ASK.format(context, one["question"]))
-        expected = one.get("answer", "unknown")  # of adversarial questions, the memories do not tell
+        expected = one.get("answer", "unknown")  # adversarial questions have no answer in the conversation
         verdict = None if answer is None else purse.ask(JUDGE.format(one["question"], expected, answer))
         if verdict is None:
             print("The money is used up: the other questions are not asked.", file=sys.stderr)
@@ -87,7 +87,7 @@ def judged(nexus: Nexus, purse: Purse, asked: list[tuple[str, dict[str, Any]]]) 
 
 
 def main() -> None:
-    """Print right answers by category, and the bill."""
+    """Print correct answers by category, and the cost."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--spend-usd", type=float, help="what all calls together may cost; needed for a real Claude")
     parser.add_argument("--stand-in", action="store_true", help="ask the tests' stand-in: shows that the loop works")

@@ -2,12 +2,13 @@
 
     python -m benchmarks.cost [--conversations N]
 
-Sessions come one after the other, as they did: the next one of a conversation when all that the one before has asked
-for is done. Live, each is ended as it is stored, and facts are reflected on as they come. In dreams, a session is only
-derived, and the night after it digests and reflects through message batches. Both ask for the same, at another price.
+Sessions are ingested in their order: the next session of a conversation follows when all jobs of the last one are done.
+Live: each session is ended when it is stored, and facts are reflected on as they come. In dreams: a session is only
+derived, and a dream after it digests and reflects through message batches. Both make the same calls at different
+prices.
 
-The stand-in counts tokens as characters / 4, answers at a length of its own and never finds a relation, so output is an
-order of magnitude; the prices are those of the table in ``nexus_tasks/settings.py``.
+The stand-in counts tokens as characters / 4, chooses the length of its answers and never finds a relation, so the
+output tokens are an order of magnitude. The prices are those of the table in ``nexus_tasks/settings.py``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tests.sandbox import Sandbox, eventually, make_template, sandbox
 COLUMNS = "count(*), sum(input_tokens + cache_write_tokens + cache_read_tokens), sum(cache_read_tokens)"
 HEADINGS = ["mode", "purpose", "calls", "input tokens", "of them cached", "output tokens", "USD"]
 WITHIN = 300.0  # seconds for the work of one session of each conversation
-# In dreams: nothing but derivation is due before the night, and no request waits for company.
+# In dreams: only derivation is due before the dream, and a single request makes a batch.
 DREAMING = {
     "NEXUS_BATCH_THRESHOLD": "1",
     "NEXUS_DERIVE_MAX_WAIT": "0",
@@ -38,7 +39,7 @@ DREAMING = {
 
 
 def evenings(conversations: int) -> list[list[Conversation]]:
-    """The first sessions of the file's first conversations, then the second ones, and so on."""
+    """The first session of each conversation, then the second session of each, and so on."""
     talks: dict[str, list[Conversation]] = {}
     for one in read(LOCOMO, "locomo", namespace="n"):
         talks.setdefault(one.namespace, []).append(one)
@@ -47,7 +48,7 @@ def evenings(conversations: int) -> list[list[Conversation]]:
 
 
 def remember(here: Sandbox, conversations: int, *, dreaming: bool) -> int:
-    """Live through every session, and its night; returns how many messages those are."""
+    """Ingest every session, each with a dream after it if ``dreaming``. Returns the number of messages."""
     nexus, messages = Nexus(), 0
     for evening in evenings(conversations):
         for one in evening:
@@ -61,7 +62,7 @@ def remember(here: Sandbox, conversations: int, *, dreaming: bool) -> int:
 
 
 def at_rest(here: Sandbox) -> bool:
-    """Whether every message is derived, and nothing is asked for any more."""
+    """Whether every message is derived and no job is left."""
     if here.sql("SELECT count(*) FROM derivations WHERE state <> 'done'")[0][0]:
         return False
     found = Nexus().status().namespaces
@@ -69,14 +70,14 @@ def at_rest(here: Sandbox) -> bool:
 
 
 def sleep(here: Sandbox, namespaces: list[str]) -> None:
-    """Dream, as beat has namespaces do at night, and wait until the dreams are over."""
+    """Start a dream in each namespace, as beat does, and wait until the dreams are closed."""
     from nexus_tasks.tasks import finish_dream, follow_ups, submit_batch
 
     for namespace in namespaces:
         finish_dream.start(here.deployment, namespace)
 
     def over() -> bool:
-        # Batches are looked at once a minute: not in a benchmark.
+        # Workers poll a batch once a minute; the benchmark does not wait for that.
         here.sql("UPDATE message_batches SET due_at = now()")
         follow_ups.ask(here.deployment, [submit_batch.request(namespace) for namespace in namespaces])
         return here.sql("SELECT count(*) FROM dreams WHERE state = 'open'") == [(0,)]

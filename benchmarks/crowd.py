@@ -1,7 +1,7 @@
-"""One namespace of any size, made of LoCoMo: its turns and observations again and again, with other names and numbers.
+"""A namespace of any size, made of copies of LoCoMo's turns and observations with other names and numbers.
 
-Every copy of a conversation has speakers of its own, so that names stay rare, and other numbers. Four memories in five
-are turns (``raw``), one is a fact about who spoke (``explicit``, from LoCoMo's observations, with its evidence).
+Every copy of a conversation has speakers of its own, so that names stay rare. Four memories in five are turns
+(``raw``). The fifth is a fact about the speaker (``explicit``, from LoCoMo's observations, with its evidence).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Copy:
 
     @property
     def names(self) -> dict[str, str]:
-        """Who the two speakers are in this copy."""
+        """The names of the two speakers in this copy."""
         talk = self.sample["conversation"]
         drawn = random.Random(self.number)
         return {
@@ -78,7 +78,7 @@ def fill(database: Database, embedder: Embedder, namespace_id: int, size: int, d
         questions += [copy.varied(one) for one in drawn.sample(asked, min(20, len(asked)))]
         number += 1
     random.Random(0).shuffle(questions)
-    with database.dedicated_connection() as connection:  # as autovacuum would, after a while
+    with database.dedicated_connection() as connection:  # autovacuum would do this later
         connection.execute(text("VACUUM ANALYZE memories, embeddings, postings, evidence, search_totals, sessions"))
     return questions
 

@@ -1,9 +1,9 @@
-"""A worker process against a stand-in model: how fast, with how many calls and tokens, at what CPU and memory.
+"""A worker process with a stand-in model: messages per second, model calls, tokens, CPU and memory.
 
     python -m benchmarks.drain [--quick] [--pool threads] [--runs 3]
 
-The real SDK speaks HTTP to the stand-in, in a process of its own. Sessions are ended at ingest, so no batch waits for
-company; `publish → derived` is from the first publish to the last derivation.
+The real SDK calls the stand-in over HTTP, in another process. Sessions are ended at ingest, so no message waits for
+more messages. `publish → derived` is the time from the first publish to the last derivation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Talk = Sequence[tuple[str, Sequence[Message]]]
 
 
 def synthetic() -> Talk:
-    """40 sessions of 20 messages, each long enough to be worth deriving."""
+    """40 sessions of 20 messages, each message long enough to hold a fact."""
     return [
         (
             f"s{s}",
@@ -75,7 +75,7 @@ def counters(url: str) -> dict[str, Any]:
 
 @dataclass
 class Figures:
-    """One drain."""
+    """The figures of one drain."""
 
     derived_seconds: float
     digested_seconds: float

@@ -1,11 +1,11 @@
-"""What asking for a job costs: new, duplicate and in bulk, beside stock Celery, celery-once and celery-singleton.
+"""The cost of asking for a job: new, duplicate and in bulk, beside stock Celery, celery-once and celery-singleton.
 
     pip install celery-once celery-singleton
     python -m benchmarks.enqueue [--quick]
 
-All publish to the same Redis without a worker, in turns of some hundred calls each, so that whatever else the machine
-does falls on all of them; beside them a script that does nothing, called by redis-py, which is less than any claim can
-take. Then the cost of a call with 10 and with a million claims pending, and bytes per claim.
+All publish to the same Redis without a worker, in alternating series of 200 calls, so that other load on the machine
+hits all of them. An empty script, called by redis-py, is the lower bound for any claim. Then follow the cost of a call
+with 10 and with a million claims pending, and the bytes per claim.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nexus_tasks.embedded.urls import celery_url, client_url
 from nexus_tasks.tasks.derive_memory import DeriveMemory
 from tests.sandbox import Sandbox, make_template, sandbox
 
-TURN = 200  # calls in a row
+TURN = 200  # calls in a series
 Call = Callable[[int], object]
 
 
@@ -60,14 +60,14 @@ def main() -> None:
 
 
 def _peers(servers: ServerAddresses) -> dict[str, Call]:
-    """The same call by every peer: ``call(n)`` asks for the n-th job."""
+    """The same call for each system: ``call(n)`` asks for the n-th job."""
     app = Celery("peers", set_as_current=False)
     app.conf.update(
         broker_url=celery_url(servers.redis_url),
         task_ignore_result=True,
         broker_transport_options={"global_keyprefix": "peers:"},
         singleton_backend_url=client_url(servers.redis_url),
-        # It takes no database number in the address of a socket.
+        # celery-once accepts no database number in the address of a socket.
         ONCE={
             "backend": "celery_once.backends.Redis",
             "settings": {"url": celery_url(servers.redis_url).split("?")[0]},
@@ -94,7 +94,7 @@ def _peers(servers: ServerAddresses) -> dict[str, Call]:
 
 
 def _one_by_one(servers: ServerAddresses, *, turns: int) -> list[list[object]]:
-    """Calls per second and the ratio to stock Celery, which knows no duplicates."""
+    """Calls per second, and the ratio to stock Celery, for which every call is new."""
     calls, numbers = _peers(servers), itertools.count(1)
     for call in calls.values():
         call(next(numbers))
@@ -142,13 +142,13 @@ def _in_bulk(servers: ServerAddresses, *, calls: int, runs: int) -> str:
 
 
 def _with_many_pending(here: Sandbox, many: int) -> str:
-    """Cost of a call with 10 and with ``many`` claims pending, and what a claim takes in Redis."""
+    """Cost of a call with 10 and with ``many`` claims pending, and the bytes of a claim in Redis."""
     claims, client = default_deployment().claims, here.redis()
     numbers = itertools.count(1)
     model = derive_memory.request_for(DeriveMemory(namespace="bench", memory_id=10**9, observer="assistant"))
 
     def fill(wanted: int) -> None:
-        # Claims alone: their messages would be a list of Redis, whose length costs nothing.
+        # Only claims: the length of the list with their messages does not change the cost of a call.
         for start in range(0, wanted, 500):
             claims.claim(
                 [
@@ -171,7 +171,7 @@ def _with_many_pending(here: Sandbox, many: int) -> str:
     few, before = cost(), _memory(client)
     fill(many)
     after, much = _memory(client), cost()
-    client.flushdb(asynchronous=True)  # a million keys are more than a test's own cleaning up can take
+    client.flushdb(asynchronous=True)  # deleting a million keys in one script, as the sandbox does, takes too long
     return (
         f"\none .delay(): {few * 1e6:.0f} µs with few claims pending, {much * 1e6:.0f} µs with {many:,}: "
         f"{much / few:.2f}× (bound 1.2×)\nbytes per claim in Redis, its indexes included: {(after - before) / many:.0f}"

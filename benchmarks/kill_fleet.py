@@ -43,7 +43,7 @@ class Fleet:
         self.alive.clear()
 
     def _start_one(self) -> None:
-        """In a process group of its own: its children, and what it keeps for suspects, die with it."""
+        """Start a worker in its own process group, so that its children and its fork server die with it."""
         with self.log.open("ab") as output:
             worker = subprocess.Popen(
                 [*self.command, "--hostname", f"k{time.time_ns()}@bench"],
@@ -58,7 +58,7 @@ class Fleet:
         self.started[worker.pid] = time.time()
 
     def strike(self) -> None:
-        """SIGKILL for a random worker with all its processes, one that is still starting up included."""
+        """Kill a random worker, also one that is starting, with all its processes by SIGKILL; start another."""
         victim = self.alive.pop(self.dice.randrange(len(self.alive)))
         os.killpg(victim.pid, 9)
         victim.wait()
@@ -66,7 +66,7 @@ class Fleet:
         self._start_one()
 
     def replace_dead(self) -> None:
-        """What a process manager does."""
+        """Start a worker in place of each that has ended, as a process manager does."""
         for worker in [w for w in self.alive if w.poll() is not None]:
             self.alive.remove(worker)
             self._start_one()

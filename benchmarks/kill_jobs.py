@@ -1,7 +1,7 @@
 """The jobs of the kill loop: ours as a job kind, and the same body as a task of plain Celery.
 
-Each run notes in Redis who started it and when, and has one effect in Postgres, guarded by its natural key as a job's
-effects are. Workers import this module by CELERY_CONFIG_MODULE=benchmarks.kill_config.
+Each run records in Redis the worker that started it and the time. It has one effect in Postgres, guarded by a natural
+key as the effects of our jobs are. Workers import this module through CELERY_CONFIG_MODULE=benchmarks.kill_config.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from nexus_tasks.jobs import Arguments, JobOutcome, Run, job
 from nexus_tasks.llm.offline import OfflineModel
 
 WATCHED = ("benchmarks.kill_jobs.kill_noop", "derive_memory")  # job kinds
-MODEL_SECONDS = 0.5  # what the offline model takes here for an answer: less than a real one
+MODEL_SECONDS = 0.5  # seconds that the offline model takes here for an answer: less than a real model
 
 
 def work_seconds(n: int) -> float:
-    """How long a no-op job takes: half of them 20 ms, the others up to a second, as a call over the network does."""
+    """Seconds that a no-op job takes: half of them 0.02, the others up to about 1, like a call over the network."""
     return 0.02 if n % 2 else 0.02 + n * 0.377 % 1.0
 
 
@@ -39,21 +39,21 @@ def _clients(_pid: int) -> tuple[redis.Redis, Engine]:
 
 
 def note(prefix: str, jobs: Sequence[str], *, started: bool = True) -> None:
-    """Write down what this process's worker does with ``jobs`` now: it is known by its process group."""
+    """Record that this process's worker, named by its process group, has begun ``jobs`` or lets them wait."""
     how = f"{time.time()} {os.getpgid(0)} {int(started)}"
     _clients(os.getpid())[0].rpush(f"{prefix}:touches", *(f"{job} {how}" for job in jobs))
 
 
 def note_ready(prefix: str) -> None:
-    """Write down that this process's worker takes jobs from now on."""
+    """Record that this process's worker is ready."""
     _clients(os.getpid())[0].rpush(f"{prefix}:ready", f"{os.getpgid(0)} {time.time()}")
 
 
 def body(prefix: str, n: int, check: Any = None) -> None:
-    """Work, one effect, end."""
+    """Sleep as long as the job works, have one effect, and record the end."""
     client, engine = _clients(os.getpid())
     if n == -1:
-        os.kill(os.getpid(), 9)  # the poison
+        os.kill(os.getpid(), 9)  # the poison job kills its process
     time.sleep(work_seconds(n))
     with engine.begin() as connection:
         if check:
@@ -65,7 +65,7 @@ def body(prefix: str, n: int, check: Any = None) -> None:
 
 
 class Number(Arguments):
-    """One of many."""
+    """The number of a job."""
 
     scope: ClassVar = ("namespace", "n")
     namespace: str
@@ -74,15 +74,13 @@ class Number(Arguments):
 
 @job(arguments=Number, queue="derive", immutable=True, while_running="drop")
 def kill_noop(run: Run, arguments: Number) -> JobOutcome:
-    """Ours."""
+    """The no-op job as a job kind of ours."""
     body(os.environ["NEXUS_KEY_PREFIX"], arguments.n, run.check)
     return JobOutcome(status="completed")
 
 
 def note_runs() -> None:
-    """Note every run that takes hold of claims, those of a batch too. A run that waits for its own process is noted as
-    not started yet.
-    """
+    """Record every run that gets claims, also those of a batch. A run that waits for its process has not started."""
     hold = Run.hold
 
     def noting(run: Run, claims: Sequence[Claim]) -> None:
@@ -95,7 +93,7 @@ def note_runs() -> None:
 
 
 def slow_down_the_model() -> None:
-    """Let the offline model take its time, so that kills come while a run waits for it."""
+    """Slow the offline model down, so that kills hit runs that wait for it."""
     complete = OfflineModel.complete
 
     def slowly(model: OfflineModel, request: Any) -> Any:
@@ -127,7 +125,7 @@ if "NEXUS_REDIS_URL" in os.environ:
 
 @plain.task(name="plain.noop")  # type: ignore[untyped-decorator]
 def plain_noop(n: int) -> None:
-    """The same, carried by Celery alone."""
+    """The no-op job as a task of plain Celery."""
     prefix = f"plain-{os.environ['NEXUS_KEY_PREFIX']}"
     note(prefix, [plain_noop.request.id])
     body(prefix, n)

@@ -1,18 +1,18 @@
-"""Jobs lost, run twice and effective twice while workers are killed with SIGKILL at random; how soon those run again.
+"""Workers are killed with SIGKILL at random: jobs lost, run twice, with effects twice, and how soon they run again.
 
     python -m benchmarks.kill_loop [--kills 100] [--pool threads|prefork] [--only noop|plain|derive|poison]
                                    [--seconds 600] [--seed 1] [--quick] [--log FILE]
 
 Ours and plain Celery (acks_late, reject_on_worker_lost, prefetch 1, a visibility timeout of 5 s) run the same job body
-on the same Redis, one after the other; then ours derives messages, with its offline model. Last, a poison job that
-kills its worker runs among innocents.
+on the same Redis, one after the other. Then ours derives messages with its offline model. Last, a poison job that kills
+its worker runs among innocent jobs.
 
-The rhythm: two workers of four slots. Every 0.1 to 2.5 times (evenly spread) as long as workers take to start on this
-machine just now, one of them is killed with all its processes, any one, also while it starts up, and another is started
-in its place; but never before some job has begun to run since the kill before. Faster than workers start nothing can
-recover, whatever it is. Just enough is queued to keep the slots busy, so that what is measured is recovery and not a
-queue. For the same reason a namespace may have any number of runs here: the runs of dead workers count against its cap
-until their leases end, and where workers start in a second, four of them die in that time.
+There are two workers of four slots. A random worker, also one that is starting, is killed with all its processes, and
+another is started in its place. The pause between two kills is 0.1 to 2.5 times (evenly spread) the time that workers
+take to start on this machine now, because no system recovers faster than workers start. A job must have begun since the
+last kill. Just enough jobs are queued to keep the slots busy, so that the benchmark measures recovery and not a queue.
+For the same reason a namespace may have any number of runs here: the runs of dead workers count against its cap until
+their leases end, and where workers start in a second, four of them die in that time.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ from nexus_tasks.embedded.urls import celery_url
 from tests.sandbox import Sandbox, engine, eventually, make_template, sandbox
 
 SLOTS = WORKERS * CONCURRENCY
-PAUSE = 0.1, 2.5  # between two kills, in times of what workers take to start
+PAUSE = 0.1, 2.5  # between two kills, in multiples of the time that workers take to start
 SESSION = 20  # messages of a session that is derived
 _DEAD = "SELECT count(*) FROM dead_letters WHERE kind = ANY(:kinds)"
 UNCAPPED = {"NEXUS_NAMESPACE_CONCURRENCY": "10000"}
-GIVE_UP_SECONDS = 60  # without progress, what is left is lost
+GIVE_UP_SECONDS = 60  # without progress; then the jobs that have not ended count as lost
 
 
 @dataclass(kw_only=True)
 class System:
-    """What is tormented: how to ask it for more work, and to see what became of it."""
+    """A system under test: how to ask it for jobs, and how to read what its workers did."""
 
     name: str
     here: Sandbox
     fleet: Fleet
     prefix: str  # of the notes that its jobs leave in Redis
     queue: str  # the list in Redis that its messages wait in
-    enqueue: Callable[[int], int]  # ask for some jobs, numbered from there on; how many
+    enqueue: Callable[[int], int]  # asks for some jobs, numbered from its argument on; returns how many
     ended: Callable[[], int]
     effects_twice: Callable[[], int]
     ours: bool = True
     _seen: set[tuple[str, str]] = field(default_factory=set)
 
     def touches(self) -> dict[str, list[Touch]]:
-        """What workers did with each job."""
+        """When and by which worker each job was begun."""
         found: dict[str, list[Touch]] = {}
         for line in self.here.redis().lrange(f"{self.prefix}:touches", 0, -1):
             job, at, group, started = line.split()
@@ -71,7 +71,7 @@ class System:
         return found
 
     def lives(self) -> tuple[list[Life], list[float]]:
-        """From when to when each worker took jobs, and the seconds that each took to start."""
+        """The time from ready to killed of each worker, and the seconds that each took to start."""
         ends = {group: at for at, group in self.fleet.kills}
         ready = [line.split() for line in self.here.redis().lrange(f"{self.prefix}:ready", 0, -1)]
         return (
@@ -80,7 +80,7 @@ class System:
         )
 
     def in_the_air(self) -> list[str]:
-        """Jobs whose message is in no queue and that nobody has begun, each message once: called right after a kill."""
+        """Jobs whose message is in no queue and that no worker has begun, each message once. Called after a kill."""
         if not self.ours:
             return []
         pending = {(claim.job_id, claim.fields["published_at"]) for claim in engine.claims.pending("derive")}
@@ -91,7 +91,7 @@ class System:
 
 
 def torment(system: System, kills: int, at_most: float, dice: random.Random) -> Result:
-    """Keep the slots busy while killing, until there were enough kills or ``at_most`` seconds; then let all drain."""
+    """Keep the slots busy and kill workers, ``kills`` times or for ``at_most`` seconds. Then let all jobs end."""
     client, fleet, start, jobs = system.here.redis(), system.fleet, time.time(), 0
     lost: list[tuple[str, float]] = []
     with fleet:
@@ -129,7 +129,7 @@ def torment(system: System, kills: int, at_most: float, dice: random.Random) -> 
 
 
 def _really(lost: Sequence[tuple[str, float]], touches: dict[str, list[Touch]]) -> Iterator[tuple[str, float]]:
-    """Without the messages that a living worker had in hand at the time of the kill: it begins them at once."""
+    """Leave out messages that a living worker had received at the time of the kill: it begins them within 2 s."""
     for job, at in lost:
         if not any(at <= touch.at < at + 2 for touch in touches.get(job, ())):
             yield job, at
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the rhythm: pauses and victims")
     parser.add_argument("--seconds", type=float, default=600, help="of killing, at most, for each system")
     parser.add_argument("--quick", action="store_true", help="three kills of each")
-    parser.add_argument("--log", type=Path, help="what the workers say, for a look afterwards")
+    parser.add_argument("--log", type=Path, help="a file for the workers' log")
     options = parser.parse_args()
     kills = 3 if options.quick else options.kills
     with tempfile.TemporaryDirectory(prefix="nexus-bench-") as folder:
@@ -169,7 +169,7 @@ def main() -> None:
 
 
 def noop(here: Sandbox, pool: str, log: Path | None, dice: random.Random) -> System:
-    """Ours, with a job that does nothing for a while."""
+    """Ours with the no-op job, which only sleeps."""
     return System(
         name="nexus-tasks, no-op",
         here=here,
@@ -183,7 +183,7 @@ def noop(here: Sandbox, pool: str, log: Path | None, dice: random.Random) -> Sys
 
 
 def plain(here: Sandbox, pool: str, log: Path | None, dice: random.Random) -> System:
-    """The same job, carried by Celery alone."""
+    """Plain Celery with the no-op job."""
     prefix = f"plain-{here.name}"
     kill_jobs.plain.conf.broker_url = celery_url(here.servers.redis_url)
     kill_jobs.plain.conf.broker_transport_options["global_keyprefix"] = f"{prefix}:"

@@ -1,12 +1,12 @@
-"""How long a job that a kill has hit took to run again.
+"""How long a job that was hit by a kill took to run again.
 
-A kill hits a job in one of two ways: it was *cut off* (the killed worker had begun it), or its *message* was lost on
-the way (the worker had taken it from the queue, and not begun). The clock runs from the kill to the moment at which the
-job runs again, its place in the queue and its turn in a process of its own included. A job that is hit again before it
-has run has its clock set back: the second kill is another crash. How often that happened is counted.
+A kill hits a job in one of two ways. The job was *cut off*: the killed worker had begun it. Or its *message* was lost:
+the worker had taken it from the queue and not begun the job. The recovery lasts from the kill to the moment at which
+the job runs again, including its wait in the queue and for a process of its own. When a job is hit again before it
+runs, its recovery starts anew, because the second kill is another crash. The hits are counted.
 
-Nothing recovers while no worker is up. On a machine where workers take long to start, kills may leave none for a while;
-so each recovery also bears the seconds of it during which that was so.
+No job recovers while no worker is ready. On a machine where workers take long to start, that may last a while. So each
+recovery also has the number of its seconds without a ready worker.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 
 class Kill(NamedTuple):
-    """A worker's end."""
+    """A worker that was killed, and when."""
 
     at: float  # seconds since the epoch, as all times here
     group: int  # its process group
 
 
 class Touch(NamedTuple):
-    """What a worker did with a job: it ``started`` to run it, or has only begun its claim and lets it wait its turn."""
+    """A worker has begun a job: it ``started`` to run it, or lets it wait for a process of its own."""
 
     at: float
     group: int
@@ -31,14 +31,14 @@ class Touch(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A kill that a job suffered from: ``cut off``, or its ``message``."""
+    """A kill that hit a job: the job was ``cut off``, or its ``message`` was lost."""
 
     at: float
     how: str
 
 
 class Recovery(NamedTuple):
-    """A job that ran again ``seconds`` after the last of ``hits``; in ``deserted`` of these no worker was up."""
+    """A job that ran again ``seconds`` after the last of ``hits``. For ``deserted`` seconds no worker was ready."""
 
     job: str
     hits: Sequence[Hit]
@@ -47,7 +47,7 @@ class Recovery(NamedTuple):
 
 
 class Life(NamedTuple):
-    """From when to when a worker took jobs."""
+    """The time from ready to killed of a worker."""
 
     ready: float
     end: float
@@ -59,7 +59,7 @@ def recoveries(
     lost: Iterable[tuple[str, float]],
     lives: Sequence[Life],
 ) -> list[Recovery]:
-    """Every recovery of every job; ``lost`` are jobs whose message a kill has taken along, and when."""
+    """Every recovery of every job. ``lost``: the jobs whose message a kill has lost, and when."""
     losses: dict[str, list[float]] = {}
     for job, at in lost:
         losses.setdefault(job, []).append(at)
@@ -85,12 +85,12 @@ def _of_one(
 
 
 def _holder(touches: Sequence[Touch], at: float) -> int | None:
-    """The process group that had touched a job last at that time."""
+    """The process group of the worker that had begun a job last at that time."""
     return next((touch.group for touch in reversed(touches) if touch.at <= at), None)
 
 
 def _deserted(start: float, end: float, lives: Sequence[Life]) -> float:
-    """Seconds between two moments at which no worker was up; ``lives`` are in order of their begin."""
+    """Seconds between two moments at which no worker was ready; ``lives`` are in the order of their beginnings."""
     seconds, seen = 0.0, start
     for ready, over in lives:
         if ready >= end:

@@ -1,4 +1,4 @@
-"""What the kill loop says about one system: what became of its jobs, and how soon those that were hit ran again."""
+"""The kill loop's report on one system: how its jobs ended, and how soon the jobs that were hit ran again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN = 5  # recoveries that took longer
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What became of the jobs."""
+    """How the jobs of one system ended."""
 
     name: str
     jobs: int
@@ -71,7 +71,7 @@ def _figures(seconds: Sequence[float]) -> list[str]:
 
 
 def _story(one: Recovery, result: Result) -> str:
-    """All that happened to a job, in seconds from the first kill that hit it, and by the clock for the log."""
+    """The events of a job, in seconds from the first kill that hit it, and by the clock to find them in the log."""
     start = one.hits[0].at
     events = [(hit.at, f"killed ({hit.how})") for hit in one.hits]
     events += [

@@ -1,4 +1,4 @@
-"""What this machine does in a second, printed beside absolute figures; and what a process used."""
+"""The speed of this machine, printed beside absolute figures; and the CPU time and memory of a process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nexus_tasks.embedded import ServerAddresses
 
 
 def calibration(servers: ServerAddresses) -> str:
-    """Redis round trips, Postgres commits and turns of a Python loop, per second."""
+    """Redis round trips, Postgres commits and rounds of a Python loop, per second."""
     client = redis.Redis.from_url(servers.redis_url)
     engine = create_engine(servers.database_url)
     with engine.connect() as connection:

@@ -1,11 +1,11 @@
-"""What an agent sends with and without observation, turn by turn, over a long conversation.
+"""The tokens that an agent sends with and without observation, turn by turn, over a long conversation.
 
     python -m benchmarks.observe [--scale 0.05] [--every 5]
 
-A LoCoMo conversation glued into one session. At every turn the agent sends the context it has: everything said so far,
-or the log and the tail. "Unchanged" is the share of it that begins as the turn before did, which a prompt cache may
-serve. ``--scale`` shrinks every threshold, because the conversation is shorter than the defaults are made for. The
-offline model observes; what it was shown and wrote is counted as characters / 4.
+All sessions of a LoCoMo conversation become one session. At every turn the agent sends its context: all messages so
+far, or the log and the tail. "Unchanged" is the share of the context that begins as the last turn's did, which a prompt
+cache may serve. ``--scale`` shrinks every threshold, because the conversation is shorter than the defaults are made
+for. The offline model observes. Its input and output are counted as characters / 4.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMESPACE = "bench"
 
 
 class Metered(OfflineModel):
-    """The offline model, counting its calls and what they would weigh."""
+    """The offline model, which counts its calls and their tokens."""
 
     calls = read_tokens = written_tokens = 0
 
@@ -54,7 +54,7 @@ def thresholds(scale: float) -> dict[str, str]:
 
 
 def common(left: str, right: str) -> int:
-    """Characters that two texts begin with together."""
+    """The length of the common beginning of two texts, in characters."""
     if right.startswith(left):
         return len(left)
     return next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

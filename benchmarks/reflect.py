@@ -2,9 +2,9 @@
 
     python -m benchmarks.reflect [--facts 10000] [--every 2000]
 
-One observer's facts about one subject, made of words drawn from a Zipf distribution, come a hundred at a time, as
-derivations bring them; each hundred is reflected on by the stand-in of Claude, which relates nothing (judging is the
-model's part, and its answers would supersede the facts that are to be counted). All pairs would be N·(N−1)/2.
+One observer gets facts about one subject, a hundred at a time, as derivations bring them. Their words are drawn from a
+Zipf distribution. Claude's stand-in reflects on each hundred and reports no relation, because superseded facts would
+not be counted. All pairs would be N·(N−1)/2.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Counted:
 
     def __init__(self, model: LanguageModel) -> None:
         self.model, self.name, self.model_for, self.probe = model, model.name, model.model_for, model.probe
-        self.batches = None  # someone waits
+        self.batches = None  # ask live
         self.pairs = 0
 
     def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
@@ -129,7 +129,7 @@ def grow(standin: StandIn, count: int, every: int) -> list[list[object]]:
 
 
 def _keep_up(database: Database) -> None:
-    """What beat and autovacuum do meanwhile: counts of common words, an index over many vectors, statistics."""
+    """Do what beat and autovacuum do meanwhile: count common words, index many vectors, update statistics."""
     upkeep.run(database)
     with database.transaction() as tx:
         tx.execute(text("ANALYZE memories, postings, embeddings, perspectives"))

@@ -1,4 +1,4 @@
-"""Does search find what answers a question? Evidence recall on LoCoMo's questions, beside BM25 over the same turns.
+"""Evidence recall of search on LoCoMo's questions, beside BM25 over the same turns.
 
     python -m benchmarks.retrieval [--embedder hashing] [--data FILE] [--limit N]
 
@@ -64,7 +64,7 @@ def questions(path: Path, prefix: str = "n") -> list[Question]:
 
 
 class Bm25:
-    """BM25 over a conversation's turns, as a peer to compare with."""
+    """BM25 over a conversation's turns, for comparison."""
 
     def __init__(
         self, turns: Sequence[Message], terms: Callable[[str], list[str]], *, k1: float, b: float, floor: float

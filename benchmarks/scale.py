@@ -1,10 +1,10 @@
-"""What search and context cost as one namespace grows: milliseconds, the part of it that is this process, and disk.
+"""The cost of search and context as one namespace grows: milliseconds, this process's CPU, and disk.
 
     python -m benchmarks.scale [--sizes 10000,100000,1000000] [--questions 300] [--embedder hashing]
 
-The namespace is made of LoCoMo's turns and observations with other names and numbers (see ``benchmarks.crowd``), and
-LoCoMo's questions are asked of it, one after the other. ``own CPU`` is this process's part of a call; the rest is
-Postgres. "one subject" and "one session" are searches narrowed to a speaker's memories and to a session's.
+The namespace is made of LoCoMo's turns and observations with other names and numbers (see ``benchmarks.crowd``).
+LoCoMo's questions are asked one after the other. ``own CPU`` is this process's part of a call; the rest is Postgres.
+"one subject" and "one session" are searches within the memories of a speaker and of a session.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PARTS = {
 def timed(calls: Sequence[Callable[[], Any]]) -> tuple[float, float, float]:
     """Milliseconds of the calls: p50, p95, and this process's mean CPU."""
     for call in calls[:20]:
-        call()  # connections, statements and pages that a running system has warm
+        call()  # warms connections, statements and pages up, as in a running system
     waits = []
     cpu = time.process_time()
     for call in calls:
@@ -56,7 +56,7 @@ def timed(calls: Sequence[Callable[[], Any]]) -> tuple[float, float, float]:
 
 
 def ways(asked: Sequence[str], people: Sequence[str], sessions: Sequence[str]) -> dict[str, list[Callable[[], Any]]]:
-    """What is measured: for each way the calls, one per question."""
+    """The measured calls: for each way of asking, one per question."""
     nexus = Nexus()
     every = list(zip(asked, people, sessions, strict=True))
     return {

@@ -95,6 +95,7 @@ class Deployment:
 
     def __init__(self, settings: Settings | None = None, *, app: Celery | None = None) -> None:
         self.settings = (settings or load_settings()).checked()
+        self._of_the_environment = settings is None
         self._config: Any = CeleryConfig(self.settings, lambda: self.endpoints)
         self._given_app = app
         self._inherited: list[Any] = []
@@ -194,15 +195,16 @@ class Deployment:
         Raises:
             ConfigurationError: the application is no global of an imported module.
         """
-        if self._given_app is None:
+        if self._of_the_environment and self._given_app is None:  # the child has the same environment
             return "nexus_tasks.celery:app"
+        app = self.app
         for name, module in list(sys.modules.items()):
             # `python -m shop` runs the module under another name; a script has no name to import it by.
             path = getattr(module.__spec__, "name", "") if name == "__main__" else name
             if not path or path.partition(".")[0] == "celery":  # Celery remembers applications, but makes none
                 continue
             for attribute, value in list(getattr(module, "__dict__", {}).items()):
-                if value is self._given_app:
+                if value is app:
                     return f"{path}:{attribute}"
         raise ConfigurationError(
             "The Celery application is no global of a module, so that another process cannot load it.",

@@ -1,4 +1,4 @@
-"""Storing this machine's session buffer. Every process with the folder may do it; doing it twice stores it once."""
+"""Storing this machine's session buffer. Every process of the machine may do it, and storing twice stores once."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from nexus_tasks.types import Message, Receipt, check_name, check_namespace
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY = 5.0  # seconds between a client's looks at the folder
+LOOK_EVERY = 5.0  # seconds between a client's checks of the folder
 _AT_ONCE = 100  # segments of one session that are stored in one transaction
 
 
 @dataclass
 class StoreReport:
-    """What storing the buffer did. ``stored`` and ``duplicates`` count messages, ``entries`` what was acknowledged."""
+    """The result of storing. ``stored`` and ``duplicates`` count messages, ``entries`` the acknowledged entries."""
 
     entries: int = 0
     stored: int = 0
@@ -36,12 +36,12 @@ class StoreReport:
     enqueued: int = 0
     sessions: int = 0
     waiting: int = 0  # events that wait for their line in the agent's transcript
-    busy: bool = False  # another process was storing, so this call did nothing
+    busy: bool = False  # another process was storing, so this call stored nothing
     damages: list[Damage] = field(default_factory=list)
 
 
 class _Clock:
-    """When this process looked at the buffer's folder last."""
+    """When this process last checked the buffer's folder."""
 
     looked_at = float("-inf")
 
@@ -59,7 +59,7 @@ def keep(
     """Keep one call of ``ingest`` until Postgres is back.
 
     Raises:
-        BufferError: it could not be kept either.
+        BufferError: the buffer could not keep it either.
     """
     said = [asdict(one) for one in messages]
     payload = {"messages": said, "observers": observers, "observe": observe, "end": end}
@@ -77,9 +77,9 @@ def keep(
 
 
 def store_pending(deployment: Deployment) -> None:
-    """Before a client's call: store what this machine has buffered.
+    """Store what this machine has buffered, before a client's call.
 
-    Looks at once after this process has buffered something, else every few seconds.
+    Checks the folder at most every 5 s, and at once after this process has buffered a call.
 
     Raises:
         StorageUnavailable: Postgres is still away.
@@ -99,10 +99,10 @@ def store_buffer(deployment: Deployment, *, wait: bool = False) -> StoreReport:
     """Store every session of this machine's buffer, each in transactions of its own, and acknowledge what is stored.
 
     Args:
-        wait: for another process that stores the folder just now, instead of leaving it to that one.
+        wait: wait while another process stores the folder; otherwise return, with ``busy`` set.
 
     Raises:
-        StorageUnavailable: Postgres does not answer; what was not stored stays.
+        StorageUnavailable: Postgres does not answer; entries that were not stored stay.
         BufferError: the folder cannot be read or written.
     """
     buffer, report = deployment.buffer, StoreReport()
@@ -131,7 +131,7 @@ def _store(deployment: Deployment, segments: Sequence[Segment], report: StoreRep
     waiting = set[int]()
     try:
         waiting = _store_entries(deployment, segments[0], [entry for _, entry in entries], report)
-    except InvalidInput:  # one of them can never be stored: find out which, and store the others
+    except InvalidInput:  # one entry can never be stored: find it, and store the others
         for segment, entry in entries:
             try:
                 waiting |= _store_entries(deployment, segment, [entry], report)

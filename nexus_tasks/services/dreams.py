@@ -1,4 +1,4 @@
-"""Starting a dream, planning one, and undoing a reflection that one has made."""
+"""Starting a dream, planning one, and undoing a reflection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Erasing, all the way: the database, the claims, what is to be made anew, and the disk."""
+"""Erasing: the rows, the claims of their jobs, the jobs that make something again, and the bytes on the disk."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ def _committed(
         except Transient as error:
             if attempt == TRIES or isinstance(error, StorageUnavailable):
                 raise
-            log.info("Erasing met jobs of the same memories and is tried again: %s", error)
+            log.info("Erasing lost a lock to jobs of the same memories and tries again: %s", error)
     raise AssertionError("unreachable")
 
 
 def _drop_claims(
     deployment: Deployment, namespace: str, forgotten: ErasureResult, session_key: str | None, *, everything: bool
 ) -> None:
-    """Take the claims of what is gone out of the queue.
+    """Drop the queued claims whose work was erased.
 
-    Not those that run: a run takes innocent siblings along, and finds out by itself that its sources are gone.
+    Running claims stay: their runs have other siblings too, and notice by themselves that a source is gone.
     """
     try:
         if everything:
@@ -92,7 +92,7 @@ def _drop_claims(
             gone = [claim for claim in found if claim is not None]
         _drop(deployment, gone)
     except QueueUnavailable as error:
-        log.warning("Redis is away: claims of what was erased stay until their jobs find nothing (%s)", error)
+        log.warning("Redis is away: claims of erased work stay until their jobs find nothing to do (%s)", error)
 
 
 def _drop(deployment: Deployment, gone: Sequence[Claim]) -> None:

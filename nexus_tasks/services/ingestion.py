@@ -1,12 +1,12 @@
 """The one write path: storing messages, ending a session, and asking for the jobs that follow.
 
-The client, the session buffer and, through the client, the importers write here. With Redis away the jobs are not asked
-for; reconcile does it later.
+The client and the session buffer write through this module; the importers use the client. While Redis is away no jobs
+are asked for; reconcile asks later.
 
     with deployment.database.transaction() as tx:
         writer = SessionWriter(deployment, tx, namespaces.ensure(tx, "acme"), "chat-42")
-        writer.store(messages)
-        writer.end()
+        stored = writer.store(messages)
+        writer.end(stored.session)
     enqueued = writer.enqueue()  # after the commit
 """
 
@@ -29,7 +29,7 @@ from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import derive_memory, digest_session, extract_session, follow_ups, observe_session
 from nexus_tasks.types import Message
 
-# Messages of one call wait at least this long to be taken along by the first of them, seconds.
+# Seconds that the other messages of one call wait at least, for the run of the first message to take them along.
 SHORTEST_WAIT = 5.0
 
 
@@ -56,12 +56,12 @@ class SessionWriter:
         observe: bool | None = None,
         now: datetime | None = None,
     ) -> StoredMessages:
-        """Store messages, and note the work that they make wanted.
+        """Store messages, together with the rows that want their jobs.
 
         Args:
-            observers: who gets facts from them; ``None``: the namespace's observers.
-            observe: whether the session is observed from now on; ``None``: as before.
-            now: the time for messages without one of their own; ``None``: the database's.
+            observers: the observers that get facts from them; ``None``: the namespace's observers.
+            observe: whether the session is observed from now on; ``None``: unchanged.
+            now: the time of messages without a time; ``None``: the database's clock.
         """
         wanted = self.namespace.observers if observers is None else observers
         stored = turns.store(self.tx, self.namespace.id, self.session_key, messages, wanted, now=now)
@@ -76,18 +76,18 @@ class SessionWriter:
         return stored
 
     def end(self, session: SessionRow) -> None:
-        """End the session: its waiting derivations are due, and its digest is wanted when there is anything new."""
+        """End the session: its waiting derivations become due, and its digest is wanted if anything is new."""
         self._ended = True
         self.digest_wanted = sessions.end(self.tx, session)
         self._underived = sessions.wanted_derivations(self.tx, session.id)
         self.want_extraction(session, known_only=True)
 
     def want_extraction(self, session: SessionRow, *, known_only: bool) -> None:
-        """Note that the session is to be extracted from; with ``known_only`` only if it ever was asked for."""
+        """Want an extraction of the session; with ``known_only`` only if one was asked for before."""
         self._extract = extractions.want(self.tx, session, known_only=known_only) or self._extract
 
     def enqueue(self) -> int:
-        """After the commit: ask for the jobs that follow; returns how many were new. 0 while Redis is away."""
+        """Ask for the jobs that follow, after the commit. Returns how many were asked for, 0 while Redis is away."""
         asked = sum(self._ask_for_derivations(stored) for stored in self.stored)
         name, key = self.namespace.name, self.session_key
         if self._observe:
@@ -101,8 +101,8 @@ class SessionWriter:
     def _ask_for_derivations(self, stored: StoredMessages) -> int:
         """Ask for the derivations of new messages.
 
-        Only the first message of each observer gets a wake-up. The others wait for it to take them along. It wakes the
-        first one that does not fit into its batch, and a message that no batch has taken is due by itself soon.
+        Only the first message of each observer gets a wake-up. The others wait for its run to take them along. That run
+        wakes the first message that does not fit into its batch. A message that no run takes becomes due by itself.
         """
         return sum(self._ask_for_derivations_by(stored.memory_ids, observer) for observer in stored.observers)
 
@@ -118,10 +118,10 @@ class SessionWriter:
         return asked
 
     def _ask_for_digest(self) -> int:
-        """The session has ended: derivations that wait for company are due now, and then the digest."""
+        """Ask for the digest of an ended session, and make derivations due that wait for more messages."""
         name = self.namespace.name
         digest = digest_session.request(name, self.session_key, "session_end", after_derivation=bool(self._underived))
-        # Before the derivations: the last of them asks for the digest too, and must find this request waiting.
+        # Before the derivations: the last of them also asks for the digest, and must find this request waiting.
         asked = len(follow_ups.ask(self.deployment, [digest])) if self.digest_wanted else 0
         # The first message of each observer takes the others along.
         first = {observer: memory_id for memory_id, observer in reversed(self._underived)}

@@ -1,4 +1,4 @@
-"""Storing what a client was told. While Postgres is away, the session buffer keeps it."""
+"""Storing messages for the client. While Postgres is away, the session buffer keeps them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ingest(
     said = [_message(position, message) for position, message in enumerate(messages)]
     wanted = None if observers is None else [check_name("observers", observer) for observer in observers]
     try:
-        buffer_flush.store_pending(deployment)  # what was said before goes first
+        buffer_flush.store_pending(deployment)  # earlier messages go first
         with deployment.database.transaction() as tx:
             writer = SessionWriter(deployment, tx, namespaces.ensure(tx, namespace), session_key)
             stored = writer.store(said, wanted, observe=observe)
@@ -60,4 +60,4 @@ def _message(position: int, message: Message | Mapping[str, Any]) -> Message:
     try:
         return _MESSAGE.validate_python(dict(message))
     except ValidationError as error:
-        raise InvalidInput(f"messages[{position}] is no message: {faults(error.errors(), root='it')}.") from None
+        raise InvalidInput(f"messages[{position}] is not a message: {faults(error.errors(), root='it')}.") from None

@@ -76,7 +76,7 @@ def show_job(deployment: Deployment, job_id: str) -> JobDetails:
 
 
 def retry(deployment: Deployment, job_id: str) -> JobResult:
-    """Put a dead letter's work back, or release a reflection that is held for review, and ask for its job anew.
+    """Put a dead letter's work back, or release a reflection that is held for review, and ask for its job again.
 
     Returns:
         The job that does the work now.
@@ -146,19 +146,19 @@ def resume(deployment: Deployment, kind: str | None) -> tuple[str, ...]:
 def claims(deployment: Deployment, limit: int) -> list[Claim]:
     """Every claim, at most ``limit`` of each state and queue: those that run, that wait, and that are queued."""
     store = deployment.claims
-    queues = [*config.QUEUES, *sorted(set(store.queues()).difference(config.QUEUES))]  # a kind may bring its own
+    queues = [*config.QUEUES, *sorted(set(store.queues()).difference(config.QUEUES))]  # queues of other kinds
     pending = [claim for queue in queues for claim in store.pending(queue, limit)]
     return [*store.running(limit), *store.waiting(limit), *pending]
 
 
 def _check(job_id: str) -> None:
-    """Refuse what is no job's id: Postgres cannot even be asked for some texts, and an empty one would fit any job."""
+    """Refuse a text that cannot be a job's id: Postgres rejects some texts, and an empty one would match any job."""
     if not job_id or not job_id.isprintable():
         raise NotFound(f"There is no job {job_id!r}.", remedy="List jobs with `nexus jobs list`.")
 
 
 def _find_claim(deployment: Deployment, job_id: str) -> Claim | None:
-    """A claim by its job's id: operators ask rarely, so no index is kept for it."""
+    """The claim with this job id. It reads all claims: operators ask rarely, so there is no index."""
     return next((c for c in claims(deployment, 1_000_000) if job_id in (c.job_id, c.rerun_id, *c.also)), None)
 
 

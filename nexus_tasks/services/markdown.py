@@ -1,4 +1,4 @@
-"""A namespace's topics and facts as a folder of Markdown, and topics read back from one."""
+"""Export of a namespace's topics and facts to a folder of Markdown, and import of topics from one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST = 1_000_000  # bytes of a topic's file
 def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExport:
     """Write ``MEMORY.md``, a file per topic and ``facts.md`` to ``folder``, which is made when it is missing.
 
-    Files of the same names are replaced, others left alone.
+    Files of the same names are replaced, other files stay.
 
     Raises:
         NotFound: there is no such namespace.
@@ -42,12 +42,12 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExpo
 
 
 def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImport:
-    """Store the topics in ``folder``: new ones, and those whose file has changed; all of them or none.
+    """Store the new and the changed topics in ``folder``: all of them or none.
 
-    ``MEMORY.md``, ``facts.md`` and what is no ``.md`` file are left out.
+    ``MEMORY.md``, ``facts.md`` and files that do not end in ``.md`` are left out.
 
     Raises:
-        InvalidInput: a file is no topic, or cannot be read.
+        InvalidInput: a file is not a topic, or cannot be read.
     """
     check_namespace(namespace)
     try:
@@ -67,10 +67,10 @@ def _ours(name: str) -> bool:
 
 def _text(path: Path) -> str:
     if checked(path.name) is not None and (not path.is_file() or path.is_symlink()):
-        raise InvalidInput(f"{path} is no plain file.")
+        raise InvalidInput(f"{path} is not a plain file.")
     if path.stat().st_size > LARGEST:
         raise InvalidInput(f"{path} has more than {LARGEST:,} bytes.")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise InvalidInput(f"{path} is no text in UTF-8.") from None
+        raise InvalidInput(f"{path} is not text in UTF-8.") from None

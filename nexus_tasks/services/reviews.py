@@ -16,14 +16,14 @@ from nexus_tasks.types import HeldReflection
 
 @dataclass(frozen=True, kw_only=True)
 class Settled:
-    """A held reflection that was decided about: its job kind and arguments."""
+    """The job kind and arguments of a held reflection that was released or discarded."""
 
     kind: str
     args: Mapping[str, Any]
 
 
 def settle(tx: Transaction, job_id: str, *, drop: bool) -> Settled | None:
-    """Release or discard what the job of this id, or another one for the same work, holds for review."""
+    """Release or discard the plan that the job of this id, or another job of the same work, holds for review."""
     found = job_runs.find(tx, job_id)
     if found is None or found[0].status != "needs_review":
         return None
@@ -37,7 +37,7 @@ def settle(tx: Transaction, job_id: str, *, drop: bool) -> Settled | None:
 
 
 def held_reflection(row: PerspectiveRow) -> HeldReflection:
-    """The reflection that a perspective's row holds for review."""
+    """The reflection that is held for review in a perspective's row."""
     plan = row.held or {}
     return HeldReflection(
         job_id=plan["job_id"],

@@ -1,4 +1,4 @@
-"""What waits, runs and is dead, why it waits, and how long the queues are."""
+"""The state of a deployment: jobs by state, why jobs wait, and how long the queues are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.types import JobCounts, NamespaceStatus, PausedKind, StatusReport, WaitingJob, check_namespace
 
 MOST_WAITS = 20  # waiting jobs named for each namespace
-WAITS_AT_ONCE = 1_000  # waiting claims in a page that is searched for them
+WAITS_AT_ONCE = 1_000  # waiting claims that are read at a time to find these
 
 
 def status(deployment: Deployment, namespace: str | None) -> StatusReport:
@@ -120,5 +120,5 @@ def queue_lengths(deployment: Deployment) -> dict[str, int]:
 
 
 def _length(deployment: Deployment, channel: Any, queue: str) -> int:
-    # Not passively: kombu says that a Redis list does not exist when it is empty or has a key prefix.
+    # Not a passive declaration: for kombu an empty Redis list, or one with a key prefix, does not exist.
     return int(deployment.app.amqp.queues[queue](channel).queue_declare().message_count)

@@ -1,4 +1,4 @@
-"""Moving a namespace's memory between deployments, as a file."""
+"""Moving a namespace's memory between deployments as a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nexus_tasks.types import TransferReceipt, check_namespace
 def export(
     deployment: Deployment, namespace: str, path: Path, note: Callable[[int], None] = lambda _rows: None
 ) -> TransferReceipt:
-    """Write a namespace's memory to ``path``; a file that is there is replaced once the new one is whole.
+    """Write a namespace's memory to ``path``. An existing file is replaced when the new one is complete.
 
     Args:
         note: called with the number of rows written so far.
@@ -58,7 +58,7 @@ def export(
 def import_(
     deployment: Deployment, namespace: str, path: Path, note: Callable[[int], None] = lambda _rows: None
 ) -> TransferReceipt:
-    """Store the export in ``path`` in a new namespace, or one that remembers nothing; all of it or nothing.
+    """Store the export in ``path`` in a new or empty namespace: all of it or nothing.
 
     Derivations and digests that were wanted in the export are wanted here, and reconcile asks for their jobs. Another
     job makes the vectors.
@@ -80,7 +80,7 @@ def import_(
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError:
-        raise InvalidInput(f"{path} is no text in UTF-8.") from None
+        raise InvalidInput(f"{path} is not text in UTF-8.") from None
     return TransferReceipt(namespace=namespace, file=str(path), rows=rows)
 
 
@@ -89,5 +89,5 @@ def _documents(file: Any, note: Callable[[int], None]) -> Iterator[tuple[int, An
         try:
             yield number, json.loads(line)
         except ValueError:
-            raise InvalidInput(f"Line {number} is no JSON.") from None
+            raise InvalidInput(f"Line {number} is not JSON.") from None
         note(number)

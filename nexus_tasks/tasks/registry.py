@@ -191,6 +191,11 @@ def job(
             raise ConfigurationError(
                 f"{function.__name__} is durable and has an outbox of its own.", remedy="Choose one of the two."
             )
+        if name is not None and "." not in name:
+            raise ConfigurationError(
+                f"The name {name!r} of {function.__name__} has no dot, so that it could be taken for a kind of ours.",
+                remedy="Name it like a Celery task: `shop.recount`.",
+            )
         ours = function.__module__.startswith(OURS)
         task_name = name or (OURS + function.__name__ if ours else f"{function.__module__}.{function.__name__}")
         kind = JobKind(

@@ -192,6 +192,14 @@ def test_two_kinds_of_one_name_are_refused_with_both_places() -> None:
     assert "name=" in caught.value.remedy
 
 
+def test_a_name_without_a_dot_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no dot"):
+
+        @job(arguments=Parcel, queue="maintenance", name="ship")
+        def recount(run: Run, arguments: Parcel) -> JobOutcome:
+            raise NotImplementedError
+
+
 def test_a_scope_that_names_no_field_is_refused() -> None:
     class Odd(Arguments):
         scope = ("namespace", "colour")

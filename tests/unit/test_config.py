@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nexus_tasks import config
-from tests.sandbox import app
+from nexus_tasks.deployment import Deployment
 
 RELIED_ON: dict[str, Any] = {
     "task_acks_late": True,
@@ -40,7 +40,7 @@ TRANSPORT: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", RELIED_ON)
 def test_celery_reads_what_jobs_rely_on(name: str) -> None:
-    assert app.conf[name] == RELIED_ON[name]
+    assert Deployment().app.conf[name] == RELIED_ON[name]
 
 
 def test_the_broker_is_asked_to_wait_check_and_restore() -> None:
@@ -53,4 +53,8 @@ def test_nothing_turns_batches_of_messages_off() -> None:
 
 
 def test_every_queue_is_consumed_from() -> None:
-    assert set(app.amqp.queues) == set(config.QUEUES) == {"derive", "reflect", "digest", "capture", "maintenance"}
+    assert (
+        set(Deployment().app.amqp.queues)
+        == set(config.QUEUES)
+        == {"derive", "reflect", "digest", "capture", "maintenance"}
+    )

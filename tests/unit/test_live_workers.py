@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nexus_tasks.cli.stack import live_workers, worker_alive
-from tests.sandbox import app
+from nexus_tasks.deployment import Deployment, use
 
 BEAT, WORKER = {"celerybeat@host": {"ok": "pong"}}, {"w1@host": {"ok": "pong"}}
 
@@ -18,6 +18,8 @@ BEAT, WORKER = {"celerybeat@host": {"ok": "pong"}}, {"w1@host": {"ok": "pong"}}
 def test_beat_answers_but_is_no_worker(
     monkeypatch: pytest.MonkeyPatch, answering: list[dict[str, Any]], expected: list[str]
 ) -> None:
-    monkeypatch.setattr(app.control, "broadcast", lambda *_args, limit=None, **_options: answering[:limit])
-    assert live_workers() == expected
-    assert worker_alive() is bool(expected), "beat's answer hid the worker's"
+    with use(Deployment()) as deployment:
+        control = deployment.app.control
+        monkeypatch.setattr(control, "broadcast", lambda *_args, limit=None, **_options: answering[:limit])
+        assert live_workers() == expected
+        assert worker_alive() is bool(expected), "beat's answer hid the worker's"

@@ -61,7 +61,9 @@ def execute(engine: JobEngine, kind: JobKind, request: Request, *, published_at:
         if claim.crashes >= ISOLATED_FROM and not eager and not in_pool_child():
             try:
                 return engine.isolation.perform(run)
-            except (OSError, ConfigurationError) as error:  # too little memory, for example: the job is not the cause
+            except ConfigurationError as error:  # no other process can load this application
+                return _failed(engine, kind, run, error)
+            except OSError as error:  # for example too little memory for a process: the job is not the cause
                 return _failed(engine, kind, run, Transient(f"No process could be started: {error}."))
         return perform(engine, kind, run)
 

@@ -46,7 +46,16 @@ TABLES: tuple[type[Base], ...] = (
 LEFT_BEHIND = frozenset(
     {
         *("embeddings", "embedding_gaps", "postings", "common_words", "search_totals"),
-        *("job_runs", "dead_letters", "dreams", "model_calls", "budget_holds", "saved_answers", "open_questions"),
+        *(
+            "job_runs",
+            "wanted_jobs",
+            "dead_letters",
+            "dreams",
+            "model_calls",
+            "budget_holds",
+            "saved_answers",
+            "open_questions",
+        ),
         *("batch_requests", "message_batches"),
     }
 )
