@@ -19,18 +19,21 @@ from nexus_tasks.tasks import finish_dream
 from nexus_tasks.tasks.registry import tick
 
 
-def _once_per_slot(function: Callable[[Deployment], Any]) -> Callable[[Deployment], Any]:
-    """Make a tick do nothing when another beat has done it for the present slot of its schedule."""
+def _once_per_slot(nothing: Callable[[], Any]) -> Callable[[Callable[[Deployment], Any]], Callable[[Deployment], Any]]:
+    """Make a tick return ``nothing()`` when another beat has done it for the present slot of its schedule."""
 
-    def guarded(deployment: Deployment) -> Any:
-        return function(deployment) if _first_in_slot(deployment, function.__name__) else None
+    def guard(function: Callable[[Deployment], Any]) -> Callable[[Deployment], Any]:
+        def guarded(deployment: Deployment) -> Any:
+            return function(deployment) if _first_in_slot(deployment, function.__name__) else nothing()
 
-    guarded.__name__, guarded.__doc__ = function.__name__, function.__doc__
-    return guarded
+        guarded.__name__, guarded.__doc__ = function.__name__, function.__doc__
+        return guarded
+
+    return guard
 
 
 @tick
-@_once_per_slot
+@_once_per_slot(list)
 def dream_due(deployment: Deployment) -> list[str]:
     """Start the dreams that are due. Returns their namespaces."""
     with deployment.database.transaction() as tx:
@@ -39,7 +42,7 @@ def dream_due(deployment: Deployment) -> list[str]:
 
 
 @tick
-@_once_per_slot
+@_once_per_slot(dict)
 def prune(deployment: Deployment) -> dict[str, int]:
     """Delete job runs, and dead letters that were retried or dropped, after 30 days. Open dead letters stay."""
     with deployment.database.transaction() as tx:
@@ -47,7 +50,7 @@ def prune(deployment: Deployment) -> dict[str, int]:
 
 
 @tick
-@_once_per_slot
+@_once_per_slot(list)
 def find_embedding_gaps(deployment: Deployment) -> list[str]:
     """Find memories without a vector of the present model, as after a change of it. Reconcile asks for jobs."""
     with deployment.database.transaction() as tx:
@@ -55,7 +58,7 @@ def find_embedding_gaps(deployment: Deployment) -> list[str]:
 
 
 @tick
-@_once_per_slot
+@_once_per_slot(dict)
 def keep_search_fast(deployment: Deployment) -> dict[str, Any]:
     """Fold search's totals, count common words, index the vectors of large namespaces. Returns the counts of each."""
     return asdict(upkeep.run(deployment.database))
