@@ -93,7 +93,7 @@ def _forget(
 def _is_still_supported(fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> bool:
     """Whether a fact may stay: no content word of the fact was only in the ``lost`` sources.
 
-    Sources that are ``left`` support their words. The fact's author supports the words of the author's name.
+    Words in the sources ``left`` and in the name of the fact's author are supported.
     """
     said = set(content_words(fact.content))
     known = {word for source in left for word in _words(source)} | set(content_words(fact.author or ""))

@@ -1,4 +1,4 @@
-"""Asking the model within the budget, so that no answer is paid for twice: it is saved and entered in the ledger."""
+"""Asking the model under a budget. Each call is entered in the ledger; a saved answer is never paid for twice."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ COUNTED = ("reinforced", "contradictions", "superseded", "insights")
 
 
 def texts_to_embed(changes: Changes, said: Mapping[int, str]) -> list[str]:
-    """Every text that the changes may store. The texts are embedded before the transaction, which so stays short.
+    """Every text that the changes may store. The texts are embedded before the transaction to keep it short.
 
     Args:
         said: fact id → wording.
@@ -118,7 +118,7 @@ class PendingChanges:
         return old if relation.holds == "new" else new
 
     def _conclude_insight(self, insight: Insight) -> None:
-        """Store one insight, unless its facts have an insight already or one of its facts no longer holds.
+        """Store one insight, unless the same facts have one already or one of these facts no longer holds.
 
         Its confidence is min(0.92, 0.72 + 0.05 · (n − 3)) for n facts: 0.72 for three, 0.92 from seven on. The numbers
         are from design page 3, chosen by hand, not measured.
