@@ -30,7 +30,7 @@ SYLLABLES = ("ka", "lo", "mi", "ra", "ten", "vo", "sha", "ni", "bel", "dor", "fe
 
 @dataclass(frozen=True)
 class Copy:
-    """One copy of a conversation, whose names and numbers are replaced."""
+    """One copy of a conversation, with other names and numbers."""
 
     number: int
     sample: Mapping[str, Any]

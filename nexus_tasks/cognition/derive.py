@@ -43,7 +43,7 @@ class DerivationPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class DueDigest:
-    """A session whose digest is due, and why."""
+    """A session with a due digest, and the reason."""
 
     session_key: str
     reason: str

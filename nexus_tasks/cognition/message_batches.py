@@ -224,7 +224,7 @@ def _collect(resources: Resources, provider: BatchProvider, batch: MessageBatch)
         ours += 1
         _store_result(resources, int(number), result, seconds)
     with resources.database.transaction() as tx:
-        if not ours:  # This is another deployment's batch, mistaken for ours, whose submission was cut off.
+        if not ours:  # This is another deployment's batch. It was mistaken for ours after a cut-off submission.
             batches.reject_api_id(tx, batch)
             return False
         batches.close_batch(tx, batch.id)

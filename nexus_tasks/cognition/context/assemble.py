@@ -45,9 +45,9 @@ class ContextRequest:
 def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> ContextBlock:
     """Assemble the block.
 
-    The sections in their order: the session's digest (at most 40 % of the tokens), contradictions (10 %, at most two),
-    reflections (25 %), facts, and the session's messages that are not derived yet. A section may also use what the
-    sections before it left over.
+    Its sections are, in order: the session's digest (at most 40 % of the tokens), contradictions (10 %, at most two),
+    reflections (25 %), facts, and the session's messages that are not derived yet. A section may also use the tokens
+    that earlier sections left over.
     """
     wanted = Filter(namespace_id=ask.namespace_id, observer=ask.observer, subject=ask.subject)
     levels = ["contradiction", "derived", *([] if ask.query else ["explicit"])]

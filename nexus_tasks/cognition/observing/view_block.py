@@ -165,7 +165,7 @@ def _sections(shown_view: ShownView) -> tuple[ContextSection, ...]:
 
 # --- under a bound ----------------------------------------------------------------------------------------------------
 def _fitting(view: SessionView, most: int, form: str, namespace: str) -> tuple[ShownView, str]:
-    """The largest part of a view whose rendered form fits. JSON needs more room than plain text, so less goes in."""
+    """The largest part of a view that fits when it is rendered. JSON needs more room than text, so less of it fits."""
     room = float(most)
     for _ in range(_STEPS):
         shown_view = _shown_within(view, int(room))

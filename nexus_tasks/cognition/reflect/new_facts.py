@@ -77,7 +77,7 @@ def valid_from(memory: Memory) -> datetime:
 
 @dataclass
 class _Embedded:
-    """An embedder of texts whose vectors are known, so that no transaction waits for the real embedder."""
+    """An embedder for texts with known vectors, so that no transaction waits for the real embedder."""
 
     name: str
     vectors: Mapping[str, Vectors]
