@@ -1,10 +1,11 @@
-"""Answering LoCoMo's questions from memory: ingest, ask with the context, judge, by category, with what it cost.
+"""Answering LoCoMo's questions from memory: ingest, ask with the context, judge. Shows scores by category, and costs.
 
     python -m benchmarks.answering --spend-usd 5 [--conversations N] [--questions N]     a real Claude
     python -m benchmarks.answering --stand-in [--questions N]                            free; its scores mean nothing
 
-Without ``--stand-in`` it needs credentials, and ``--spend-usd`` bounds the cost of all calls together. Half of it is
-the budget of remembering. The rest is for asking and judging, which stop before a call that could exceed it.
+Without ``--stand-in`` the benchmark needs credentials, and ``--spend-usd`` bounds the cost of all calls together. Half
+of that sum is the budget of remembering. The rest is for asking and judging, which stop before a call that could exceed
+the rest.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ JUDGE = (
 
 
 class Purse:
-    """Asks one model while the money lasts."""
+    """Asks one model until the money is spent."""
 
     def __init__(self, client: anthropic.Anthropic, usd: float) -> None:
         self.client, self.left, self.spent = client, usd, 0.0
@@ -65,7 +66,7 @@ class Purse:
 
 
 def questions(conversations: int, most: int) -> list[tuple[str, dict[str, Any]]]:
-    """Questions with their namespaces, at most ``most`` of each conversation."""
+    """At most ``most`` questions of each conversation, each with its namespace."""
     samples = json.loads(LOCOMO.read_text(encoding="utf-8"))[:conversations]
     return [(f"n.{sample['sample_id']}", asked) for sample in samples for asked in sample["qa"][:most]]
 

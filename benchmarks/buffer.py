@@ -17,7 +17,7 @@ PAYLOAD = {"role": "user", "content": "We deploy on Tuesdays, after the tests ha
 
 
 def timed(action: Callable[[], object], times: int, pause: float) -> list[float]:
-    """Milliseconds that each call took, sorted; ``pause`` seconds between them."""
+    """Milliseconds that each call took, sorted. Between two calls are ``pause`` seconds."""
     took = []
     for _ in range(times):
         began = time.perf_counter()
@@ -29,13 +29,13 @@ def timed(action: Callable[[], object], times: int, pause: float) -> list[float]
 
 
 def row(name: str, took: list[float]) -> list[object]:
-    """Percentiles, milliseconds."""
+    """A row of the table: percentiles in milliseconds."""
     at = [took[min(int(len(took) * share), len(took) - 1)] for share in (0.5, 0.95, 0.99)]
     return [name, f"{len(took):,}", *(f"{value:.3f}" for value in at), f"{took[-1]:.2f}"]
 
 
 def raw(folder: Path, *, sync: bool) -> Callable[[], object]:
-    """One line appended to a file, and synced or not."""
+    """A function that appends one line to a file and, with ``sync``, calls fsync."""
     fd = os.open(folder / f"raw-{sync}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     line = b"x" * 420 + b"\n"
 

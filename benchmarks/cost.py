@@ -1,14 +1,14 @@
-"""What remembering costs: model calls, tokens and price per 1,000 messages of LoCoMo conversations, live and in dreams.
+"""The cost of remembering 1,000 messages of LoCoMo conversations: model calls, tokens and price, live and in dreams.
 
     python -m benchmarks.cost [--conversations N]
 
-Sessions are ingested in their order: the next session of a conversation follows when all jobs of the last one are done.
-Live: each session is ended when it is stored, and facts are reflected on as they come. In dreams: a session is only
-derived, and a dream after it digests and reflects through message batches. Both make the same calls at different
+Sessions are ingested in order: a conversation's next session follows when all jobs of the last session are done. In the
+live mode each session is ended when it is stored, and facts are reflected on as they come. In the dream mode a session
+is only derived; then a dream digests and reflects through message batches. Both modes make the same calls at different
 prices.
 
-The stand-in counts tokens as characters / 4, chooses the length of its answers and never finds a relation, so the
-output tokens are an order of magnitude. The prices are those of the table in ``nexus_tasks/settings.py``.
+The stand-in for the model counts tokens as characters / 4, chooses the length of its answers and never finds a
+relation. So the output tokens show only the order of magnitude. The prices are from ``nexus_tasks/settings.py``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tests.sandbox import Sandbox, eventually, make_template, sandbox
 
 COLUMNS = "count(*), sum(input_tokens + cache_write_tokens + cache_read_tokens), sum(cache_read_tokens)"
 HEADINGS = ["mode", "purpose", "calls", "input tokens", "of them cached", "output tokens", "USD"]
-WITHIN = 300.0  # seconds for the work of one session of each conversation
-# In dreams: only derivation is due before the dream, and a single request makes a batch.
+WITHIN = 300.0  # seconds for the work on one session of each conversation
+# The dream mode: only derivation is due before the dream, and a single request makes a batch.
 DREAMING = {
     "NEXUS_BATCH_THRESHOLD": "1",
     "NEXUS_DERIVE_MAX_WAIT": "0",
@@ -48,7 +48,7 @@ def evenings(conversations: int) -> list[list[Conversation]]:
 
 
 def remember(here: Sandbox, conversations: int, *, dreaming: bool) -> int:
-    """Ingest every session, each with a dream after it if ``dreaming``. Returns the number of messages."""
+    """Ingest every session; if ``dreaming``, a dream follows each session. Returns the number of messages."""
     nexus, messages = Nexus(), 0
     for evening in evenings(conversations):
         for one in evening:
@@ -77,7 +77,7 @@ def sleep(here: Sandbox, namespaces: list[str]) -> None:
         finish_dream.start(here.deployment, namespace)
 
     def over() -> bool:
-        # Workers poll a batch once a minute; the benchmark does not wait for that.
+        # Workers poll a batch once a minute. Here they poll at once.
         here.sql("UPDATE message_batches SET due_at = now()")
         follow_ups.ask(here.deployment, [submit_batch.request(namespace) for namespace in namespaces])
         return here.sql("SELECT count(*) FROM dreams WHERE state = 'open'") == [(0,)]

@@ -1,7 +1,7 @@
-"""A namespace of any size, made of copies of LoCoMo's turns and observations with other names and numbers.
+"""A namespace of any size: copies of LoCoMo's turns and observations, with other names and numbers.
 
-Every copy of a conversation has speakers of its own, so that names stay rare. Four memories in five are turns
-(``raw``). The fifth is a fact about the speaker (``explicit``, from LoCoMo's observations, with its evidence).
+Every copy of a conversation has its own speakers, so that names stay rare. Of five memories, four are turns (``raw``)
+and one is a fact about the speaker (``explicit``, from LoCoMo's observations, with its evidence).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SYLLABLES = ("ka", "lo", "mi", "ra", "ten", "vo", "sha", "ni", "bel", "dor", "fe
 
 @dataclass(frozen=True)
 class Copy:
-    """One more copy of a conversation: its turns and facts with names and numbers replaced."""
+    """One copy of a conversation, with other names and numbers."""
 
     number: int
     sample: Mapping[str, Any]
@@ -65,7 +65,7 @@ class Copy:
 
 
 def fill(database: Database, embedder: Embedder, namespace_id: int, size: int, data: Path) -> list[str]:
-    """Fill a namespace with ``size`` memories and their vectors; returns LoCoMo's questions in the copies' names."""
+    """Fill a namespace with ``size`` memories and their vectors; returns LoCoMo's questions with the copies' names."""
     samples = json.loads(data.read_text(encoding="utf-8"))
     questions: list[str] = []
     left, number = size, 0

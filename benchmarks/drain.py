@@ -1,9 +1,9 @@
-"""A worker process with a stand-in model: messages per second, model calls, tokens, CPU and memory.
+"""How fast a worker process derives, with a stand-in model: messages per second, model calls, tokens, CPU and memory.
 
     python -m benchmarks.drain [--quick] [--pool threads] [--runs 3]
 
-The real SDK calls the stand-in over HTTP, in another process. Sessions are ended at ingest, so no message waits for
-more messages. `publish → derived` is the time from the first publish to the last derivation.
+The stand-in runs in another process; the real SDK calls it over HTTP. Sessions are ended at ingest, so no message waits
+for further messages. `publish → derived` is the time from the first publish to the last derivation.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def drain(here: Sandbox, url: str, talk: Talk, concurrency: int, pool: str) -> F
 
 
 def memory(here: Sandbox) -> tuple[float, float]:
-    """MiB resident of a worker at concurrency 32 after 1,000 derivations and their digests, and its peak."""
+    """Resident MiB of a worker at concurrency 32, after 1,000 derivations and their digests, and at the peak."""
     worker = here.worker(concurrency=32)
     nexus = Nexus()
     nexus.create_namespace("bench", concurrency=32)
@@ -125,7 +125,7 @@ def memory(here: Sandbox) -> tuple[float, float]:
 
 
 def lone_message(here: Sandbox, times: int) -> list[float]:
-    """Seconds from stored to derived of single messages, one after the other, on an idle stack."""
+    """Seconds from stored to derived for single messages, sent one after the other to an idle stack."""
     here.worker(concurrency=8)
     nexus, waits = Nexus(), []
     for n in range(times):
@@ -136,7 +136,7 @@ def lone_message(here: Sandbox, times: int) -> list[float]:
             " WHERE m.level = 'raw' AND r.kind = 'derive_memory' ORDER BY m.id DESC, r.id DESC LIMIT 1"
         )
         waits.append(float(seconds))
-    return waits[1:]  # the first one loads the model's library
+    return waits[1:]  # the first message loads the model's library
 
 
 def main() -> None:

@@ -3,9 +3,9 @@
     pip install celery-once celery-singleton
     python -m benchmarks.enqueue [--quick]
 
-All publish to the same Redis without a worker, in alternating series of 200 calls, so that other load on the machine
-hits all of them. An empty script, called by redis-py, is the lower bound for any claim. Then follow the cost of a call
-with 10 and with a million claims pending, and the bytes per claim.
+All systems publish to the same Redis without a worker, in alternating series of 200 calls: other load on the machine
+hits all systems. An empty script, called by redis-py, is the lower bound for any claim. The second part is the cost of
+a call with 10 and with a million claims pending, and the bytes per claim.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _peers(servers: ServerAddresses) -> dict[str, Call]:
-    """The same call for each system: ``call(n)`` asks for the n-th job."""
+    """By system, the function ``call``: ``call(n)`` asks for the n-th job."""
     app = Celery("peers", set_as_current=False)
     app.conf.update(
         broker_url=celery_url(servers.redis_url),
@@ -94,7 +94,7 @@ def _peers(servers: ServerAddresses) -> dict[str, Call]:
 
 
 def _one_by_one(servers: ServerAddresses, *, turns: int) -> list[list[object]]:
-    """Calls per second, and the ratio to stock Celery, for which every call is new."""
+    """Calls per second, and the ratio to stock Celery, which has no duplicates: every call publishes a new job."""
     calls, numbers = _peers(servers), itertools.count(1)
     for call in calls.values():
         call(next(numbers))
@@ -148,7 +148,7 @@ def _with_many_pending(here: Sandbox, many: int) -> str:
     model = derive_memory.request_for(DeriveMemory(namespace="bench", memory_id=10**9, observer="assistant"))
 
     def fill(wanted: int) -> None:
-        # Only claims: the length of the list with their messages does not change the cost of a call.
+        # Only claims are made: the length of the message list does not change the cost of a call.
         for start in range(0, wanted, 500):
             claims.claim(
                 [
@@ -171,7 +171,7 @@ def _with_many_pending(here: Sandbox, many: int) -> str:
     few, before = cost(), _memory(client)
     fill(many)
     after, much = _memory(client), cost()
-    client.flushdb(asynchronous=True)  # deleting a million keys in one script, as the sandbox does, takes too long
+    client.flushdb(asynchronous=True)  # the sandbox would delete a million keys in one script, which takes too long
     return (
         f"\none .delay(): {few * 1e6:.0f} µs with few claims pending, {much * 1e6:.0f} µs with {many:,}: "
         f"{much / few:.2f}× (bound 1.2×)\nbytes per claim in Redis, its indexes included: {(after - before) / many:.0f}"

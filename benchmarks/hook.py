@@ -1,4 +1,4 @@
-"""How long ``nexus hook claude-code`` takes as a cold process, beside the bare start of the same interpreter."""
+"""How long ``nexus hook claude-code`` takes as a cold process, beside the start of the same interpreter alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that are killed at random, and a process manager that starts others in their place."""
+"""Workers that are killed at random, and a process manager that replaces the killed workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Fleet:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Kill all."""
+        """Kill all workers."""
         for worker in self.alive:
             os.killpg(worker.pid, 9)
             worker.wait()
@@ -58,7 +58,7 @@ class Fleet:
         self.started[worker.pid] = time.time()
 
     def strike(self) -> None:
-        """Kill a random worker, also one that is starting, with all its processes by SIGKILL; start another."""
+        """Send SIGKILL to a random worker, ready or starting, and all its processes; start another worker."""
         victim = self.alive.pop(self.dice.randrange(len(self.alive)))
         os.killpg(victim.pid, 9)
         victim.wait()
@@ -66,7 +66,7 @@ class Fleet:
         self._start_one()
 
     def replace_dead(self) -> None:
-        """Start a worker in place of each that has ended, as a process manager does."""
+        """Replace each worker that has ended, as a process manager does."""
         for worker in [w for w in self.alive if w.poll() is not None]:
             self.alive.remove(worker)
             self._start_one()

@@ -1,7 +1,7 @@
-"""The jobs of the kill loop: ours as a job kind, and the same body as a task of plain Celery.
+"""The jobs of the kill loop: one body as a job kind of ours, and as a task of plain Celery.
 
-Each run records in Redis the worker that started it and the time. It has one effect in Postgres, guarded by a natural
-key as the effects of our jobs are. Workers import this module through CELERY_CONFIG_MODULE=benchmarks.kill_config.
+Each run records its worker and its start time in Redis. It has one effect in Postgres, with a natural key that prevents
+a second effect, as in our real jobs. Workers import this module through CELERY_CONFIG_MODULE=benchmarks.kill_config.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODEL_SECONDS = 0.5  # seconds that the offline model takes here for an answer: 
 
 
 def work_seconds(n: int) -> float:
-    """Seconds that a no-op job takes: half of them 0.02, the others up to about 1, like a call over the network."""
+    """Seconds that a no-op job takes: half of the jobs 0.02, the others up to about 1, like a call over the network."""
     return 0.02 if n % 2 else 0.02 + n * 0.377 % 1.0
 
 
@@ -39,7 +39,7 @@ def _clients(_pid: int) -> tuple[redis.Redis, Engine]:
 
 
 def note(prefix: str, jobs: Sequence[str], *, started: bool = True) -> None:
-    """Record that this process's worker, named by its process group, has begun ``jobs`` or lets them wait."""
+    """Record that this process's worker, named by its process group, has begun ``jobs`` or lets the jobs wait."""
     how = f"{time.time()} {os.getpgid(0)} {int(started)}"
     _clients(os.getpid())[0].rpush(f"{prefix}:touches", *(f"{job} {how}" for job in jobs))
 
@@ -80,7 +80,7 @@ def kill_noop(run: Run, arguments: Number) -> JobOutcome:
 
 
 def note_runs() -> None:
-    """Record every run that gets claims, also those of a batch. A run that waits for its process has not started."""
+    """Record every run that gets claims, alone or as a batch. A run that waits for its process has not started."""
     hold = Run.hold
 
     def noting(run: Run, claims: Sequence[Claim]) -> None:
@@ -109,7 +109,7 @@ plain.conf.update(
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
     task_ignore_result=True,
-    # Plain Celery's best case: unacknowledged messages come back soon, and no task is as long as this.
+    # Plain Celery's best case: unacknowledged messages come back after about 5 s, and every task is shorter.
     broker_transport_options={
         "visibility_timeout": 5,
         "unacked_restore_throttle": 1,

@@ -1,4 +1,4 @@
-"""Workers are killed with SIGKILL at random: jobs lost, run twice, with effects twice, and how soon they run again.
+"""Kill workers at random with SIGKILL: count jobs lost, run twice or with effects twice; time how soon jobs run again.
 
     python -m benchmarks.kill_loop [--kills 100] [--pool threads|prefork] [--only noop|plain|derive|poison]
                                    [--seconds 600] [--seed 1] [--quick] [--log FILE]
@@ -7,12 +7,12 @@ Ours and plain Celery (acks_late, reject_on_worker_lost, prefetch 1, a visibilit
 on the same Redis, one after the other. Then ours derives messages with its offline model. Last, a poison job that kills
 its worker runs among innocent jobs.
 
-There are two workers of four slots. A random worker, also one that is starting, is killed with all its processes, and
-another is started in its place. The pause between two kills is 0.1 to 2.5 times (evenly spread) the time that workers
-take to start on this machine now, because no system recovers faster than workers start. A job must have begun since the
-last kill. Just enough jobs are queued to keep the slots busy, so that the benchmark measures recovery and not a queue.
-For the same reason a namespace may have any number of runs here: the runs of dead workers count against its cap until
-their leases end, and where workers start in a second, four of them die in that time.
+Two workers have four slots each. Each kill hits a random worker, ready or starting, with all its processes; then
+another worker is started in its place. No system recovers faster than workers start. So the pause between two kills is
+0.1 to 2.5 times (evenly spread) the time that workers now take to start on this machine. Every kill waits until a job
+has begun since the last kill. Just enough jobs are queued to keep the slots busy: the benchmark measures recovery, not
+a queue. For the same reason the cap on a namespace's runs is 10,000 here. The runs of a dead worker count against the
+cap until their leases end, and where workers start in a second, four workers die in that time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PAUSE = 0.1, 2.5  # between two kills, in multiples of the time that workers tak
 SESSION = 20  # messages of a session that is derived
 _DEAD = "SELECT count(*) FROM dead_letters WHERE kind = ANY(:kinds)"
 UNCAPPED = {"NEXUS_NAMESPACE_CONCURRENCY": "10000"}
-GIVE_UP_SECONDS = 60  # without progress; then the jobs that have not ended count as lost
+GIVE_UP_SECONDS = 60  # after so long without progress, the jobs that have not ended count as lost
 
 
 @dataclass(kw_only=True)
@@ -54,16 +54,16 @@ class System:
     name: str
     here: Sandbox
     fleet: Fleet
-    prefix: str  # of the notes that its jobs leave in Redis
-    queue: str  # the list in Redis that its messages wait in
-    enqueue: Callable[[int], int]  # asks for some jobs, numbered from its argument on; returns how many
+    prefix: str  # of the Redis keys in which the system's jobs leave notes
+    queue: str  # the Redis list in which the system's messages wait
+    enqueue: Callable[[int], int]  # asks for some jobs, numbered from the argument on; returns how many
     ended: Callable[[], int]
     effects_twice: Callable[[], int]
     ours: bool = True
     _seen: set[tuple[str, str]] = field(default_factory=set)
 
     def touches(self) -> dict[str, list[Touch]]:
-        """When and by which worker each job was begun."""
+        """By job: when it was begun, and by which worker."""
         found: dict[str, list[Touch]] = {}
         for line in self.here.redis().lrange(f"{self.prefix}:touches", 0, -1):
             job, at, group, started = line.split()
@@ -71,7 +71,7 @@ class System:
         return found
 
     def lives(self) -> tuple[list[Life], list[float]]:
-        """The time from ready to killed of each worker, and the seconds that each took to start."""
+        """When each worker was ready and when it was killed, and how many seconds each worker took to start."""
         ends = {group: at for at, group in self.fleet.kills}
         ready = [line.split() for line in self.here.redis().lrange(f"{self.prefix}:ready", 0, -1)]
         return (
@@ -80,7 +80,7 @@ class System:
         )
 
     def in_the_air(self) -> list[str]:
-        """Jobs whose message is in no queue and that no worker has begun, each message once. Called after a kill."""
+        """Pending jobs whose message is not in the queue: a worker took the message. Each message is returned once."""
         if not self.ours:
             return []
         pending = {(claim.job_id, claim.fields["published_at"]) for claim in engine.claims.pending("derive")}
@@ -129,7 +129,7 @@ def torment(system: System, kills: int, at_most: float, dice: random.Random) -> 
 
 
 def _really(lost: Sequence[tuple[str, float]], touches: dict[str, list[Touch]]) -> Iterator[tuple[str, float]]:
-    """Leave out messages that a living worker had received at the time of the kill: it begins them within 2 s."""
+    """Leave out the messages that a living worker had received before the kill: such a job begins within 2 s."""
     for job, at in lost:
         if not any(at <= touch.at < at + 2 for touch in touches.get(job, ())):
             yield job, at

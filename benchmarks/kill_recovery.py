@@ -1,12 +1,12 @@
 """How long a job that was hit by a kill took to run again.
 
-A kill hits a job in one of two ways. The job was *cut off*: the killed worker had begun it. Or its *message* was lost:
-the worker had taken it from the queue and not begun the job. The recovery lasts from the kill to the moment at which
-the job runs again, including its wait in the queue and for a process of its own. When a job is hit again before it
-runs, its recovery starts anew, because the second kill is another crash. The hits are counted.
+A kill hits a job in one of two ways. Either the job was *cut off*: the killed worker had begun the job. Or the job's
+*message* was lost: the worker had taken the message from the queue but had not begun the job. A recovery lasts from the
+kill until the job runs again. It includes the job's wait in the queue and for a process. When a second kill hits the
+job before it runs, the recovery is measured from the second kill, and both hits are counted.
 
-No job recovers while no worker is ready. On a machine where workers take long to start, that may last a while. So each
-recovery also has the number of its seconds without a ready worker.
+No job recovers while no worker is ready. That takes long on a machine where workers start slowly. So each recovery also
+has the number of its seconds without a ready worker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Kill(NamedTuple):
 
 
 class Touch(NamedTuple):
-    """A worker has begun a job: it ``started`` to run it, or lets it wait for a process of its own."""
+    """A worker has begun a job: the job has ``started`` to run, or waits for a process."""
 
     at: float
     group: int
@@ -47,7 +47,7 @@ class Recovery(NamedTuple):
 
 
 class Life(NamedTuple):
-    """The time from ready to killed of a worker."""
+    """When a worker was ready, and when it was killed."""
 
     ready: float
     end: float
@@ -59,7 +59,7 @@ def recoveries(
     lost: Iterable[tuple[str, float]],
     lives: Sequence[Life],
 ) -> list[Recovery]:
-    """Every recovery of every job. ``lost``: the jobs whose message a kill has lost, and when."""
+    """Every recovery of every job. ``lost`` has the jobs whose message was lost, each with the time of the kill."""
     losses: dict[str, list[float]] = {}
     for job, at in lost:
         losses.setdefault(job, []).append(at)
@@ -85,12 +85,12 @@ def _of_one(
 
 
 def _holder(touches: Sequence[Touch], at: float) -> int | None:
-    """The process group of the worker that had begun a job last at that time."""
+    """The process group of the last worker that had begun the job by the time ``at``."""
     return next((touch.group for touch in reversed(touches) if touch.at <= at), None)
 
 
 def _deserted(start: float, end: float, lives: Sequence[Life]) -> float:
-    """Seconds between two moments at which no worker was ready; ``lives`` are in the order of their beginnings."""
+    """Seconds without a ready worker from ``start`` to ``end``; ``lives`` must be sorted by their beginnings."""
     seconds, seen = 0.0, start
     for ready, over in lives:
         if ready >= end:

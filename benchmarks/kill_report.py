@@ -1,4 +1,4 @@
-"""The kill loop's report on one system: how its jobs ended, and how soon the jobs that were hit ran again."""
+"""The kill loop's report on one system: how its jobs ended, and how soon a job ran again after a kill hit it."""
 
 from __future__ import annotations
 

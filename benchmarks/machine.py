@@ -48,12 +48,12 @@ def cpu_seconds(pid: int) -> float:
 
 
 def peak_mib(pid: int) -> float:
-    """The most memory a process has had resident, MiB."""
+    """The peak of a process's resident memory, in MiB."""
     return _status_mib(pid, "VmHWM")
 
 
 def resident_mib(pid: int) -> float:
-    """The memory a process has resident now, MiB."""
+    """The resident memory of a process now, in MiB."""
     return _status_mib(pid, "VmRSS")
 
 

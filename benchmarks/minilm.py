@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 from a Python package, for machines that reach no model hub."""
+"""The model all-MiniLM-L6-v2 from a Python package, for machines that reach no model hub."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
     python -m benchmarks.observe [--scale 0.05] [--every 5]
 
 All sessions of a LoCoMo conversation become one session. At every turn the agent sends its context: all messages so
-far, or the log and the tail. "Unchanged" is the share of the context that begins as the last turn's did, which a prompt
-cache may serve. ``--scale`` shrinks every threshold, because the conversation is shorter than the defaults are made
-for. The offline model observes. Its input and output are counted as characters / 4.
+far, or the log and the messages after it. "Unchanged" is the share of the context that equals the beginning of the last
+turn's context; a prompt cache may serve that share. ``--scale`` shrinks every threshold, because the defaults are made
+for longer conversations. The offline model observes. Its input and output are counted as characters / 4.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMESPACE = "bench"
 
 
 class Metered(OfflineModel):
-    """The offline model, which counts its calls and their tokens."""
+    """An offline model that counts its calls and their tokens."""
 
     calls = read_tokens = written_tokens = 0
 

@@ -1,10 +1,10 @@
-"""How reflecting grows with the facts of one perspective: calls, tokens per call, pairs compared and seconds per fact.
+"""How reflecting grows with a perspective's facts: calls, tokens per call, pairs compared and seconds per fact.
 
     python -m benchmarks.reflect [--facts 10000] [--every 2000]
 
-One observer gets facts about one subject, a hundred at a time, as derivations bring them. Their words are drawn from a
-Zipf distribution. Claude's stand-in reflects on each hundred and reports no relation, because superseded facts would
-not be counted. All pairs would be N·(N−1)/2.
+One observer gets facts about one subject, a hundred at a time, as derivations bring them. The words of the facts are
+drawn from a Zipf distribution. Claude's stand-in reflects on each hundred. It reports no relation, because superseded
+facts would not be counted. N facts have N·(N−1)/2 pairs in all.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Counted:
 
     def __init__(self, model: LanguageModel) -> None:
         self.model, self.name, self.model_for, self.probe = model, model.name, model.model_for, model.probe
-        self.batches = None  # ask live
+        self.batches = None  # so every request is asked live
         self.pairs = 0
 
     def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
@@ -55,7 +55,7 @@ class Counted:
 
 
 def said(count: int) -> list[str]:
-    """Facts: a few common words and many rare ones each, as in talk, all different."""
+    """Different facts. As in talk, each has a few common words and many rare words."""
     luck = random.Random(0)
     weights = [1 / (rank + 1) for rank in range(WORDS)]
     draws = luck.choices(range(WORDS), weights, k=count * LENGTH)
@@ -91,7 +91,7 @@ def store(namespace_id: int, texts: list[str], first: int) -> None:
 
 
 def grow(standin: StandIn, count: int, every: int) -> list[list[object]]:
-    """Reflect on ``count`` facts; one row for each ``every`` of them."""
+    """Reflect on ``count`` facts; returns one row per ``every`` facts."""
     here = default_deployment()
     with here.database.transaction() as tx:
         known = namespaces.ensure(tx, "reflections")
@@ -129,7 +129,7 @@ def grow(standin: StandIn, count: int, every: int) -> list[list[object]]:
 
 
 def _keep_up(database: Database) -> None:
-    """Do what beat and autovacuum do meanwhile: count common words, index many vectors, update statistics."""
+    """Do the work of beat and autovacuum: count common words, index many vectors, update statistics."""
     upkeep.run(database)
     with database.transaction() as tx:
         tx.execute(text("ANALYZE memories, postings, embeddings, perspectives"))

@@ -1,11 +1,11 @@
-"""Evidence recall of search on LoCoMo's questions, beside BM25 over the same turns.
+"""How much evidence search finds for LoCoMo's questions (recall), beside BM25 over the same turns.
 
     python -m benchmarks.retrieval [--embedder hashing] [--data FILE] [--limit N]
 
 Each conversation is a namespace, each turn a raw memory with its vector. A question's recall at k is the share of its
-evidence turns among the k best hits at ``level=raw``, matched by external id; the table has the mean over questions.
-Plain BM25 is rank_bm25's Okapi (k1 1.5, b 0.75) over ``[a-z0-9]+``; stemmed BM25 leaves stop words out and takes
-English stems. Category 5 has no answer and is left out.
+evidence turns that are among the k best hits at ``level=raw``. Turns are matched by external id. The table has the mean
+over all questions. Plain BM25 is rank_bm25's Okapi (k1 1.5, b 0.75) over ``[a-z0-9]+``; stemmed BM25 leaves stop words
+out and takes English stems. Questions of category 5 have no answer and are left out.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Bm25:
                 self.postings[term].append((place, n))
         total = len(turns)
         rarity = {t: math.log((total - len(p) + 0.5) / (len(p) + 0.5)) for t, p in self.postings.items()}
-        # Okapi's idf is negative for words in most turns; rank_bm25 takes a quarter of the mean instead.
+        # Okapi's idf is negative for a word in most turns. rank_bm25 replaces it by a quarter of the mean idf.
         least = floor * statistics.fmean(rarity.values())
         self.rarity = {term: value if value > 0 else least for term, value in rarity.items()}
 
@@ -101,7 +101,7 @@ def plain(text: str) -> list[str]:
 
 
 def stored(path: Path, limit: int | None) -> Iterator[tuple[str, list[Message]]]:
-    """Ingest the conversations without wanting facts, give every turn its vector, and yield each with its turns."""
+    """Ingest the conversations without deriving facts, embed every turn, and yield each namespace with its messages."""
     talks: dict[str, list[Message]] = defaultdict(list)
     for one in read(path, "locomo", namespace="n"):
         talks[one.namespace] += one.messages
@@ -112,7 +112,7 @@ def stored(path: Path, limit: int | None) -> Iterator[tuple[str, list[Message]]]
 
 
 def embed(namespace: str) -> None:
-    """Give every memory of a namespace that has none its vector, as jobs would."""
+    """Store the missing vectors of a namespace's memories, as jobs would."""
     here = default_deployment()
     with here.database.transaction() as tx:
         known = namespaces.get(tx, namespace)

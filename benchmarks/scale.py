@@ -2,9 +2,9 @@
 
     python -m benchmarks.scale [--sizes 10000,100000,1000000] [--questions 300] [--embedder hashing]
 
-The namespace is made of LoCoMo's turns and observations with other names and numbers (see ``benchmarks.crowd``).
-LoCoMo's questions are asked one after the other. ``own CPU`` is this process's part of a call; the rest is Postgres.
-"one subject" and "one session" are searches within the memories of a speaker and of a session.
+The namespace consists of copies of LoCoMo's turns and observations with other names and numbers (see
+``benchmarks.crowd``). LoCoMo's questions are asked one after the other. ``own CPU`` is this process's part of a call;
+the rest is Postgres. "one subject" searches the memories of one speaker, "one session" the memories of one session.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PARTS = {
 
 
 def timed(calls: Sequence[Callable[[], Any]]) -> tuple[float, float, float]:
-    """Milliseconds of the calls: p50, p95, and this process's mean CPU."""
+    """Milliseconds per call: p50, p95, and the mean CPU time of this process."""
     for call in calls[:20]:
         call()  # warms connections, statements and pages up, as in a running system
     waits = []
@@ -56,7 +56,7 @@ def timed(calls: Sequence[Callable[[], Any]]) -> tuple[float, float, float]:
 
 
 def ways(asked: Sequence[str], people: Sequence[str], sessions: Sequence[str]) -> dict[str, list[Callable[[], Any]]]:
-    """The measured calls: for each way of asking, one per question."""
+    """The calls to measure: for each way of asking, one call per question."""
     nexus = Nexus()
     every = list(zip(asked, people, sessions, strict=True))
     return {

@@ -15,10 +15,10 @@ import snowballstemmer
 _SPACELESS = "\u3041-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 _LETTER = rf"[^\W_{_SPACELESS}]"
 # Combining marks (Latin, Cyrillic, Hebrew, Arabic, Indic, Thai, Lao, Myanmar, Khmer) and the joiners of Persian and
-# Indic scripts. For `re` they are no word characters, so without this table "हिन्दी" would be four words. Marks of
-# other scripts (Thaana and Tibetan, for example) are missing: there a word is split at its marks. The package `regex`
-# has them as \p{M}, but it would be a new dependency, and splits 10,000 texts of 71 characters in 339 ms, not in 60 ms.
-# Content hashes and hashed vectors are stored, so a change of the table changes what old memories compare with.
+# Indic scripts. `re` does not count them as word characters: without this table "हिन्दी" would be four words. The table
+# lacks other scripts (Thaana and Tibetan, for example): their words are split at the marks. The package `regex` has all
+# marks as \p{M}, but it would be a new dependency. It splits 10,000 texts of 71 characters in 339 ms; `re` needs 60 ms.
+# Content hashes and hashed vectors are stored. After a change of the table, new ones no longer match the stored ones.
 _MARK = (
     "[\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc"
     "\u06df-\u06e8\u06ea-\u06ed\u0711\u0730-\u074a\u0900-\u0963\u0971-\u0df3\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc"
@@ -32,8 +32,8 @@ _WORD = re.compile(rf"{_NUMBER}|{_NAME}|[{_SPACELESS}]")
 _GROUPED = re.compile(r"(?<=\d),(?=\d)")
 
 _EMOJI = "\u2600-\u27bf\u2b50\u2b55\u20e3\ufe0f\u200d\U0001f000-\U0001faff\U000e0020-\U000e007f"
-# Where a sentence may end, on a line whose white space is folded: at terminators (with the closing quotes and emoji
-# after them), at emoji alone, or at the full stops of scripts without spaces. `_ends` decides whether it does.
+# Where a sentence may end: at terminators (with the closing quotes and emoji after them), at emoji alone, or at the
+# full stops of scripts without spaces. The line's white space is already folded. `_ends` checks each match.
 _END = re.compile(
     rf"(?:(?P<mark>[.!?…]++)(?P<close>[\"'”’»)\]*_]*+)|(?P<emoji>[{_EMOJI}]++))(?: ?[{_EMOJI}]++)*+"
     "|[。！？]++[」』”’）]*+"
@@ -54,7 +54,7 @@ _ABBREVIATIONS = _set(
     "etc inc ltd co corp st ave rd blvd dept est jr sr a.m p.m u.s u.k u.s.a d.c ph.d b.sc m.sc b.a m.a jan feb mar "
     "apr jun jul aug sep sept oct nov dec mon tue tues wed thu thur thurs fri sat sun min max hr hrs mins secs"
 )
-# English words that carry no content of their own. Negations carry content, so they are not in the list.
+# English words that carry no content. Negations carry content, so the list has no negation.
 STOP_WORDS = _set(
     """a about above after again all also am an and any are as at be because been before being below between both but by
     can could did do does doing down during each few for from further had has have having he her here hers herself him
@@ -65,8 +65,8 @@ STOP_WORDS = _set(
     they're they've they'll that's there's what's let's here's how's where's who's it'll that'll he'll she'll he'd she'd
     we'd they'd im ive oh hey hi yeah well really"""
 )
-# Stop words that change the meaning of a sentence: its person, time, condition or direction. They carry no content, but
-# two facts that differ in one of them differ in meaning ("before lunch", "after lunch"). Maps word → marker.
+# Stop words that change the meaning of a sentence: its person, time, condition or direction. Two facts that differ in
+# one such word differ in meaning ("before lunch", "after lunch"). Maps word → marker.
 _MEANING_MARKERS = {
     word: noted
     for noted, listed in {
@@ -111,7 +111,7 @@ def _lower(text: str) -> str:
 
 
 _stemmer = snowballstemmer.stemmer("english")
-_stemming = threading.Lock()  # the stemmer object keeps the current word as its state
+_stemming = threading.Lock()  # the stemmer object holds the current word, so only one thread may use it at a time
 
 
 @lru_cache(maxsize=50_000)
@@ -122,7 +122,7 @@ def stem(word: str) -> str:
 
 
 def content_words(text: str) -> list[str]:
-    """Stems of the words that carry content, in order: without stop words, with numbers and negations.
+    """Stems of all words but the stop words, in order. Numbers and negations are kept.
 
     Every negation becomes ``not``, so that "don't", "never" and "no" are equal. "4,000" becomes "4000".
     """
@@ -139,10 +139,9 @@ def _content(word: str) -> str:
 
 
 def meaning_markers(text: str) -> list[str]:
-    """Markers of the meaning of ``text`` that are no content words, in order.
+    """Markers of the stop words in ``text`` that change its meaning, in order, and ``-ed`` for each regular past.
 
-    They are persons (``he``, ``she``), directions (``before``, ``from``), times (``will``, ``was``), and ``-ed`` for
-    each regular past.
+    Examples are persons (``he``, ``she``), directions (``before``, ``from``) and times (``will``, ``was``).
     """
     return [marker for word in words(text) for marker in _markers(word)]
 
@@ -159,9 +158,9 @@ def _markers(word: str) -> tuple[str, ...]:
 def sentences(text: str) -> list[str]:
     """``text`` split at sentence ends and line breaks, with white space folded, without empty pieces.
 
-    It is not split after abbreviations ("Dr. Lee", "e.g. this") and initials, nor in decimals and addresses, nor after
-    the number of a list item ("1."), nor at "..." before a lower-case word. Emoji stay with the sentence before them.
-    Only white space is lost. The time is linear in the length of ``text``.
+    These are no sentence ends: an abbreviation ("Dr. Lee", "e.g. this"), an initial, a decimal, an address, the number
+    of a list item ("1."), and "..." before a lower-case word. Emoji stay with the sentence before them. Only white
+    space is lost. The time is linear in the length of ``text``.
     """
     return [piece for line in text.splitlines() for piece in _split(" ".join(line.split())) if piece]
 
@@ -210,7 +209,10 @@ def _full_stop_ends(line: str, start: int, stop: int, following: str) -> bool:
 
 
 def fold(text: str) -> str:
-    """``text`` in NFC and lower case, with single spaces, without trailing punctuation (unless it is nothing else)."""
+    """``text`` in NFC and lower case, with single spaces, without trailing punctuation.
+
+    A text of nothing but punctuation keeps it.
+    """
     folded = " ".join(_lower(text).split())
     return folded.rstrip(_TRAILING) or folded
 
@@ -223,9 +225,9 @@ def content_hash(text: str) -> str:
 def content_key(text: str) -> str:
     """Hex SHA-256 of the content words and meaning markers, in order.
 
-    It is equal for rewordings that differ only in other stop words and in inflection. The order counts, because
+    Two wordings that differ only in inflection and in other stop words have the same key. The order counts, because
     "Tuesday, not Thursday" and "Thursday, not Tuesday" have the same words. The markers count, because "I live in
-    Berlin" and "I lived in Berlin" differ in meaning. For a text without content words it is :func:`content_hash`.
+    Berlin" and "I lived in Berlin" differ in meaning. A text without content words gets its :func:`content_hash`.
     """
     kept = [
         part for word in words(text) for part in (*_markers(word), *(() if word in STOP_WORDS else (_content(word),)))
@@ -249,6 +251,6 @@ def shorten(text: str, characters: int) -> str:
 
 
 def jaccard(left: frozenset[str], right: frozenset[str]) -> float:
-    """Jaccard similarity of two word sets, 0 to 1: shared words / all words. Of two empty sets it is 0."""
+    """Jaccard similarity of two word sets, 0 to 1: shared words / all words. Two empty sets give 0."""
     union = len(left | right)
     return len(left & right) / union if union else 0.0

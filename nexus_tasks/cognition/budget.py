@@ -14,7 +14,7 @@ from nexus_tasks.storage import ledger
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.text import estimate_tokens
 
-# The hold of a call that was cut off ends by itself after this many model timeouts; such a call is in no ledger.
+# When a call is cut off, its hold ends after this many model timeouts. Such a call is in no ledger.
 HOLD_TIMEOUTS = 2
 BATCH_SECONDS = 26 * 3_600.0  # how long a batch's hold lasts: the provider ends a batch within 24 hours
 
@@ -31,7 +31,7 @@ def hold_for_call(
     """Hold the highest cost of ``request`` while the call is under way.
 
     Args:
-        budget: USD per UTC day; ``None``: no bound, nothing is held.
+        budget: USD per UTC day; with ``None`` nothing is held.
 
     Raises:
         OverBudget: the day's budget does not allow the call.
@@ -60,7 +60,9 @@ def hold_for_batch(
     budget: float | None,
     request: ModelRequest[Any],
 ) -> int | None:
-    """Hold the highest cost of ``request`` in a batch for 26 hours. ``None``: there is no budget, or no cost.
+    """Hold the highest cost of ``request`` in a batch for 26 hours; returns the hold's id.
+
+    Without a budget or a cost nothing is held, and the result is ``None``.
 
     Raises:
         OverBudget: the day's budget does not allow the request.

@@ -1,4 +1,4 @@
-"""derive_memory: facts about each subject, from a batch of messages of one session, for one observer."""
+"""derive_memory: one observer's facts about each subject, from a batch of messages of one session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
-MIN_CONFIDENCE = 0.70  # a less confident observation is dropped (design page 3); chosen by hand, not measured
+MIN_CONFIDENCE = 0.70  # observations below it are dropped (design page 3); chosen by hand, not measured
 # Caps on untrusted answers: characters of a fact, characters of a label, labels of a fact. Chosen by hand.
 LONGEST_FACT = 500
 LONGEST_LABEL, MOST_LABELS = 40, 5
@@ -35,15 +35,15 @@ class DerivationPlan:
 
     outcome: JobOutcome | None = None
     memory_ids: tuple[int, ...] = ()
-    again: bool = False  # the ids are those of an earlier call that was cut off
+    again: bool = False  # an earlier call about these ids was cut off
     wait: float = 0.0  # seconds until the batch is ripe
     wanted_tokens: int = 0  # of all messages of the session that this observer has yet to derive
-    next_id: int | None = None  # the first message that did not fit; another run may begin with it at once
+    next_id: int | None = None  # the first message that did not fit; another run may begin there at once
 
 
 @dataclass(frozen=True, kw_only=True)
 class DueDigest:
-    """A session whose digest is due, and why."""
+    """A session with a due digest, and the reason."""
 
     session_key: str
     reason: str
@@ -51,7 +51,7 @@ class DueDigest:
 
 @dataclass(frozen=True, kw_only=True)
 class FollowUps:
-    """What a derivation makes due: subjects to reflect on, and the session's digest."""
+    """The work that a derivation makes due: subjects to reflect on, and the session's digest."""
 
     reflect: tuple[str, ...] = ()
     digest: DueDigest | None = None
@@ -60,10 +60,10 @@ class FollowUps:
 def plan_derivation(
     tx: Transaction, settings: Settings, namespace_id: int, memory_id: int, observer: str, *, alone: bool = False
 ) -> DerivationPlan:
-    """Choose the batch for a message: the message, and the other messages of its session that are not derived yet.
+    """Choose the batch for a message: the message, and other messages of its session that are not derived yet.
 
     Args:
-        alone: leave out the other messages, because the job has crashed twice.
+        alone: leave out the other messages. The caller sets it when the job has crashed twice.
     """
     primary = derivations.find_target(tx, memory_id, observer)
     if primary is None or primary.namespace_id != namespace_id:
@@ -96,7 +96,7 @@ def plan_derivation(
 def _choose_batch(
     wanted: Sequence[derivations.WantedMessage], primary_id: int, tokens: int, most: int
 ) -> tuple[int, ...]:
-    """Ids of the primary message (of ``tokens`` tokens) and of the oldest others, up to ``most`` tokens in all."""
+    """Ids of the primary message (it has ``tokens`` tokens) and of the oldest others, up to ``most`` tokens in all."""
     ids = [primary_id]
     for one in wanted:
         if one.memory_id != primary_id:
@@ -127,11 +127,11 @@ def derive(
 
     Args:
         context: show the model the messages before the batch, too.
-        call: a new id under which the members are stored before the model is asked, so that a rerun asks about the
-            same messages. ``None``: an earlier run has stored them.
+        call: a new id for the batch. The ids of its messages are stored under it before the model is asked, so that a
+            rerun asks about the same messages. It is ``None`` when an earlier run has stored them.
 
     Raises:
-        InvalidAnswer, Permanent: the batch as a whole gave no answer; the caller may try halves.
+        InvalidAnswer, Permanent: the model gave no usable answer about the whole batch; the caller may try halves.
     """
     with resources.database.transaction() as tx:
         if call:
@@ -148,7 +148,7 @@ def derive(
     with resources.database.transaction() as tx:
         wanted = derivations.mark_done(tx, memory_ids, observer)
         _embed(tx, resources, job, [one for one in batch.messages if one.id in wanted], vectors)
-        # This locks the perspectives, and other batches about the same subjects wait. So it comes as late as possible.
+        # Other batches about the same subjects wait for this lock, so it is taken as late as possible.
         kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]
         locked = perspectives.lock(tx, job.namespace_id, observer, [draft.subject for draft in kept])
         stored = facts.store(tx, locked, kept)
@@ -164,7 +164,7 @@ def derive(
             },
         )
         job.commit(tx, outcome)
-    # Read after the commit: of two batches that end together, the last one to commit sees that nothing is left.
+    # Read after the commit. When two batches end together, the last to commit sees that nothing is left.
     with resources.database.reading() as tx:
         unreflected = perspectives.count_unreflected(tx, [row.id for row in locked.values()])
         digest = _due_digest(tx, resources.settings, batch.session_id)
@@ -183,7 +183,7 @@ def _embed(
     worded: Sequence[messages.MessageText | facts.StoredFact],
     vectors: Mapping[str, Vectors],
 ) -> None:
-    """Store the vectors of messages or facts; a text without a vector is left to embed_memories."""
+    """Store the vectors of messages or facts. embed_memories fills in a missing vector later."""
     wordings = {one.id: one.content for one in worded}
     embeddings.store(tx, job.namespace_id, resources.embedder.name, wordings, vectors)
 
@@ -204,7 +204,7 @@ def _request(observer: str, batch: messages.DerivationBatch) -> ModelRequest[Obs
 def _ask_for_observations(
     resources: Resources, job: JobContext, request: ModelRequest[Observations]
 ) -> Sequence[Observation]:
-    """The model's answer. A single message that gives none is asked about once more without its context."""
+    """The model's answer. When a batch of one message gets no answer, ask once more without the earlier messages."""
     assert isinstance(request.material, DeriveMaterial)
     batch = tuple(line for line in request.material.lines if not line.context_only)
     try:
@@ -235,7 +235,7 @@ def _has_content(material: object) -> bool:
 def _drafts(
     observations: Sequence[Observation], material: object, batch: messages.DerivationBatch, made_by: str
 ) -> list[facts.FactDraft]:
-    """The observations to keep: confident, about a wanted subject, citing messages of the batch, not an echo."""
+    """The observations to keep. They are confident, name a wanted subject, cite the batch alone and are no echo."""
     assert isinstance(material, DeriveMaterial)
     by_id = {one.id: one for one in batch.messages}
     by_fold = {subject.casefold(): subject for subject in material.subjects}
@@ -272,7 +272,7 @@ def _labels(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _due_digest(tx: Transaction, settings: Settings, session_id: int) -> DueDigest | None:
-    """The session's digest when this batch has made it due; ``None`` while messages are underived."""
+    """The session's digest when it is due; ``None`` while a message of the session is not derived."""
     try:
         found = sessions.backlog(tx, session_id)
     except NoResultFound:

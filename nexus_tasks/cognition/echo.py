@@ -1,10 +1,10 @@
-"""Echoes: text that search or context gave to an agent and the agent repeats. It is not derived again."""
+"""Echoes: an agent repeats a text that search or context gave it. Echoes are not derived again."""
 
 from __future__ import annotations
 
 import re
 
-# Lines that context() rendered, quoted or not: a bullet with its citation id, a heading, or the whole block as JSON.
+# A line that context() rendered, quoted or not: a bullet with a citation id, a heading, or the whole block as JSON.
 # The MCP tool `recall` renders its hits with the same ids.
 _CITED = re.compile(
     r"^[\s>]*(?:"
@@ -19,7 +19,7 @@ _LOG = re.compile(r"<observation-log>.*?</observation-log>", re.DOTALL)
 
 
 def without_echo(text: str) -> str:
-    """``text`` without its echoed lines; empty when there are no others."""
+    """``text`` without its echoed lines; empty when all lines are echoes."""
     kept, echo = list[str](), False
     for line in _LOG.sub("", text).splitlines():
         # The later lines of a rendered message are indented by four spaces.

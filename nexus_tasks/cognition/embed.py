@@ -23,7 +23,7 @@ AT_ONCE = 256  # memories per transaction; chosen by hand, not measured
 
 
 def vectors_of(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
-    """The vectors by text. Empty while the embedder does not answer: embed_memories fills them in later."""
+    """The vectors by text. The result is empty when the embedder fails: embed_memories fills in the vectors later."""
     once = list(dict.fromkeys(texts))
     if not once:
         return {}
@@ -38,7 +38,7 @@ def embed_memories(resources: Resources, job: JobContext) -> JobOutcome:
     """Give every memory of a namespace its vector, page by page, the newest first.
 
     Raises:
-        JobError: the embedder does not answer, or refuses its key. The vectors stored by then stay.
+        JobError: the embedder does not answer, or refuses its key. Vectors that are already stored stay.
     """
     with resources.database.transaction() as tx:
         since = embeddings.gap_since(tx, job.namespace_id)
@@ -84,7 +84,7 @@ def fill_missing_vectors(
 
 
 def _vectors_of_accepted(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
-    """The vectors by text, without the texts that the embedder refuses. These are found by halving the list."""
+    """The vectors by text. Texts that the embedder refuses are found by halving the list, and left out."""
     try:
         return dict(zip(texts, embedder.embed(texts), strict=True))
     except Permanent:

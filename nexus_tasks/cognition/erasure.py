@@ -1,4 +1,4 @@
-"""Erasure of a memory, a session or a namespace: what is deleted with it, and what is derived again without it."""
+"""Erasing a memory, a session or a namespace: what else is deleted, and what is derived again from the rest."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nexus_tasks.storage.erasure import cascade, removing, targets
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.text import content_words
 
-# Tables that stay when a namespace is erased. It keeps its name and settings, and its spending: else erasing would
-# reset its budget. Database triggers keep `search_totals` in step with the memories.
+# Tables that stay when a namespace is erased. The namespace keeps its name, settings and spending: without the
+# spending, erasing would reset its budget. Database triggers keep `search_totals` in step with the memories.
 SPARED = frozenset({"namespaces", "model_calls", "budget_holds", "search_totals"})
 
 
@@ -25,8 +25,8 @@ class ErasureResult:
     Attributes:
         deleted: rows by table.
         ids: the erased memories.
-        unwanted: derivations (memory id, observer) of erased messages; their claims must be dropped.
-        again: derivations (memory id, observer) to be done again: a fact that rested on their message was deleted.
+        unwanted: derivations (memory id, observer) of erased messages. The caller must drop their claims.
+        again: derivations (memory id, observer) to be done again, because a fact from this message was deleted.
         digests: keys of the sessions to be digested again.
     """
 
@@ -91,9 +91,9 @@ def _forget(
 
 
 def _is_still_supported(fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> bool:
-    """Whether a fact may stay: each of its content words that a ``lost`` source has is also in one ``left``.
+    """Whether a fact may stay: no content word of the fact was only in the ``lost`` sources.
 
-    Words of the fact's author count as left.
+    Words in the sources ``left`` and in the name of the fact's author are supported.
     """
     said = set(content_words(fact.content))
     known = {word for source in left for word in _words(source)} | set(content_words(fact.author or ""))

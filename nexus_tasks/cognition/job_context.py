@@ -10,7 +10,7 @@ from nexus_tasks.storage import ledger, memories
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.types import JobOutcome
 
-# The outcome of a job whose work already has an open dead letter. Only a retry of that dead letter does the work.
+# The outcome when an open dead letter exists for a job's work. Only a retry of that dead letter does the work.
 GAVE_UP = JobOutcome(
     status="dead", details={"error": "An earlier job for this gave up: see `nexus jobs list --status dead`."}
 )
@@ -21,15 +21,16 @@ class JobContext:
     """One run of a job.
 
     Attributes:
-        budget_usd: what the namespace may spend, in USD per UTC day; ``None``: no bound.
+        budget_usd: what the namespace may spend, in USD per UTC day; ``None`` sets no bound.
         still_mine: raises when the run has lost its claim. It is called before every commit.
         record: writes the run row, in the transaction that holds the effects.
-        urgency: ``live``: someone waits, the model is asked at once. ``dream``: requests go to a message batch.
-            Empty (not known): no new request goes to a batch, and the run waits for a request that is in one.
+        urgency: ``live`` means that someone waits, so the model is asked at once. ``dream`` sends requests to a message
+            batch. Empty means not known: no new request goes to a batch, but the run waits for a request that is in a
+            batch already.
         queued: called after a request was stored for the next message batch.
         asked: hashes of the requests whose answers this run used.
-        rests_on: ids of all memories that the model was shown. The run keeps nothing of an answer when one of them was
-            erased meanwhile.
+        rests_on: ids of all memories that the model was shown. When any of these memories was erased meanwhile, the run
+            discards the answer.
     """
 
     namespace_id: int
@@ -44,7 +45,7 @@ class JobContext:
     rests_on: set[int] = field(default_factory=set)
 
     def commit(self, tx: Transaction, outcome: JobOutcome) -> JobOutcome:
-        """Write the run row and delete the saved answers that were used. Must be the transaction's last step.
+        """Write the run row and delete the saved answers that the run used. It must be the transaction's last step.
 
         Raises:
             Erased: a memory that the run has read is gone. The run commits nothing and is tried again.

@@ -1,12 +1,12 @@
-"""Model requests through the provider's message batches: half the price, and an answer that may take a day.
+"""Model requests through the provider's message batches: at half the price, with answers within a day.
 
 A job of urgency ``dream`` stores its request and waits. One job per namespace submits the stored requests and collects
-the answers. Each of its steps is durable before the next one starts, so the job may be cut off anywhere:
+the answers. Each step of that job is durable before the next step starts, so the job may be cut off anywhere:
 
-1. The batch is put together in Postgres, then submitted, then its id is stored. When the id is missing, a rerun asks
-   the provider for a batch that looks like this one before it submits anything again.
-2. Each answer is entered in the ledger and stored for its job in one transaction, once. Fetching the results again
-   changes nothing.
+1. The batch is put together in Postgres, then submitted, then its id is stored. When the id is missing, a rerun first
+   asks the provider for a batch of the same size since then. It submits the batch again only when there is none.
+2. One transaction enters an answer in the ledger and stores it for its job, once. Fetching the results again changes
+   nothing.
 3. A request that has no answer when the batch has ended is asked live.
 """
 
@@ -27,7 +27,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BatchRequest, MessageBatch
 
 PURPOSES = frozenset(("digest", "reflect"))  # the requests of dreams
-PATIENCE = 600.0  # seconds that a stored request waits for a batch to fill; then it is asked live
+PATIENCE = 600.0  # seconds that a stored request waits for others to fill a batch; then it is asked live
 POLL = 60.0  # seconds between two polls of a batch; chosen by hand, not measured
 CLOCK_SKEW = timedelta(minutes=5)  # the most that our clock and the provider's may differ; chosen by hand
 
@@ -39,8 +39,8 @@ def find_answer(
     """The answer to ``request`` when a batch has brought it; ``None`` when the caller must ask live.
 
     Raises:
-        AwaitsBatch: the request is in a batch, or is now stored for the next one.
-        OverBudget: the namespace's budget for the day does not allow it.
+        AwaitsBatch: the request is in a batch, or is now stored for the next batch.
+        OverBudget: the namespace's budget for the day does not allow the request.
         Erased: a memory that the request shows was erased meanwhile.
     """
     with resources.database.transaction() as tx:
@@ -98,7 +98,7 @@ def _queued_row(
 def _take_answer(
     tx: Transaction, job: JobContext, provider: BatchProvider, request: ModelRequest[AnswerT], row: BatchRequest
 ) -> Completion[AnswerT]:
-    """Read an answer that a batch brought, and move it to the saved answers of live calls until its job commits."""
+    """Read an answer that a batch brought. Until its job commits, it is kept with the saved answers of live calls."""
     completion = provider.completion_of(row.result or {}, request, row.model)
     # When a source was erased, the answer is not saved: the job's commit raises Erased.
     if completion.answer is not None and memories.lock_existing(tx, job.rests_on):
@@ -112,12 +112,12 @@ def _take_answer(
 # --- the job that submits and collects --------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class BatchProgress:
-    """Where a namespace's batches are.
+    """How far a namespace's batches have come.
 
     Attributes:
-        back: whether jobs that wait can go on now.
-        seconds: until the next run is due; ``None``: nothing is stored or under way.
-        detail: what is under way, in words.
+        back: whether waiting jobs can go on now.
+        seconds: until the next run is due; ``None`` when no request is stored and no batch is under way.
+        detail: in words, how many batches are under way and how many requests are stored.
     """
 
     back: bool
@@ -132,7 +132,7 @@ def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], No
         still_mine: raises when the run has lost its claim.
 
     Raises:
-        JobError: the provider does not answer. Nothing is lost; the next run goes on from there.
+        JobError: the provider does not answer. Nothing is lost; the next run continues here.
     """
     provider = resources.model.batches
     back = False
@@ -171,7 +171,7 @@ def _progress(resources: Resources, namespace_id: int, back: bool) -> BatchProgr
 
 
 def _advance_batch(resources: Resources, provider: BatchProvider, batch: MessageBatch, now: datetime) -> bool:
-    """Submit a batch, or collect its results when it has ended; ``True`` when jobs can go on."""
+    """Submit a batch, or collect its results when it has ended. Returns whether waiting jobs can go on."""
     if batch.api_id is None:
         _submit(resources, provider, batch, again=True)
         return False
@@ -209,7 +209,7 @@ def _submit(resources: Resources, provider: BatchProvider, batch: MessageBatch, 
         called = batches.record_api_id(tx, batch.id, api_id, poll_in=POLL)
     if (
         called != api_id and not lost
-    ):  # Another run submitted the same batch: one of the two was wrongly taken for dead.
+    ):  # Another run submitted the same batch, because one of the two runs was wrongly taken for dead.
         provider.cancel(api_id)
 
 
@@ -224,7 +224,7 @@ def _collect(resources: Resources, provider: BatchProvider, batch: MessageBatch)
         ours += 1
         _store_result(resources, int(number), result, seconds)
     with resources.database.transaction() as tx:
-        if not ours:  # The batch is another deployment's. It was mistaken for the one whose submission was cut off.
+        if not ours:  # This is another deployment's batch. It was mistaken for ours after a cut-off submission.
             batches.reject_api_id(tx, batch)
             return False
         batches.close_batch(tx, batch.id)
@@ -235,7 +235,7 @@ def _store_result(resources: Resources, request_id: int, result: BatchItemResult
     """Enter one answer in the ledger and store it for its job, in one transaction. A second call changes nothing.
 
     Args:
-        seconds: from putting the batch together to this answer.
+        seconds: from when the batch was put together until now.
     """
     with resources.database.transaction() as tx:
         row = batches.lock_submitted(tx, request_id)

@@ -1,4 +1,4 @@
-"""Asking the model so that no answer is paid for twice: the saved answer, the message batch, the budget, the ledger."""
+"""Asking the model under a budget. Each call is entered in the ledger; a saved answer is never paid for twice."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def ask(resources: Resources, job: JobContext, request: ModelRequest[AnswerT]) -
     """Return the model's validated answer to ``request``.
 
     1. An answer that an earlier run of the job saved is used again, at no cost.
-    2. A request of a purpose that dreams use may be answered through a message batch (:mod:`message_batches`).
-    3. Else the model is called under the namespace's budget. The call is entered in the ledger and a valid answer saved
-       before anything else happens.
+    2. A dream's request (a digest or a reflection) may be answered through a message batch (:mod:`message_batches`).
+    3. Else the model is called under the namespace's budget. At once, the call is entered in the ledger and a valid
+       answer is saved.
 
     Raises:
         InvalidAnswer: the answer does not fit its schema, or was cut off.
@@ -63,7 +63,7 @@ def _enter_in_ledger(
     request_hash: str,
     completion: Completion[AnswerT],
 ) -> None:
-    """Record what the call cost, and save its answer."""
+    """Record the cost of the call, and save the answer."""
     call = ledger.PaidCall(
         job_id=job.job_id,
         purpose=request.purpose,

@@ -1,4 +1,4 @@
-"""What every job works with: the database, a model, an embedder and the settings."""
+"""The resources of every job: the database, a model, an embedder and the settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nexus_tasks.storage.engine import Database
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """The outside world of cognition. It reaches nothing that is not in here or in its arguments."""
+    """The outside world of cognition. A job reaches nothing but these resources and its arguments."""
 
     database: Database
     model: LanguageModel

@@ -1,10 +1,10 @@
-"""Context: a block of memories for an agent's prompt, under a hard token bound, every line with a citation.
+"""Context: a block of memories for an agent's prompt, under a hard token bound, with a citation in every line.
 
-``assemble`` chooses the memories, ``token_budget`` holds the bound, ``render`` gives the block its form, ``counting``
-replaces the estimated tokens by counted ones.
+``assemble`` chooses the memories, ``token_budget`` keeps the bound, ``render`` gives the block its form, ``counting``
+replaces estimated tokens by counted tokens.
 
-It only reads, and never calls a model. Prompt caches need the same bytes from the same call, so recency is measured
-from the newest memory, not from the clock.
+This package only reads, and asks no model for text. Prompt caches need the same bytes from the same call. So recency is
+measured from the newest memory, not from the clock.
 """
 
 from nexus_tasks.cognition.context.assemble import ContextRequest, assemble

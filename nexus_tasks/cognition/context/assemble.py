@@ -1,4 +1,4 @@
-"""Choosing the memories of a context: which, in what order, and with what share of the tokens."""
+"""Choosing the memories of a context, their order, and each section's share of the tokens."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ OLDEST = 0.15  # the weight beyond 72 hours
 REINFORCEMENT = 0.1  # weight of each repetition of a memory, up to five
 # Both are chosen by hand, not measured.
 POOL = 300  # memories that a section chooses from
-FACT_TOKENS = 16  # the tokens of a short line: a small block searches for fewer facts
+FACT_TOKENS = 16  # tokens of a short line: a block of 800 tokens searches for 800 / 16 + 1 facts, not for 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextRequest:
-    """What a caller asks of a context. ``observer`` and ``subject`` narrow it to perspectives; ``None``: all."""
+    """A caller's request for a context. ``observer`` and ``subject`` select perspectives; ``None`` selects all."""
 
     namespace: str
     namespace_id: int
@@ -45,9 +45,9 @@ class ContextRequest:
 def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> ContextBlock:
     """Assemble the block.
 
-    The sections in their order: the session's digest (at most 40 % of the tokens), contradictions (10 %, at most two),
-    reflections (25 %), facts, and the session's messages that are not derived yet. A section may also use what the
-    sections before it left over.
+    Its sections are, in order: the session's digest (at most 40 % of the tokens), contradictions (10 %, at most two),
+    reflections (25 %), facts, and the session's messages that are not derived yet. A section may also use the tokens
+    that earlier sections left over.
     """
     wanted = Filter(namespace_id=ask.namespace_id, observer=ask.observer, subject=ask.subject)
     levels = ["contradiction", "derived", *([] if ask.query else ["explicit"])]
@@ -74,7 +74,7 @@ def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Contex
 
 
 def _digest_that_fits(digests: dict[str, ContextRow], share: float) -> list[ContextRow]:
-    """The long digest when it fits, else the short one. Never both, because they say the same."""
+    """The long digest when it fits, else the short digest. Both say the same, so a block never has both."""
     for level in ("summary_long", "summary_short"):
         if line := digests.get(level):
             fits = line_tokens(f"- [m{line.id}] {line.content}") + 8 <= share
@@ -109,7 +109,7 @@ def _by_query(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, m
 
 
 def _without_echoes(tail: Sequence[ContextRow]) -> list[ContextRow]:
-    """Messages without their echoed lines; a message that is nothing but echo is left out."""
+    """Messages without their echoed lines. A message of echoed lines alone is left out."""
     said = (line._replace(content=without_echo(line.content)) for line in tail)
     return [line for line in said if line.content]
 

@@ -1,4 +1,4 @@
-"""Fitting a context under its bound by counted tokens instead of estimated ones."""
+"""Fitting a context under its bound by counted tokens, not by estimated tokens."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from nexus_tasks.types import ContextBlock
 log = logging.getLogger(__name__)
 
 # Both are chosen by hand, not measured.
-ROOM = 0.98  # a new bound is 2 % below the one that the last count suggests, because tokens per character vary
-QUICK = 4  # tries; after them each new bound is half the last one, so that the search ends
+ROOM = 0.98  # a new bound is 2 % below the bound that the last count suggests: tokens per character vary
+QUICK = 4  # from this try on, each new bound is half the last bound: so the search ends soon
 
 
 def fit_to_count(assemble: Callable[[int], ContextBlock], max_tokens: int, count: Callable[[str], int]) -> ContextBlock:
@@ -21,7 +21,7 @@ def fit_to_count(assemble: Callable[[int], ContextBlock], max_tokens: int, count
 
     Args:
         assemble: makes a block for a bound of estimated tokens.
-        count: the tokens of a text. When it fails, the block for the estimate is returned, and a note says so.
+        count: counts the tokens of a text. When counting fails, the result is the block by estimate, with a note.
     """
     bound, tries = max_tokens, 0
     while True:

@@ -15,7 +15,7 @@ Format = Literal["text", "anthropic", "json"]
 
 
 def render_as(block: ContextBlock, form: Format) -> ContextBlock:
-    """The block in another form: with Anthropic ``messages`` to put before others, or with JSON as its ``text``."""
+    """The block in another form: with Anthropic ``messages`` to begin a request with, or with JSON as its ``text``."""
     if form == "anthropic":
         content = [{"type": "text", "text": block.text}] if block.text else []
         return replace(block, messages=({"role": "user", "content": content},) if content else ())
@@ -23,7 +23,7 @@ def render_as(block: ContextBlock, form: Format) -> ContextBlock:
 
 
 def _as_json(block: ContextBlock) -> ContextBlock:
-    """The block as a JSON object. Its punctuation takes room, so the last lines are left out; ``{}`` when none fits."""
+    """The block as a JSON object. Last lines that do not fit are left out; ``{}`` when not even an empty block fits."""
     cited = sum(len(section.ids) for section in block.sections)
     # A binary search: the length of the text grows with the number of lines.
     most = bisect_right(range(cited + 1), block.max_tokens, key=lambda n: estimate_tokens(_json(_first(block, n)))) - 1

@@ -16,7 +16,7 @@ class BudgetedBlock:
 
     max_tokens: int
     used: int = 0
-    said: set[str] = field(default_factory=set)  # texts that are in it already: several observers may hold the same
+    said: set[str] = field(default_factory=set)  # texts in the block: several observers may hold the same text
     sections: list[ContextSection] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     citations: dict[str, CitedMemory] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class BudgetedBlock:
                 continue
             line = f"- [m{row.id}] {text}"
             if spent + line_tokens(line) > budget:
-                # A digest may be cut, because its beginning is useful. A fact that is cut is not.
+                # A digest may be cut, because its beginning is useful. A cut fact is useless.
                 if chosen or not row.level.startswith("summary") or budget < 20:
                     continue
                 line = shorten(line, 4 * (budget - 1))

@@ -1,4 +1,4 @@
-"""digest_session: the rolling summary of a session, one short and one long.
+"""digest_session: the rolling summary of a session, in a short and a long version.
 
 ``digest_session`` runs one digest: ``window`` chooses what it covers, ``summarize`` asks the model.
 """

@@ -29,7 +29,7 @@ def digest(
     Args:
         force: digest below the threshold, too.
         rebuild: start from scratch.
-        patient: no caller waits for the digest, so it may cover an earlier run's window (see :func:`next_window`).
+        patient: no caller waits. So the digest may cover only an earlier run's window (see :func:`next_window`).
 
     Returns:
         The outcome, and whether messages came after that earlier window, so that another run is due.
@@ -38,7 +38,7 @@ def digest(
         session = sessions.find(tx, job.namespace_id, session_key)
         if session is None:
             return job.commit(tx, JobOutcome(status="gone")), False
-        # The reasons are in Postgres, too, because Redis may have lost the flags of the request.
+        # Postgres has the reasons, too: Redis may have lost the flags of the request.
         asked = digest_requests.pending(tx, session.id)
         force = force or any(reason != "rollover" for reason in asked.reasons)
         rebuild = rebuild or "manual_rebuild" in asked.reasons

@@ -1,4 +1,4 @@
-"""Summarizing a window: one model call. For a long one, a call per chunk, then calls that merge the summaries."""
+"""Summarizing a window by one model call, or, for a long window, by a call per chunk and calls that merge summaries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Summary:
 def summarize(
     resources: Resources, job: JobContext, session_key: str, lines: Sequence[PromptLine], previous: Summary
 ) -> Summary:
-    """The digest of ``lines``, continuing the ``previous`` one, which stays when the model writes nothing."""
+    """The digest of ``lines``, continuing the ``previous`` digest, which stays when the model writes nothing."""
     settings = resources.settings
     chunks = _chunks(lines, settings.digest_chunk_tokens)
     most = min(settings.digest_long_tokens, settings.digest_chunk_tokens // PARTS - LINE_TOKENS)
@@ -48,7 +48,7 @@ def summarize(
 
 
 def _part(chunk: Sequence[PromptLine], summary: Summary) -> PromptLine:
-    """The summary of a chunk as a line, to be merged with those of the other chunks."""
+    """The summary of a chunk as a line, to be merged with the other chunks' summaries."""
     content = summary.long or summary.short
     return PromptLine(
         id=chunk[-1].id, author="digest", role="digest", content=content, occurred_at=chunk[-1].occurred_at
@@ -65,7 +65,7 @@ def _ask_for_summary(
 
 
 def _chunks(lines: Sequence[PromptLine], most: int) -> list[tuple[PromptLine, ...]]:
-    """``lines`` in chunks of at most ``most`` tokens each. A longer line is continued in the next chunk."""
+    """``lines`` in chunks of at most ``most`` tokens each. A line that is longer than a chunk is split."""
     chunks: list[list[PromptLine]] = [[]]
     room = most
     for line in _pieces(lines, most - LINE_TOKENS):

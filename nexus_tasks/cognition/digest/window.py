@@ -20,18 +20,18 @@ class Window:
     """The facts and messages that one digest covers."""
 
     session: SessionRow
-    after: int  # the seq of the last message before it
-    end: int  # the seq of the last message that it covers
+    after: int  # the seq of the last message before the window
+    end: int  # the seq of the window's last message
     generation: int
-    requests: int  # the id of the last digest request that it satisfies
+    requests: int  # the id of the last digest request that the digest satisfies
     previous: dict[str, str]  # the digests so far, by kind (short, long)
     lines: tuple[PromptLine, ...]
-    given_up: frozenset[int]  # ids of lines: messages whose derivation gave up
+    given_up: frozenset[int]  # ids of the messages in ``lines`` whose derivation gave up
     sources: tuple[int, ...]  # ids of the memories that the digest will rest on
     asked: bool  # an earlier run asked about this window and committed nothing; messages may have come since
 
     def without_given_up(self) -> Window:
-        """The window without the messages whose derivation gave up: the model may fail on them here, too."""
+        """The window without the messages whose derivation gave up: the model may fail on such messages here, too."""
         return replace(
             self,
             lines=tuple(line for line in self.lines if line.id not in self.given_up),
@@ -45,7 +45,7 @@ def next_window(tx: Transaction, session: SessionRow, requests: int, *, rebuild:
     Args:
         requests: the id of the last digest request of the session.
         rebuild: start at the beginning of the session.
-        patient: when an earlier run saved its window, cover that one: its answer may be on its way in a batch. Later
+        patient: when an earlier run saved its window, cover the saved window: a batch may bring its answer. Later
             messages are left to the next run. Without ``patient`` the window covers everything.
     """
     after = 0 if rebuild else session.digest_end_seq
@@ -75,7 +75,7 @@ def next_window(tx: Transaction, session: SessionRow, requests: int, *, rebuild:
 
 
 def save_window(tx: Transaction, window: Window) -> None:
-    """Save the window before the model is asked, so that a rerun asks the same, even after new messages came."""
+    """Save the window before the model is asked: a rerun asks the same question, even after new messages came."""
     question = {
         "after": window.after,
         "end": window.end,
@@ -88,17 +88,20 @@ def save_window(tx: Transaction, window: Window) -> None:
 
 
 def _new(tx: Transaction, session: SessionRow, after: int) -> tuple[list[digests.WindowItem], list[int]]:
-    """Facts and messages after ``after``, in the order of the conversation; and the ids of the memories among them."""
+    """The facts and messages to show, in the conversation's order; and the ids of all memories that were found.
+
+    Facts and messages up to seq ``after`` are left out.
+    """
     found = digests.window_facts(tx, session.id, after, session.last_seq)
     said = digests.window_messages(tx, session.id, after, session.last_seq)
-    # A message goes in as raw text when it is not derived yet, or when the window has no facts at all.
+    # The window has a message as raw text when the message is not derived yet, or when there are no facts at all.
     raw = [one for one in said if not (found and one.derived)]
     shown = sorted((*_each_once(found), *raw), key=lambda one: one.text.seq)
     return shown, [one.text.id for one in (*found, *raw)]
 
 
 def _each_once(found: Sequence[digests.WindowItem]) -> list[digests.WindowItem]:
-    """The facts, each once: another observer may hold the same."""
+    """The facts, each once: two observers may hold the same fact."""
     first: dict[tuple[str, str | None], digests.WindowItem] = {}
     for fact in found:
         first.setdefault((fact.text.author, fact.content_key), fact)

@@ -1,4 +1,4 @@
-"""The messages that an extractor reads next. Its gate is closed until enough messages are new."""
+"""The messages that an extractor reads next. Its gate is closed (nothing is read) until enough messages are new."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from nexus_tasks.text import estimate_tokens, shorten
 
 # When the gates open. Chosen by hand, not measured.
 TOPICS_FROM = 4  # new messages
-FACTS_FROM = 20  # messages in the session the first time; later, new messages
-FACTS_FROM_CALLS = 3  # or, later, new tool calls
+FACTS_FROM = 20  # for the first batch, messages in the session; after it, new messages
+FACTS_FROM_CALLS = 3  # after the first batch, so many new tool calls open the gate, too
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionBatch:
-    """The next messages of a session for one extractor: it reads up to seq ``through``, the model sees ``lines``."""
+    """The next messages of a session for one extractor, up to seq ``through``. The model sees ``lines``."""
 
     seen: Extraction
     extractor: Extractor
@@ -39,7 +39,7 @@ def next_batch(
 ) -> ExtractionBatch | None:
     """The next batch after the cursor, of about ``most`` tokens; ``None`` when the gate is closed.
 
-    System prompts, and messages in which the agent wrote memory itself, are skipped and do not count for the gate.
+    System prompts and messages by which the agent wrote memory itself are skipped. They do not count for the gate.
     """
     after = extractions.last_read_seq(row, extractor)
     pending = messages.window(tx, session.id, after, messages.UNBOUNDED_SEQ)

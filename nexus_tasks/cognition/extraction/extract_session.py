@@ -1,4 +1,4 @@
-"""extract_session: both extractors over the new messages of a session, batch by batch, each committed on its own."""
+"""extract_session: both extractors read a session's new messages batch by batch. Each batch is committed on its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nexus_tasks.types import JobOutcome
 
 # Both are chosen by hand, not measured.
 MOST_BATCHES = 20  # per run; another run does the rest
-RECENT = 200  # the last messages, among which an unanswered tool call is searched for
+RECENT = 200  # unanswered tool calls are searched for in so many last messages
 
 Tally = Counter[str]
 
@@ -34,7 +34,7 @@ def extract(
     When one extractor's answer fails, its cursor stays, and the other extractor goes on.
 
     Args:
-        observers: who will hold the facts.
+        observers: the observers that will hold the facts.
 
     Returns:
         The outcome, and whether another run has to go on.
@@ -74,7 +74,7 @@ def _next_batch(
     session_key: str,
     without: Collection[extractions.Extractor],
 ) -> ExtractionBatch | JobOutcome:
-    # The lock lasts until "nothing to do" is stored: no message is stored in between.
+    # The lock lasts until "nothing to do" is stored. Until then no message is stored.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     if session is None:
         return JobOutcome(status="gone")
@@ -140,7 +140,7 @@ def _facts(
 
 
 def _advance_cursor(tx: Transaction, job: JobContext, batch: ExtractionBatch, rejected: int) -> bool:
-    """Move the cursor past the batch, in the transaction that stores its results; ``False``: another run did so."""
+    """Move the cursor past the batch; ``False`` when another run did so. The same transaction stores the results."""
     job.still_mine()
     if not memories.lock_existing(tx, job.rests_on):
         raise Erased

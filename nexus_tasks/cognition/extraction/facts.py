@@ -18,7 +18,7 @@ from nexus_tasks.storage.facts import FactDraft
 from nexus_tasks.storage.models import Memory
 
 CATEGORIES = ("preference", "project", "pattern", "decision", "constraint")
-# Names that models use instead of these, once prefixes such as "user" and suffixes such as "fact" are removed.
+# Models use these names for the categories. Prefixes such as "user" and suffixes such as "fact" are removed first.
 _ALIASES = {
     **{name: name for name in CATEGORIES},
     **dict.fromkeys(("preferences", "like", "likes", "style"), "preference"),
@@ -33,7 +33,7 @@ LONGEST = 500  # characters of a fact; chosen by hand, not measured
 
 
 def user_of(tx: Transaction, session_id: int) -> str | None:
-    """The author of most ``user`` messages of a session; of equals, the first. ``None`` without such messages."""
+    """The author of most ``user`` messages of a session, the first among equals; ``None`` without such messages."""
     said = (
         select(Memory.author)
         .where(Memory.session_id == session_id, Memory.level == "raw", Memory.role == "user")
@@ -57,14 +57,14 @@ def build_request(session_key: str, batch: ExtractionBatch, user: str) -> ModelR
 
 
 def category_of(given: str) -> str | None:
-    """The category that ``given`` means (``user_preference``, ``Project Fact``, …); ``None`` when it is none."""
+    """The category that ``given`` means (``user_preference``, ``Project Fact``, …), or ``None``."""
     word = re.sub(r"[^a-z]", "", given.casefold())
     forms = (word, _BEHIND.sub("", word), _BEFORE.sub("", word), _BEFORE.sub("", _BEHIND.sub("", word)))
     return next((_ALIASES[form] for form in forms if form in _ALIASES), None)
 
 
 def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str) -> tuple[list[FactDraft], int]:
-    """The valid facts, and how many were rejected: for category, confidence, citations, echo, or empty content."""
+    """The valid facts, and how many were rejected for category, confidence, citations, echo or empty content."""
     when = {line.id: line.occurred_at for line in batch.lines}
     kept = list[FactDraft]()
     for fact in answer.facts:

@@ -6,17 +6,17 @@ import re
 
 LONGEST = 128  # characters, with the suffix
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_-])?")
-# Windows devices, which no suffix makes safe. And names of files that the export writes, or that agents read as
-# instructions.
+# Names of Windows devices are unsafe with any suffix. Also reserved are the names of files that the export writes or
+# that agents read as instructions.
 _DEVICES = frozenset(("con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))))
 _TAKEN = frozenset(("memory", "facts", "agents", "claude", "readme"))
 
 
 def checked(given: str) -> str | None:
-    """``given`` in lower case, ending in ``.md``; ``None`` when it is not a safe file name on every system.
+    """``given`` in lower case, ending in ``.md``; ``None`` when that is not a safe file name on every system.
 
-    Allowed are ASCII letters, digits, ``.``, ``_`` and ``-``, at most 128 characters; no leading or trailing dot, no
-    reserved name. Lower case, because some systems do not distinguish case.
+    A safe name has at most 128 characters, all of them ASCII letters, digits, ``.``, ``_`` or ``-``. It has no leading
+    or trailing dot and is not reserved. It is in lower case, because some systems do not distinguish case.
     """
     name = given.lower() if given.isascii() else ""
     name = name if name.endswith(".md") else f"{name}.md"

@@ -1,4 +1,4 @@
-"""Topics and facts as Markdown files, and reading topic files."""
+"""Writing topics and facts as Markdown files, and reading topic files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIELD = re.compile(r"(name|description|type):[ \t]*(.*)")
 
 
 def index(topics: Sequence[Topic]) -> str:
-    """``MEMORY.md``: a line per topic, in the order given (last changed first), at most 200. A note counts the rest."""
+    """``MEMORY.md``: a line for each of the first 200 topics (the last changed comes first). A note counts the rest."""
     lines = [_line(topic) for topic in topics]
     if len(lines) > MOST_LINES:
         left = len(lines) - (MOST_LINES - 1)
@@ -46,7 +46,7 @@ def file(topic: Topic) -> str:
 
 
 def read(filename: str, text: str) -> TopicDraft:
-    """The topic in a file, which :func:`file` or a person has written.
+    """The topic in a file. :func:`file` or a person has written the file.
 
     Raises:
         InvalidInput: the file name or the type is not valid, or the file has no content.

@@ -1,4 +1,4 @@
-"""The tool calls in messages: calls without an answer, and calls by which the agent wrote memory itself."""
+"""Tool calls in messages: calls without an answer, and calls by which the agent wrote memory itself."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def count_calls(messages: Iterable[Memory]) -> int:
 
 
 def memory_writing_messages(messages: Iterable[Memory]) -> set[int]:
-    """Ids of the messages by which the agent wrote memory itself, and of those that answer these calls."""
+    """Ids of the messages by which the agent wrote memory itself, and of the messages with the tools' answers."""
     found, ids = set[int](), set[str]()
     for message in messages:
         writing = [call for call in _calls(message) if _writes_memory(call)]
@@ -67,7 +67,7 @@ def _writes_memory(call: dict[str, Any]) -> bool:
 
 
 def _calls(message: Memory) -> Iterator[dict[str, Any]]:
-    """The calls of a message. Answers to calls, which are stored in the same field, are left out."""
+    """The calls of a message. The same field stores answers to calls; these are left out."""
     for call in message.tool_calls or ():
         if isinstance(call, dict) and not any(key in call for key in _ANSWERS):
             yield call

@@ -18,16 +18,16 @@ from nexus_tasks.types import clean_text
 
 # Chosen by hand, not measured.
 MOST_KNOWN = 200  # topics in the manifest, last changed first: as many as the index lists
-SHOWN_LINES = 3  # the first lines of a topic that is not shown whole
+SHOWN_LINES = 3  # of a topic that is not shown whole, the model sees the first lines
 LONGEST_NAME, LONGEST_DESCRIPTION, LONGEST_CONTENT = 80, 200, 20_000  # characters
 
-Seen = dict[str, int]  # filename → revision, of the topics that the model was shown whole
+Seen = dict[str, int]  # filename → revision; only topics that the model was shown whole
 
 
 def build_request(
     tx: Transaction, namespace_id: int, session_key: str, batch: ExtractionBatch, shown_tokens: int
 ) -> tuple[ModelRequest[TopicFiles], Seen]:
-    """The model request for a batch, with a manifest of the existing topics; and which of them it shows whole."""
+    """The model request for a batch, with a manifest of the existing topics; and the topics that it shows whole."""
     there = topics.every(tx, namespace_id)[:MOST_KNOWN]
     whole = _whole(there, batch.lines, shown_tokens)
     known = tuple(_known(topic, whole=topic.id in whole) for topic in there)
@@ -48,7 +48,7 @@ def build_request(
 
 
 def drafts(answer: TopicFiles, batch: ExtractionBatch, seen: Seen, made_by: str) -> tuple[list[TopicDraft], int]:
-    """The valid topic files, and how many were rejected: for an unsafe name or empty content."""
+    """The valid topic files, and how many were rejected for an unsafe name or empty content."""
     kept = list[TopicDraft]()
     for file in answer.topics:
         filename = checked(file.filename.strip())
@@ -76,7 +76,7 @@ def one_line(text: str, most: int) -> str:
 
 
 def _whole(there: Sequence[Topic], lines: Sequence[PromptLine], budget: int) -> set[int]:
-    """Ids of the topics to be shown whole: all short ones; then those that share most words with the messages.
+    """Ids of the topics to show whole: all short topics, then the topics that share most words with the messages.
 
     ``budget`` bounds the tokens of the second group.
     """

@@ -19,10 +19,10 @@ from nexus_tasks.storage.observations import ObservedText
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import JobOutcome, clean_text
 
-# Factors of the length of the log. Chosen by hand, not measured.
+# All are multiples of the log's length. Chosen by hand, not measured.
 TARGET = 0.75  # a result of at most this length ends the attempts
-ASKED = (0.75, 0.5, 0.35)  # the length that each attempt asks for: a model that overshoots is asked for less
-PATIENCE = 1.25  # a log that would not shrink is tried again when it has grown to this
+ASKED = (0.75, 0.5, 0.35)  # the length that each attempt asks for: after a text that is too long, ask for less
+PATIENCE = 1.25  # when no answer was shorter than the log, try again once the log has this length
 
 
 def is_due(settings: Settings, found: ObservationLog) -> bool:

@@ -1,4 +1,4 @@
-"""The text of one message as a reader of an observed session sees it, and its tokens, which all bounds here count."""
+"""The text of one message for a reader of an observed session, and its tokens. All bounds here count these tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ATTACHED = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,[A-Za-z0-9+/=\s]{64,}")
 def text_of(message: Memory) -> str:
     """The text of a message with its tool calls, without reasoning. An attachment is replaced by a marker.
 
-    Empty for a system message: it is the agent's own prompt and is not observed.
+    A system message gives an empty text, because it is the agent's own prompt and is not observed.
     """
     if message.role == "system":
         return ""
@@ -36,7 +36,7 @@ def _call_text(call: object) -> str:
 
 
 def cited_line(message: Memory) -> str:
-    """The message with its citation, time and author; later lines are indented. Empty for a message without text."""
+    """The message with its citation, time and author; later lines are indented. A message without text gives ``""``."""
     text = text_of(message)
     if not text:
         return ""

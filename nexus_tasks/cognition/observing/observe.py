@@ -22,13 +22,13 @@ from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
 # Both are chosen by hand, not measured.
-MOST_BATCHES = 20  # per run; another run does the rest, so that other jobs do not wait long behind a backlog
+MOST_BATCHES = 20  # per run; another run does the rest, so that other jobs need not wait for a whole backlog
 LONGEST_TASK = 1_000  # characters of the current task and of the suggested response
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationBatch:
-    """The next messages to observe, and the log that they continue."""
+    """The next messages to observe, and the log before them."""
 
     seen: ObservationLog
     from_seq: int
@@ -44,7 +44,7 @@ def note_if_due(
 
     Args:
         by_default: the namespace's setting.
-        observe: the producer's setting for the session; ``None``: unchanged.
+        observe: the producer's setting for the session; ``None`` leaves the setting unchanged.
 
     Returns:
         Whether the session is newly marked, so that the caller must enqueue a job.
@@ -69,17 +69,17 @@ def is_observed(session: SessionRow, *, by_default: bool) -> bool:
 def is_due(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> bool:
     """Whether the messages after the last observation make a batch.
 
-    A batch is due from one interval on (``observation_buffer_tokens``). When a reader waits (``urgent``) it is due only
-    beyond one interval, because the last interval stays word for word.
+    A batch is due when they have at least one interval of tokens (``observation_buffer_tokens``). When a reader waits
+    (``urgent``), they must have more than one interval, because the last interval stays word for word.
     """
     interval, total = settings.observation_buffer_tokens, sum(map(message_text.tokens_of, pending))
     return total > interval if urgent else 0 < interval <= total
 
 
 def batch_of(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> tuple[Memory, ...]:
-    """The messages of the next batch. No message is split; a message that is too long alone is a batch of its own.
+    """The messages of the next batch. No message is split; a message longer than a batch is a batch of its own.
 
-    In the background a batch is one interval, even when more messages have come: so a rerun asks the same question.
+    Unless ``urgent``, a batch is one interval, even when more messages have come: so a rerun asks the same question.
     """
     interval = settings.observation_buffer_tokens
     most = min(interval, settings.observation_max_batch_tokens)
@@ -106,7 +106,7 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
         The outcome, and whether another run has to go on.
 
     Raises:
-        InvalidAnswer: an answer is malformed, blank or mostly repetitions. Nothing of it was stored.
+        InvalidAnswer: an answer is malformed, blank or mostly repetitions. Nothing of that answer was stored.
     """
     made = 0
     while True:
@@ -131,7 +131,7 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
 def _next_batch(
     tx: Transaction, settings: Settings, job: JobContext, session_key: str, *, urgent: bool
 ) -> ObservationBatch | JobOutcome:
-    # The locks last until "nothing to do" is stored: no message is stored and no reader moves chunks in between.
+    # The locks last until "nothing to do" is stored. Until then no message is stored and no reader moves chunks.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     found = observations.find_log(tx, session.id, lock=True) if session else None
     if session is None or found is None:
@@ -162,7 +162,7 @@ def _pending(tx: Transaction, session: SessionRow, reach: int) -> Sequence[Memor
 
 
 def _request(settings: Settings, session_key: str, batch: ObservationBatch) -> ModelRequest[Observed]:
-    # A message that is a batch of its own may be longer than the model takes. The model sees its beginning.
+    # A batch of one message may be longer than the model's input. Then the model sees the message's beginning.
     most = 4 * settings.observation_max_batch_tokens
     lines = tuple(
         PromptLine(

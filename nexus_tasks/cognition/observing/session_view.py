@@ -1,7 +1,7 @@
-"""Reading an observed session: the log is updated from prepared notes, and the view says which jobs are due.
+"""Reading an observed session: update the log from prepared notes, and say which jobs are due.
 
-No model is asked here. The log is read first and the messages after it second. Messages are only ever added, so the two
-fit together even when messages are stored in between.
+No model is asked here. The log is read first, then the messages that it does not cover. Messages are only ever added,
+so log and messages fit together even when messages are stored between the two reads.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, ObservationChunk, ObservationLog, ObservationReflection, SessionRow
 from nexus_tasks.text import estimate_tokens
 
-# How often the log is updated and read again. After that the last view is served. Chosen by hand, not measured.
+# The most times that one call reads the log. Then it returns the last view. Chosen by hand, not measured.
 ATTEMPTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionView:
-    """A session as it reads now.
+    """An observed session: its log and the messages after the log.
 
     Attributes:
         observed_through: the seq of the last message that the log covers.
-        tail: the messages after it.
+        tail: the messages that the log does not cover.
         ask_observe, ask_reflect: this read marked the session, so the caller must enqueue the job.
         observe_now, reflect_now: a block-after bound is passed, and waiting for the job would help.
         gave_up: a job that is due has a dead letter.
@@ -56,7 +56,7 @@ class SessionView:
 
 
 def current_view(tx: Transaction, settings: Settings, session: SessionRow, *, by_default: bool) -> SessionView:
-    """The log and the messages after it. Prepared notes are taken into the log first, when it is time.
+    """The log and the messages after it. First, prepared notes are taken into the log when that is due.
 
     Args:
         by_default: the namespace's setting for observation.
@@ -76,7 +76,7 @@ def current_view(tx: Transaction, settings: Settings, session: SessionRow, *, by
         update = due_update(tx, settings, found, tail) if attempt < ATTEMPTS - 1 else None
         if update is None:
             break
-        apply_update(tx, update)  # Done here or by another reader: either way the log is newer now.
+        apply_update(tx, update)  # This reader or another one has made the update, so the log is newer now.
         found = observations.find_log(tx, session.id)
         assert found is not None
     return _view(tx, settings, session, found, tail, observed=observed)
@@ -125,7 +125,7 @@ def _chunks_to_take(
 
 
 def apply_update(tx: Transaction, update: LogUpdate) -> bool:
-    """Make the next generation of the log; ``False``, and nothing is done, when another reader has made it."""
+    """Make the log's next generation. When another reader has made it, change nothing and return ``False``."""
     seen = update.seen
     if update.reflection:
         return _apply_reflection(tx, seen, update.reflection)
@@ -143,12 +143,12 @@ def apply_update(tx: Transaction, update: LogUpdate) -> bool:
 
 
 def _apply_reflection(tx: Transaction, seen: ObservationLog, ready: ObservationReflection) -> bool:
-    """Put the shorter text in place of the part that it covers. Notes made since stay after it."""
+    """Replace the part of the log that the shorter text covers. Later notes stay after the shorter text."""
     text = observation_log.append(
         ready.observations, observation_log.text_after(seen.observations, ready.covered_length)
     )
     task, response = seen.current_task, seen.suggested_response
-    if seen.generation == ready.base_generation:  # Else the log's own are newer.
+    if seen.generation == ready.base_generation:  # Else the log's own task and response are newer.
         task, response = ready.current_task or task, ready.suggested_response or response
     missed = len(ready.observations) > condense.TARGET * ready.covered_length
     done = observations.activate(

@@ -1,6 +1,6 @@
 """An observed session as a block for a prompt: the log, then the messages since, word for word.
 
-The log changes only when a new generation of it is made. Until then messages are only added after it, so a prompt cache
+Between two generations of the log, the log does not change and messages are only added after it. So a prompt cache
 that holds the log stays valid.
 """
 
@@ -22,7 +22,7 @@ from nexus_tasks.types import CitedMemory, ContextBlock, ContextSection, to_utc
 OPENING, CLOSING = "<observation-log>", "</observation-log>"
 RECENT = "## Recent messages"
 BESIDES = 600  # tokens: 500 for the task and the suggested response (see LONGEST_TASK), 100 for headings and tags
-_STEPS = 12  # how often a block is made smaller until its rendered form fits; chosen by hand, not measured
+_STEPS = 12  # how often a block is made smaller, at most, until it fits; chosen by hand, not measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class ShownView:
 
 
 def default_bound(settings: Settings) -> int:
-    """Tokens that a block without ``max_tokens`` stays under, as long as the observation jobs keep up."""
+    """While the observation jobs keep up, a block without ``max_tokens`` has fewer tokens than this."""
     return settings.observation_block_after_tokens + settings.reflection_block_after_tokens + BESIDES
 
 
@@ -47,9 +47,9 @@ def lay_out(
     """Render the view as a block.
 
     Args:
-        max_tokens: leave out the oldest part that does not fit into so many tokens, and say so in ``notes``.
+        max_tokens: the bound. The oldest part that does not fit is left out, and ``notes`` says so.
         form: ``text``, ``anthropic`` or ``json``.
-        waited: the reader waited for an observation. If it is still behind, ``notes`` says so.
+        waited: the reader waited for an observation. If observation is still behind, ``notes`` says so.
     """
     most = max_tokens if max_tokens is not None else max(default_bound(settings), 1)
     notes = _notes(view, waited=waited)
@@ -142,7 +142,7 @@ def _json(shown_view: ShownView, namespace: str) -> str:
 
 
 def _messages(shown_view: ShownView) -> tuple[dict[str, Any], ...]:
-    """One user message of two blocks. The log's block is marked for the prompt cache."""
+    """One user message of two blocks. The block with the log is marked for the prompt cache."""
     head, recent = _head(shown_view), _recent(shown_view)
     content: list[dict[str, Any]] = []
     if head:
@@ -165,7 +165,7 @@ def _sections(shown_view: ShownView) -> tuple[ContextSection, ...]:
 
 # --- under a bound ----------------------------------------------------------------------------------------------------
 def _fitting(view: SessionView, most: int, form: str, namespace: str) -> tuple[ShownView, str]:
-    """The largest part of a view whose rendered form fits. JSON needs more room than plain text, so less goes in."""
+    """The largest part of a view that fits when it is rendered. JSON needs more room than text, so less of it fits."""
     room = float(most)
     for _ in range(_STEPS):
         shown_view = _shown_within(view, int(room))
@@ -181,7 +181,7 @@ def _fitting(view: SessionView, most: int, form: str, namespace: str) -> tuple[S
 
 
 def _shown_within(view: SessionView, most: int) -> ShownView:
-    """The newest messages and the log's end within ``most`` tokens. Each may use half, and what the other leaves."""
+    """The newest messages and the log's end, within ``most`` tokens: half for each, plus what the other half leaves."""
     whole = ShownView(view=view, log=view.log, tail=view.tail, left_out=0)
     if estimate_tokens(_plain(whole)) <= most:
         return whole

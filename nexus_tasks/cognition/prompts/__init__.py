@@ -1,8 +1,8 @@
 """The instructions of each purpose (one Markdown file each), and how messages are laid out for a model.
 
-The instructions are the same bytes for every call of a purpose and come first. So a provider can cache them together
-with a transcript that several observers share. All text here is part of the request hash: a change to it makes saved
-answers unusable.
+Each prompt begins with the instructions, which are the same bytes for every call of a purpose. So a provider can cache
+the instructions together with a transcript that several observers share. All text here is part of the request hash:
+after a change, the saved answers are not found any more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLOSING = re.compile(r"</(?=\s*(?:transcript|facts|previous|notes|observation-l
 
 @lru_cache
 def instructions(purpose: Purpose) -> str:
-    """The stable part of every prompt of ``purpose``."""
+    """The instructions with which every prompt of ``purpose`` begins."""
     return (resources.files(__name__) / f"{purpose}.md").read_text(encoding="utf-8")
 
 
@@ -33,7 +33,7 @@ def transcript(lines: Iterable[PromptLine], *, cited: bool = True) -> str:
     content can pass for a line of the transcript.
 
     Args:
-        cited: show ids. Without them, facts are items of a list.
+        cited: show ids. Facts without ids are shown as items of a list.
     """
     rendered, today = ["<transcript>"], ""
     for line in lines:

@@ -1,4 +1,4 @@
-"""reflect_perspective and reflect_namespace: how new facts relate to old ones, and what they show together.
+"""reflect_perspective and reflect_namespace: how new facts relate to old facts, and what several facts show together.
 
 In the order of a reflection: ``new_facts`` chooses the facts, ``propose`` asks the model, ``perspective`` guards and
 commits, ``apply`` writes the changes. ``review`` holds a plan that changes too much, ``dry_run`` shows what a dream

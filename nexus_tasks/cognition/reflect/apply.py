@@ -1,4 +1,4 @@
-"""Writing the changes of a reflection: counters, contradictions, insights. Each is recorded, to be undone."""
+"""Writing the changes of a reflection: counters, contradictions, insights. Each change is recorded for undo."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTED = ("reinforced", "contradictions", "superseded", "insights")
 
 
 def texts_to_embed(changes: Changes, said: Mapping[int, str]) -> list[str]:
-    """Every text that the changes may store. They are embedded before the transaction, so that it stays short.
+    """Every text that the changes may store. The texts are embedded before the transaction to keep it short.
 
     Args:
         said: fact id → wording.
@@ -43,11 +43,11 @@ def _contradiction_text(relation: Relation, loser: str, winner: str) -> str:
 
 @dataclass(kw_only=True)
 class PendingChanges:
-    """The changes of one reflection that are still to be made; after :meth:`write`, also what was written.
+    """The changes of one reflection that are still to be made; after :meth:`write`, also the written memories.
 
     Attributes:
-        active_facts: the facts that hold, by id. A fact that :meth:`write` supersedes is removed and takes no further
-            part.
+        active_facts: the facts that hold, by id. :meth:`write` removes the facts that it supersedes, and skips later
+            changes that name them.
         counts: how many changes of each kind were made.
         made: the memories that were written, id → content.
     """
@@ -109,7 +109,7 @@ class PendingChanges:
             self.counts["superseded"] += 1
 
     def _weakened_fact(self, relation: Relation) -> Memory | None:
-        """The fact that a contradiction weakens: the one that no longer holds. When both hold, the earlier one."""
+        """The fact that a contradiction weakens: the fact that no longer holds or, when both hold, the earlier fact."""
         new, old = self.active_facts.get(relation.new_id), self.active_facts.get(relation.old_id)
         if relation.kind != "contradicts" or new is None or old is None:
             return None
@@ -118,7 +118,7 @@ class PendingChanges:
         return old if relation.holds == "new" else new
 
     def _conclude_insight(self, insight: Insight) -> None:
-        """Store one insight. Not when these facts have one already, nor when a fact that it rests on no longer holds.
+        """Store one insight, unless the same facts have one already or one of these facts no longer holds.
 
         Its confidence is min(0.92, 0.72 + 0.05 · (n − 3)) for n facts: 0.72 for three, 0.92 from seven on. The numbers
         are from design page 3, chosen by hand, not measured.
@@ -154,7 +154,7 @@ class PendingChanges:
 
 
 def pending_changes(tx: Transaction, perspective: PerspectiveRow, changes: Changes, made_by: str) -> PendingChanges:
-    """The part of ``changes`` that is still to be made: its facts hold, it is not recorded, and was never undone."""
+    """The changes still to be made: their facts hold, they are not recorded yet, and no undo has reversed them."""
     found = reflections.by_id(tx, changes.facts())
     active_facts = {i: memory for i, memory in found.items() if memory.valid_to is None}
     undone_pairs, undone_supports = undo.judged_by_undone(tx, perspective.id)

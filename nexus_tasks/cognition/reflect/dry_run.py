@@ -1,4 +1,4 @@
-"""A dry run of a dream: what it would digest and reflect on, without doing it."""
+"""A dry run of a dream: it lists what the dream would digest and reflect on, and changes no memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from nexus_tasks.types import DreamPlan, PlannedInsight, PlannedRelation, Reflec
 def plan_dream(resources: Resources, job: JobContext) -> DreamPlan:
     """The sessions that a dream would digest now, and the plan of each reflection that it would make.
 
-    The model is asked as in a dream. Its answers are saved, and the dream uses them; nothing else is written. Only the
-    next hundred new facts of each perspective are planned.
+    The model is asked as in a dream. Its answers are saved for the dream; nothing else is written. The plan covers only
+    the next hundred new facts of each perspective.
     """
     with resources.database.transaction() as tx:
         sessions = tuple(due.session_key for due in dreams.due_sessions(tx, job.namespace_id))

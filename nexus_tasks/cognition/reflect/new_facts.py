@@ -1,4 +1,4 @@
-"""The facts that a reflection is about: the next new facts of a perspective, each with the facts nearest to it."""
+"""The facts of one reflection: a perspective's next new facts, and for each of them the nearest other facts."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Clusters = Sequence[tuple[int, Sequence[int]]]  # (id of a new fact, ids of the 
 class NewFacts:
     """A perspective's next new facts, and the question about them."""
 
-    facts: int  # how many there are
-    through: int  # the id of the last of them
-    material: ReflectMaterial | None  # ``None``: no other fact is near, so there is nothing to ask
+    facts: int  # the number of new facts
+    through: int  # the id of the last new fact
+    material: ReflectMaterial | None  # ``None`` when no other fact is near: then the model is not asked
     said: Mapping[int, reflections.LastSaid]  # fact id → when it was last said
 
 
 def choose_new_facts(resources: Resources, perspective: PerspectiveRow) -> NewFacts | None:
-    """The facts that an earlier run saved as its question, else up to a hundred new facts; ``None``: there are none."""
+    """The facts of an earlier run's saved question, else up to a hundred new facts; ``None`` without new facts."""
     with resources.database.transaction() as tx:
         asked = open_questions.find(tx, perspective.namespace_id, PURPOSE, perspective.id)
         if asked and asked["after"] == perspective.reflected_through:
@@ -55,7 +55,7 @@ def choose_new_facts(resources: Resources, perspective: PerspectiveRow) -> NewFa
 
 
 def save_question(resources: Resources, job: JobContext, perspective: PerspectiveRow, chosen: NewFacts) -> None:
-    """Save the question before the model is asked, so that a rerun asks the same one, even after new facts came."""
+    """Save the question before the model is asked: a rerun asks the same question, even after new facts came."""
     if chosen.material is None:
         return
     question: dict[str, Any] = {
@@ -71,13 +71,13 @@ def save_question(resources: Resources, job: JobContext, perspective: Perspectiv
 
 
 def valid_from(memory: Memory) -> datetime:
-    """When a fact became valid; for a fact without that time, when it was said."""
+    """The time at which a fact became valid, or was said when that time is unknown."""
     return memory.valid_from or memory.occurred_at
 
 
 @dataclass
 class _Embedded:
-    """An embedder of texts whose vectors are known, so that no transaction waits for the real embedder."""
+    """An embedder for texts with known vectors, so that no transaction waits for the real embedder."""
 
     name: str
     vectors: Mapping[str, Vectors]
@@ -92,7 +92,7 @@ def _with_nearest(
     """Each new fact with the eight nearest others by words and vectors. Work grows with the new facts, not with pairs.
 
     Returns:
-        The material (``None`` when no fact has another near it), and for each fact when it was last said.
+        The material (``None`` when no other fact is near a new fact), and for each fact when it was last said.
     """
     active = {memory.id: memory.content for memory in new if memory.valid_to is None}
     texts = list(dict.fromkeys(active.values()))

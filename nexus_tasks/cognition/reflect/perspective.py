@@ -16,10 +16,10 @@ from nexus_tasks.storage import embeddings, open_questions, perspectives, reflec
 from nexus_tasks.storage.models import PerspectiveRow
 from nexus_tasks.types import JobOutcome, Status
 
-# A run that would supersede more than this share of a perspective's facts, and more than this many, is held for review
-# (design page 3). Chosen by hand, not measured.
+# A run is held for review when it would supersede more than 5 facts that are also more than 30 % of the perspective's
+# facts (design page 3). Chosen by hand, not measured.
 GUARD_SHARE, GUARD_COUNT = 0.30, 5
-ARCHIVE_AFTER = timedelta(days=30)  # of derived and digested messages (design page 3); chosen by hand, not measured
+ARCHIVE_AFTER = timedelta(days=30)  # for derived and digested messages (design page 3); chosen by hand, not measured
 
 
 def reflect_perspective(resources: Resources, job: JobContext, observer: str, subject: str) -> tuple[JobOutcome, bool]:
@@ -45,12 +45,12 @@ def reflect_perspective(resources: Resources, job: JobContext, observer: str, su
 def _apply(
     resources: Resources, job: JobContext, perspective: PerspectiveRow, proposal: Proposal
 ) -> tuple[JobOutcome, bool]:
-    """Commit a proposal. Not when another run was faster, nor when it changes too much and was not released."""
+    """Commit a proposal, unless another run was faster. A proposal that changes too much is held until its release."""
     made_by = resources.model.model_for("reflect")
     changes = proposal.changes
     with resources.database.transaction() as tx:
         said = {i: memory.content for i, memory in reflections.by_id(tx, changes.facts()).items()}
-    # A plan that waited for its release may name facts that were erased since.
+    # While a plan waited for its release, some of its facts may have been erased.
     changes = review.without_erased(changes, said)
     texts = texts_to_embed(changes, said)
     vectors = vectors_of(resources.embedder, texts)

@@ -1,4 +1,4 @@
-"""Asking the model how new facts relate to others, and checking its answer."""
+"""Asking the model how new facts relate to near facts, and checking the answer."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Changes:
 class Proposal:
     """The changes that a reflection on a perspective's new facts proposes."""
 
-    facts: int  # how many new facts were reflected on
-    through: int  # the id of the last of them
+    facts: int  # the number of new facts that the model was asked about
+    through: int  # the id of the last new fact
     changes: Changes
 
     @classmethod
@@ -48,7 +48,7 @@ class Proposal:
 
 
 def propose(resources: Resources, job: JobContext, chosen: NewFacts) -> Proposal:
-    """Ask the model how the new facts relate to those near them. Without near facts the model is not asked."""
+    """Ask the model how each new fact relates to the facts near it. Without near facts the model is not asked."""
     changes = Changes()
     if chosen.material:
         changes = _checked(ask(resources, job, _request(chosen.material)), chosen.material)
@@ -70,8 +70,8 @@ def _request(material: ReflectMaterial) -> ModelRequest[Reflection]:
 def _lines(material: ReflectMaterial) -> list[str]:
     """The lines of the prompt: the newest fact first, each with the facts near it.
 
-    Facts of one conversation are near to many others. A fact that is written out above is named by its id alone, which
-    halves the length of the prompt.
+    A fact of a conversation is often near to many others. The prompt writes each fact out once and then names only its
+    id, which halves the length of the prompt.
     """
     not_written = {fact.id: fact for fact in material.facts}
     lines = []
@@ -91,7 +91,7 @@ def _line(fact: PromptFact) -> str:
 
 
 def _checked(answer: Reflection, material: ReflectMaterial) -> Changes:
-    """The valid parts of an answer: relations of pairs that were shown together, insights on three or more facts."""
+    """The valid parts of an answer: relations between facts shown together, and insights on three or more facts."""
     shown = {frozenset((new, old)) for new, olds in material.clusters for old in olds}
     ids = {fact.id for fact in material.facts}
     changes = Changes()

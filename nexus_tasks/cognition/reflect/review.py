@@ -1,4 +1,4 @@
-"""Reflections that change too much at once: held as a plan until a person releases or drops it."""
+"""A reflection that changes too much at once is held as a plan until a person releases or drops the plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HeldPlan = dict[str, Any]  # as stored in the perspective's row, in JSON
 
 
 def to_plan(proposal: Proposal, superseded: set[int], job_id: str) -> HeldPlan:
-    """A proposal in the form in which it is held, with the ids of the facts that it would supersede."""
+    """The plan that is held for a proposal, with the ids of the facts that the proposal would supersede."""
     return {
         "job_id": job_id,
         "held_at": datetime.now(UTC).isoformat(),
@@ -60,7 +60,7 @@ def release(tx: Transaction, namespace_id: int, observer: str, subject: str, *, 
     """Let the next run carry out a held plan; ``False`` when no plan is held.
 
     Args:
-        drop: discard the plan instead. Its facts count as reflected on: else the next run would propose the same again.
+        drop: discard the plan instead. Its facts count as reflected on, so that no run proposes the same plan again.
     """
     row = perspectives.lock(tx, namespace_id, observer, [subject]).get(subject)
     if row is None or row.held is None:
@@ -74,7 +74,7 @@ def release(tx: Transaction, namespace_id: int, observer: str, subject: str, *, 
 
 
 def without_erased(changes: Changes, said: Mapping[int, str]) -> Changes:
-    """The changes without those about facts that are not in ``said`` (id → wording), because they were erased."""
+    """Leave out changes about erased facts, which are the facts that ``said`` (id → wording) lacks."""
     return Changes(
         relations=[r for r in changes.relations if r.new_id in said and r.old_id in said],
         insights=[insight for insight in changes.insights if said.keys() >= set(insight.support)],

@@ -1,4 +1,4 @@
-"""Undoing one reflection: everything is again as before it."""
+"""Undoing one reflection: every change that it made is reversed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> UndoRecei
         reflection: its number, or the id of the job that made it.
 
     Returns:
-        What it changed, as memory ids. The status is ``unchanged`` when the reflection was undone before.
+        The ids of the changed memories. The status is ``unchanged`` when the reflection was undone before.
 
     Raises:
         NotFound: the namespace has no such reflection.
-        UndoRefused: later work builds on it.
+        UndoRefused: later work builds on the reflection.
     """
     found = undoing.find_reflection(tx, namespace_id, reflection)
     if found is None:

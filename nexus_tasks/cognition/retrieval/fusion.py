@@ -2,17 +2,17 @@
 
     score = standardised(words) + weight · standardised(vectors) + 0.05 · decayed confidence + 0.02 / (1 + age in days)
 
-where, in each arm, a message also has 0.4 of the scores of the turns directly before and after it: an answer often
-shares no word with the question, but its neighbour does. standardised(x) = (x − mean) / standard deviation, over all
-candidates that pass the filter.
+Here standardised(x) = (x − mean) / standard deviation, over all candidates that pass the filter. First, both for words
+and for vectors, 0.4 of the scores of the turns directly before and after a message is added to the message's own score:
+an answer often shares no word with the question, but the turn beside the answer does.
 
-Example: of three candidates with BM25 scores 6, 3 and 0 (mean 3, deviation 2.45), the first has standardised(words)
-1.22. With the cosines 0.2, 0.5 and 0.2 (mean 0.3, deviation 0.14), it has standardised(vectors) −0.71. With hashed
-vectors (weight 0.3), a decayed confidence of 0.9 and an age of 0 days, its score is
+Example: three candidates have the BM25 scores 6, 3 and 0 (mean 3, deviation 2.45) and the cosines 0.2, 0.5 and 0.2
+(mean 0.3, deviation 0.14). The first candidate has standardised(words) 1.22 and standardised(vectors) −0.71. With
+hashed vectors (weight 0.3), a decayed confidence of 0.9 and an age of 0 days, its score is
 1.22 − 0.3 · 0.71 + 0.05 · 0.9 + 0.02 = 1.08.
 
-In a study on LoCoMo (design page 3), the sum of standardised scores had an evidence recall@10 of 0.655, reciprocal rank
-fusion 0.574. Neighbours raised plain BM25 with stems from 0.603 to 0.645, and the sum from 0.655 to 0.70.
+In a study on LoCoMo (design page 3), the sum of standardised scores had an evidence recall@10 of 0.655. Reciprocal rank
+fusion had 0.574. Neighbours raised plain BM25 with stems from 0.603 to 0.645, and the sum from 0.655 to 0.70.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nexus_tasks.storage.searching.candidates import Candidate
 
 # Share of a neighbouring turn's score. The study used 0.25; design page 8 measures 0.666 recall@10 with 0.4.
 NEIGHBOUR_SHARE = 0.4
-# Of hashed vectors. In the study these alone had a recall@10 of 0.31, BM25 with stems 0.603. Chosen by hand.
+# The weight of hashed vectors. In the study they had a recall@10 of 0.31, BM25 with stems 0.603. Chosen by hand.
 HASHING_WEIGHT = 0.3
 # Standardised scores deviate by 1, so these only break near-ties. Chosen by hand, not measured.
 CONFIDENCE_WEIGHT, RECENCY_WEIGHT = 0.05, 0.02
@@ -34,7 +34,10 @@ DECAY_PER_DAY = 0.01  # of confidence (design page 3); chosen by hand, not measu
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A memory with its fused score and its parts: BM25, the cosine (``None``: no vector), the neighbours' share."""
+    """A memory with its fused score and the parts of the score.
+
+    The parts are BM25, the cosine (``None`` without a vector) and the neighbours' share.
+    """
 
     id: int
     score: float
@@ -44,7 +47,7 @@ class Ranked:
 
 
 def vector_weight(embedder: str) -> float:
-    """The weight of an embedder's similarity, where that of words is 1: a trained model's 1, the built-in one's 0.3."""
+    """The weight of an embedder's similarity: 1 for a trained model, 0.3 for the built-in embedder. Words weigh 1."""
     return HASHING_WEIGHT if embedder.startswith("hashing") else 1.0
 
 
@@ -53,7 +56,7 @@ def rank(found: Sequence[Candidate], *, weight: float, limit: int) -> list[Ranke
 
     Args:
         found: the candidates, and the neighbours of those that are messages.
-        weight: of the vectors' standardised similarity; that of words is 1.
+        weight: the weight of the vectors' standardised similarity; the words' score weighs 1.
     """
     fits = [one for one in found if one.fits]
     if not fits:
@@ -66,7 +69,7 @@ def rank(found: Sequence[Candidate], *, weight: float, limit: int) -> list[Ranke
     by_vector = _standardised(
         [vectors[one.id] + NEIGHBOUR_SHARE * sum(vectors[i] for i in near[one.id]) for one in fits]
     )
-    # Ages are counted from the newest candidate, not from the clock, so that the same question has the same order.
+    # Ages are counted from the newest candidate, not from the clock. So the same question gives the same order.
     newest = max(one.occurred_at for one in fits)
     latest = max(one.validated_at for one in fits)
     ranked = [
@@ -99,7 +102,7 @@ def decayed(confidence: float, seconds: float) -> float:
 
 
 def _neighbours(found: Sequence[Candidate]) -> dict[int, list[int]]:
-    """For each candidate the ids of the turns directly before and after it, as far as they are candidates."""
+    """For each candidate, the ids of the candidates that are the turns directly before and after it."""
     at = {(one.session_id, one.seq): one.id for one in found if one.seq is not None}
     return {
         one.id: []
@@ -110,7 +113,7 @@ def _neighbours(found: Sequence[Candidate]) -> dict[int, list[int]]:
 
 
 def _known(found: Sequence[Candidate]) -> dict[int, float]:
-    """Cosine similarities by id. A memory without a vector counts as the least similar one."""
+    """Cosine similarities by id. A memory without a vector gets the lowest similarity among the others."""
     least = min((one.vector for one in found if one.vector is not None), default=0.0)
     return {one.id: least if one.vector is None else one.vector for one in found}
 

@@ -1,4 +1,4 @@
-"""The nearest facts of a perspective, by words and vectors. A reflection compares each new fact with these."""
+"""The nearest facts of a perspective, by words and vectors. A reflection compares a new fact with the nearest facts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nexus_tasks.storage.searching.scope import Filter
 def nearest_facts(
     tx: Transaction, embedder: Embedder, perspective: PerspectiveRow, facts: Mapping[int, str], count: int
 ) -> dict[int, list[int]]:
-    """For each of ``facts`` (id → wording) the ids of the ``count`` nearest other active facts, nearest first.
+    """For each of ``facts`` (id → wording), the ids of the ``count`` nearest other active facts, nearest first.
 
     This is one search per fact, so the cost grows with the number of ``facts``, not with all pairs.
     """

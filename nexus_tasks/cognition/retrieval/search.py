@@ -20,9 +20,9 @@ from nexus_tasks.types import Recall, Recalls, clean_text
 
 log = logging.getLogger(__name__)
 
-# Candidates per arm, or as many as are asked for. With 400 the recall was the same.
+# Words and vectors each find at least so many candidates. With 400 the recall was the same.
 POOL = 100
-# Stands for the question's vector while the embedder does not answer: no vector is stored under this name.
+# They stand for the question's model and vector while the embedder does not answer: no vector has this model's name.
 _NO_MODEL, _NOWHERE = "none", np.ones(1, np.float32)
 LONGEST_QUESTION = 10_000  # characters; the rest of a longer question is ignored
 
@@ -39,7 +39,7 @@ def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limi
 def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> tuple[list[Ranked], int]:
     """The ids and scores of the best memories, and how many memories of the namespace have no vector.
 
-    While the embedder does not answer, the search uses words alone, and all memories count as without a vector.
+    While the embedder does not answer, the search uses words alone, and every memory counts as one without a vector.
     """
     question = clean_text(query[:LONGEST_QUESTION])
     within = build_scope(wanted)
@@ -82,6 +82,6 @@ def _recall(ranked: Ranked, hit: Hit) -> Recall:
 
 
 def explain(ranked: Ranked) -> dict[str, float]:
-    """The scores that a memory was ranked by: BM25 (``words``), its neighbours' share of theirs, and the cosine."""
+    """The scores that ranked a memory: BM25 (``words``), the share from neighbouring turns, and the cosine."""
     arms = {"words": ranked.words or None, "neighbours": ranked.neighbours or None, "vector": ranked.vector}
     return {arm: round(score, 4) for arm, score in arms.items() if score is not None}
