@@ -42,7 +42,7 @@ class FactChange(StrEnum):
     """The effect of storing a draft."""
 
     NEW = "new"
-    REWORDED = "reworded"  # the fact existed; the draft's source is earlier, so the draft's wording replaces the old wording
+    REWORDED = "reworded"  # the fact existed; the draft's source is earlier, so its wording replaces the old wording
     REINFORCED = "reinforced"  # the fact existed and keeps its wording
 
 

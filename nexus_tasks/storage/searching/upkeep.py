@@ -1,7 +1,7 @@
 """Upkeep of search: merging totals, counting common words, and building one vector index per large namespace.
 
-Without upkeep search is slower, and words in more than ``MOST_COUNTED`` memories have less exact weights. One process at
-a time does the upkeep, under an advisory lock. Other processes do not wait.
+Without upkeep search is slower, and words in more than ``MOST_COUNTED`` memories have less exact weights. One
+process at a time does the upkeep, under an advisory lock. Other processes do not wait.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _index_vectors(connection: Connection) -> tuple[list[str], list[str]]:
     )
     there = {str(name): bool(valid) for name, valid in rows}
     wanted = _large(connection, MOST_UNINDEXED)
-    kept = _large(connection, MOST_UNINDEXED // 2)  # half, so that an index near the limit is not built and dropped in turns
+    kept = _large(connection, MOST_UNINDEXED // 2)  # half, so that no index is built and dropped in turns
     dropped = [name for name, valid in there.items() if name not in kept or not valid]
     for name in dropped:
         connection.execute(text(f"DROP INDEX CONCURRENTLY IF EXISTS {name}"))
