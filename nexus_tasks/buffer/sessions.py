@@ -74,7 +74,7 @@ class Sessions:
 
     def _opened(self, name: str) -> SessionFiles | None:
         if self._pid != os.getpid():
-            self._reset()  # a forked child opens its own files: a lock on the parent's descriptor would not exclude the parent
+            self._reset()  # in a forked child a lock on the parent's descriptor would not exclude the parent
         with self._thread_lock:
             if name not in self._open:
                 folder = os.path.join(self._folder, name)

@@ -47,7 +47,7 @@ class Places:
 
     @property
     def postgres_sockets(self) -> Path:
-        """The folder of Postgres' socket. This folder is separate, because it belongs to the user that runs Postgres."""
+        """The folder of Postgres' socket. This folder is separate, because the user that runs Postgres owns it."""
         return self.run / "pg"
 
     def log(self, name: str) -> Path:

@@ -106,8 +106,8 @@ _SUPERSEDED = text(
     ON CONFLICT (reflection_id, memory_id) DO UPDATE SET superseded = true
     """
 )
-# End the memories that rest on an ended fact. A rewording ends when one of its two facts has ended. A contradiction ends
-# when both its facts have ended. An insight ends when fewer than three of its facts are left.
+# End the memories that rest on an ended fact. A rewording ends when one of its two facts has ended. A contradiction
+# ends when both its facts have ended. An insight ends when fewer than three of its facts are left.
 _RETIRE = text(
     """
     WITH rests AS (

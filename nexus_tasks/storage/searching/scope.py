@@ -33,7 +33,7 @@ class Scope:
     ``visible`` selects the memories that are valid at ``as_of``. Without ``as_of`` it selects the memories valid now;
     when the filter also names no levels, it leaves out archived memories. ``selected`` is the condition for levels,
     categories, observer, subject, session and times. ``narrow`` is true when the filter has a subject or a session:
-    then few memories may pass. A narrow search first counts the passing memories, and scores each one when they are few.
+    then few memories may pass. A narrow search first counts these memories, and scores each one when they are few.
     """
 
     visible: str
@@ -69,7 +69,7 @@ def build_scope(wanted: Filter) -> Scope:
         )
         values["observer"] = wanted.observer
     if wanted.subject is not None:
-        selected.append("m.author = :subject")  # a fact's author column holds the fact's subject; a message's author is its speaker
+        selected.append("m.author = :subject")  # the column holds a fact's subject or a message's speaker
         values["subject"] = wanted.subject
     if wanted.session_key is not None:
         selected.append(
