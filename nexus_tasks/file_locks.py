@@ -1,8 +1,8 @@
-"""Locks on files that end with the processes that hold them. Standard library only: a coding agent's hook uses it.
+"""Locks on files. A lock ends with its last holder. Standard library only: a coding agent's hook uses this module.
 
-``flock`` locks the open file, not the process. A child that inherits the descriptor holds the lock too, and the kernel
-drops the lock when the last holder ends, however it ends. Therefore a lock is never stale. A server that starts with
-the descriptor of its lock shows by the lock that it, or a child of it, still lives; no pid has to be trusted.
+``flock`` locks the open file, not the process. A child that inherits the descriptor holds the lock too. The kernel
+drops the lock when the last holder ends, also after a kill. Therefore a lock is never stale. A server inherits the
+descriptor of its lock, so the lock shows that the server or a child of it still lives. No pid has to be trusted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def try_lock(path: str | os.PathLike[str]) -> FileLock | None:
 
 
 def lock(path: str | os.PathLike[str], seconds: float | None = None) -> FileLock:
-    """The lock on ``path``, as :func:`try_lock` takes it, after waiting for it.
+    """Wait for the lock on ``path`` and take it like :func:`try_lock`.
 
     Args:
         path: the file.

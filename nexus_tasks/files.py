@@ -1,6 +1,6 @@
-"""Writing files so that a crash at any moment leaves them whole. Standard library only: a coding agent's hook uses it.
+"""Writing files that stay whole through a crash. Standard library only: a coding agent's hook uses this module.
 
-The names below take paths as text, because ``pathlib`` would lengthen the start of the hook.
+The functions take paths as text, because importing ``pathlib`` would lengthen the start of the hook.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def make_folder(path: str) -> None:
 
 
 def write_atomic(path: str, data: bytes, *, durable: bool = False, mode: int = 0o600, keep_mode: bool = False) -> None:
-    """Write a file by renaming a finished one into place: after any crash it has the new content, or the old one.
+    """Write a new file and rename it to ``path``. After a crash ``path`` has either the new or the old content.
 
     Args:
         path: the file; its folder exists.
@@ -28,9 +28,9 @@ def write_atomic(path: str, data: bytes, *, durable: bool = False, mode: int = 0
         keep_mode: keep the permissions of a file that exists.
 
     Raises:
-        OSError: the file could not be written and is as it was.
+        OSError: the file could not be written and is unchanged.
     """
-    new = f"{path}.{os.urandom(6).hex()}.new"  # a name of its own: threads and processes may write the file at once
+    new = f"{path}.{os.urandom(6).hex()}.new"  # a unique name: threads and processes may write the file at once
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:

@@ -7,7 +7,8 @@ The life of an entry:
 3. The caller stores the entries of the sealed segments in Postgres.
 4. ``acknowledge`` deletes the stored segments.
 
-After a crash ``recover`` returns every segment that is not acknowledged, also those of processes that died.
+A stored and deleted segment is called acknowledged. After a crash ``recover`` returns every other segment, also the
+segments of processes that died.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Recovery(NamedTuple):
-    """What :meth:`SessionBuffer.recover` found: segments to store, and damaged parts of files."""
+    """The result of :meth:`SessionBuffer.recover`: segments to store, and damaged parts of files."""
 
     segments: list[Segment]
     damages: list[Damage]
@@ -47,18 +48,18 @@ class Recovery(NamedTuple):
 class SessionBuffer:
     """Append-only files, one folder per (agent, session). Any number of threads and processes may share one folder.
 
-    An entry whose ``append`` returned survives a crash of any process. Whether it survives a power cut depends on
-    ``fsync``:
+    An entry survives a crash of any process once ``append`` has returned. ``fsync`` decides whether the entry also
+    survives a power cut:
 
-    - ``"always"``: it survives.
-    - ``"interval"``: it can be lost when it was written in the last second before the cut, or in the last second
-      before its process was killed.
-    - ``"off"``: it survives once the operating system has written it to disk (commonly within 30 s).
+    - With ``"always"`` the entry survives.
+    - With ``"interval"`` the entry can be lost when it was written in the last second before the cut, or in the last
+      second before its process was killed.
+    - With ``"off"`` the entry survives once the operating system has written it to disk (commonly within 30 s).
 
     Args:
         folder: default: ``buffer`` under ``NEXUS_HOME``.
         fsync: default: ``NEXUS_BUFFER_FSYNC``, else ``interval``.
-        max_bytes: default: ``NEXUS_BUFFER_MAX_BYTES``, else 1 GiB. Above it ``append`` raises; nothing is dropped.
+        max_bytes: default: ``NEXUS_BUFFER_MAX_BYTES``, else 1 GiB. Above this size ``append`` raises and drops nothing.
     """
 
     def __init__(
@@ -72,9 +73,9 @@ class SessionBuffer:
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def start(self, agent: str, session: str) -> None:
-        """Make the session's folder, so that a folder that cannot be written is noticed before the first append.
+        """Make the session's folder, so that a missing permission shows before the first append.
 
-        Starting a session again changes nothing.
+        A second start of a session changes nothing.
 
         Raises:
             BufferError: the folder cannot be written.
@@ -86,17 +87,18 @@ class SessionBuffer:
         """Write one entry to the session's open segment, synced according to ``fsync``.
 
         Args:
-            agent: the first part of the session's name; a namespace, where a command or the hook appends.
+            agent: the first part of the session's name. Commands and the hook pass a namespace here.
             session: the session's key.
-            payload: a JSON value; with ``context_type="message"`` the fields of :class:`nexus_tasks.Message`, or text.
+            payload: a JSON value. With ``context_type="message"`` it holds the fields of
+                :class:`nexus_tasks.Message`, or text.
             context_type: tells the code that stores the entry how to read the payload.
 
         Returns:
             The entry's ``entry_seq``: 1 for the first entry of the session.
 
         Raises:
-            BufferError: the entry is not kept, because the disk or the buffer is full, the folder cannot be written,
-                or the payload is not JSON.
+            BufferError: the entry is not kept. The disk or the buffer is full, the folder cannot be written, or the
+                payload is not JSON.
         """
         try:
             kind, body = entry.as_json(context_type), entry.as_json(payload)
@@ -123,12 +125,14 @@ class SessionBuffer:
                     f"The buffer {self.folder} holds {used:,} bytes and may hold {self.max_bytes:,}.",
                     remedy="Store it with `nexus buffer flush` once Postgres answers, or raise NEXUS_BUFFER_MAX_BYTES.",
                 )
-            # Other processes write to the same folder: measure again after a small part of the free room is used.
+            # Other processes write to the same folder, so measure again after a small part of the free room is used.
             self._room = max((self.max_bytes - used) // _SHARE, length)
 
     # --- storing ------------------------------------------------------------------------------------------------------
     def flush(self, agent: str, session: str) -> list[Segment]:
-        """Seal the session's open segment; return every segment that is not acknowledged, oldest first, synced to disk.
+        """Seal the session's open segment. Returns every segment that is not acknowledged, oldest first.
+
+        The returned segments are synced to disk.
 
         Raises:
             BufferError: the folder cannot be written or read.
@@ -149,10 +153,10 @@ class SessionBuffer:
         return self.recover().segments
 
     def recover(self) -> Recovery:
-        """Flush every session, also those of processes that died, and report the parts that cannot be read.
+        """Flush every session, also the sessions of processes that died, and report the parts that cannot be read.
 
-        A torn last line is cut off; a corrupt line is skipped. Both are copied to ``quarantine`` with their position.
-        A second call returns the same segments until they are acknowledged.
+        A torn last line is cut off. A corrupt line is skipped. Both lines are copied to ``quarantine`` with their
+        positions. A second call returns the same segments until they are acknowledged.
 
         Raises:
             BufferError: the folder cannot be written or read.
@@ -169,9 +173,9 @@ class SessionBuffer:
         return found
 
     def acknowledge(self, segments: Iterable[Segment]) -> int:
-        """Delete segments whose entries are stored; returns the number of their entries.
+        """Delete stored segments; returns the number of entries in them.
 
-        A segment that changed after it was read, or that is deleted already, is skipped.
+        A segment is skipped when it changed after it was read, or when it is deleted already.
 
         Raises:
             BufferError: a file cannot be deleted.
@@ -187,7 +191,7 @@ class SessionBuffer:
         return entries
 
     def clear(self, agent: str, session: str) -> bool:
-        """Delete a session and all its entries, also those that are not stored; returns whether it existed.
+        """Delete a session and all its entries, also the entries that are not stored; returns whether it existed.
 
         Raises:
             BufferError: the folder cannot be written.
@@ -201,7 +205,7 @@ class SessionBuffer:
             return found is not None
 
     def refuse(self, segment: Segment, refused: entry.Entry, reason: str) -> Damage:
-        """Copy an entry that can never be stored to quarantine, so that its segment can be acknowledged.
+        """Copy to quarantine an entry that can never be stored, so that its segment can be acknowledged.
 
         Raises:
             BufferError: the folder cannot be written.
@@ -211,12 +215,15 @@ class SessionBuffer:
 
     @contextmanager
     def storing(self, *, wait: bool = False) -> Iterator[bool]:
-        """Let one process at a time store the entries of this folder. The block gets ``True`` when it holds the lock.
+        """Take the lock that lets one process at a time store the entries of this folder.
 
         The lock only saves work: storing an entry twice changes nothing.
 
         Args:
-            wait: wait for the lock; by default the block gets ``False`` while another process holds it.
+            wait: wait for the lock. By default the call does not wait.
+
+        Yields:
+            ``True`` when this process holds the lock, ``False`` when another process holds it.
 
         Raises:
             BufferError: the folder cannot be written.
@@ -233,8 +240,11 @@ class SessionBuffer:
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def status(self) -> list[dict[str, Any]]:
-        """Each session: ``agent``, ``session``, ``started_at``, ``entries``, ``last_flush``, ``bytes``,
-        ``oldest_unacknowledged`` (times in seconds since 1970, or ``None``). Changes nothing."""
+        """The figures of each session. Times are in seconds since 1970, or ``None``. Changes nothing.
+
+        The keys are ``agent``, ``session``, ``started_at``, ``entries``, ``last_flush``, ``bytes`` and
+        ``oldest_unacknowledged``.
+        """
         with self._os_errors_explained():
             return [stats.session_stats(found) for found in self._sessions.all()]
 
@@ -265,7 +275,7 @@ class SessionBuffer:
 
     @contextmanager
     def _os_errors_explained(self) -> Iterator[None]:
-        """Turn an ``OSError`` of the block into a ``BufferError`` that says what to do."""
+        """Turn an ``OSError`` of the block into a ``BufferError`` with advice."""
         try:
             yield
         except OSError as error:

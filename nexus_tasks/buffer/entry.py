@@ -38,7 +38,7 @@ def parse(line: bytes) -> Entry:
     """The entry of a line, given without its line break.
 
     Raises:
-        ValueError: the line is not as it was written; the message says why.
+        ValueError: the line is damaged; the message gives the reason.
     """
     body, tail = line[:-_TAIL], line[-_TAIL:]
     if tail[:13] != b',"checksum":"':

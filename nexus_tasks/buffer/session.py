@@ -1,4 +1,4 @@
-"""The segments of one session: append to them, seal them and read them, under a lock for threads and processes."""
+"""Appending to, sealing and reading the segments (files) of one session, under a lock for threads and processes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from nexus_tasks.buffer.places import open_name, sealed_name, sealed_range
 from nexus_tasks.buffer.quarantine import Damage, set_aside
 from nexus_tasks.buffer.segment import Flaw, Segment, read
 
-# A segment is sealed after this many entries, or by the first append this long after its first entry. The sizes are
-# chosen by hand, not measured.
+# A segment is sealed after this many entries, or by the first append at this age of the segment's first entry. Both
+# limits are chosen by hand, not measured.
 SEAL_ENTRIES, SEAL_SECONDS = 10, 10.0
 _LOCK, _ABOUT, FLUSHED = "lock", "session.json", "flushed"
 
@@ -27,7 +27,7 @@ class SessionCleared(Exception):
 
 
 class SessionFiles:
-    """One session's folder. Appends go to its one open segment; sealed segments never change.
+    """One session's folder. Appends go to the one open segment; sealed segments never change.
 
     Args:
         folder: the session's folder, which :meth:`make` made.
@@ -37,7 +37,7 @@ class SessionFiles:
 
     Raises:
         FileNotFoundError: the folder does not exist.
-        ValueError, KeyError, TypeError: ``session.json`` in it is damaged.
+        ValueError, KeyError, TypeError: the folder's ``session.json`` is damaged.
     """
 
     def __init__(self, folder: str, quarantine: str, written: Callable[[str], None], *, always: bool) -> None:
@@ -49,8 +49,8 @@ class SessionFiles:
         self._written, self._always = written, always
         self._thread_lock = threading.Lock()  # flock does not exclude threads that share a descriptor
         self._lock_fd = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # The open segment, as this process saw it last: the file, its first and its next entry_seq, its size in bytes,
-        # and the time of its first entry.
+        # This process saw the open segment last with this inode and path, first and next entry_seq, size in bytes, and
+        # time of the first entry.
         self._inode, self._path = 0, ""
         self._first, self._next, self._end, self._began = 1, 1, 0, 0.0
 
@@ -86,7 +86,7 @@ class SessionFiles:
 
         Raises:
             SessionCleared: the session was deleted meanwhile.
-            OSError: the entry could not be written; the segment is as it was before.
+            OSError: the entry could not be written; the segment is unchanged.
         """
         with self._locked():
             self._refresh()
@@ -114,7 +114,7 @@ class SessionFiles:
         return self._next - self._first
 
     def _refresh(self) -> list[Damage]:
-        """Take in the changes of other processes since this one last held the lock: more lines, or another segment."""
+        """Read the lines or segments that other processes added since this process last held the lock."""
         try:
             found = os.stat(self._path) if self._fd >= 0 else None
         except FileNotFoundError:
@@ -153,7 +153,7 @@ class SessionFiles:
     def _catch_up(self) -> list[Damage]:
         """Read the lines that other processes appended.
 
-        An unfinished last line was written by a process that died: it is cut off and copied to quarantine.
+        An unfinished last line comes from a process that died. The line is cut off and copied to quarantine.
         """
         offset = self._end
         data = os.pread(self._fd, os.fstat(self._fd).st_size - offset, offset)
@@ -167,7 +167,7 @@ class SessionFiles:
             found = read(data[:whole])[0]
             if not self._count:
                 self._began = found[0].time if found else time()
-            # Zeros left by a power cut may hide line breaks, so the highest entry_seq counts too, not only the lines.
+            # A power cut may leave zeros instead of line breaks, so the highest entry_seq counts too.
             self._next += data.count(b"\n", 0, whole)
             self._next = max([self._next, *(parsed.entry_seq + 1 for parsed in found)])
             self._end += whole
@@ -186,7 +186,7 @@ class SessionFiles:
 
     # --- storing ------------------------------------------------------------------------------------------------------
     def flush(self) -> tuple[list[Segment], list[Damage]]:
-        """Seal the open segment and sync; returns every sealed segment, oldest first, and the damaged parts.
+        """Seal the open segment and sync. Returns every sealed segment, oldest first, and the damaged parts.
 
         Raises:
             SessionCleared: the session was deleted meanwhile.
@@ -202,7 +202,7 @@ class SessionFiles:
         segments = []
         for path in (os.path.join(self.folder, name) for name in names):
             try:
-                files.sync(path)  # before it is stored: a power cut must not change an entry that Postgres has
+                files.sync(path)  # before the caller stores it: a power cut must not change an entry that Postgres has
                 data = _content(path)
             except FileNotFoundError:
                 continue  # another process has stored it
@@ -220,11 +220,11 @@ class SessionFiles:
     def clear(self, *, idle_for: float = 0.0) -> bool:
         """Delete the folder with everything in it; returns whether it was deleted.
 
-        Threads and processes that wait for its lock get :class:`SessionCleared`.
+        Threads and processes that wait for the folder's lock get :class:`SessionCleared`.
 
         Args:
-            idle_for: delete the folder only if it holds no entry and was not written to for this many seconds;
-                default: delete it in any case.
+            idle_for: delete the folder only if it holds no entry and was not written to for this many seconds. By
+                default the folder is deleted in any case.
 
         Raises:
             SessionCleared: the session was deleted meanwhile.

@@ -1,4 +1,4 @@
-"""The sessions in a buffer's folder, and the ones whose files this process keeps open."""
+"""Finding the sessions in a buffer's folder, and keeping the files of up to 64 sessions open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nexus_tasks.buffer.segment import Segment
 from nexus_tasks.buffer.session import SessionFiles
 from nexus_tasks.buffer.syncing import Syncer
 
-_MOST_OPEN = 64  # sessions kept open at a time; for one more the one opened first is closed
+_MOST_OPEN = 64  # open sessions at a time; before a further session is opened, the oldest open session is closed
 
 
 class Sessions:
@@ -45,7 +45,7 @@ class Sessions:
         return found
 
     def all(self) -> Iterator[SessionFiles]:
-        """The files of every session, in no particular order."""
+        """The files of every session, in the order of the folders' names (hashes)."""
         try:
             names = sorted(os.listdir(self._folder))
         except FileNotFoundError:
@@ -55,7 +55,7 @@ class Sessions:
                 yield found
 
     def quarantine_entry(self, segment: Segment, entry: Entry, reason: str) -> Damage:
-        """Copy an entry that can never be stored to quarantine."""
+        """Copy to quarantine an entry that can never be stored."""
         name = os.path.basename(segment.path)
         seq = entry.entry_seq
         made = Damage("refused", segment.agent, segment.session, name, seq, 0, 0, reason, "")
@@ -74,7 +74,7 @@ class Sessions:
 
     def _opened(self, name: str) -> SessionFiles | None:
         if self._pid != os.getpid():
-            self._reset()  # a lock on a descriptor shared with the parent would not exclude the parent
+            self._reset()  # in a forked child a lock on the parent's descriptor would not exclude the parent
         with self._thread_lock:
             if name not in self._open:
                 folder = os.path.join(self._folder, name)
@@ -91,7 +91,7 @@ class Sessions:
             return self._open[name]
 
     def _set_aside(self, name: str) -> None:
-        """Move a folder whose ``session.json`` a power cut damaged to quarantine: its session is not known."""
+        """Move to quarantine a session's folder with a damaged ``session.json``, which no longer names the session."""
         files.make_folder(self._quarantine)
         with suppress(FileNotFoundError):
             os.rename(

@@ -1,4 +1,4 @@
-"""Figures of the buffer, read from the files: mostly from their names and sizes."""
+"""Figures of the buffer, mostly read from the names and sizes of the files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nexus_tasks.buffer.session import FLUSHED, SessionFiles
 
 
 def session_stats(files: SessionFiles) -> dict[str, Any]:
-    """The figures of one session; see :meth:`SessionBuffer.status`."""
+    """The figures of one session, with the keys of :meth:`nexus_tasks.buffer.buffer.SessionBuffer.status`."""
     entries, size, oldest, last_flush = 0, 0, None, None
     with suppress(FileNotFoundError):  # the session was deleted meanwhile
         for item in sorted(os.scandir(files.folder), key=lambda item: item.name):
@@ -46,7 +46,7 @@ def _first_time(path: str) -> float | None:
 
 
 def has_pending_entries(folder: str) -> bool:
-    """Whether any session under the buffer's folder has an entry that is not acknowledged."""
+    """Whether the buffer's folder holds an entry that is not acknowledged (stored in Postgres and deleted here)."""
     with suppress(FileNotFoundError):
         for session in os.scandir(os.path.join(folder, SESSIONS)):
             if not session.name.startswith("."):

@@ -1,4 +1,4 @@
-"""Syncing in a background thread, so that with ``fsync="interval"`` no append waits for the disk."""
+"""Syncing files in a background thread. With ``fsync="interval"`` no append waits for the disk."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A real Redis and a real PostgreSQL with pgvector for one machine, shared by every process of one user.
 
-Importing starts nothing. :func:`ensure` starts the servers that do not run. They belong to the home folder, not to the
-process that started them: they keep running when it ends. Stop them before you delete the folder.
+Importing starts nothing. :func:`ensure` starts the servers that do not run. The servers belong to the home folder, and
+keep running when the starting process ends. Stop the servers before you delete the folder.
 """
 
 from __future__ import annotations

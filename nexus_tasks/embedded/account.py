@@ -49,10 +49,10 @@ class Account:
 
 
 def postgres_account(*, create: bool = True) -> Account | None:
-    """The account for Postgres when root runs this process; else ``None``: Postgres runs as the present user.
+    """The account for Postgres when root runs this process; else ``None``, and Postgres runs as the present user.
 
     Args:
-        create: make the user when it does not exist; else return ``None`` for it.
+        create: make a missing user; without ``create`` return ``None`` for a missing user.
 
     Raises:
         EmbeddedError: the user neither exists nor can be made.

@@ -15,16 +15,16 @@ from pathlib import Path
 from nexus_tasks.embedded.account import Account, let_through, postgres_account
 from nexus_tasks.errors import EmbeddedError
 
-# The path of a socket has at most 107 bytes on Linux and 103 on macOS. Redis cuts a longer path off without an error.
+# A socket's path has at most 107 bytes on Linux and 103 bytes on macOS. Redis cuts off a longer path without an error.
 _LONGEST = 103
 _LONGEST_NAME = "/pg/.s.PGSQL.5432"
-# Flower does not unquote the socket's path in the broker URL, and Postgres splits its list of folders at commas.
+# Flower does not unquote the socket's path in the broker URL. Postgres splits the list of socket folders at commas.
 _PLAIN = re.compile(r"[A-Za-z0-9/._+-]+")
 
 
 @dataclass(frozen=True)
 class Places:
-    """The paths of one installation. ``run``, the folder of the sockets, is ``home/run`` or the target of that link."""
+    """The paths of one installation. ``run`` is the folder of the sockets: ``home/run`` or the target of that link."""
 
     home: Path
     run: Path
@@ -47,7 +47,7 @@ class Places:
 
     @property
     def postgres_sockets(self) -> Path:
-        """The folder of Postgres' socket. It is separate, because it belongs to the user that Postgres runs as."""
+        """The folder of Postgres' socket. This folder is separate, because the user that runs Postgres owns it."""
         return self.run / "pg"
 
     def log(self, name: str) -> Path:
@@ -55,17 +55,17 @@ class Places:
         return self.home / "logs" / f"{name}.log"
 
     def server_lock(self, name: str) -> Path:
-        """The file that a server keeps locked as long as it lives."""
+        """The file that a server keeps locked while the server lives."""
         return self.home / f"{name}.lock"
 
 
 def start_lock(home: Path) -> Path:
-    """The file that a process locks while it starts or stops servers."""
+    """The file that a process locks while the process starts or stops servers."""
     return home / "start.lock"
 
 
 def prepare_home(home: Path) -> Account | None:
-    """Make ``home`` and its folders, closed to other users; returns the account that Postgres runs as.
+    """Make ``home`` and its folders, closed to other users. Returns the account that runs Postgres.
 
     Raises:
         EmbeddedError: ``home`` belongs to another user.
@@ -87,7 +87,7 @@ def prepare(home: Path, account: Account | None) -> Places:
     """Make the folder of the sockets. Call this under :func:`start_lock`, after :func:`prepare_home`.
 
     Raises:
-        EmbeddedError: no folder has a path that is short enough, or Postgres' user cannot reach it.
+        EmbeddedError: no folder has a path that is short enough, or Postgres' user cannot reach the folder.
         OSError: a folder cannot be made.
     """
     places = Places(home, _run_folder(home, account), account)
@@ -101,7 +101,7 @@ def prepare(home: Path, account: Account | None) -> Places:
 
 
 def locate(home: Path) -> Places | None:
-    """The paths of an installation that was started before, or ``None``. Makes nothing."""
+    """The paths of an installation that was started before, or ``None``. This call makes no folder."""
     run = home / "run"
     with suppress(OSError):  # ``run`` is not a link, or does not exist
         run = run.readlink()
@@ -129,8 +129,8 @@ def _run_folder(home: Path, account: Account | None) -> Path:
     if not link.is_symlink() and _fits(link):
         link.mkdir(mode=0o700, exist_ok=True)
         return link
-    # Every process follows the link, whatever its TMPDIR. If another user takes the folder's name in /tmp, the link
-    # points to a folder with a new name.
+    # Every process follows the link, also a process with another TMPDIR. If another user takes the folder's name in
+    # /tmp, the link points to a folder with a new name.
     if link.is_symlink():
         if _is_ours(link.readlink()) and _fits(link.readlink()):
             return link.readlink()
@@ -165,7 +165,7 @@ def _fits(folder: Path) -> bool:
 
 
 def _is_ours(folder: Path) -> bool:
-    # Another user may make a folder of this name in /tmp after a cleaner removed ours, to catch our connections.
+    # After a cleaner removed our folder from /tmp, another user may make one of this name to catch our connections.
     try:
         found = folder.lstat()
     except OSError:

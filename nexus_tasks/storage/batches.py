@@ -1,4 +1,4 @@
-"""Requests for the Message Batches API: queued by a job, submitted in a batch, answered, and read by the job."""
+"""Requests for the Message Batches API. A job queues a request, a batch submits it, and the job reads the answer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def remove_request(tx: Transaction, row: BatchRequest) -> None:
 
 # --- the job that submits and collects --------------------------------------------------------------------------------
 def database_time(tx: Transaction) -> datetime:
-    """The time of Postgres. Batches are due by it, because a worker's clock may be wrong."""
+    """The time of Postgres. This time decides when a batch is due, because a worker's clock may be wrong."""
     return tx.execute(select(func.now())).scalar_one()
 
 
@@ -58,7 +58,10 @@ def count_queued(tx: Transaction, namespace_id: int) -> tuple[int, datetime | No
 
 
 def assemble(tx: Transaction, namespace_id: int) -> MessageBatch | None:
-    """Put the up to ``MAX_ITEMS`` oldest queued requests into a new batch, not submitted yet; ``None`` without any."""
+    """Put the up to ``MAX_ITEMS`` oldest queued requests into a new batch, not submitted yet.
+
+    Returns ``None`` when no request is queued.
+    """
     oldest = (
         select(BatchRequest.id)
         .where(BatchRequest.namespace_id == namespace_id, BatchRequest.state == "queued")
@@ -78,7 +81,7 @@ def assemble(tx: Transaction, namespace_id: int) -> MessageBatch | None:
 
 
 def give_up_queued(tx: Transaction, namespace_id: int) -> int:
-    """Fail every queued request, so that its job makes a live call. Returns their number."""
+    """Fail every queued request, so that the request's job makes a live call. Returns the number of requests."""
     rows = tx.scalars(
         select(BatchRequest)
         .where(BatchRequest.namespace_id == namespace_id, BatchRequest.state == "queued")
@@ -107,9 +110,9 @@ def known_api_ids(tx: Transaction) -> set[str]:
 
 
 def record_api_id(tx: Transaction, batch_id: int, api_id: str, *, poll_in: float) -> str | None:
-    """Store the API's id of a batch, unless it has one; poll it in ``poll_in`` seconds.
+    """Store the API's id of a batch unless the batch has an id; poll the batch in ``poll_in`` seconds.
 
-    Returns the stored id, which another run may have stored before, or ``None`` when the batch has ended.
+    Returns the stored id (perhaps from another run), or ``None`` when the batch has ended.
     """
     tx.execute(
         update(MessageBatch)
@@ -121,7 +124,7 @@ def record_api_id(tx: Transaction, batch_id: int, api_id: str, *, poll_in: float
 
 
 def reject_api_id(tx: Transaction, batch: MessageBatch) -> None:
-    """Remove an API id that turned out to belong to another batch, and remember not to use it again."""
+    """Remove an API id that belongs to another batch, and remember not to use this id again."""
     tx.execute(
         update(MessageBatch)
         .where(MessageBatch.id == batch.id)
@@ -136,13 +139,13 @@ def check_later(tx: Transaction, batch_id: int, seconds: float) -> None:
 
 
 def lock_submitted(tx: Transaction, request_id: int) -> BatchRequest | None:
-    """A submitted request without a result, locked; ``None`` when it has a result or was deleted."""
+    """A submitted request without a result, locked; ``None`` when the request has a result or was deleted."""
     row = tx.get(BatchRequest, request_id, with_for_update=True)
     return row if row is not None and row.state == "submitted" else None
 
 
 def store_result(tx: Transaction, row: BatchRequest, result: Mapping[str, Any], call_id: int) -> None:
-    """Store the result of a request until its job reads it. A request that is not wanted any more is deleted."""
+    """Store a request's result until the job reads the result. Delete a request that is not wanted any more."""
     if not row.wanted:
         remove_request(tx, row)
         return
@@ -150,10 +153,10 @@ def store_result(tx: Transaction, row: BatchRequest, result: Mapping[str, Any], 
 
 
 def fail_request(tx: Transaction, row: BatchRequest) -> None:
-    """Fail a request, so that its job makes a live call.
+    """Fail a request, so that the request's job makes a live call. Delete a request that is not wanted any more.
 
-    It expired, was cancelled or refused, or too few other requests are queued for a batch. A request that is not wanted
-    any more is deleted.
+    Callers fail a request that expired, or was cancelled or refused. They also fail a request when too few other
+    requests are queued for a batch.
     """
     if row.wanted:
         _back(tx, row, state="failed")
@@ -172,7 +175,7 @@ def _release(tx: Transaction, row: BatchRequest) -> None:
 
 
 def close_batch(tx: Transaction, batch_id: int) -> None:
-    """Delete a batch. Its requests without a result fail, so that their jobs make live calls."""
+    """Delete a batch. The batch's requests without a result fail, so that their jobs make live calls."""
     for row in outstanding_requests(tx, batch_id):
         fail_request(tx, row)
     tx.execute(delete(MessageBatch).where(MessageBatch.id == batch_id))
@@ -191,10 +194,10 @@ def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
 
 
 def erase_texts(tx: Transaction, namespace_id: int, memory_ids: Sequence[int]) -> int:
-    """Delete the requests, and their results, that contain the text of these memories. Returns their number.
+    """Delete every request that contains the text of these memories, with its result. Returns the number of requests.
 
-    A submitted request keeps its row without the text. Its result is still paid for: it is entered in the ledger when
-    it arrives, and then deleted.
+    A submitted request keeps its row without the text, because its result still costs money. The result is entered in
+    the ledger when it arrives, and then deleted.
     """
     gone = select(BatchRequest).where(
         BatchRequest.namespace_id == namespace_id, BatchRequest.sources.op("&&")(list(memory_ids))

@@ -1,4 +1,4 @@
-"""What a reflection writes: memories, evidence edges and changes of facts, each with the values that undo it."""
+"""Writing a reflection's memories, evidence edges and changes of facts, with the values that an undo needs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow, ReflectionRow
 from nexus_tasks.text import estimate_tokens
 
-# Subtracted from a fact's confidence for each contradiction that it lost; chosen by hand, not measured.
+# Each lost contradiction lowers a fact's confidence by this much; chosen by hand, not measured.
 CONTRADICTION_PENALTY = 0.15
 
 
 def begin(tx: Transaction, perspective: PerspectiveRow, job_id: str, judged: dict[str, Any]) -> int:
-    """Insert a reflection row. Returns its id, which every memory, edge and change of the reflection carries."""
+    """Insert a reflection row. Returns its id. Every memory, edge and change of the reflection carries this id."""
     return tx.execute(
         insert(ReflectionRow)
         .values(namespace_id=perspective.namespace_id, perspective_id=perspective.id, job_id=job_id, judged=judged)
@@ -31,8 +31,8 @@ def begin(tx: Transaction, perspective: PerspectiveRow, job_id: str, judged: dic
 class Conclusion:
     """A memory that a reflection makes: a reworded reinforcement, a contradiction or an insight.
 
-    ``valid_from`` is the time of the newest fact it rests on; for a contradiction that ends a fact, the time of that
-    end. It is not the time of the reflection.
+    ``valid_from`` is the time of the newest fact that the conclusion rests on. For a contradiction that ends a fact,
+    ``valid_from`` is the time of that end. ``valid_from`` is never the time of the reflection.
     """
 
     level: str
@@ -106,8 +106,8 @@ _SUPERSEDED = text(
     ON CONFLICT (reflection_id, memory_id) DO UPDATE SET superseded = true
     """
 )
-# End the memories that rest on an ended fact: a rewording when one of its two facts has ended, a contradiction when
-# both have, an insight when fewer than three of its facts are left.
+# End the memories that rest on an ended fact. A rewording ends when one of its two facts has ended. A contradiction
+# ends when both its facts have ended. An insight ends when fewer than three of its facts are left.
 _RETIRE = text(
     """
     WITH rests AS (
@@ -144,7 +144,7 @@ _SAID_AFTER = text(
 
 
 def reinforce(tx: Transaction, reflection_id: int, new: Memory, old: Memory) -> None:
-    """Count a reinforcement on both facts, and link the new one to the old one."""
+    """Count a reinforcement on both facts, and link the new fact to the old fact."""
     tx.execute(_REINFORCE, {"ids": [new.id, old.id], "reflection": reflection_id})
     evidence.link(tx, new.namespace_id, new.id, [old.id], "reinforces", reflection_id=reflection_id)
 
@@ -155,10 +155,10 @@ def weaken(tx: Transaction, reflection_id: int, memory_id: int) -> None:
 
 
 def takeover_time(tx: Transaction, old: Memory, new: Memory) -> datetime:
-    """When ``new`` takes the place of ``old``: normally when ``new`` became valid.
+    """The time at which ``new`` takes the place of ``old``: normally the time when ``new`` became valid.
 
-    When ``old`` is the later of the two, it was valid until ``new`` was said again. When ``new`` was not said again,
-    ``old`` ends at its own beginning: it was never valid.
+    When ``old`` is the later of the two facts, ``old`` was valid until ``new`` was said again. When ``new`` was not
+    said again, ``old`` ends at its own beginning, so ``old`` was never valid.
     """
     since = new.valid_from or datetime.now(UTC)
     if old.valid_from is None or since >= old.valid_from:
@@ -167,7 +167,10 @@ def takeover_time(tx: Transaction, old: Memory, new: Memory) -> datetime:
 
 
 def supersede(tx: Transaction, reflection_id: int, old: Memory, new: Memory, when: datetime) -> None:
-    """End ``old`` and what rests on it at ``when``, superseded by ``new``; see :func:`takeover_time`."""
+    """End ``old``, and the memories that rest on it, at the time ``when``. ``new`` supersedes ``old``.
+
+    ``when`` comes from :func:`takeover_time`.
+    """
     tx.execute(
         update(Memory).where(Memory.id == old.id, Memory.valid_to.is_(None)).values(valid_to=when, superseded_by=new.id)
     )

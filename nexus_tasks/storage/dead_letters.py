@@ -1,4 +1,7 @@
-"""Dead letters: jobs that gave up, each open until an operator retries or drops it."""
+"""Dead letters: jobs that gave up. A dead letter stays open until an operator retries or drops the job.
+
+``PostgresJobStorage.dead_letter`` in ``outbox.py`` calls :func:`store`.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from nexus_tasks.storage.models import DeadLetter, Namespace
 class Failure:
     """Why a job gave up.
 
-    ``errors`` counts the runs that raised, ``crashes`` those whose worker died. ``first_at`` is the time of the first
-    failure.
+    ``errors`` counts the runs that raised. ``crashes`` counts the runs that ended with a worker's death. ``first_at``
+    is the time of the first failure.
     """
 
     error_type: str
@@ -56,7 +59,7 @@ def store(
 
 
 def open_letter(tx: Transaction, job_id: str, *, lock: bool = False) -> DeadLetter | None:
-    """The open dead letter of a job, or ``None``. With ``lock`` its row stays locked until the transaction ends."""
+    """The open dead letter of a job, or ``None``. With ``lock`` the row stays locked until the transaction ends."""
     query = select(DeadLetter).where(DeadLetter.job_id == job_id, DeadLetter.resolution.is_(None))
     return tx.scalar(query.with_for_update() if lock else query)
 
@@ -71,7 +74,7 @@ def list_open(tx: Transaction, namespace_id: int | None = None, limit: int = 100
     """Open dead letters with the names of their namespaces, newest first.
 
     Args:
-        namespace_id: only those of this namespace; ``None`` means all namespaces.
+        namespace_id: only letters of this namespace; ``None`` means all namespaces.
         limit: the most rows returned.
     """
     query = (

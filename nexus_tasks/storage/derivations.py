@@ -1,4 +1,4 @@
-"""Derivations: which observer wants facts from which message. They are the outbox of ``derive_memory``."""
+"""Derivations. A derivation is one observer's request for facts from one message: the outbox of ``derive_memory``."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class WantedMessage:
 
     memory_id: int
     tokens: int
-    age: float  # seconds since it was stored, by the clock of Postgres
+    age: float  # seconds since the message was stored, by the clock of Postgres
 
 
 @dataclass(frozen=True, kw_only=True)
 class DerivationTarget:
-    """A memory and its derivation for one observer. ``state`` is ``None`` when there is no derivation yet."""
+    """A memory and one observer's derivation of it. ``state`` is ``None`` when there is no derivation yet."""
 
     namespace_id: int
     level: str
     session_id: int | None
     tokens: int
-    ended: bool  # whether its session has ended
+    ended: bool  # whether the memory's session has ended
     state: str | None
     batch: str | None
 
@@ -53,7 +53,7 @@ def find_target(tx: Transaction, memory_id: int, observer: str) -> DerivationTar
 
 
 def want(tx: Transaction, namespace_id: int, session_id: int, memory_id: int, observer: str) -> None:
-    """Add a wanted derivation, unless the message has one for this observer."""
+    """Add a wanted derivation, unless this observer has a derivation of the message."""
     row = {"namespace_id": namespace_id, "memory_id": memory_id, "session_id": session_id, "observer": observer}
     tx.execute(insert(Derivation).values(row).on_conflict_do_nothing())
 
@@ -74,7 +74,7 @@ def wanted_messages(
 ) -> list[WantedMessage]:
     """The up to 500 oldest messages of a session that ``observer`` wants facts from.
 
-    With ``batch`` only those of one earlier model call, so that a rerun asks the same question.
+    With ``batch`` only the messages of one earlier model call, so that a rerun asks the same question.
     """
     rows = tx.execute(_WANTED, {"session_id": session_id, "observer": observer, "batch": batch})
     return [WantedMessage(**row._mapping) for row in rows]
@@ -87,7 +87,7 @@ _STORE_BATCH = text(
 
 
 def store_batch(tx: Transaction, memory_ids: Sequence[int], observer: str, batch: str) -> None:
-    """Store which messages go into a model call, before the call: a rerun then asks the same question."""
+    """Store before a model call which messages go into the call. A rerun then asks the same question."""
     tx.execute(_STORE_BATCH, {"ids": list(memory_ids), "observer": observer, "batch": batch})
 
 
@@ -106,13 +106,13 @@ _MARK_DONE = text(
 def mark_done(tx: Transaction, memory_ids: Sequence[int], observer: str) -> set[int]:
     """Change wanted derivations to done and lock their messages. Returns the ids of these messages.
 
-    A message that was erased, or that another run has derived meanwhile, is not returned: its facts must not be stored.
+    The ids of erased messages, and of messages that another run has derived, are missing: do not store their facts.
     """
     return set(tx.scalars(_MARK_DONE, {"ids": list(memory_ids), "observer": observer}))
 
 
 def mark(tx: Transaction, memory_id: int, observer: str, *, dead: bool) -> None:
-    """Take a derivation out of the outbox when its job gives up, or put it back when the job is retried."""
+    """Take a derivation out of the outbox when the job gives up, or put it back when the job is retried."""
     was, becomes = ("wanted", "dead") if dead else ("dead", "wanted")
     tx.execute(
         update(Derivation)
@@ -122,7 +122,7 @@ def mark(tx: Transaction, memory_id: int, observer: str, *, dead: bool) -> None:
 
 
 def of_messages(tx: Transaction, memory_ids: Sequence[int], *, state: str | None = None) -> list[tuple[int, str]]:
-    """The derivations of messages as (memory id, observer); with ``state`` only those in it."""
+    """The derivations of messages as (memory id, observer); with ``state`` only the derivations in this state."""
     query = select(Derivation.memory_id, Derivation.observer).where(Derivation.memory_id.in_(memory_ids))
     if state is not None:
         query = query.where(Derivation.state == state)

@@ -21,8 +21,8 @@ def add(tx: Transaction, session: SessionRow, reason: str) -> None:
 class PendingRequests:
     """The open requests of a session.
 
-    ``reasons`` are those of the live requests. ``through`` is the id of the newest request, dead ones included, and 0
-    without any.
+    ``reasons`` are the reasons of the live requests. ``through`` is the id of the newest live or dead request, and 0
+    without a request.
     """
 
     reasons: tuple[str, ...]
@@ -39,7 +39,7 @@ _PENDING = text(
 
 
 def pending(tx: Transaction, session_id: int) -> PendingRequests:
-    """The session's requests now. The run that makes the digest deletes those up to ``through``."""
+    """The session's requests now. The run that makes the digest deletes the requests up to ``through``."""
     found = tx.execute(_PENDING, {"session_id": session_id}).one()
     return PendingRequests(reasons=tuple(found.reasons), through=found.through)
 

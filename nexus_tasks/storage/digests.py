@@ -1,4 +1,4 @@
-"""Digests: reading what a session's next one is made from, and storing it once."""
+"""Reading the messages and facts for a session's next digest, and storing this digest once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nexus_tasks.storage.models import Memory, SessionDigest, SessionRow
 from nexus_tasks.text import estimate_tokens
 
 KINDS = ("short", "long")
-CONFIDENCE = 0.80  # of a digest; chosen by hand, not measured
+CONFIDENCE = 0.80  # a digest's confidence; chosen by hand, not measured
 
 _LATEST = text(
     """
@@ -33,13 +33,13 @@ def latest(tx: Transaction, session_id: int) -> dict[str, tuple[int, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowItem:
-    """A message of a digest's window, or a fact that rests on one.
+    """A message of a digest's window, or a fact that rests on such a message.
 
-    The ``text`` of a fact has its subject as author, and the ``seq`` of the first message it rests on.
+    The ``text`` of a fact has the fact's subject as author, and the ``seq`` of the fact's first message.
     """
 
     text: MessageText
-    content_key: str | None = None  # of a fact only
+    content_key: str | None = None  # facts only
     derived: bool = False  # some observer has facts from this message
     given_up: bool = False  # the derivation for some observer is dead
 
@@ -95,14 +95,14 @@ _ITEMS_BY_ID = text(
 
 
 def items_by_id(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, WindowItem]:
-    """Messages and facts by memory id. Erased ones are missing."""
+    """Messages and facts by memory id. Erased memories are missing."""
     rows = tx.execute(_ITEMS_BY_ID, {"ids": list(memory_ids)})
     return {columns[0]: WindowItem(text=MessageText(*columns), given_up=dead) for *columns, dead in rows}
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewDigest:
-    """A short and a long digest to store (``texts`` by kind). They cover the messages through ``end_seq``."""
+    """A short and a long digest to store (``texts`` by kind). Both cover the messages through ``end_seq``."""
 
     texts: dict[str, str]
     end_seq: int
@@ -112,10 +112,10 @@ class NewDigest:
 
 
 def store(tx: Transaction, session: SessionRow, new: NewDigest) -> list[int]:
-    """Store both kinds and supersede the previous ones; ``session`` must be locked. Returns the new memory ids.
+    """Store both kinds and supersede the previous digests. Call this with ``session`` locked.
 
-    The session's digest end only moves forward within a generation. A digest that comes after a newer one is not
-    stored, and the list is empty.
+    Returns the new memory ids. The session's digest end only moves forward within a generation. After a newer digest an
+    older digest is not stored, and the list is empty.
     """
     moved = tx.execute(
         update(SessionRow)

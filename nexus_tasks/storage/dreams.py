@@ -1,4 +1,7 @@
-"""Dreams: which namespaces are due for one, and the row that keeps a dream going when its Celery chord is lost."""
+"""Dreams (consolidations of a namespace): the due namespaces, and the row of each dream.
+
+The row keeps a dream going when the dream's Celery chord is lost.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from nexus_tasks.storage.models import (
 IDLE = timedelta(seconds=600)  # without a new message
 MIN_NEW_FACTS = 20
 MIN_INTERVAL = timedelta(hours=1)  # between the beginnings of two dreams of a namespace
-MAX_INTERVAL = timedelta(hours=24)  # after which any new memory makes a namespace due
+MAX_INTERVAL = timedelta(hours=24)  # after this time any new memory makes a namespace due
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +43,7 @@ class DueSession:
 def due_sessions(tx: Transaction, namespace_id: int) -> list[DueSession]:
     """Sessions with messages since their last digest, oldest first.
 
-    A session whose digest job gave up is left out until it has a newer message than the request that failed.
+    A session is left out after its digest job gave up, until the session has a newer message than the failed request.
     """
     newest = select(func.max(Memory.created_at)).where(Memory.session_id == SessionRow.id, Memory.level == "raw")
     gave_up = (
@@ -61,7 +64,7 @@ def due_sessions(tx: Transaction, namespace_id: int) -> list[DueSession]:
 
 
 def start(tx: Transaction, namespace_id: int, sessions: Sequence[DueSession], *, urgency: str) -> int | None:
-    """Open a dream and request its digests. Returns its id, or ``None`` while the namespace has an open dream."""
+    """Open a dream and request its digests. Returns the dream's id, or ``None`` while another dream is open."""
     opened = tx.scalar(
         insert(Dream)
         .values(namespace_id=namespace_id, urgency=urgency, sessions=[due.session_id for due in sessions])
@@ -77,9 +80,9 @@ def start(tx: Transaction, namespace_id: int, sessions: Sequence[DueSession], *,
 
 
 def join_open(tx: Transaction, namespace_id: int, *, urgency: str) -> tuple[int, tuple[str, ...]] | None:
-    """Join the namespace's open dream: its id, and the keys of its sessions whose digests are missing yet.
+    """Join the namespace's open dream. Urgency ``live`` makes the whole dream live.
 
-    Urgency ``live`` makes the whole dream live. Returns ``None`` when no dream is open.
+    Returns the dream's id and the keys of the sessions that still lack their digest, or ``None`` when no dream is open.
     """
     dream = tx.scalar(select(Dream).where(Dream.namespace_id == namespace_id, Dream.state == "open").with_for_update())
     if dream is None:
@@ -124,10 +127,9 @@ def has_reflected(tx: Transaction, dream: Dream) -> bool:
 
 
 def reflections_to_come(tx: Transaction, dream: Dream) -> list[tuple[str, str]]:
-    """Perspectives that the dream waits for, as (observer, subject): facts from before it have not been reflected on.
+    """Perspectives, as (observer, subject), with facts from before the dream that were not reflected on yet.
 
-    Perspectives whose reflection gave up or is held for review are left out, and so are facts stored since the dream
-    began.
+    A perspective is left out when its reflection gave up or is held for review.
     """
     unreflected = (
         select(Memory.id)
@@ -155,7 +157,8 @@ def reflections_to_come(tx: Transaction, dream: Dream) -> list[tuple[str, str]]:
 def ready_dream(tx: Transaction, namespace_id: int) -> int | None:
     """Id of the namespace's open dream when ``finish_dream`` has something to do, else ``None``.
 
-    That is when no digest is missing, and ``reflect_namespace`` has not run yet or no reflection is missing.
+    ``finish_dream`` has something to do when no digest is missing, and either ``reflect_namespace`` has not run yet or
+    no reflection is missing.
     """
     dream = tx.scalar(select(Dream).where(Dream.namespace_id == namespace_id, Dream.state == "open"))
     if dream is None or digests_to_come(tx, dream):
@@ -169,9 +172,9 @@ def finish(tx: Transaction, dream_id: int) -> None:
 
 
 def mark(tx: Transaction, namespace_id: int, dream_id: int, *, dead: bool) -> None:
-    """Close a dream whose ``finish_dream`` gave up, so that a new dream can open; or reopen it when that is retried.
+    """Close a dream when its ``finish_dream`` gives up, or reopen the dream when ``finish_dream`` is retried.
 
-    It is not reopened while the namespace has another open dream.
+    After the closing a new dream can open. A dream is not reopened while the namespace has another open dream.
     """
     if dead:
         finish(tx, dream_id)
@@ -193,7 +196,7 @@ def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
     return list(tx.execute(query).all())
 
 
-# Per namespace: its last dream, the facts and memories stored since, and its newest message.
+# Select each namespace's last dream, the facts and memories stored since that dream, and the newest message.
 _DUE = text(
     """
     SELECT n.name
@@ -221,9 +224,9 @@ _DUE = text(
 def due_namespaces(tx: Transaction) -> list[str]:
     """Namespaces that should dream now.
 
-    A namespace is due when it has been ``IDLE`` and has ``MIN_NEW_FACTS`` new facts. It is also due when it has any new
-    memory and its last dream (or, without one, its creation) is longer ago than ``MAX_INTERVAL``.
-    It is never due while a dream is open, nor within ``MIN_INTERVAL`` of the last one.
+    A namespace is due when it got no message for the time ``IDLE`` and has ``MIN_NEW_FACTS`` new facts. A namespace
+    with any new memory is also due when its last dream (or, without a dream, its creation) is longer ago than
+    ``MAX_INTERVAL``. A namespace is never due while a dream is open, nor within ``MIN_INTERVAL`` of the last dream.
     """
     rows = tx.execute(
         _DUE, {"min_interval": MIN_INTERVAL, "idle": IDLE, "min_new": MIN_NEW_FACTS, "max_interval": MAX_INTERVAL}

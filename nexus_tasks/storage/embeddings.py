@@ -30,7 +30,7 @@ def store(
 ) -> None:
     """Store the vectors of memories, replacing the vector of an older wording.
 
-    When a wording has no vector, a gap is recorded and ``embed_memories`` fills it: a fact never waits for its vector.
+    For a wording without a vector a gap is recorded, and ``embed_memories`` fills the gap. No fact waits for a vector.
 
     Args:
         wordings: memory id → content.
@@ -58,7 +58,7 @@ def gap_since(tx: Transaction, namespace_id: int) -> datetime | None:
 
 
 def close_gap(tx: Transaction, namespace_id: int, since: datetime) -> None:
-    """Delete the gap recorded at ``since``. One recorded later stays."""
+    """Delete the gap recorded at ``since``. A gap recorded later stays."""
     tx.execute(delete(EmbeddingGap).where(EmbeddingGap.namespace_id == namespace_id, EmbeddingGap.since == since))
 
 
@@ -117,7 +117,7 @@ def count_to_embed(tx: Transaction, namespace_id: int, model: str) -> int:
 
 
 def lock_unchanged(tx: Transaction, wordings: Mapping[int, str]) -> dict[int, str]:
-    """Those of ``wordings`` (memory id → content) that are unchanged, locked until the transaction ends."""
+    """The unchanged entries of ``wordings`` (memory id → content), locked until the transaction ends."""
     query = select(Memory.id, Memory.content).where(Memory.id.in_(wordings)).order_by(Memory.id)
     rows = tx.execute(query.with_for_update(read=True, of=Memory))
     return {int(i): str(content) for i, content in rows if wordings[i] == content}

@@ -1,4 +1,4 @@
-"""Connections to Postgres: a pool per deployment and process, a transaction as a ``with`` block."""
+"""Connections to Postgres, with a pool per deployment and process, and with transactions as ``with`` blocks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from sqlalchemy.orm import Session
 from nexus_tasks.errors import InvalidInput, SchemaOutdated, StorageUnavailable, Transient
 from nexus_tasks.storage.long_statements import prepare_long_statements
 
-# Error classes of Postgres that pass by themselves, so that a retry may succeed: connection trouble (08), rollback by a
-# deadlock or serialisation failure (40), resources (53), operator intervention (57) and system errors (58).
+# A retry may succeed after an error of these classes: connection trouble (08), rollback by a deadlock or serialisation
+# failure (40), resources (53), operator intervention (57) and system errors (58).
 _PASSING = ("08", "40", "53", "57", "58")
 _TOO_LARGE = "54"  # a limit of Postgres is exceeded, such as the size of a text in a full-text index
 _UNDEFINED_TABLE_OR_COLUMN = ("42P01", "42703")
 
-# No transaction here waits for anything but Postgres, so an idle one belongs to a frozen process. Shorter than a lease.
+# A transaction here waits only for Postgres, so an idle transaction belongs to a frozen process. The limit is shorter
+# than a job's lease.
 IDLE_IN_TRANSACTION_MS = 8_000
-# A transaction that waits longer for a lock fails, and its job is retried. Until the retry its own locks are free.
+# After a longer wait for a lock a transaction fails, and the job is retried. Until the retry the job holds no locks.
 LOCK_TIMEOUT_MS = 2 * IDLE_IN_TRANSACTION_MS
 
-PING_AFTER_IDLE = 1.0  # seconds without use after which a connection is pinged before its next use
+PING_AFTER_IDLE = 1.0  # after this many seconds without use a connection is pinged before the next use
 
 Transaction: TypeAlias = Session
 
@@ -65,7 +66,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """Reading outside a transaction: each statement sees the newest commits. Saves two round trips.
+        """Read outside a transaction, which saves two round trips. Each statement sees the newest commits.
 
         Raises:
             as :meth:`transaction`.
@@ -75,9 +76,9 @@ class Database:
 
     @contextmanager
     def dedicated_connection(self) -> Iterator[Connection]:
-        """A connection of its own, in autocommit mode, without a lock timeout.
+        """Open a separate connection in autocommit mode, without a lock timeout.
 
-        It is closed and not returned to the pool, so settings and advisory locks end with the block.
+        The connection is closed and not returned to the pool, so settings and advisory locks end with the block.
 
         Raises:
             as :meth:`transaction`.
@@ -93,11 +94,11 @@ class Database:
 
 
 _SETTINGS = (
-    # When a worker freezes in a transaction, Postgres ends it, so that the worker that takes over gets its locks.
+    # Postgres ends the transaction of a frozen worker, so that the next worker gets the locks.
     f"SET idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_MS}",
     f"SET lock_timeout = {LOCK_TIMEOUT_MS}",
-    "SET jit = off",  # compiling a statement takes longer than running it does here
-    # A vector search considers 100 vectors, and scans up to 20,000 when a filter rejects too many of them.
+    "SET jit = off",  # here compiling a statement takes longer than running the statement
+    # A vector search considers 100 vectors. When a filter rejects too many of these, it scans up to 20,000.
     "SET hnsw.ef_search = 100",
     "SET hnsw.iterative_scan = strict_order",
     "SET hnsw.max_scan_tuples = 20000",
@@ -116,7 +117,7 @@ def _note_use(_connection: Any, record: Any) -> None:
 
 
 def _ping_when_idle(connection: Any, record: Any, _proxy: object) -> None:
-    """Ping a connection after an idle second: after a restart of the server no job fails on an old connection."""
+    """Ping a connection after an idle second, so that no job fails on an old connection after a server's restart."""
     if time.monotonic() - record.info.get("used_at", 0.0) < PING_AFTER_IDLE:
         return
     try:
@@ -129,7 +130,7 @@ def _ping_when_idle(connection: Any, record: Any, _proxy: object) -> None:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Raise errors of the database as those of :mod:`nexus_tasks.errors`."""
+    """Raise errors of the database as errors of :mod:`nexus_tasks.errors`."""
     try:
         yield
     except UnicodeEncodeError as error:
@@ -145,10 +146,10 @@ def _translate(error: DBAPIError) -> Exception:
     if state.startswith(_TOO_LARGE):
         return InvalidInput(f"A text is larger than Postgres takes: {str(error.orig).strip().splitlines()[0]}.")
     if error.connection_invalidated or isinstance(error, OperationalError) or state.startswith(_PASSING):
-        # Only the first line: libpq repeats it for each address, with hints meant for the server's operator.
+        # Keep only the first line: libpq repeats this line for each address, with hints for the server's operator.
         said = str(error.orig).strip().splitlines()
-        kind = Transient if state.startswith("40") else StorageUnavailable  # 40: a rollback, the server is up
+        kind = Transient if state.startswith("40") else StorageUnavailable  # 40 means a rollback by a running server
         return kind(f"Postgres: {said[0] if said else 'no answer'}.")
-    if isinstance(error, DataError) and "NUL" in str(error.orig):  # the driver's own check: it has no code
+    if isinstance(error, DataError) and "NUL" in str(error.orig):  # the driver's own check gives no error code
         return InvalidInput("A text holds a NUL character, which Postgres cannot store.")
     return error

@@ -16,7 +16,7 @@ Extractor = Literal["topics", "facts"]
 
 
 def find(tx: Transaction, session_id: int, *, lock: bool = False) -> Extraction | None:
-    """The session's extraction row, read anew; ``None`` when extraction was never requested. ``lock`` locks the row."""
+    """The session's extraction row, read again; ``None`` before the first request. ``lock`` locks the row."""
     query = select(Extraction).where(Extraction.session_id == session_id).execution_options(populate_existing=True)
     return tx.scalar(query.with_for_update() if lock else query)
 

@@ -1,4 +1,4 @@
-"""Explicit facts: inserting a new fact, or reinforcing the existing fact that says the same."""
+"""Storing explicit facts: a new fact is inserted; a repeated fact reinforces the existing one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nexus_tasks.text import content_key, estimate_tokens
 
 @dataclass(frozen=True, kw_only=True)
 class FactDraft:
-    """A validated fact to store. ``sources`` are memory ids; ``valid_from`` is the earliest time among them."""
+    """A validated fact to store. ``sources`` are memory ids; ``valid_from`` is the earliest source's time."""
 
     subject: str
     content: str
@@ -39,16 +39,16 @@ class FactDraft:
 
 
 class FactChange(StrEnum):
-    """What storing a draft did to the fact."""
+    """The effect of storing a draft."""
 
     NEW = "new"
-    REWORDED = "reworded"  # it existed; the draft's source is earlier, so its wording replaces the old one
-    REINFORCED = "reinforced"  # it existed; its wording stays
+    REWORDED = "reworded"  # the fact existed; the draft's source is earlier, so its wording replaces the old wording
+    REINFORCED = "reinforced"  # the fact existed and keeps its wording
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredFact:
-    """A stored fact: its memory id, its wording now, and what storing changed."""
+    """A stored fact's memory id, its present wording, and the effect of storing it."""
 
     id: int
     content: str
@@ -58,9 +58,9 @@ class StoredFact:
 def store(tx: Transaction, perspectives: Mapping[str, PerspectiveRow], drafts: Sequence[FactDraft]) -> list[StoredFact]:
     """Store facts. ``perspectives`` are locked and keyed by subject.
 
-    New facts take one insert together; each fact that exists already takes one update. It is reinforced by every source
-    that it did not rest on before. A fact keeps the wording of its earliest source, so the result does not depend on
-    the order of the derivations.
+    One insert stores all new facts. One update reinforces each existing fact, once for every source that the fact did
+    not rest on before. A fact keeps the wording of its earliest source, so the result does not depend on the order of
+    the derivations.
     """
     groups: dict[tuple[int, str], list[FactDraft]] = {}
     for draft in drafts:
@@ -154,7 +154,7 @@ def _worded(first: FactDraft) -> dict[str, Any]:
 
 
 def _reinforce(tx: Transaction, memory: _Existing, group: Sequence[FactDraft], added: int) -> StoredFact:
-    """Count ``added`` new sources of a fact, and take over the wording of an earlier one."""
+    """Count ``added`` new sources of a fact, and take over the wording of an earlier source."""
     first = _earliest(group)
     earlier = added > 0 and (first.valid_from, first.content) < (memory.valid_from, memory.content)
     if added:

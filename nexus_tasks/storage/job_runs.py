@@ -41,7 +41,7 @@ _SPENT = {
 def record(tx: Transaction, namespace_id: int, jobs: Sequence[JobHeader], outcome: JobOutcome) -> None:
     """Write one run row per job id, in the transaction that commits the jobs' effects. Existing rows stay.
 
-    The cost of a batch of jobs stands in the row of the job that made the call: the batch's primary at that time.
+    The row of the job that made the call (the batch's primary at that time) holds the cost of a batch of jobs.
     """
     rows = [
         {
@@ -67,7 +67,7 @@ def find_outcome(tx: Transaction, job_id: str, kind: str, scope: str, since: dat
 
     Args:
         since: the time of the request, by the claims' clock. A run of another job counts only when it started at or
-            after this time: an earlier one has not seen what the request is about.
+            after this time, because an earlier run has not seen the data of the request.
     """
     run = tx.scalar(select(JobRun).where(JobRun.job_id == job_id))
     if run:

@@ -1,4 +1,4 @@
-"""The ledger of model calls, holds on the daily budget, and answers that were paid for but not used yet."""
+"""The ledger of model calls, holds on the daily budget, and saved answers (paid for and not used yet)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BudgetHold, ModelCall, Namespace, SavedAnswer
 
-# Share of the price that a call through the Message Batches API costs.
+# A call through the Message Batches API costs this share of the price.
 # https://platform.claude.com/docs/en/build-with-claude/batch-processing
 BATCH_PRICE = Decimal("0.5")
 
@@ -30,9 +30,10 @@ def cost_usd(usage: Usage, price: Price) -> Decimal:
 
 @dataclass(frozen=True, kw_only=True)
 class PaidCall:
-    """A model call that returned, also with a useless answer (then ``fault`` says why).
+    """A model call that returned, also with a useless answer (then ``fault`` gives the reason).
 
-    ``price`` is as in :func:`cost_usd`; ``seconds`` is the duration; ``batched`` calls cost ``BATCH_PRICE`` of it.
+    ``price`` is as in :func:`cost_usd`. A ``batched`` call costs the share ``BATCH_PRICE`` of the price. ``seconds`` is
+    the duration.
     """
 
     job_id: str
@@ -97,14 +98,14 @@ def record_call_and_answer(
     answer: Mapping[str, Any] | None,
     rests_on: Collection[int],
 ) -> bool:
-    """Add a call to the ledger and save its answer until the job commits its effects, in one statement.
+    """Add a call to the ledger and save the answer until the job commits its effects, in one statement.
 
     Args:
         answer: the validated answer, or ``None`` to save nothing.
         rests_on: ids of the memories whose text the request contained.
 
     Returns:
-        ``False`` when one of these memories was erased meanwhile: the call is in the ledger, the answer is not saved.
+        ``False`` when one of these memories was erased meanwhile. Then the call is in the ledger without an answer.
     """
     values = call.row(namespace_id) | {
         "request_hash": request_hash,
@@ -121,7 +122,7 @@ def record_fault(tx: Transaction, call_id: int, fault: str) -> None:
 
 
 def save_answer(tx: Transaction, namespace_id: int, request_hash: str, answer: Mapping[str, Any]) -> None:
-    """Save a validated answer until the job that asked commits its effects."""
+    """Save a validated answer until the asking job commits its effects."""
     row = {"namespace_id": namespace_id, "request_hash": request_hash, "answer": dict(answer)}
     insert_rows(tx, SavedAnswer, [row], on_conflict="DO NOTHING")
 
@@ -141,7 +142,7 @@ _DELETE_ANSWERS = text(
 
 
 def delete_answers(tx: Transaction, namespace_id: int, request_hashes: Sequence[str]) -> None:
-    """Delete saved answers, in the transaction that commits what was made of them."""
+    """Delete saved answers, in the transaction that commits the effects of these answers."""
     tx.execute(_DELETE_ANSWERS, {"namespace_id": namespace_id, "hashes": list(request_hashes)})
 
 
@@ -151,7 +152,7 @@ def hold_budget(
     """Reserve ``cost`` USD of a namespace's daily budget for at most ``seconds``.
 
     Returns:
-        the hold's id, or ``None`` when the budget is too small; and the USD spent today or held by other calls.
+        the hold's id (``None`` when the budget is too small), and the USD spent today or held by other calls.
     """
     tx.execute(select(Namespace.id).where(Namespace.id == namespace_id).with_for_update(key_share=True))
     held = select(func.coalesce(func.sum(BudgetHold.cost_usd), 0)).where(
@@ -167,7 +168,7 @@ def hold_budget(
 
 
 def release_hold(tx: Transaction, hold_id: int) -> None:
-    """Delete a hold, when its call is in the ledger or was not made."""
+    """Delete a hold. Call this when the held call is in the ledger or was not made."""
     tx.execute(delete(BudgetHold).where(BudgetHold.id == hold_id))
 
 

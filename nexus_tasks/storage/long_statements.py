@@ -5,8 +5,8 @@ a command. psycopg sends an unprepared statement as one command of several messa
 libpq sends the bytes in pieces of 8 KiB. When a process freezes between two pieces, Postgres may have run the Parse
 already. The session then counts as active, no timeout applies, and its locks stay until the process continues.
 
-A prepared statement is sent as two commands. In each of them one message is long, and Postgres runs nothing before the
-whole message has arrived. The session counts as idle until then, and the timeout applies.
+A prepared statement is sent as two commands. Each command has one long message, and Postgres runs nothing before the
+whole message has arrived. Until then the session counts as idle, and the timeout applies.
 """
 
 from __future__ import annotations

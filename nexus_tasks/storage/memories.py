@@ -22,7 +22,7 @@ _ROWS = (
 )
 
 
-# An array parameter keeps the statement's text the same for any number of ids; IN would render it anew.
+# An array parameter keeps the statement's text the same for any number of ids; IN would render a new text.
 _LOCK_EXISTING = text("SELECT id FROM memories WHERE id = ANY(CAST(:ids AS bigint[])) ORDER BY id FOR KEY SHARE")
 
 
@@ -100,7 +100,7 @@ def count_by_level(tx: Transaction, namespace_id: int) -> dict[str, int]:
 
 
 def ids_superseded_by(tx: Transaction, memory_id: int) -> list[int]:
-    """Ids of the memories that ``memory_id`` took the place of."""
+    """Ids of the memories that ``memory_id`` superseded."""
     return list(tx.scalars(select(Memory.id).where(Memory.superseded_by == memory_id).order_by(Memory.id)))
 
 

@@ -1,4 +1,7 @@
-"""Storing messages as raw memories with a gapless ``seq``, together with their wanted derivations; reading them."""
+"""Storing messages as raw memories with a gapless ``seq`` and wanted derivations, and reading messages.
+
+A derivation is a request of one observer for facts from one message.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class StoredMessages:
     """The result of :func:`store`.
 
     ``memory_ids`` are the new raw memories, in order. ``duplicates`` counts the messages that the session had already.
-    ``observers`` want facts from the new ones. ``session`` stays locked until the transaction ends.
+    ``observers`` want facts from the new messages. ``session`` stays locked until the transaction ends.
     """
 
     session: SessionRow
@@ -45,14 +48,14 @@ def store(
     *,
     now: datetime | None = None,
 ) -> StoredMessages:
-    """Append ``messages`` to a session, except those that it has already.
+    """Append ``messages`` to a session, except the messages that the session has already.
 
-    A missing session is created; an ended one is reopened when something new is appended.
+    A missing session is created. An ended session is reopened when something new is appended.
 
     Args:
         observers: names of the observers that want facts from each new message.
-        now: ``occurred_at`` of messages without a time. For buffered messages it is the time they arrived; the default
-            is the present.
+        now: ``occurred_at`` of messages without a time; default: the present. For buffered messages callers pass the
+            time of arrival.
     """
     session = _locked_session(tx, namespace_id, session_key)
     keys = message_keys(session_key, messages)
@@ -63,8 +66,8 @@ def store(
             new.setdefault(key, message)
     ids = _insert(tx, session, new, now or datetime.now(UTC)) if new else []
     if ids:
-        # A new message reopens an ended session. Set on the locked object, so that the transaction need not read the
-        # row again.
+        # A new message reopens an ended session. The locked object gets the values, so the transaction need not read
+        # the row again.
         session.last_seq, session.ended_at = session.last_seq + len(ids), None
         tx.flush()
         rows = [
@@ -81,9 +84,9 @@ def store(
 
 
 def message_keys(session_key: str, messages: Sequence[Message]) -> list[str]:
-    """The idempotency key of each message: its own id, else a hash of its fields.
+    """The idempotency key of each message: the message's own id, else a hash of the message's fields.
 
-    The hash is followed by a counter, so that two equal messages of one call (a second "ok") get different keys.
+    A counter follows the hash, so that two equal messages of one call (a second "ok") get different keys.
     """
     seen: Counter[str] = Counter()
     keys = []
@@ -107,7 +110,7 @@ def _locked_session(tx: Transaction, namespace_id: int, session_key: str) -> Ses
 
 
 def _known(tx: Transaction, session: SessionRow, keys: Sequence[str]) -> set[str]:
-    """Those of ``keys`` that the session's messages have already."""
+    """The subset of ``keys`` that the session's messages have already."""
     query = select(Memory.message_key).where(
         Memory.namespace_id == session.namespace_id,
         Memory.session_id == session.id,
@@ -140,7 +143,7 @@ def _insert(tx: Transaction, session: SessionRow, new: dict[str, Message], now: 
 
 @dataclass(frozen=True)
 class MessageText:
-    """A message as a prompt shows it. A fact has its subject as ``author`` and the role ``fact``."""
+    """A message or fact as a prompt shows it. For a fact ``author`` is the subject, and the role is ``fact``."""
 
     id: int
     seq: int
@@ -150,7 +153,7 @@ class MessageText:
     occurred_at: datetime
 
 
-# The columns of a MessageText, for a query on memories AS m.
+# A query on memories AS m selects these columns of a MessageText.
 MESSAGE_TEXT_COLUMNS = """m.id, m.seq, coalesce(m.author, m.role, 'user') AS author,
            coalesce(m.role, 'user') AS role, m.content, m.occurred_at"""
 
@@ -159,9 +162,10 @@ MESSAGE_TEXT_COLUMNS = """m.id, m.seq, coalesce(m.author, m.role, 'user') AS aut
 class DerivationBatch:
     """Messages of one session to derive facts from, in conversation order, and their context.
 
-    ``earlier`` are the messages before them. Messages with a dead derivation are left out: they could make this call
-    fail too. ``participants`` are the authors up to the end of the batch, in order of first appearance, without tools
-    and system prompts. ``other_observers``: another observer has a derivation of these messages too.
+    ``earlier`` are the messages before the batch. A message with a dead derivation is left out, because it could make
+    this call fail too. ``participants`` are the authors up to the end of the batch, in order of first appearance,
+    without tools and system prompts. ``other_observers`` says whether another observer has a derivation of these
+    messages too.
     """
 
     session_id: int
@@ -202,7 +206,7 @@ _CONTEXT = text(
 def derivation_batch(
     tx: Transaction, memory_ids: Sequence[int], observer: str, *, context: int
 ) -> DerivationBatch | None:
-    """The given messages that still exist, with up to ``context`` earlier ones; ``None`` when all were erased."""
+    """The given messages that still exist, with up to ``context`` earlier messages; ``None`` when all were erased."""
     chosen: list[MessageText] = []
     earlier: list[MessageText] = []
     for row in tx.execute(_BATCH, {"ids": list(memory_ids), "context": context}):
@@ -222,7 +226,7 @@ def derivation_batch(
 
 
 def window(tx: Transaction, session_id: int, after: int, through: int, limit: int | None = None) -> Sequence[Memory]:
-    """A session's messages with ``after < seq <= through``, in order; with ``limit`` only the last ones."""
+    """A session's messages with ``after < seq <= through``, in order; with ``limit`` only the last ``limit``."""
     query = select(Memory).where(
         Memory.session_id == session_id, Memory.level == "raw", Memory.seq > after, Memory.seq <= through
     )

@@ -84,7 +84,7 @@ def change(
     observe: bool | None = None,
     unset: Sequence[str] = (),
 ) -> NamespaceSettings:
-    """Change the given settings. Those named in ``unset`` return to the process-wide setting."""
+    """Change the given settings. The settings named in ``unset`` return to the process-wide values."""
     values: dict[str, Any] = dict.fromkeys(unset)
     if observers is not None:
         values["observers"] = list(observers)

@@ -1,7 +1,9 @@
-"""Observation logs, which replace a session's old messages; chunks and reflections not in use yet; the outbox of both.
+"""Observation logs, chunks and reflections of sessions, and the outbox of the jobs that write them.
 
-The log's ``observed_through_seq`` and the end of the chunks after it only move forward, except in an erasure. A change
-of the log is a compare-and-set on its generation: when two runs change it at once, the second reads it again.
+A log replaces a session's old messages. A chunk (new observations) and a reflection (a shorter text) wait for their
+use in the log. The log's ``observed_through_seq`` and the end of the chunks only move forward, except in an erasure. A
+change of the log is a compare-and-set on the log's generation. When two runs change a log at once, the second run reads
+the log again.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ MOST_LISTED = 50  # observed sessions in a namespace's status, the last changed 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedText:
-    """A model's observations of messages, or its shorter log text. An empty task or response keeps the last one."""
+    """A model's observations of messages, or its shorter log text.
+
+    An empty task keeps the log's last task, and an empty response keeps the last response.
+    """
 
     observations: str
     current_task: str
@@ -40,7 +45,7 @@ class ObservedText:
 
 
 def find_log(tx: Transaction, session_id: int, *, lock: bool = False) -> ObservationLog | None:
-    """A session's log, read anew; ``None`` when it was never observed. ``lock`` locks the row."""
+    """A session's log, read again; ``None`` when the session was never observed. ``lock`` locks the row."""
     query = (
         select(ObservationLog).where(ObservationLog.session_id == session_id).execution_options(populate_existing=True)
     )
@@ -57,13 +62,13 @@ def ensure_log(tx: Transaction, session: SessionRow) -> ObservationLog:
 
 
 def chunks(tx: Transaction, session_id: int) -> Sequence[ObservationChunk]:
-    """A session's chunks, which are not in the log yet, in conversation order."""
+    """A session's chunks in conversation order. A chunk is not in the log yet."""
     query = select(ObservationChunk).where(ObservationChunk.session_id == session_id)
     return tx.scalars(query.order_by(ObservationChunk.from_seq)).all()
 
 
 def usable_reflection(tx: Transaction, found: ObservationLog) -> ObservationReflection | None:
-    """The shorter text that is ready for the log, or ``None``. One made of a replaced beginning is unusable."""
+    """The shorter text for the log, or ``None`` when there is none or the log's beginning was replaced since."""
     query = select(ObservationReflection).where(ObservationReflection.session_id == found.session_id)
     ready = tx.scalar(query)
     return ready if ready and ready.base_generation >= found.rewritten else None
@@ -77,10 +82,10 @@ def last_observed_seq(tx: Transaction, found: ObservationLog) -> int:
 
 # --- storing a model's text ------------------------------------------------------------------------------------------
 def store_chunk(tx: Transaction, seen: ObservationLog, from_seq: int, through_seq: int, noted: ObservedText) -> bool:
-    """Store a chunk for the messages ``from_seq`` to ``through_seq``; ``seen`` is the log as read before them.
+    """Store a chunk for the messages ``from_seq`` to ``through_seq``.
 
-    Returns ``False`` without storing it when another run has observed these messages, or when anything was erased from
-    the session meanwhile.
+    ``seen`` is the log as it was read before these messages. Returns ``False`` and stores nothing when another run has
+    observed the messages, or when anything was erased from the session meanwhile.
     """
     found = find_log(tx, seen.session_id, lock=True)
     if found is None or found.erasures != seen.erasures or last_observed_seq(tx, found) != from_seq - 1:
@@ -121,7 +126,7 @@ def store_reflection(tx: Transaction, seen: ObservationLog, covered_length: int,
 
 
 def delay_reflection(tx: Transaction, session_id: int, from_tokens: int) -> None:
-    """Let the next reflection of the log wait until it has ``from_tokens`` tokens."""
+    """Let the log's next reflection wait until the log has ``from_tokens`` tokens."""
     tx.execute(
         update(ObservationLog).where(ObservationLog.session_id == session_id).values(reflect_from_tokens=from_tokens)
     )
@@ -129,7 +134,7 @@ def delay_reflection(tx: Transaction, session_id: int, from_tokens: int) -> None
 
 # --- activation -------------------------------------------------------------------------------------------------------
 def activate(tx: Transaction, seen: ObservationLog, **values: Any) -> bool:
-    """Set ``values`` as the next generation of the log ``seen``. Returns ``False`` when another run has changed it."""
+    """Set ``values`` as the next generation of the log ``seen``. Returns ``False`` when another run changed the log."""
     made = tx.execute(
         update(ObservationLog)
         .where(ObservationLog.id == seen.id, ObservationLog.generation == seen.generation)
@@ -156,11 +161,11 @@ def drop_reflection(tx: Transaction, session_id: int) -> None:
 
 # --- erasure ----------------------------------------------------------------------------------------------------------
 def erase_covering(tx: Transaction, session: SessionRow, seq: int) -> dict[str, int]:
-    """Delete every observation that may rest on the message ``seq``, so that the other messages are observed again.
+    """Delete every observation that may rest on the message ``seq``. The other messages are observed again.
 
-    Call it in the transaction that deletes the message, with the session locked. Each observation is made with the end
-    of the earlier ones in its prompt, so all that follow the message are deleted too. When the log covers the message,
-    the whole log starts again. Returns the deleted rows by table.
+    Call this in the transaction that deletes the message, with the session locked. The prompt of each observation
+    contains the end of the earlier observations. Therefore all observations after the message are deleted too. When the
+    log covers the message, the whole log starts again. Returns the deleted rows by table.
     """
     found = find_log(tx, session.id, lock=True)
     if found is None:
@@ -184,7 +189,7 @@ def erase_covering(tx: Transaction, session: SessionRow, seq: int) -> dict[str, 
 
 # --- the outbox -------------------------------------------------------------------------------------------------------
 def want(tx: Transaction, session_id: int, work: Work) -> bool:
-    """Make work of a session wanted. Returns ``False`` when it is wanted already, or when its job gave up."""
+    """Make work of a session wanted. Returns ``False`` when the work is wanted already, or when its job gave up."""
     column = getattr(ObservationLog, work)
     noted = tx.execute(
         update(ObservationLog)
@@ -197,7 +202,7 @@ def want(tx: Transaction, session_id: int, work: Work) -> bool:
 
 
 def settle(tx: Transaction, session_id: int, work: Work) -> None:
-    """Set work to idle. Call it with the session or log locked, in the transaction that found no work."""
+    """Set work to idle. Call this with the session or log locked, in the transaction that found no work."""
     column = getattr(ObservationLog, work)
     tx.execute(
         update(ObservationLog)
@@ -208,7 +213,7 @@ def settle(tx: Transaction, session_id: int, work: Work) -> None:
 
 
 def mark(tx: Transaction, namespace_id: int, session_key: str, work: Work, *, dead: bool) -> None:
-    """Take a session's work out of the outbox when its job gives up, or put it back when the job is retried."""
+    """Take a session's work out of the outbox when the job gives up, or put the work back when the job is retried."""
     session = sessions.find(tx, namespace_id, session_key)
     if session:
         state = "dead" if dead else "wanted"
@@ -230,7 +235,7 @@ def wanted(tx: Transaction, after: int, limit: int, work: Work) -> list[tuple[in
 
 # --- status -----------------------------------------------------------------------------------------------------------
 def stats(tx: Transaction, namespace_id: int, session_id: int | None = None) -> list[ObservationStats]:
-    """Figures of the namespace's observed sessions, the last changed first, or of one session."""
+    """Figures of one session, or of the namespace's observed sessions, the last changed first."""
     tail = (
         select(func.count().label("messages"), func.coalesce(func.sum(Memory.tokens), 0).label("tokens"))
         .where(

@@ -1,4 +1,4 @@
-"""Perspectives: an observer's memories about a subject, and how far they have been reflected on."""
+"""Perspectives. A perspective holds an observer's memories about a subject, and how far these were reflected on."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from nexus_tasks.storage.models import Memory, Namespace, PerspectiveRow
 
 
 def lock(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence[str]) -> dict[str, PerspectiveRow]:
-    """Lock the perspectives of ``observer`` on ``subjects`` until the commit, and return them by subject.
+    """Lock the perspectives of ``observer`` on ``subjects`` until the commit. Returns the perspectives by subject.
 
-    Missing perspectives are created. Locks are taken in the order of ids, so that two transactions cannot deadlock.
-    While it is locked no other transaction adds facts to a perspective: fact ids grow in commit order, and the
-    watermark ``reflected_through`` never passes a fact that is not committed yet.
+    Missing perspectives are created. Locks are taken in the order of ids, so that two transactions cannot deadlock. No
+    other transaction adds facts to a locked perspective. Therefore fact ids grow in commit order, and the watermark
+    ``reflected_through`` never passes a fact that is not committed yet.
     """
     found = _locked(tx, namespace_id, observer, subjects)
     missing = sorted(set(subjects) - set(found))
@@ -97,12 +97,12 @@ def wanted(
 ) -> list[tuple[int, str, str, str]]:
     """Perspectives with ids above ``after`` that need a reflection, as (id, namespace, observer, subject).
 
-    These have ``at_least`` unreflected facts and no held plan, or a held plan that was released after its review.
-    Perspectives whose reflection gave up are left out.
+    A perspective needs a reflection when it has ``at_least`` unreflected facts and no held plan, or when its held plan
+    was released after a review. A perspective is left out after its reflection gave up.
 
     Args:
         namespace_id: only perspectives of this namespace; ``None`` means all namespaces.
-        include_held: also perspectives whose held plan still waits for its review.
+        include_held: also perspectives with a held plan that still waits for a review.
     """
     free = PerspectiveRow.held.is_(None) & (_unreflected() >= at_least)
     released = PerspectiveRow.held.is_not(None) if include_held else PerspectiveRow.held["released"].as_boolean()
@@ -119,7 +119,7 @@ def wanted(
 
 
 def advance(tx: Transaction, perspective_id: int, *, seen: int, through: int) -> bool:
-    """Move the watermark from ``seen`` to ``through``. Returns ``False`` when another run has moved it."""
+    """Move the watermark from ``seen`` to ``through``. Returns ``False`` when another run has moved the watermark."""
     moved = tx.execute(
         update(PerspectiveRow)
         .where(PerspectiveRow.id == perspective_id, PerspectiveRow.reflected_through == seen)
@@ -130,7 +130,7 @@ def advance(tx: Transaction, perspective_id: int, *, seen: int, through: int) ->
 
 
 def mark(tx: Transaction, namespace_id: int, observer: str, subject: str, *, dead: bool) -> None:
-    """Take a perspective out of the outbox when its reflection gives up, or put it back when that is retried."""
+    """Take a perspective out of the outbox when its reflection gives up, or put it back for a retry."""
     tx.execute(
         update(PerspectiveRow)
         .where(

@@ -13,8 +13,8 @@ from nexus_tasks.storage.models import DeadLetter, JobRun, OpenQuestion, SavedAn
 def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
     """Delete what is older than ``days``: runs, resolved dead letters, saved answers and open questions.
 
-    Open dead letters stay. A saved answer or open question of that age has no use: the request it belongs to has been
-    put together differently since.
+    Open dead letters stay. A saved answer or open question of that age has no use, because its request has changed
+    since.
 
     Returns:
         deleted rows by table (``job_runs``, ``dead_letters``, ``saved_answers``).

@@ -1,4 +1,4 @@
-"""What a reflection reads (new facts, existing relations), plans held for review, and archiving of old messages."""
+"""Reading facts and relations for a reflection, holding plans for review, and archiving old messages."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def upgrade(url: str, revision: str = "head") -> None:
 
 
 def downgrade(url: str, revision: str) -> None:
-    """Run migrations backwards to ``revision``; ``base`` removes every table and its data."""
+    """Undo migrations down to ``revision``. The revision ``base`` removes every table with its data."""
     _run(url, revision, up=False)
 
 
@@ -55,7 +55,7 @@ def _run(url: str, revision: str, *, up: bool) -> None:
 
 
 def versions(url: str) -> tuple[str | None, str]:
-    """The database's revision (``None`` when it is empty) and the revision that this version needs.
+    """The database's revision (``None`` for an empty database) and the revision that this version needs.
 
     Raises:
         StorageUnavailable: the server does not answer.

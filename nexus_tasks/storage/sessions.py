@@ -1,4 +1,4 @@
-"""Sessions: reading them, ending them, and what background work each still has."""
+"""Reading and ending sessions, and counting the background work of each session."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from nexus_tasks.types import DigestText, ObservationStats, Role, SaidMessage, S
 
 
 def find(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = False) -> SessionRow | None:
-    """The session, or ``None``. With ``lock`` its row stays locked until the transaction ends."""
+    """The session, or ``None``. With ``lock`` the row stays locked until the transaction ends."""
     query = select(SessionRow).where(
         SessionRow.namespace_id == namespace_id, SessionRow.session_key == as_stored(session_key)
     )
-    # Read again after taking the lock: the transaction may hold values from before another one's commit.
+    # Read again after taking the lock: the transaction may hold values from before another transaction's commit.
     return tx.scalar(query.with_for_update().execution_options(populate_existing=True) if lock else query)
 
 
@@ -39,8 +39,8 @@ def get(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = Fa
 def end(tx: Transaction, session: SessionRow) -> bool:
     """End a session and request its digest.
 
-    Returns ``False`` without a new request when all messages are digested, when this digest is requested already, or
-    when the session had ended before and its digest became a dead letter.
+    Returns ``False`` and makes no request in three cases: all messages are digested, this digest is requested already,
+    or the session had ended before and its digest became a dead letter.
     """
     ended_before = session.ended_at is not None
     if not ended_before:
@@ -82,7 +82,7 @@ class SessionBacklog:
     """A session's outstanding work.
 
     ``underived`` counts wanted derivations. ``digest_reason`` is the reason of a live digest request, if any.
-    ``messages`` and ``tokens`` (estimated) are those since the last digest.
+    ``messages`` and ``tokens`` (estimated) count the messages since the last digest.
     """
 
     session_key: str

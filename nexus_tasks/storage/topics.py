@@ -20,8 +20,8 @@ from nexus_tasks.types import TopicDetails, TopicInfo
 class TopicDraft:
     """A validated topic to store.
 
-    ``seen`` is the revision that the writer has read and whose content the draft replaces. With 0 the draft is added
-    to the existing content. ``sources`` are the ids of the messages it was written from.
+    ``seen`` is the revision that the writer has read; the draft replaces the content of this revision. With 0 the draft
+    is added to the existing content. ``sources`` are the ids of the messages that the draft was written from.
     """
 
     filename: str

@@ -1,4 +1,4 @@
-"""Undoing one reflection: afterwards the facts are as if it had never been made."""
+"""Undoing one reflection, so that the facts are as if the reflection had never been made."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from nexus_tasks.storage.models import Evidence, Memory, ReflectionChange, Refle
 
 @dataclass(frozen=True, kw_only=True)
 class UndoResult:
-    """What an undo did, as memory ids."""
+    """The memory ids that an undo changed."""
 
     removed: tuple[int, ...]  # the reflection's own memories
-    revived: tuple[int, ...]  # facts that the reflection had superseded and that are active again
+    revived: tuple[int, ...]  # active again after the reflection had superseded these facts
     restored: tuple[int, ...]  # facts whose counters, confidence or validity were changed back
 
 
 def find_reflection(tx: Transaction, namespace_id: int, reflection: int | str) -> ReflectionRow | None:
-    """A reflection by its id or by the id of the job that made it; ``None`` when there is none."""
+    """A reflection by its id or by the id of its job; ``None`` when there is none."""
     which = ReflectionRow.id == reflection if isinstance(reflection, int) else ReflectionRow.job_id == reflection
     return tx.scalar(select(ReflectionRow).where(ReflectionRow.namespace_id == namespace_id, which))
 
 
 def judged_by_undone(tx: Transaction, perspective_id: int) -> tuple[set[frozenset[int]], set[frozenset[int]]]:
-    """The fact pairs and insight supports of undone reflections. Later reflections must not judge them again."""
+    """The fact pairs and insight supports of undone reflections, which later reflections must not judge again."""
     rows = tx.scalars(
         select(ReflectionRow.judged).where(
             ReflectionRow.perspective_id == perspective_id, ReflectionRow.undone_at.is_not(None)
@@ -41,7 +41,7 @@ def judged_by_undone(tx: Transaction, perspective_id: int) -> tuple[set[frozense
 
 
 def facts_said_again(tx: Transaction, reflection_id: int) -> list[tuple[int, int]]:
-    """Facts that the reflection superseded and that were said again since, as (old fact id, new active fact id)."""
+    """Superseded facts of the reflection that were said again since, as (old fact id, new active fact id)."""
     old, since = aliased(Memory), aliased(Memory)
     query = (
         select(old.id, since.id)
@@ -61,7 +61,7 @@ def facts_said_again(tx: Transaction, reflection_id: int) -> list[tuple[int, int
 
 
 def resting_on(tx: Transaction, reflection_id: int) -> list[int]:
-    """Ids of memories that rest on the reflection's memories but were made by another job."""
+    """Ids of other jobs' memories that rest on the reflection's memories."""
     conclusions = select(Memory.id).where(Memory.reflection_id == reflection_id)
     return list(
         tx.scalars(
@@ -73,10 +73,11 @@ def resting_on(tx: Transaction, reflection_id: int) -> list[int]:
 
 
 def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
-    """Reverse a reflection of a locked perspective. The watermark stays, so its facts are not reflected on again.
+    """Reverse a reflection of a locked perspective (an observer's view of a subject).
 
-    The values before and after that later reflections recorded are corrected along with the facts. Reflections can
-    therefore be undone in any order, and undoing all of them restores the facts as they were before the first.
+    The perspective's watermark stays, so these facts are not reflected on again. Later reflections recorded values from
+    before and after their changes; the undo corrects these values together with the facts. Reflections can therefore be
+    undone in any order. Undoing all reflections restores the facts of the time before the first.
     """
     mine = tx.scalars(
         select(ReflectionChange)
@@ -111,7 +112,7 @@ def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
 
 
 def _later(tx: Transaction, reflection_id: int, memory_ids: Sequence[int]) -> dict[int, list[ReflectionChange]]:
-    """Changes of these facts by later reflections that are not undone, oldest first, by memory id."""
+    """Changes of these facts by later reflections, by memory id, oldest first. Undone reflections are left out."""
     rows = tx.scalars(
         select(ReflectionChange)
         .join(ReflectionRow, ReflectionRow.id == ReflectionChange.reflection_id)
@@ -139,7 +140,7 @@ def _restore(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionCha
 
 
 def _restore_validation(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange]) -> None:
-    """Replace this reflection's validation time by the one before it, in the fact or in the next change's record."""
+    """Replace this reflection's validation time by the previous time, in the fact or in the next change's record."""
     if not later:
         if fact.last_validated_at == mine.validated_after:
             fact.last_validated_at = mine.validated_before
@@ -150,8 +151,8 @@ def _restore_validation(fact: Memory, mine: ReflectionChange, later: Sequence[Re
 def _restore_confidence(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange]) -> None:
     """Recompute the confidence from the later changes, without this reflection.
 
-    Between two reflections only a new source with a higher confidence changes the value, to that confidence. So when
-    the next ``confidence_before`` differs from the last ``confidence_after``, it is the confidence of such a source.
+    Between two reflections only a new source changes the value: a source with a higher confidence sets its own
+    confidence. So a ``confidence_before`` that differs from the previous ``confidence_after`` comes from such a source.
     """
     assert mine.confidence_before is not None
     value, left = mine.confidence_before, mine.confidence_after

@@ -38,12 +38,12 @@ def asked(tx: Transaction, kind: str, scope: str) -> int | None:
 
 
 def settle(tx: Transaction, kind: str, scope: str, asked: int) -> None:
-    """Delete the row after a run that began when the job had been ``asked`` for so often. A later request keeps it."""
+    """Delete the row after a run. ``asked`` is the row's count when the run began; a later request keeps the row."""
     tx.execute(delete(WantedJob).where(WantedJob.kind == kind, WantedJob.scope == scope, WantedJob.asked == asked))
 
 
 def wanted(tx: Transaction, after: int, limit: int, kind: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
-    """Row id and arguments of a kind's wanted jobs, behind row id ``after``."""
+    """A kind's wanted jobs with row ids above ``after``, as (row id, arguments)."""
     query = (
         select(WantedJob.id, WantedJob.args)
         .where(WantedJob.kind == kind, WantedJob.state == "wanted", WantedJob.id > after)
@@ -54,7 +54,7 @@ def wanted(tx: Transaction, after: int, limit: int, kind: str) -> Sequence[tuple
 
 
 def mark(tx: Transaction, kind: str, scope: str, *, dead: bool) -> None:
-    """Take a job out of the wanted ones with its dead letter, or put it back when the job is retried."""
+    """Take a job out of the wanted jobs when the job gives up, or put it back when it is retried."""
     tx.execute(
         update(WantedJob)
         .where(WantedJob.kind == kind, WantedJob.scope == scope)

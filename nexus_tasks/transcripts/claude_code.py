@@ -1,7 +1,7 @@
-"""Claude Code's transcripts: JSONL files to which the agent appends, and which it sometimes compacts or rewrites.
+"""Reading Claude Code's transcripts. The agent appends to these JSONL files, and sometimes compacts or rewrites them.
 
-Prompts, answers, tool calls and their results become scrubbed messages. A message's id is the ``uuid`` of its line, so
-a file that is read twice, or rewritten in between, stores nothing twice. Unknown lines and fields are skipped.
+Prompts, answers, tool calls and tool results become messages without secrets. A message's id is the ``uuid`` of its
+line, so a second reading stores nothing twice, also after a rewrite. Unknown lines and fields are skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nexus_tasks.transcripts.scrubbing import scrub, scrub_value
 Message = dict[str, Any]  # the fields of nexus_tasks.Message, as JSON has them
 
 SUBAGENT = "subagent"
-# Characters kept of a tool's result, and of each text in its input; chosen by hand, not measured.
+# Characters kept of a tool's result, and of each text in a tool's input; chosen by hand, not measured.
 _RESULT_CHARACTERS, _INPUT_CHARACTERS = 2_000, 1_000
 _EDITS = frozenset(("Edit", "MultiEdit", "Write", "NotebookEdit", "FileEdit", "FileWrite"))
 _COMMAND = re.compile(r"<command-name>(.*?)</command-name>(?:.*?<command-args>(.*?)</command-args>)?", re.DOTALL)
@@ -80,7 +80,7 @@ class Reader:
             yield self._result(block, f"{uuid}:{number}" if len(results) > 1 else uuid)
         texts = [_prompt_text(block) for block in blocks if block.get("type") in ("text", "image")]
         content = "\n".join(filter(None, texts)).strip()
-        if content and not subagent:  # a subagent's prompt is stored as the tool call that started it
+        if content and not subagent:  # a subagent's prompt is stored as the tool call that started the subagent
             yield {"role": "user", "content": content, "id": f"{uuid}:text" if results else uuid}
 
     def _call(self, block: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def shortened(value: Any) -> Any:
     if isinstance(value, str):
         return excerpt(value, _INPUT_CHARACTERS, scrub)
     if isinstance(value, dict):
-        # Scrub before the texts are cut: a field is judged by its name together with its whole value.
+        # Scrub before the texts are cut: the field's name and its whole value together decide.
         return {key: shortened(item) for key, item in scrub_value(_cut(value)).items()}
     if isinstance(value, list):
         return [shortened(item) for item in value[:100]]
@@ -113,7 +113,7 @@ def shortened(value: Any) -> Any:
 
 
 def _cut(value: Any, depth: int = 0) -> Any:
-    """``value`` without the parts that are never kept, so that scrubbing a huge value costs little."""
+    """``value`` without the parts that are never kept. After this, scrubbing a huge value costs little."""
     if isinstance(value, str):
         return value if len(value) <= 20_000 else value[:10_000] + value[-10_000:]
     if isinstance(value, dict) and depth < 20:
@@ -124,7 +124,7 @@ def _cut(value: Any, depth: int = 0) -> Any:
 
 
 def _call_line(call: dict[str, Any]) -> str:
-    """A tool call as one line that search can find: the edited file, the command, or the tool's name."""
+    """A tool call as one line for search: the edited file, the command, or the tool's name."""
     name, given = call["name"], call["input"]
     path = given.get("file_path") or given.get("notebook_path")
     if name in _EDITS and path:

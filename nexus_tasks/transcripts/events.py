@@ -1,4 +1,4 @@
-"""Hook events as the buffer keeps them: scrubbed, and cut to the length that is stored."""
+"""Preparing hook events for the buffer: secrets are replaced, and texts are cut to the stored length."""
 
 from __future__ import annotations
 

@@ -38,9 +38,9 @@ class Cascade:
 def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported: StillSupported) -> Cascade:
     """Find everything that must be deleted with ``targets``, and lock it. ``targets`` are locked already.
 
-    A digest or conclusion goes with any memory that it rests on. A fact goes in three cases: it has no source left; its
-    remaining sources do not support its wording (``still_supported``); or it superseded another fact, and no remaining
-    source proves that it was said after that one.
+    A digest or conclusion is deleted with any memory that it rests on. A fact is deleted in three cases: it has no
+    source left; the remaining sources do not support its wording (``still_supported``); or it superseded an older fact,
+    and no remaining source proves that it was said after the older fact.
     """
     cascade = Cascade(memories=dict(targets))
     frontier = set(targets)

@@ -1,4 +1,7 @@
-"""Deleting a cascade from every table. A test lists the tables that may contain users' text."""
+"""Deleting a cascade (all memories that an erasure removes) from every table.
+
+A test lists the tables that may contain users' text.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ Counts = Counter[str]
 
 
 def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
-    """Delete a cascade, revive the facts it had superseded, and make the jobs wanted that replace facts and digests.
+    """Delete a cascade, revive the facts that it superseded, and request new derivations and digests.
 
     Returns the number of deleted rows by table.
     """
@@ -72,7 +75,7 @@ def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
 
 
 def remove_session(tx: Transaction, session: SessionRow) -> Counts:
-    """Delete a session whose memories are deleted, with its runs and dead letters. Returns deleted rows by table."""
+    """Delete a session, its runs and its dead letters, after its memories. Returns deleted rows by table."""
     gone = Counts()
     for model in (DigestRequest, SessionDigest, Derivation):
         gone += _delete(tx, model, model.session_id == session.id)
@@ -105,7 +108,7 @@ def _delete(tx: Transaction, model: type[Base], which: ColumnElement[bool]) -> C
 
 
 def _delete_traces(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
-    """Delete what may quote the memories: answers, open questions, batch requests, dead letters and held plans."""
+    """Delete answers, open questions, batch requests, dead letters and held plans that may quote the memories."""
     gone = _delete(tx, SavedAnswer, SavedAnswer.namespace_id == namespace_id)  # the cost stays in the ledger
     gone += _delete(tx, OpenQuestion, OpenQuestion.namespace_id == namespace_id)
     gone += Counts({"batch_requests": batches.erase_texts(tx, namespace_id, list(cascade.memories))})
@@ -120,18 +123,18 @@ def _delete_traces(tx: Transaction, namespace_id: int, cascade: Cascade) -> Coun
     perspective = tuple_(DeadLetter.args["observer"].as_string(), DeadLetter.args["subject"].as_string())
     which = or_(named, in_session, *([perspective.in_([tuple(pair) for pair in pairs])] if pairs else []))
     gone += _delete(tx, DeadLetter, and_(DeadLetter.namespace_id == namespace_id, which))
-    # Without the held plan and the mark of the deleted dead letter, these perspectives are reflected on again.
+    # Clear the held plan and the mark of the deleted dead letter, so that these perspectives are reflected on again.
     tx.execute(
         update(PerspectiveRow)
         .where(PerspectiveRow.id.in_(cascade.perspectives_losing_memories()))
-        .values(held=null(), dead=False)  # a plain None would be stored as JSON's null, which counts as a plan
+        .values(held=null(), dead=False)  # a plain None would become JSON's null, which counts as a plan
         .execution_options(synchronize_session=False)
     )
     return gone
 
 
 def _delete_observations(tx: Transaction, cascade: Cascade) -> Counts:
-    """Delete the logs and chunks that cover an erased message. Their other messages are observed again."""
+    """Delete the logs and chunks that cover an erased message. The remaining messages are observed again."""
     gone = Counts()
     for memory in cascade.memories.values():
         if memory.level == "raw" and memory.seq is not None:
@@ -141,7 +144,7 @@ def _delete_observations(tx: Transaction, cascade: Cascade) -> Counts:
 
 
 def _weaken(tx: Transaction, cascade: Cascade) -> None:
-    """Give each fact that stays the session and the times of its earliest remaining source."""
+    """Give each remaining fact the session and the times of the fact's earliest remaining source."""
     for memory_id, (lost, left) in sorted(cascade.weakened.items()):
         first = min(left, key=lambda source: (source.occurred_at, source.id))
         tx.execute(
@@ -185,7 +188,7 @@ def _revive(tx: Transaction, ids: Collection[int]) -> None:
 
 
 def _request_again(tx: Transaction, namespace_id: int, cascade: Cascade) -> None:
-    """Make derivations of the ``rederive`` messages wanted, and request digests for sessions that lost theirs."""
+    """Make derivations of the ``rederive`` messages wanted, and request a digest for each session that lost one."""
     rederive = cascade.rederive - cascade.memories.keys()
     tx.execute(
         update(Derivation)

@@ -16,9 +16,9 @@ from nexus_tasks.text import content_words
 def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], rederive: Collection[int]) -> int:
     """Delete the topics that may contain words of ``erased`` memories. Call it before these are deleted.
 
-    A topic goes when it was written from an erased message. The prompts of later topics contained these topics. So a
-    topic changed since goes too when it has a word of an erased message that none of its own messages has. An imported
-    topic, which has no messages, stays.
+    A topic is deleted when it was written from an erased message. The prompts of later topics contained such topics. So
+    a topic changed since is deleted too when it has a word of an erased message, and none of the topic's own messages
+    has this word. An imported topic has no messages and stays.
 
     The sessions of the remaining messages are extracted again, and so are those of ``rederive``, the messages that
     lose a fact. Returns the number of deleted topics.

@@ -36,7 +36,7 @@ class DigestRequest(Base):
 
 
 class SessionDigest(Base):
-    """The memory that holds the digest of a session up to ``end_seq``. Its unique key stops a second one."""
+    """The memory that holds the digest of a session up to ``end_seq``. A unique key prevents a second digest."""
 
     __tablename__ = "session_digests"
     __table_args__ = (UniqueConstraint("namespace_id", "session_id", "kind", "end_seq", "generation"),)
@@ -51,7 +51,7 @@ class SessionDigest(Base):
 
 
 class Dream(Base):
-    """A consolidation of a namespace. It outlives its Celery chord. ``sessions``: the ids of those it digests."""
+    """A consolidation of a namespace. The row outlives the Celery chord. ``sessions`` are the ids to digest."""
 
     __tablename__ = "dreams"
     __table_args__ = (

@@ -64,7 +64,7 @@ class DeadLetter(Base):
 
 
 class WantedJob(Base):
-    """A job that was asked for inside a transaction. The row goes when a run that began after it has ended."""
+    """A job that was asked for inside a transaction. The end of a later run deletes the row."""
 
     __tablename__ = "wanted_jobs"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""Memories, the evidence and vectors that belong to them, perspectives, and what reflections changed."""
+"""Tables of memories, their evidence and vectors, perspectives, and the changes that reflections made."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 class Memory(Base):
     """One row of knowledge.
 
-    A ``raw`` memory is a message of a session. A digest (``summary_…``) belongs to a session; every other level belongs
-    to a perspective.
+    A ``raw`` memory is a message of a session. A digest (``summary_…``) belongs to a session. Every other level belongs
+    to a perspective, that is, an observer's view of a subject.
     """
 
     __tablename__ = "memories"
@@ -52,7 +52,7 @@ class Memory(Base):
             unique=True,
             postgresql_where=text("level = 'raw'"),
         ),
-        # One active fact per perspective and wording: a second derivation of the same fact reinforces the row.
+        # A perspective has one active fact per wording: a second derivation of the same fact reinforces the row.
         Index(
             "uq_memories_active_fact",
             "namespace_id",
@@ -76,7 +76,7 @@ class Memory(Base):
     level: Mapped[str]
     content: Mapped[str]
     tokens: Mapped[int] = mapped_column(Integer)
-    author: Mapped[str | None]  # of a message its speaker, of a fact its subject: search finds the name
+    author: Mapped[str | None]  # a message's speaker or a fact's subject: search finds the name
     occurred_at: Mapped[datetime]
     created_at: Mapped[datetime] = now_column()
 
@@ -141,7 +141,7 @@ class Embedding(Base):
 
 
 class EmbeddingGap(Base):
-    """Memories of a namespace lack vectors: the outbox of ``embed_memories``."""
+    """A mark that memories of a namespace lack vectors. The table is the outbox of ``embed_memories``."""
 
     __tablename__ = "embedding_gaps"
 
@@ -153,7 +153,8 @@ class PerspectiveRow(Base):
     """A perspective: ``observer`` holds memories about ``subject``.
 
     Facts up to memory id ``reflected_through`` have been reflected on. ``held`` is the plan of a reflection that would
-    change too much at once and waits for a person's review. ``dead``: its reflection gave up and left a dead letter.
+    change too much at once; the plan waits for a person's review. ``dead`` means that the perspective's reflection gave
+    up and left a dead letter.
     """
 
     __tablename__ = "perspectives"
@@ -169,10 +170,10 @@ class PerspectiveRow(Base):
 
 
 class ReflectionRow(Base):
-    """One reflection that changed something. Its memories and evidence edges carry its id.
+    """One reflection that changed something. The memories and evidence edges of a reflection carry the reflection's id.
 
-    ``judged`` holds the memory ids that its relations and insights named, and no text. After an undo they keep later
-    reflections from making the same changes again.
+    ``judged`` holds the memory ids that the reflection's relations and insights named, and no text. After an undo these
+    ids keep later reflections from making the same changes again.
     """
 
     __tablename__ = "reflections"
@@ -191,7 +192,7 @@ class ReflectionRow(Base):
 
 
 class ReflectionChange(Base):
-    """What one reflection changed in one fact: the values before and after, of the columns it changed."""
+    """The change of one fact by one reflection, with the changed columns' values before and after."""
 
     __tablename__ = "reflection_changes"
     __table_args__ = (Index("ix_reflection_changes_memory_id", "memory_id", "reflection_id"),)

@@ -1,4 +1,4 @@
-"""Model calls: what they cost, which wait for the Message Batches API, and which answers are saved."""
+"""Tables of model calls and their costs, requests for the Message Batches API, and saved answers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SavedAnswer(Base):
 
 
 class OpenQuestion(Base):
-    """What a run has asked the model, as memory ids, until it commits. A rerun asks the same and finds the answer.
+    """The memory ids in a run's question to the model, until the run commits. A rerun asks the same question.
 
     ``about`` is the id of the perspective (purpose ``reflect``) or of the session (purpose ``digest``).
     """

@@ -15,7 +15,7 @@ class ObservationLog(Base):
 
     ``observations`` replaces the messages up to ``observed_through_seq``. Every change increments ``generation``. New
     text is appended; ``rewritten`` is the last generation that replaced the beginning of the text. ``erasures`` counts
-    erasures: a run that read the log before one cannot store what it made from the erased messages.
+    erasures. A run that read the log before an erasure cannot store text from the erased messages.
     """
 
     __tablename__ = "observation_logs"

@@ -1,10 +1,12 @@
-"""Finding memories that may answer a question, by words and by vectors, and scoring each by both.
+"""Finding candidates (memories that may answer a question) by words and by vectors, and scoring them.
 
-One statement finds up to ``pool`` memories by words and up to ``pool`` by vectors. It adds the messages before and
-after the messages among them. Every memory gets its BM25 score and its cosine similarity.
+One SQL statement finds up to ``pool`` memories by words and up to ``pool`` memories by vectors. For each message found,
+the statement adds the previous and the next message of the session. Every candidate gets a BM25 score (for its words)
+and a cosine similarity (for its vector).
 
-In a wide search only rare words find memories; common words add to the score of those found, because summing BM25 costs
-0.7 µs per posting. A narrow search scores every memory that passes the filter.
+In a wide search only rare words find memories. Common words only add to the scores of the memories found, because
+summing BM25 costs 0.7 µs per posting (an occurrence of a word in a memory). A narrow search scores every memory that
+passes the filter.
 """
 
 from __future__ import annotations
@@ -26,13 +28,16 @@ from nexus_tasks.storage.searching.vectors import as_text, distance, namespace_v
 K1, B = 0.9, 0.4  # BM25's parameters for short texts of uneven length, as in Anserini (Yang et al., SIGIR 2017)
 
 
-# Which vectors are compared: those that pass the filter, all of the namespace, or those that an HNSW index finds.
+# A search compares the vectors that pass the filter, all vectors of the namespace, or the vectors of an HNSW index.
 VectorScan: TypeAlias = Literal["narrow", "all", "indexed"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedWord:
-    """A word of a question. ``weight`` is its inverse document frequency. Without ``finds`` it only adds to scores."""
+    """A word of a question. ``weight`` is the word's inverse document frequency.
+
+    A word without ``finds`` only adds to the scores of memories that other words or vectors find.
+    """
 
     key: int
     weight: float
@@ -43,9 +48,10 @@ class WeightedWord:
 class Candidate:
     """A memory that may answer a question.
 
-    ``fits``: it passes the filter; otherwise it is only the neighbour of a message that does. ``words`` is its BM25
-    score, 0 without any of the words. ``vector`` is its cosine similarity, ``None`` without a vector. ``session_id``
-    and ``seq`` are set for messages. ``validated_at`` is when it was stored or last confirmed.
+    ``fits`` says whether the memory passes the filter; otherwise the memory is only the neighbour of a message that
+    passes. ``words`` is the BM25 score, 0 without any of the words. ``vector`` is the cosine similarity, ``None``
+    without a vector. ``session_id`` and ``seq`` are set for messages. ``validated_at`` is the time when the memory was
+    stored or last confirmed.
     """
 
     id: int
@@ -70,14 +76,14 @@ def find_candidates(
     pool: int,
     way: VectorScan,
 ) -> list[Candidate]:
-    """The memories found by words or by vectors and their neighbours, with scores, in no order.
+    """The memories found by words or by vectors, and the neighbours of found messages, with scores, in no order.
 
     Args:
         words: the question's words with their weights.
         mean_length: mean number of words of the namespace's memories, for BM25.
         vector: the question's vector under the embedding ``model``.
         pool: the most memories found by words, and the most found by vectors.
-        way: which vectors are compared; ``narrow`` also scores every memory that passes the filter.
+        way: selects the vectors to compare; ``narrow`` also scores every memory that passes the filter.
     """
     narrow = way == "narrow"
     finding = [word for word in words if word.finds or narrow]
@@ -143,11 +149,12 @@ def _statement(visible: str, selected: str, vectors_of: str, near: str, way: Vec
 
 
 def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bool) -> str:
-    """Two CTEs that take memories from the best score down, skip those that fail the filter, and stop at ``pool``.
+    """The CTEs ``worded`` and ``near`` for a wide search, and the scores that ``worded`` sorts by.
 
-    ``OFFSET 0`` keeps the planner from joining all memories first. Without an index the vectors are sorted in a
-    subquery, and memories are looked up after that. With an index the planner uses it only when ORDER BY and LIMIT are
-    in one query.
+    Each of the two CTEs takes memories from the best score down, skips a memory that fails the filter, and stops at
+    ``pool`` memories. ``OFFSET 0`` keeps the planner from joining all memories first. Without an HNSW index a subquery
+    sorts the vectors before any memory is looked up. The planner uses an HNSW index only when ORDER BY and LIMIT are in
+    one query.
     """
     looked_up = "LATERAL (SELECT FROM memories AS m WHERE m.id = {0}.memory_id AND {1} OFFSET 0) AS fitting"
     nearest_vectors = f"FROM embeddings AS e {{0}} WHERE {vectors_of} ORDER BY {near}"
@@ -177,7 +184,10 @@ def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bo
 
 
 def _every_member(fits: str, vectors_of: str, near: str, pool: int) -> str:
-    """The same two CTEs for a narrow search: each of the at most ``NARROW`` memories that pass the filter is scored."""
+    """The CTEs ``worded`` and ``near`` for a narrow search.
+
+    At most ``NARROW`` memories pass the filter, and each of these memories is scored.
+    """
     return f"""
         member AS MATERIALIZED (SELECT m.id AS memory_id FROM memories AS m WHERE {fits} LIMIT {NARROW}),
         worded AS (

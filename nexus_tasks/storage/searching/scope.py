@@ -1,4 +1,4 @@
-"""A filter as SQL conditions on ``memories AS m``."""
+"""Turning a filter into SQL conditions on ``memories AS m``."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Filter:
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """A filter's conditions, and their parameters in ``values``.
+    """A filter's SQL conditions. ``values`` holds the parameters of the conditions.
 
-    ``visible`` selects the memories that are valid at the time asked about; of those valid now, without named levels,
-    only the ones that are not archived. ``selected`` selects those of the wanted
-    levels, observer, subject, session and so on. ``narrow``: few memories may pass, and an index finds them. Search
-    then counts them first, and scores each of them when they are few.
+    ``visible`` selects the memories that are valid at ``as_of``. Without ``as_of`` it selects the memories valid now;
+    when the filter also names no levels, it leaves out archived memories. ``selected`` is the condition for levels,
+    categories, observer, subject, session and times. ``narrow`` is true when the filter has a subject or a session:
+    then few memories may pass. A narrow search first counts these memories, and scores each one when they are few.
     """
 
     visible: str
@@ -43,12 +43,12 @@ class Scope:
 
     @property
     def both(self) -> str:
-        """The condition that a memory is visible and selected."""
+        """The SQL condition ``visible AND selected``."""
         return f"{self.visible} AND {self.selected}"
 
 
 def build_scope(wanted: Filter) -> Scope:
-    """The conditions of a filter. Their text depends on which fields are set, not on the values."""
+    """The conditions of a filter. The SQL text depends on which fields are set, not on the fields' values."""
     visible = ["m.namespace_id = :namespace_id"]
     values: dict[str, Any] = {"namespace_id": wanted.namespace_id}
     if wanted.as_of is None:
@@ -61,7 +61,7 @@ def build_scope(wanted: Filter) -> Scope:
         )
         values["as_of"] = wanted.as_of
     selected = [_among("level", wanted.levels, values), _among("category", wanted.categories, values)]
-    # A message has no perspective: every observer may read it, and its subject is its author.
+    # A message has no perspective (observer and subject), so every observer may read the message.
     if wanted.observer is not None:
         selected.append(
             "(m.perspective_id IS NULL OR m.perspective_id IN (SELECT id FROM perspectives"
@@ -69,7 +69,7 @@ def build_scope(wanted: Filter) -> Scope:
         )
         values["observer"] = wanted.observer
     if wanted.subject is not None:
-        selected.append("m.author = :subject")  # the author of a perspective's memory is its subject
+        selected.append("m.author = :subject")  # the column holds a fact's subject or a message's speaker
         values["subject"] = wanted.subject
     if wanted.session_key is not None:
         selected.append(
@@ -91,7 +91,7 @@ def build_scope(wanted: Filter) -> Scope:
 def _among(column: str, names: tuple[str, ...] | None, values: dict[str, Any]) -> str:
     if names is None:
         return ""
-    if len(names) == 1:  # an equality keeps an index's order, an array of one element does not
+    if len(names) == 1:  # an equality keeps an index's order; an array of one element loses it
         values[column] = names[0]
         return f"m.{column} = :{column}"
     values[column] = list(names)

@@ -1,7 +1,7 @@
-"""Keeping search fast: merging totals, counting common words, and one vector index per large namespace.
+"""Upkeep of search: merging totals, counting common words, and building one vector index per large namespace.
 
-Search works without it, but slower, and with less exact weights for words in more than ``MOST_COUNTED`` memories. One
-process at a time does it, under an advisory lock; the others do not wait.
+Without upkeep search is slower, and words in more than ``MOST_COUNTED`` memories have less exact weights. One
+process at a time does the upkeep, under an advisory lock. Other processes do not wait.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.searching.query_stats import MOST_COUNTED, MOST_UNINDEXED
 from nexus_tasks.storage.searching.vectors import MOST_DIMENSIONS, hnsw_definition
 
-BUILD_MEMORY = "512MB"  # holds an index of 300,000 vectors of 384 dimensions; a larger one uses the disk
+BUILD_MEMORY = "512MB"  # holds an index of 300,000 vectors of 384 dimensions; building a larger index uses the disk
 _LOCK = 0x6E65787574  # "nexut" in ASCII; the schema's lock is "nexus"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Upkeep:
-    """What one run did: rows of totals merged, namespaces with words counted, vector indexes built and dropped."""
+    """The work of one run: rows of totals merged, namespaces with words counted, vector indexes built and dropped."""
 
     folded: int = 0
     counted: int = 0
@@ -30,7 +30,7 @@ class Upkeep:
 
 
 def run(database: Database) -> Upkeep:
-    """Do what is needed, or nothing while another process does it. An index takes about 1 min per 100,000 vectors."""
+    """Do the needed work, or nothing while another process does it. An index takes about 1 min per 100,000 vectors."""
     with database.dedicated_connection() as connection:
         if not connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}):
             return Upkeep()
@@ -46,7 +46,7 @@ def run(database: Database) -> Upkeep:
 
 
 def _fold(connection: Connection) -> int:
-    """Replace the rows of each total by their sum, in one statement, so that a reader never sees half of it."""
+    """Replace the rows of each total by their sum. One statement does this, so no reader sees half a change."""
     return connection.execute(
         text(
             """
@@ -103,7 +103,7 @@ def _count_words(database: Database, namespace_id: int, memories: int) -> None:
 
 
 def _index_vectors(connection: Connection) -> tuple[list[str], list[str]]:
-    """Build missing indexes; drop unneeded and unfinished ones. Returns the names of both."""
+    """Build missing indexes; drop unneeded and unfinished indexes. Returns the names of built and dropped indexes."""
     rows = connection.execute(
         text(
             "SELECT c.relname, i.indisvalid FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid"
@@ -112,13 +112,13 @@ def _index_vectors(connection: Connection) -> tuple[list[str], list[str]]:
     )
     there = {str(name): bool(valid) for name, valid in rows}
     wanted = _large(connection, MOST_UNINDEXED)
-    kept = _large(connection, MOST_UNINDEXED // 2)  # a namespace near the limit does not gain and lose it in turns
+    kept = _large(connection, MOST_UNINDEXED // 2)  # half, so that no index is built and dropped in turns
     dropped = [name for name, valid in there.items() if name not in kept or not valid]
     for name in dropped:
         connection.execute(text(f"DROP INDEX CONCURRENTLY IF EXISTS {name}"))
     made = [name for name in wanted if not there.get(name)]
     if made:
-        # No parallel workers: they need shared memory, of which containers have little.
+        # Use no parallel workers: they need shared memory, and containers have little.
         connection.execute(text("SET max_parallel_maintenance_workers = 0"))
         connection.execute(text(f"SET maintenance_work_mem = '{BUILD_MEMORY}'"))
     for name in made:

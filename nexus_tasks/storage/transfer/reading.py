@@ -27,11 +27,11 @@ Ids = dict[str, dict[int, int]]  # table → exported id → new id
 def store(tx: Transaction, namespace_id: int, documents: Iterable[tuple[int, Any]]) -> dict[str, int]:
     """Store an export's documents, given as (line number, document). Returns the number of rows by table.
 
-    Rows get new ids, and references between them are translated. An error leaves nothing stored, because the caller's
+    Rows get new ids, and references between rows are translated. An error leaves nothing stored, because the caller's
     transaction is rolled back.
 
     Raises:
-        InvalidInput: the namespace is not empty, or the file is no export, of a later version, or cut off.
+        InvalidInput: the namespace is not empty, or the file is no export, comes from a later version, or is cut off.
     """
     if tx.scalar(text("SELECT 1 FROM sessions WHERE namespace_id = :n LIMIT 1"), {"n": namespace_id}):
         raise InvalidInput(
@@ -47,8 +47,8 @@ class _Reading:
     def __init__(self, tx: Transaction, namespace_id: int) -> None:
         self.tx, self.namespace_id = tx, namespace_id
         self.ids: Ids = {name: {} for name in _MODELS}
-        self.superseded: list[tuple[int, int]] = []  # (new memory id, exported id of the memory that superseded it)
-        self.perspectives: list[dict[str, Any]] = []  # exported rows that refer to memories, which follow later
+        self.superseded: list[tuple[int, int]] = []  # (new memory id, exported id of the superseding memory)
+        self.perspectives: list[dict[str, Any]] = []  # exported rows that refer to later rows (memories)
         self.reflections: list[dict[str, Any]] = []
 
     def read(self, documents: Iterable[tuple[int, Any]]) -> None:
@@ -181,7 +181,7 @@ class _Reading:
 
 
 def _translate_plan(plan: Mapping[str, Any], ids: Mapping[int, int], through: Any) -> dict[str, Any]:
-    """A plan held for review, with the new ids of its facts; 0 stands for an erased fact."""
+    """A plan held for review, with the new ids of the plan's facts; 0 stands for an erased fact."""
     relations = [
         {**one, "new_id": ids.get(one["new_id"], 0), "old_id": ids.get(one["old_id"], 0)} for one in plan["relations"]
     ]

@@ -1,9 +1,10 @@
-"""Secrets are replaced before the first write to disk. The placeholder says what kind of secret it replaces.
+"""Replacing secrets by placeholders before the first write to disk. A placeholder names the kind of secret.
 
-Three rules find them: by their own shape (:mod:`.shapes`), by their place (:mod:`.places`), and inside base64 (here).
-A value of a known shape is replaced wherever it stands. A value of no known shape is replaced only where a name says
-that it is secret. An ordinary value replaced by mistake costs a word; a secret that stays costs more.
-Every rule takes time linear in the length of the text.
+``transcripts/claude_code.py`` (transcripts) and ``transcripts/events.py`` (hook events) call this package. Three rules
+find secrets: the shape of a value (:mod:`.shapes`), the place of a value (:mod:`.places`), and base64 (here). A value
+of a known shape is replaced everywhere. A value of no known shape is replaced only where a name marks it as secret. An
+ordinary value replaced by mistake costs a word; a secret that stays costs more. Every rule takes time linear in the
+length of the text.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _base64() -> re.Pattern[str]:
 
 
 def _scrub_base64(text: str, depth: int = 0) -> str:
-    """``text`` without base64 whose decoded text holds a secret: the whole base64 is replaced."""
+    """``text`` with each base64 token replaced as a whole when the decoded text holds a secret."""
 
     def replaced(match: re.Match[str]) -> str:
         inner = _decoded(match[0])

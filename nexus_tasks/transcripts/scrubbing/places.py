@@ -1,6 +1,6 @@
-"""Secrets that are known by their place: in addresses, in headers and options, and behind a name that says so.
+"""Replacing secrets by their place: in addresses, in headers and options, and after a name such as ``password``.
 
-A value without a known shape is replaced only where its place says that it is secret.
+A value without a known shape is replaced only where its place marks it as secret.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
 # --- addresses: postgres://user:password@host. The user and the host stay. --------------------------------------------
 @cache
 def _authority() -> re.Pattern[str]:
-    # A password may hold an unescaped @: it ends at the last one before the path.
+    # A password may hold an unescaped @, so it ends at the last @ before the path.
     return re.compile(r"://([^\s/?#'\"<>@:\\]{0,200}):([^\s/?#'\"<>\\]{1,300})@")
 
 
@@ -136,9 +136,9 @@ def _without_cookie_value(pair: str) -> str:
     return f"{name}={placeholder('cookie')}"
 
 
-# --- assignments: environment files, YAML, JSON (also inside a text), connection strings, code ------------------------
+# --- assignments in environment files, YAML, JSON (also inside a text), connection strings and code -------------------
 _TELLING_WORDS = ("passw", "passphrase", "pwd", "pass", "secret", "token", "key", "credential", "auth")
-# Values of such names that are not secret: types, states, and other words of schemas and forms.
+# A value of such a name is not secret when it is one of these types, states, and other words of schemas and forms.
 _PLAIN_WORDS = frozenset(
     """
     str string text bytes password passwd pwd token secret key required optional true false null none
@@ -156,7 +156,7 @@ _NOT_ITSELF = re.compile(
 
 @cache
 def _assignment() -> re.Pattern[str]:
-    """A name that ends in a telling word (and a suffix), the sign of assignment, and the value, quoted or bare."""
+    """The pattern of a name that ends in a telling word (and a suffix), a sign of assignment, and a value."""
     word = (
         r"passw(?:or)?d|passphrase|pwd|(?<=[_.-])pass|secret|token|"
         r"(?:api|access|account|private|secret|encryption|signing|master|auth|shared|license|service|session|storage|"
@@ -170,7 +170,7 @@ def _assignment() -> re.Pattern[str]:
 
 
 def scrub_assignments(text: str) -> str:
-    """``text`` without the values whose names say that they are secret."""
+    """``text`` without the values that a name marks as secret."""
     lowered = text.lower()
     return _assignment().sub(_without_assigned_value, text) if any(word in lowered for word in _TELLING_WORDS) else text
 
@@ -193,7 +193,7 @@ def _without_assigned_value(match: re.Match[str]) -> str:
 
 
 def _is_shouted(match: re.Match[str]) -> bool:
-    """Whether the name is in capitals, as names of environment variables are."""
+    """Whether the name is in capitals, like the name of an environment variable."""
     return match["word"].isupper()
 
 
@@ -219,7 +219,7 @@ def _secret_literal(kind: str, value: str) -> bool:
 
 
 def _secret_bare(kind: str, value: str, assigned: str, after: str, shouted: bool) -> bool:
-    """Whether a bare value is secret. It stands in an environment file, a connection string, YAML, or in code."""
+    """Whether a bare value (in an environment file, a connection string, YAML, or code) is secret."""
     plain = value.rstrip(".:?!")
     if _refers(plain) or plain.lower() in _PLAIN_WORDS or len(plain) < 3:
         return False
@@ -258,7 +258,7 @@ def _unlikely_word(value: str) -> bool:
 
 
 def secret_name(name: str, value: Any) -> str | None:
-    """The kind of secret in a field of a JSON object, judged by its name and value; ``None`` when it is not secret."""
+    """The kind of secret in a JSON object's field, by the field's name and value; ``None`` for an ordinary field."""
     text = str(value)
     match = _assignment().search(f"{name}: 0")
     if match is None or match.end("suffix") < len(name):

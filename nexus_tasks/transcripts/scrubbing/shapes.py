@@ -1,4 +1,4 @@
-"""Secrets that are known by their own shape, wherever they stand: tokens with a vendor's prefix, and private keys."""
+"""Replacing secrets of a known shape anywhere in a text: tokens with a vendor's prefix, and private keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nexus_tasks.transcripts.scrubbing.placeholder import placeholder
 
 # --- tokens -----------------------------------------------------------------------------------------------------------
 class Shape(NamedTuple):
-    """A kind of token. A text that holds none of the literals in ``marks`` is not searched with ``pattern``."""
+    """A kind of token. ``pattern`` searches only a text that holds one of the literals in ``marks``."""
 
     kind: str
     marks: tuple[str, ...]
@@ -87,9 +87,9 @@ SHAPES = (
         r"eyJ[A-Za-z0-9_-]{8,1000}\.[A-Za-z0-9_-]{8,40000}\.[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+){0,2}",
     ),
 )
-# The marks of these stand in the middle of the secret, so letters before a mark belong to the secret.
+# A mark of these kinds stands in the middle of the secret, so letters before the mark belong to the secret.
 _INNER = frozenset(("azure client secret", "terraform token", "telegram token", "discord webhook"))
-# The marks of these also end ordinary words ("task-…", "monkey-…"). The marks of the others are in no word.
+# A mark of these kinds also ends ordinary words ("task-…", "monkey-…"). The marks of the other kinds are in no word.
 _WORDLIKE = frozenset(
     ("openai key", "mailgun key", "twilio key", "sendgrid key", "vault token", "doppler token", "dropbox token")
 )
@@ -105,7 +105,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def scrub_tokens(text: str) -> str:
     """``text`` without tokens of known shape, also where code joins a token from several literals."""
-    # Joined literals first: replacing the beginning of a token would leave a rest without a known shape.
+    # Joined literals come first, because replacing the beginning of a token would leave a rest without a known shape.
     if '"' in text or "'" in text or "\\\n" in text:
         text = _scrub_joined(text)
     spans = _spans(text)
@@ -134,7 +134,7 @@ def _spans(text: str) -> list[tuple[int, int, str]]:
 
 
 def _inside_a_word(text: str, at: int) -> bool:
-    """Whether a letter or digit stands before ``at`` that is not the end of an escape such as ``\\n``."""
+    """Whether a letter or digit stands before ``at`` and does not end an escape such as ``\\n``."""
     if not at or not text[at - 1].isalnum():
         return False
     return not any(_ESCAPED.fullmatch(text, at - length, at) for length in (2, 3, 6) if at >= length)
@@ -164,7 +164,7 @@ def _scrub_joined(text: str) -> str:
     pieces, starts, done, length = list[str](), list[tuple[int, int]](), 0, 0
     for joint in (*joints, None):
         piece = text[done : joint.start() if joint else len(text)]
-        starts.append((length, done))  # the first position in the joined text is the second one in ``text``
+        starts.append((length, done))  # (position in the joined text, position in ``text``)
         pieces.append(piece)
         length += len(piece)
         done = joint.end() if joint else done
@@ -193,7 +193,7 @@ def _key_marks() -> re.Pattern[str]:
 
 @cache
 def _key_body() -> re.Pattern[str]:
-    """The body of a key, also quoted line by line: base64, headers, line breaks (escaped or not) and quotes."""
+    """The pattern of a key's body: base64, headers, line breaks (escaped or not) and quotes."""
     return re.compile(
         r"(?:\\{1,4}[nrt]|[\s\"'+,\\]|[A-Za-z0-9/=+]{16,}|[A-Za-z0-9/+]{0,15}={1,2}|"
         r"(?:Proc-Type|DEK-Info|Version|Comment): [^\n\\]{0,200})*+"
@@ -201,13 +201,13 @@ def _key_body() -> re.Pattern[str]:
 
 
 def scrub_private_keys(text: str) -> str:
-    """``text`` without private keys in PEM, OpenSSH and PGP armour, also with a cut end or escaped line breaks."""
+    """``text`` without private keys in PEM, OpenSSH and PGP armour, also keys with a cut end or escaped line breaks."""
     if " PRIVATE KEY" not in text:
         return text
     parts, done, begin = list[str](), 0, None
     for mark in _key_marks().finditer(text):
         if mark[1] == "BEGIN":
-            if begin is not None:  # the key before has no END
+            if begin is not None:  # the previous key has no END
                 done = _cut_unended_key(text, done, begin, mark.start(), parts)
             begin = mark
             continue
@@ -216,7 +216,7 @@ def scrub_private_keys(text: str) -> str:
         else:
             if begin is not None:
                 done = _cut_unended_key(text, done, begin, mark.start(), parts)
-            # The text holds no BEGIN of this key. Its tail starts after the end of the key before.
+            # The text holds no BEGIN of this key. The key's tail starts after the end of the previous key.
             parts += [text[done : _start_of_unbegun_key(text, done, mark.start())], placeholder(_PRIVATE_KEY)]
         done, begin = mark.end(), None
     if begin is not None:
@@ -239,7 +239,7 @@ def _start_of_unbegun_key(text: str, earliest: int, end: int) -> int:
     at, earliest = end, max(earliest, end - _KEY_CHARACTERS)
     while at > earliest:
         floor = max(earliest, at - _LINE_CHARACTERS)
-        # The start of a line: the position after the last break (escaped or not), or the start of the text.
+        # A line starts after the last break (escaped or not), or at the start of the text.
         found = max(text.rfind("\n", floor, at - 1) + 1, text.rfind("\\n", floor, at - 2) + 2)
         line = found if found > floor or floor > earliest else floor
         words = text[line:at].replace("\\n", " ").replace("\\r", " ").translate(_JOINING).split()
