@@ -1,10 +1,10 @@
-"""The contract between cognition and the models: per purpose, the type of the answer and the material of the question.
+"""The contract between cognition and the models: for each purpose, the answer's type and the question's material.
 
 Answers are untrusted. The schema is checked here; cognition then checks every citation and caps every length.
 
-The schema is sent with every call, and a field's description is part of the prompt. It is written for the model, and
-only where the instructions do not say the same. The docstring of an answer type is not sent, but it is part of the
-request hash, as are its name and its fields: a change makes saved answers unusable.
+The schema is sent with every call, so a field's description is part of the prompt. Only fields that the instructions do
+not explain have a description. The docstring of an answer type is not sent. The docstring, the type's name and its
+fields are part of the request hash: a change of any makes saved answers unusable.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which sentences state something worth remembering about their speaker, and how clearly.
+"""Find the sentences that state something worth remembering about their speaker, and rate how clearly.
 
 Every rule looks at one sentence alone, so that the result does not depend on how messages were batched. The rules are
-for English and were written against the development half of LoCoMo. They keep 3 of 10 sentences, and at least one
-sentence of 9 in 10 of the turns that its questions need.
+for English and were written against the development half of LoCoMo. They keep 3 of 10 sentences. Of 10 turns that
+LoCoMo's questions need, they keep at least one sentence in 9.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 from nexus_tasks.text import content_words, sentences, stem
 
-LONGEST = 1_000  # characters of a sentence that the rules read: a pasted log is judged by its start
+LONGEST = 1_000  # characters of a sentence that the rules read: the start decides about a pasted log
 
 
 def _any(*alternatives: str) -> str:
@@ -129,8 +129,8 @@ def is_statement(sentence: str, *, alone: bool = False) -> bool:
     """Whether ``sentence`` states something worth remembering about its speaker or their world.
 
     Args:
-        alone: the sentence is a whole message. Then a general statement counts, too ("Backups run hourly"): as a
-            message of its own it is a note, in a chat it is mostly a platitude.
+        alone: the sentence is a whole message. Then a general statement ("Backups run hourly") counts too: a whole
+            message is a note, a sentence within a chat is mostly a platitude.
     """
     if sentence.startswith("[") and sentence.endswith("]"):
         return False  # A marker, for example of an attachment.
