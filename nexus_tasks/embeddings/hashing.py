@@ -11,7 +11,7 @@ min(length, 8) / 5: longer words are rarer, and there is no corpus to count in. 
 stem of "peanuts" is "peanut" with 6 letters and weighs 1.2. The n-grams of "peanuts" together weigh 0.8 of that, 0.96.
 
 The weights were chosen on the development half of LoCoMo: evidence recall@10 by cosine alone is 0.38, against 0.33 with
-equal weights for all words. A change to anything here needs a new ``name``, because stored vectors would not fit the new ones.
+equal weights for all words. Any change here needs a new ``name``, because stored vectors would not fit the new ones.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from nexus_tasks.integrations.importers.conversation import (
 from nexus_tasks.text import shorten
 from nexus_tasks.types import Message, Role, check_name, to_utc
 
-# Seconds since 1970 for the years 1973 to 2286. For these years milliseconds are greater than either number.
+# Seconds since 1970 for the years 1973 to 2286. For these years milliseconds are above both bounds.
 _FIRST, _LAST = 10**8, 10**10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -83,7 +83,7 @@ def _read_sample(
             began = _time(required_field(conversation, f"{key}_date_time", str))
             for index, turn in enumerate(turns):
                 at = f"{where}.{key}[{index}]"
-                # Only the session has a time. Adding 1 s per turn keeps the turns in order when messages are sorted by time.
+                # Only the session has a time. 1 s per turn keeps the turns in order when messages are sorted by time.
                 sessions.add(space, key, _message(turn, began + timedelta(seconds=index)))
         except InvalidInput as error:
             raise file_error(path, at, error.message) from None
