@@ -39,7 +39,7 @@ def emit(document: object) -> None:
 # Messages may hold "[bold]" or ":smile:", so markup and emoji codes are off on every console. Every call makes a new
 # console, because tests and pipes replace the streams.
 def out() -> Console:
-    """The console for results: as wide as the terminal. In a pipe it wraps no line, so that `grep` finds whole lines."""
+    """The console for results: as wide as the terminal. In a pipe it wraps no line: `grep` finds whole lines."""
     return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else _ENDLESS)
 
 

@@ -1,7 +1,7 @@
 """JSONL: one message per line, ``{"session", "role", "author", "content", "occurred_at", "id", "tool_calls"}``.
 
-``content`` is required, unless the line has ``tool_calls``; no other key is. ``null`` counts as missing. Other keys and blank lines
-are ignored. Lines of different sessions may alternate.
+Only ``content`` is required, and a line with ``tool_calls`` may leave it out. ``null`` counts as missing. Unknown keys
+and blank lines are ignored. Lines of different sessions may alternate.
 """
 
 from __future__ import annotations
