@@ -35,9 +35,7 @@ def parse(path: Path, text: str, namespace: str, default_session: str) -> list[C
         InvalidInput: a line is not a message; the error names the line and the fault.
     """
     sessions = ConversationBuilder()
-    for number, line in enumerate(
-        text.split("\n"), start=1
-    ):  # not splitlines(), which also cuts at U+2028: JSON may hold it
+    for number, line in enumerate(text.split("\n"), start=1):  # splitlines() would cut at U+2028 too
         if line.strip():
             try:
                 record = _record(line)

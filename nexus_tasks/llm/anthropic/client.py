@@ -102,8 +102,8 @@ def _build(settings: Settings) -> anthropic.Anthropic:
     seconds = settings.model_timeout
     try:
         return anthropic.Anthropic(
-            base_url=settings.anthropic_base_url
-            or None,  # with None the SDK takes ANTHROPIC_BASE_URL, then the profile's URL
+            # With None the SDK takes ANTHROPIC_BASE_URL, then the URL of the profile.
+            base_url=settings.anthropic_base_url or None,
             max_retries=0,  # the queue retries
             # Must differ from the SDK's default timeout: with the default, the SDK limits max_tokens.
             timeout=anthropic.Timeout(seconds, connect=min(seconds, _LONGEST_CONNECT)),

@@ -41,7 +41,7 @@ def day_meant(sentence: str, said: datetime) -> str | None:
     """The ISO date that ``sentence``, said at ``said``, names; ``None`` when it names no day, or more than one.
 
     The rules know full dates, and days at a known distance ("yesterday", "3 days ago", "last Friday": the latest Friday
-    before ``said``). They do not know "next Friday", which has two meanings, weeks, months, or dates without a year.
+    before ``said``). They do not know weeks, months, dates without a year, or the ambiguous "next Friday".
     Days are days of ``said``'s time zone. Stored times are in UTC, so near local midnight the result may be a day off.
     """
     found = set(_days(sentence, said.date()))
