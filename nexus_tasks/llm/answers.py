@@ -233,7 +233,7 @@ class ObserveMaterial:
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """Every message that the prompt shows. Erasures from the previous log are counted in the log's ``erasures``."""
+        """Every message that the prompt shows. The log's own ``erasures`` counts erasures from the previous log."""
         return frozenset(line.id for line in self.lines)
 
 
@@ -246,7 +246,7 @@ class CondenseMaterial:
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """Empty: the log's ``erasures`` counts what was erased from it meanwhile."""
+        """The empty set: the log's own ``erasures`` counts erasures from the log."""
         return frozenset()
 
 
@@ -292,7 +292,7 @@ class TopicsMaterial:
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """Every memory that the prompt shows, in its own words or in a topic's."""
+        """Every message that the prompt shows, and every message from which a shown topic was written."""
         return frozenset(line.id for line in self.lines) | self.known_from
 
 

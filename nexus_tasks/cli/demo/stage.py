@@ -20,7 +20,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def set_up() -> Settings:
-    """Set this process and its children up so that they cost nothing and do not touch the user's memory.
+    """The demo's settings, also exported to its children. They cost nothing and do not touch the user's memory.
 
     Of the exported settings only NEXUS_HOME and NEXUS_LOG_LEVEL count. The demo does not use the servers, model,
     embedder or Celery configuration that are set for real work.
