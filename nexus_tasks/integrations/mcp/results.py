@@ -1,7 +1,8 @@
 """The results of the tools.
 
 A result has structured data and a text, and a client shows its model one of the two. In both forms a citation stands
-before every memory. So when the model repeats a memory, the repetition is recognised and not stored as new knowledge.
+before every memory. When the model repeats a memory, the citation shows that the text is no new
+knowledge.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ _CLASSES: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...
 
 
 def take_slots(text: str) -> tuple[str, Mapping[str, frozenset[str]]]:
-    """``text`` without its closed-class values, and the values by class. Each value has one spelling: "5 pm" is "17:00"."""
+    """``text`` without its closed-class values, and the values by class, all in one spelling ("17:00" for "5 pm")."""
     found: dict[str, set[str]] = defaultdict(set)
     for kind, pattern, normal in _CLASSES:
         for match in pattern.finditer(text):
