@@ -41,9 +41,7 @@ def run_checks(name: str, checks: Callable[[], Sequence[Check]], remedy: str) ->
     except NexusError as error:
         return [failed(name, error.message, error.remedy)]
     except _expected_errors() as error:
-        text = (
-            str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-        )  # of the driver's error, if there is one
+        text = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]  # the text of the driver, if any
         return [failed(name, f"{type(error).__name__}: {text}" if text else type(error).__name__, remedy)]
 
 

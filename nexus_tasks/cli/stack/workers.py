@@ -15,7 +15,7 @@ _GRACE_SECONDS = 10.0  # a job that is cut off after this runs again when its le
 
 
 def worker_arguments(settings: Settings, node: str, concurrency: int | None) -> list[str]:
-    """Celery's arguments for a worker named ``node``; ``concurrency=None`` takes the number from the Celery settings."""
+    """Celery's arguments for a worker named ``node``; ``concurrency=None`` leaves it to the Celery settings."""
     level = settings.log_level if "log_level" in settings.model_fields_set else "INFO"
     arguments = ["-A", "nexus_tasks", "worker", "--pool", "threads", "--loglevel", level, "--hostname", f"{node}@%h"]
     if settings.embedded:  # looking for other workers delays the start by 1 s; an embedded stack seldom has any

@@ -1,8 +1,7 @@
 """The results of the tools.
 
 A result has structured data and a text, and a client shows its model one of the two. In both forms a citation stands
-before every memory. When the model repeats a memory, the citation shows that the text is no new
-knowledge.
+before every memory. The citation shows that a repetition by the model is an echo: text that search gave out before.
 """
 
 from __future__ import annotations
