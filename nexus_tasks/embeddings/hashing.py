@@ -36,7 +36,7 @@ NGRAM_WEIGHT = 0.8  # the length of the sum of a word's n-grams (as if orthogona
 PAIR_WEIGHT = 0.3
 STOP_WEIGHT = 0.1
 FULL_LENGTH, LONGEST_LENGTH = 5, 8  # letters: a stem of 5 weighs 1, a longer stem more, up to 1.6 for 8
-NGRAM_CHARACTERS = 40  # n-grams are made of the first 40 of a word: a word of base64 may have a megabyte
+NGRAM_CHARACTERS = 40  # n-grams are made of a word's first 40: a word of base64 may have a megabyte
 CHUNK = 512  # texts per step, which bounds the memory of a call
 
 _Features = tuple[NDArray[np.int16], NDArray[np.float32]]  # places, signed weights

@@ -73,7 +73,7 @@ class OpenAICompatibleEmbedder:
             raise Misconfigured(
                 f"The embedder's address is malformed ({type(error).__name__}).", remedy=_REMEDY
             ) from None
-        except httpx2.HTTPError as error:  # Only the class: the text may hold the address and its password.
+        except httpx2.HTTPError as error:  # its text may hold a password: only its class is shown
             raise Transient(f"The embedder does not answer ({type(error).__name__}).") from None
         if response.status_code != 200:
             raise _refusal(response.status_code, response.headers)

@@ -14,7 +14,7 @@ _LAST_LINES = 0.5  # seconds to wait: while the hook runs, the agent writes the 
 
 
 def main() -> None:
-    """Store this machine's buffer if the servers run. If they do not run, a worker stores the buffer later."""
+    """Store this machine's buffer if the servers run. Starts no servers: without them a worker stores it later."""
     time.sleep(_LAST_LINES)
     settings = load_settings()
     if settings.embedded:

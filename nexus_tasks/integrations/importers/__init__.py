@@ -30,7 +30,8 @@ def read(path: Path, format: Format = "auto", *, namespace: str, session: str | 
             all messages get this key; default: the agent's session id.
 
     Raises:
-        InvalidInput: the file cannot be read, is empty, or is not what ``format`` says; the error names the place.
+        InvalidInput: the file cannot be read, is empty, or is not what ``format`` says. The error names
+            the line or the JSON path.
     """
     check_namespace(namespace)
     session = None if session is None else check_name("session", session)
