@@ -1,4 +1,4 @@
-"""``nexus buffer``: the messages that this machine keeps until they are stored in Postgres."""
+"""``nexus buffer``: the messages that this machine keeps until Postgres stores them."""
 
 from __future__ import annotations
 

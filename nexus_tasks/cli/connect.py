@@ -1,4 +1,4 @@
-"""The client that commands use. Importing the client takes a second, so a command imports it only when it needs it."""
+"""The client that commands use. Its import takes 1 s, so each command imports the client only when needed."""
 
 from __future__ import annotations
 

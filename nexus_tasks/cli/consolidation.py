@@ -135,15 +135,15 @@ def _report_job(
     timeout: float | None,
     json: bool,
 ) -> None:
-    """Print that ``job`` is queued; or, with a ``timeout``, wait for it and print its outcome.
+    """Print that ``job`` is queued. With a ``timeout``, wait for the job and print its outcome instead.
 
     Args:
         job: the queued job.
-        reason: why it was queued, for ``--json``.
-        asked: the sentence for people that it is queued.
-        ended: makes the sentence for people about its outcome.
-        see: the hint for people where to read the result.
-        timeout: the longest wait, seconds; ``None`` does not wait.
+        reason: why the job was queued, for ``--json``.
+        asked: the sentence that tells people that the job is queued.
+        ended: makes the sentence that tells people the outcome.
+        see: the hint that tells people where to read the result.
+        timeout: the longest wait, seconds; with ``None`` it does not wait.
         json: print a document instead of sentences.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The command ``nexus``. The hook is run without importing Typer, which alone would take too long for the hook."""
+"""The command ``nexus``. It runs the hook without importing Typer: that import alone would take too long."""
 
 from __future__ import annotations
 

@@ -41,5 +41,5 @@ def _report(kind: str, message: str, remedy: str) -> None:
 
 
 def hang_up() -> None:
-    """Send further output to /dev/null. The reader of standard output is gone, and the flush at exit must not fail."""
+    """Send further output to /dev/null: the reader of standard output is gone, and the flush at exit must not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

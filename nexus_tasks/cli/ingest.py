@@ -113,6 +113,6 @@ def remember(
     from nexus_tasks.settings import load_settings
 
     settings = load_settings()
-    # Looks only at the stack's lock: to ask the workers would take longer than to store the text.
+    # This looks only at the stack's lock: asking the workers would take longer than storing the text.
     if settings.embedded and stack.supervisor_pid(settings.home) is None:
         hint("Facts are derived while a worker runs: `nexus up`.")

@@ -105,7 +105,7 @@ def resume(
 
 
 def _full_id(client: Nexus, job: str, *, status: str | None = None) -> str:
-    """The id that begins with ``job``. Lists on a terminal show only the first characters of an id."""
+    """The id that begins with ``job``. Lists on a terminal show only the first 8 characters of an id."""
     if len(job) >= _ID_LENGTH or not job:
         return job
     found = {row.id for row in client.jobs(status=status, limit=_SEARCHED_JOBS) if row.id.startswith(job)}

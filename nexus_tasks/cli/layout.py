@@ -22,9 +22,9 @@ _GAP, _NARROWEST = 2, 8  # characters
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[Cell]], *, elastic: str, empty: str) -> None:
-    """Print rows under their titles; on a terminal the column titled ``elastic`` is cut where a row is too wide.
+    """Print rows under their titles; on a terminal, cells of the column ``elastic`` are cut where a row is too wide.
 
-    On a terminal ``empty`` is printed when there are no rows.
+    Without rows it prints ``empty`` on a terminal.
     """
     console = out()
     if not sys.stdout.isatty():

@@ -93,13 +93,13 @@ def main() -> None:
 def _run() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # for characters that the terminal, or a file name, cannot express
+            stream.reconfigure(errors="replace")  # replaces characters that the terminal cannot print
     try:
         try:
             app(prog_name="nexus")
         finally:
-            sys.stdout.flush()  # here, where a closed pipe can still be handled
-    except SystemExit as ended:  # from Typer; the code of wrong usage is 2
+            sys.stdout.flush()  # before the exit, because a closed pipe is handled here
+    except SystemExit as ended:  # raised by Typer, with code 2 after wrong usage
         return ended.code if isinstance(ended.code, int) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -108,7 +108,7 @@ def _run() -> int:
         return FAILED
     except NexusError as error:
         return fail(error)
-    except Exception as error:  # at the top level a person gets one line instead of a traceback
+    except Exception as error:  # people get one line instead of a traceback
         return crash(error)
     return 0
 

@@ -65,7 +65,7 @@ _INDENT = 7
 
 
 def _print_memories(memories: Sequence[MemoryInfo]) -> None:
-    # Blocks of lines on a terminal; one line of tab-separated values per memory in a pipe.
+    # A terminal shows a block of lines per memory. A pipe gets one line of tab-separated values per memory.
     if not sys.stdout.isatty():
         fields = ("id", "level", "observer", "subject", "session_key", "occurred_at", "content")
         rows = [[getattr(memory, field) for field in fields] for memory in memories]

@@ -11,6 +11,8 @@ from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.types import StatusReport
 
 # Each metric with its labels and its help text. All are gauges: a counter would start at 0 with every command.
+# A counter of finished runs belongs in services/status.py, which can count the rows of job_runs in SQL. A live counter
+# belongs in `_finish` of idempotency/worker/executor.py.
 _METRICS = {
     "nexus_jobs": (("namespace", "state"), "Jobs by state; dead: open dead letters."),
     "nexus_memories": (("namespace", "level"), "Active memories by level."),

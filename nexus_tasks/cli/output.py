@@ -26,12 +26,12 @@ JSON = typer.Option("--json", help="Print one JSON document.", callback=_remembe
 
 
 def json_wanted() -> bool:
-    """Whether the present command has ``--json``: its error is then printed as a document."""
+    """Whether the present command has ``--json``; with ``--json`` an error is printed as a document."""
     return _json
 
 
 def emit(document: object) -> None:
-    """Print one JSON document; times in ISO 8601 with a zone."""
+    """Print one JSON document. Its times are in ISO 8601 with a zone."""
     unicode = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
     print(json.dumps(plain(document), ensure_ascii=not unicode, indent=2))
 
@@ -39,7 +39,7 @@ def emit(document: object) -> None:
 # Messages may hold "[bold]" or ":smile:", so markup and emoji codes are off on every console. Every call makes a new
 # console, because tests and pipes replace the streams.
 def out() -> Console:
-    """The console for results: as wide as the terminal. In a pipe no line is wrapped, so that lines can be searched."""
+    """The console for results: as wide as the terminal. In a pipe it wraps no line: `grep` finds whole lines."""
     return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else _ENDLESS)
 
 
@@ -52,7 +52,7 @@ def page() -> Console:
 
 def err() -> Console:
     """The console for hints, warnings and progress."""
-    # In a log no line is wrapped.
+    # On a terminal long lines are wrapped, in a log they are not.
     return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 

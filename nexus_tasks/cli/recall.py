@@ -115,7 +115,7 @@ def context(
     if format == "anthropic":
         print(encoder.dumps(block.messages, ensure_ascii=False, indent=2))
     else:
-        print(block.text)  # not wrapped: it goes into a prompt
+        print(block.text)  # without wrapping: the text goes into a prompt
     for note in block.notes:
         warn(note)
     how = "" if block.counted_by == "estimate" else ", counted by Claude"

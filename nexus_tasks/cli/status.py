@@ -12,7 +12,7 @@ from nexus_tasks.cli.options import AnyNamespace, Json
 from nexus_tasks.cli.output import emit, out
 from nexus_tasks.types import HeldReflection, NamespaceStatus, StatusReport
 
-_MOST_WAITS = 8  # of a namespace
+_MOST_WAITS = 8  # waits shown for each namespace
 _LABEL = 11  # columns
 
 

@@ -23,7 +23,7 @@ _MOST_DEAD_LETTERS = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class WaitResult:
-    """The end of a wait."""
+    """How a wait ended."""
 
     receipt: Receipt
     dead: tuple[JobInfo, ...] = ()  # jobs that became dead letters during the wait
@@ -45,7 +45,7 @@ def store_and_wait(
     worker: AbstractContextManager[None] | None = None,
     timeout: float = 0.0,
 ) -> WaitResult:
-    """Store each conversation as a session. With a ``worker``, wait until nothing in their namespaces is left to do.
+    """Store each conversation as a session. With a ``worker``, wait until nothing is left to do in the namespaces.
 
     The wait is over when no message is underived, no digest is due and no job is queued or running.
 
@@ -53,8 +53,8 @@ def store_and_wait(
         nexus: the client.
         conversations: the sessions to store.
         end: end each session after its last message.
-        observe: whether the sessions are observed; default: it stays as it is.
-        worker: entered for the wait; without it the call returns as soon as everything is stored.
+        observe: whether the sessions are observed; default: no change.
+        worker: a context that is entered for the wait; without one the call returns when everything is stored.
         timeout: the longest wait, seconds.
     """
     before = _dead_letters(nexus, {one.namespace for one in conversations}) if worker else {}
@@ -90,7 +90,7 @@ def _sum(first: Receipt, second: Receipt) -> Receipt:
 
 
 def _dead_letters(nexus: Nexus, namespaces: Collection[str]) -> dict[str, JobInfo]:
-    """The open dead letters of those namespaces that exist, by job id."""
+    """The open dead letters of the namespaces, by job id. A namespace may not exist yet."""
     known = {one.namespace for one in nexus.namespaces()}
     return {
         job.id: job
@@ -120,7 +120,7 @@ class _Backlog:
 
 
 def _wait(nexus: Nexus, receipt: Receipt, known: Collection[str], *, timeout: float, meter: Meter) -> WaitResult:
-    """Poll the namespaces until they have no backlog; ``known`` are the dead letters from before."""
+    """Poll the namespaces until they have no backlog; ``known`` are earlier dead letters."""
     deadline = time.monotonic() + timeout
     pause, total = _FIRST_PAUSE, receipt.stored
     warned: set[str] = set()

@@ -1,6 +1,6 @@
 """Numbers, times, scopes and waits as people read them.
 
-Not by ``humanize``: it prints other words ("9 seconds ago"), and could replace only :func:`span` and :func:`ago`.
+The package ``humanize`` prints other words ("9 seconds ago"), and could replace only :func:`span` and :func:`ago`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def span(seconds: float) -> str:
 
 
 def ago(moment: datetime, now: datetime | None = None) -> str:
-    """How long ago: ``just now``, ``5 min ago``, ``3 days ago``; the date from 30 days on, and for future times."""
+    """How long ago: ``just now``, ``5 min ago``, ``3 days ago``; the date from 30 days on and in the future."""
     seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
     if seconds < -1 or seconds >= 30 * 86_400:
         return f"{moment:%Y-%m-%d}"
@@ -67,12 +67,12 @@ def ago(moment: datetime, now: datetime | None = None) -> str:
 
 
 def money(usd: float) -> str:
-    """US dollars: two digits, or six for less than a cent."""
+    """US dollars with two decimals, or with six for less than a cent."""
     return f"${usd:.2f}" if usd == 0 or usd >= 0.01 else f"${usd:.6f}"
 
 
 def scope(text: str) -> str:
-    """The scope of a job: its values without the namespace, memories as ``m17``."""
+    """A job's scope in words: the values of the scope without the namespace, memories as ``m17``."""
     parts: list[str] = []
     for name, value in json.loads(text).items():
         if name == "memory_id":

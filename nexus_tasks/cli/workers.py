@@ -1,4 +1,4 @@
-"""Whether a worker runs, and a worker for the duration of one command."""
+"""Tell whether a worker runs, and run a worker during one command."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nexus_tasks.errors import QueueUnavailable
 _OWN = "No worker answers: nothing is derived until one runs. Start one with `celery -A nexus_tasks worker`."
 _EMBEDDED = "No worker runs: jobs wait until one does. Start one with `nexus up`."
 
-_TEMPORARY = "nexus-temporary-"  # the names of the nodes of `stack.temporary_worker` begin with this
+_TEMPORARY = "nexus-temporary-"  # the node names of `stack.temporary_worker` begin with this
 _PING_SECONDS = 1.0
 
 
 def worker_runs() -> bool:
     """Whether a stack of this home runs, or a permanent worker answers.
 
-    The temporary worker of another command does not count: it may end before the jobs of this command are done.
+    The temporary worker of another command does not count: that worker may end before this command's jobs are done.
 
     Raises:
         QueueUnavailable: the broker does not answer.
@@ -53,7 +53,7 @@ def warn_if_none() -> None:
 
 @contextmanager
 def worker_for_wait() -> Iterator[None]:
-    """A worker for as long as the block lasts. On the embedded stack one is started when none runs.
+    """Have a worker during the block. On the embedded stack it starts a worker when none runs.
 
     Raises:
         EmbeddedError: the worker does not start.

@@ -21,6 +21,6 @@ class Embedder(Protocol):
 
         Raises:
             JobError: an embedder over the network did not answer, or refused.
-            ConfigurationError: its library is not installed.
+            ConfigurationError: the embedder's library is not installed.
         """
         ...

@@ -13,10 +13,10 @@ KNOWN = ("hashing", "openai-compatible", "sentence-transformers")
 
 
 def embedder(settings: Settings) -> Embedder:
-    """The embedder that ``settings`` name. Nothing is loaded or asked yet.
+    """The embedder that ``settings`` name. Loads no model and calls no server.
 
     Raises:
-        ConfigurationError: no embedder has that name, or a setting that it needs is missing.
+        ConfigurationError: no embedder has that name, or the embedder lacks a setting that it needs.
     """
     name, model, url = settings.embedder, settings.embedder_model, settings.embedder_url
     if name == "hashing":

@@ -7,11 +7,11 @@ It finds near wordings, not meaning. The vector of a text is
 
 A word's vector has its stem and its character 3- and 4-grams at hashed places with hashed signs. (The "hashing trick":
 Weinberger et al., ICML 2009. N-grams within word bounds: fastText, Bojanowski et al., TACL 2017.) A stem weighs
-min(length, 8) / 5: there is no corpus to count words in, and longer words are rarer. A stop word weighs 0.1. Example:
-"peanuts" has the stem "peanut" of 6 letters, which weighs 1.2; its n-grams together weigh 0.8 of that.
+min(length, 8) / 5: longer words are rarer, and there is no corpus to count in. A stop word weighs 0.1. Example: the
+stem of "peanuts" is "peanut" with 6 letters and weighs 1.2. The n-grams of "peanuts" together weigh 0.8 of that, 0.96.
 
 The weights were chosen on the development half of LoCoMo: evidence recall@10 by cosine alone is 0.38, against 0.33 with
-equal weights for all words. A change to anything here needs a new ``name``, because stored vectors would not fit.
+equal weights for all words. Any change here needs a new ``name``, because stored vectors would not fit the new ones.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from nexus_tasks.text import NEGATIONS, STOP_WORDS, stem, words
 
 DIMENSIONS = 384
 NGRAM_SIZES = (3, 4)
-NGRAM_WEIGHT = 0.8  # the length of all n-grams of a word together (as if orthogonal), where its stem has 1
+NGRAM_WEIGHT = 0.8  # the length of the sum of a word's n-grams (as if orthogonal); the stem has length 1
 PAIR_WEIGHT = 0.3
 STOP_WEIGHT = 0.1
-FULL_LENGTH, LONGEST_LENGTH = 5, 8  # letters: a stem of 5 weighs 1, longer ones more, up to 8
-NGRAM_CHARACTERS = 40  # of a word that n-grams are made of: a word of base64 may have a megabyte
+FULL_LENGTH, LONGEST_LENGTH = 5, 8  # letters: a stem of 5 weighs 1, a longer stem more, up to 1.6 for 8
+NGRAM_CHARACTERS = 40  # n-grams are made of a word's first 40: a word of base64 may have a megabyte
 CHUNK = 512  # texts per step, which bounds the memory of a call
 
 _Features = tuple[NDArray[np.int16], NDArray[np.float32]]  # places, signed weights
@@ -71,7 +71,7 @@ def _sum(texts: Sequence[str]) -> Vectors:
 
 def _terms(text: str) -> Counter[tuple[str, ...]]:
     """The words of ``text``, and its neighbouring pairs of content words as stems."""
-    found = words(text) or text.split()  # A text of emoji and signs alone: each piece is a word.
+    found = words(text) or text.split()  # In a text of emoji and signs alone each piece is a word.
     content = [_stem(word) for word in found if word not in STOP_WORDS]
     return Counter([*((word,) for word in found), *pairwise(content)])
 

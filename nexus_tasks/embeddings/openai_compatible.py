@@ -21,7 +21,7 @@ from nexus_tasks.errors import (
 )
 
 AT_ONCE = 128  # texts per request. OpenAI takes 2,048, Voyage 1,000, TEI 32 to 512 (a setting of the server).
-LONGEST = 24_000  # characters sent of a text: about 6,000 tokens. Common models take 8,192.
+LONGEST = 24_000  # characters of a text that are sent: about 6,000 tokens. Common models take 8,192.
 # Seconds. Chosen by hand, not measured.
 TIMEOUT = 30.0
 RETRY_AFTER_DEFAULT, RETRY_AFTER_LONGEST = 5.0, 3_600.0
@@ -58,7 +58,7 @@ class OpenAICompatibleEmbedder:
             OverBudget: the account has no credit.
             Permanent: the server refuses these texts.
         """
-        # Servers refuse an empty text, and many refuse one of white space alone. Such a text is sent as ".".
+        # Servers refuse an empty text, and many refuse white space alone. Instead of such a text, "." is sent.
         asked = [text[:LONGEST] if text.strip() else "." for text in texts]
         parts = [self._ask(asked[i : i + AT_ONCE]) for i in range(0, len(asked), AT_ONCE)]
         return unit(np.concatenate(parts)) if parts else np.zeros((0, 0), np.float32)
@@ -73,7 +73,7 @@ class OpenAICompatibleEmbedder:
             raise Misconfigured(
                 f"The embedder's address is malformed ({type(error).__name__}).", remedy=_REMEDY
             ) from None
-        except httpx2.HTTPError as error:  # Its text may hold the address with a password, so only the class is shown.
+        except httpx2.HTTPError as error:  # its text may hold a password: only its class is shown
             raise Transient(f"The embedder does not answer ({type(error).__name__}).") from None
         if response.status_code != 200:
             raise _refusal(response.status_code, response.headers)

@@ -1,10 +1,10 @@
-"""The contract between cognition and the models: per purpose, the type of the answer and the material of the question.
+"""The contract between cognition and the models: for each purpose, the answer's type and the question's material.
 
 Answers are untrusted. The schema is checked here; cognition then checks every citation and caps every length.
 
-The schema is sent with every call, and a field's description is part of the prompt. It is written for the model, and
-only where the instructions do not say the same. The docstring of an answer type is not sent, but it is part of the
-request hash, as are its name and its fields: a change makes saved answers unusable.
+The schema is sent with every call, so a field's description is part of the prompt. Only fields that the instructions do
+not explain have a description. The docstring of an answer type is not sent. The docstring, the type's name and its
+fields are part of the request hash: a change of any makes saved answers unusable.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class ObserveMaterial:
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """Every message that the prompt shows. Erasures from the previous log are counted in the log's ``erasures``."""
+        """Every message that the prompt shows. The log's own ``erasures`` counts erasures from the previous log."""
         return frozenset(line.id for line in self.lines)
 
 
@@ -246,7 +246,7 @@ class CondenseMaterial:
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """Empty: the log's ``erasures`` counts what was erased from it meanwhile."""
+        """The empty set: the log's own ``erasures`` counts erasures from the log."""
         return frozenset()
 
 
@@ -292,7 +292,7 @@ class TopicsMaterial:
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """Every memory that the prompt shows, in its own words or in a topic's."""
+        """Every message that the prompt shows, and every message from which a shown topic was written."""
         return frozenset(line.id for line in self.lines) | self.known_from
 
 

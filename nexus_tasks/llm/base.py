@@ -29,7 +29,7 @@ class ModelRequest(Generic[AnswerT]):
         question: the part that varies.
         answer: the type that the answer must fit.
         material: the data that the prompt was rendered from. The offline model reads it in place of the text.
-        shared: whether calls with the same transcript follow within minutes (several observers). Writing a cache costs
+        shared: whether calls with the same transcript follow within minutes, for other observers. Writing a cache costs
             25 % more than not caching, so a transcript that is read once is not cached.
     """
 
@@ -54,7 +54,7 @@ def _schema(answer: type[BaseModel]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Tokens of one call. ``input_tokens`` are those not read from or written to a cache, as in the Messages API."""
+    """Tokens of one call. As in the Messages API, ``input_tokens`` leaves out the tokens that a cache read or wrote."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -66,7 +66,7 @@ class Usage:
 class Completion(Generic[AnswerT]):
     """A call that returned. ``answer`` is ``None`` when the reply is unusable; ``fault`` says why.
 
-    A fault is a value, not an exception: an unusable reply costs money too, and belongs in the ledger.
+    A fault is a value, not an exception: an unusable reply costs money too, so the ledger needs its usage.
     """
 
     model: str
@@ -80,7 +80,7 @@ class Completion(Generic[AnswerT]):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchItemResult:
-    """The result of one item of a message batch: the provider's message (``None``: it failed), and its cost."""
+    """One item of a message batch: the provider's message, ``None`` when the item failed, and the item's cost."""
 
     custom_id: str
     message: Mapping[str, Any] | None
@@ -125,7 +125,7 @@ class BatchProvider(Protocol):
 
 
 class LanguageModel(Protocol):
-    """A provider of language models. ``name`` identifies it; memories that the offline model makes say ``offline``."""
+    """A provider of language models, identified by ``name``. Memories of the offline model say ``offline``."""
 
     name: str
 
@@ -147,5 +147,5 @@ class LanguageModel(Protocol):
         ...
 
     def probe(self) -> None:
-        """Check credentials and model names, for free; raises the errors of :meth:`complete`."""
+        """Check credentials and model names at no cost; raises the errors of :meth:`complete`."""
         ...

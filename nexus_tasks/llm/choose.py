@@ -10,8 +10,8 @@ from nexus_tasks.settings import Settings
 def language_model(settings: Settings) -> LanguageModel:
     """The model that ``settings`` ask for.
 
-    ``auto`` is Claude when the SDK finds credentials, else offline; but with a database of one's own, a missing key is
-    an error, so that one worker without its key does not write extractive facts into production.
+    ``auto`` is Claude when the SDK finds credentials, else offline. With a ``database_url``, missing credentials are an
+    error: a worker without its key would write facts of the offline model into production.
 
     Raises:
         ConfigurationError: ``auto`` with a ``database_url`` and no credentials, or unreadable credentials.

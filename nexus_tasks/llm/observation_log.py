@@ -1,4 +1,4 @@
-"""The text format of an observation log: a heading per date, a line per note. Written, parsed and cut here."""
+"""The text format of an observation log: a heading per date, and a line per note."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NOTE = re.compile(r"- \[(high|medium|low)\] (?:(\d\d:\d\d) )?(.+)")
 
 
 def format_days(days: Iterable[Day]) -> str:
-    """The notes as lines under their dates; empty without any."""
+    """The notes as lines under their dates; empty without notes."""
     lines: list[str] = []
     for day in days:
         if day.notes:
@@ -47,7 +47,7 @@ def append(log: str, text: str) -> str:
 
 
 def text_after(log: str, length: int) -> str:
-    """The text of ``log`` after its first ``length`` characters, with the heading of its first note put before it."""
+    """``log`` after its first ``length`` characters. The text begins with the date of its first note."""
     rest = log[length:].removeprefix("\n")
     if not rest or rest.startswith("## "):
         return rest
@@ -56,7 +56,7 @@ def text_after(log: str, length: int) -> str:
 
 
 def first_lines(log: str, tokens: int) -> str:
-    """The longest beginning of ``log``, in whole lines, within ``tokens`` (characters / 4); at least its first note."""
+    """The most whole lines from the start of ``log`` within ``tokens`` (characters / 4); at least the first note."""
     most = 4 * tokens
     if len(log) <= most:
         return log
@@ -66,7 +66,7 @@ def first_lines(log: str, tokens: int) -> str:
 
 
 def last_lines(log: str, tokens: int) -> str:
-    """The longest end of ``log``, in whole lines, within ``tokens`` (characters / 4)."""
+    """The most whole lines from the end of ``log`` within ``tokens`` (characters / 4)."""
     if len(log) <= 4 * tokens:
         return log
     if tokens <= 0:

@@ -11,7 +11,7 @@ from nexus_tasks.errors import NexusError
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """The result of one check. ``remedy`` says what to do when it is not ``ok``."""
+    """The result of one check. When ``ok`` is false, ``remedy`` says what to do."""
 
     name: str
     ok: bool
@@ -19,7 +19,7 @@ class Check:
     remedy: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """The check for JSON; without ``remedy`` when it is empty."""
+        """The check as a JSON object, without an empty ``remedy``."""
         document = {"name": self.name, "ok": self.ok, "found": self.found}
         return document | {"remedy": self.remedy} if self.remedy else document
 
@@ -41,7 +41,7 @@ def run_checks(name: str, checks: Callable[[], Sequence[Check]], remedy: str) ->
     except NexusError as error:
         return [failed(name, error.message, error.remedy)]
     except _expected_errors() as error:
-        text = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]  # of the driver's error, if any
+        text = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]  # the text of the driver, if any
         return [failed(name, f"{type(error).__name__}: {text}" if text else type(error).__name__, remedy)]
 
 

@@ -1,4 +1,4 @@
-"""All checks in their order, as the document that ``nexus doctor --json`` prints."""
+"""Run all checks in order, and return the document that ``nexus doctor --json`` prints."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _settings(about: dict[str, Any], *, canary: bool) -> Iterator[Check]:
 
 
 def _servers(settings: Settings, about: dict[str, Any], *, canary: bool) -> Iterator[Check]:
-    if settings.database_url and settings.redis_url:  # shown even when they are malformed
+    if settings.database_url and settings.redis_url:  # malformed URLs are shown too
         about["database_url"] = machine.masked(settings.database_url.get_secret_value())
         about["redis_url"] = machine.masked(settings.redis_url.get_secret_value())
     found = run_checks("servers", lambda: machine.servers(settings), "Install the extra, or set both URLs.")

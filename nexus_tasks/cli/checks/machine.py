@@ -24,7 +24,7 @@ def python() -> Check:
 
 
 def home(settings: Settings) -> Check:
-    """The home folder belongs to this user and is closed to others. The first start of the servers makes it."""
+    """The home folder belongs to this user and is closed to others. The servers' first start makes a missing one."""
     path = settings.home.expanduser()
     if not path.exists():
         return passed("home", f"{path} is made when it is needed")
@@ -33,14 +33,14 @@ def home(settings: Settings) -> Check:
     found = f"{path}, mode {mode:04o}"
     if status.st_uid != os.geteuid():
         return failed("home", f"{found}, of another user", "Set NEXUS_HOME to a folder of your own.")
-    # The group may pass: started by root, Postgres runs as a user of its own, which must reach its folder.
+    # The group may enter: when root starts Postgres, it runs as another user, who must reach the data folder.
     if mode & 0o027 or not os.access(path, os.W_OK | os.X_OK):
         return failed("home", found, f"Close it to others: `chmod 0700 {path}`.")
     return passed("home", found)
 
 
 def servers(settings: Settings) -> Sequence[Check]:
-    """The servers in use: the embedded ones, whose programs must be installed, or those of the two URLs.
+    """The servers in use: the embedded servers, if their programs are installed, or the servers of the two URLs.
 
     Raises:
         EmbeddedError: a program of the embedded servers is missing.
@@ -82,7 +82,7 @@ def embedder(settings: Settings) -> Sequence[Check]:
     """The embedder in use.
 
     Raises:
-        ConfigurationError: there is no embedder of that name.
+        ConfigurationError: no embedder has the configured name.
     """
     from nexus_tasks.embeddings.choose import embedder
 

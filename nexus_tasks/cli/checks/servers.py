@@ -69,7 +69,7 @@ def redis(url: str) -> Sequence[Check]:
     from nexus_tasks.idempotency.redis_client import client
 
     with client(url, timeout=_CONNECT_SECONDS) as asked:
-        # INFO, because hosted servers refuse CONFIG.
+        # Hosted servers refuse CONFIG, but answer INFO.
         info = asked.info()
     return [_version(str(info["redis_version"])), _eviction(str(info["maxmemory_policy"])), _file(info["aof_enabled"])]
 

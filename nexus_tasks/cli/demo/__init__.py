@@ -1,4 +1,4 @@
-"""``nexus demo``: show the whole system on one machine, from a file of conversations to the memories made of it."""
+"""``nexus demo``: show the whole system on one machine, from a file of conversations to memories."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def _title(console: Console, text: str) -> None:
 
 
 def print_opening(home: Path, data: Path | None) -> None:
-    """Say what the demo does, and that it is harmless."""
+    """Say what the demo does, and that it does not touch the user's memory."""
     console = page()
     console.print(Text.assemble(("nexus demo", "bold"), " with the ", ("offline", "bold green"), " model"))
     paragraph(

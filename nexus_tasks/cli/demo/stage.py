@@ -1,4 +1,4 @@
-"""The demo's surroundings: settings and embedded servers of its own, started before it and stopped after it."""
+"""The demo's own settings and embedded servers. The servers start before the demo and stop after it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def set_up() -> Settings:
-    """Settings for this process and its children that cost nothing and do not touch the user's memory.
+    """The demo's settings, also exported to its children. They cost nothing and do not touch the user's memory.
 
-    Of the exported settings only NEXUS_HOME and NEXUS_LOG_LEVEL are kept. A server, model, embedder or Celery
-    configuration that is set for real work is not used.
+    Of the exported settings only NEXUS_HOME and NEXUS_LOG_LEVEL count. The demo does not use the servers, model,
+    embedder or Celery configuration that are set for real work.
     """
     for name in list(os.environ):
         if name.upper().startswith(("NEXUS_", "CELERY_")) and name.upper() not in _KEPT:
@@ -35,7 +35,7 @@ def set_up() -> Settings:
 
 @contextmanager
 def stage(settings: Settings) -> Iterator[None]:
-    """Servers, a worker and beat for the time of the block. They are stopped after it, also after an error.
+    """Run servers, a worker and beat during the block. They stop after the block, also after an error.
 
     Raises:
         EmbeddedError: a server, the worker or beat does not start, or another demo is running.

@@ -1,4 +1,4 @@
-"""The choice of what the demo's report shows of a namespace."""
+"""Choose the memories of a namespace that the demo's report shows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """A fact and its sources; ``gist`` is a query that should find it."""
+    """A fact and its sources. A search for ``gist`` should find the fact."""
 
     id: int
     subject: str
@@ -85,7 +85,7 @@ class Story:
 
 
 def choose_story(nexus: Nexus, namespace: str, query: str | None) -> Story:
-    """Choose what to show of ``namespace``. Without a ``query`` the newest change or the best fact gives one."""
+    """Choose the memories to show. Without ``query`` the search is for the newest change, or else for the best fact."""
     space = nexus.namespace(namespace)
     change, digest = _change(nexus, namespace, query), _digest(nexus, namespace)
     facts = _facts(nexus, namespace)
@@ -105,7 +105,7 @@ def choose_story(nexus: Nexus, namespace: str, query: str | None) -> Story:
 
 
 def _facts(nexus: Nexus, namespace: str) -> tuple[Fact, ...]:
-    """The best fact of every category, then the second best of each, so that the list holds several categories."""
+    """Five facts: the best of every category, then the second best of every category, and so on."""
     found = nexus.memories(namespace, levels=["explicit"], limit=_MOST_MEMORIES)
     # Facts of an observer about itself come last.
     found.sort(key=lambda memory: (memory.subject == memory.observer, *_sort_key(memory)))
@@ -118,7 +118,7 @@ def _facts(nexus: Nexus, namespace: str) -> tuple[Fact, ...]:
 
 
 def _sort_key(memory: MemoryInfo) -> tuple[float, ...]:
-    """Reinforced facts first, then confident ones; of equals the longest that still fits on a line."""
+    """Sorts reinforced facts first, then confident facts, then facts that fit on a line, the longest first."""
     length = len(memory.content)
     return -memory.times_reinforced, -memory.confidence, length > _ONE_LINE, -length
 
@@ -143,7 +143,7 @@ def _sources(nexus: Nexus, namespace: str, evidence: Sequence[Citation]) -> tupl
 
 
 def _change(nexus: Nexus, namespace: str, query: str | None) -> Change | None:
-    """The contradiction nearest to ``query`` (else the newest) of which one side is superseded."""
+    """The contradiction nearest to ``query``, else the newest one. One of its two facts must be superseded."""
     only = ["contradiction"]
     if query:
         ids = [found.id for found in nexus.search(namespace, query, levels=only)]
@@ -164,7 +164,7 @@ def _change(nexus: Nexus, namespace: str, query: str | None) -> Change | None:
 
 
 def _digest(nexus: Nexus, namespace: str) -> Digest | None:
-    """The newest session's short digest."""
+    """The short digest of the newest session that has one."""
     for session in nexus.sessions(namespace):
         found = nexus.session(namespace, session.session_key).digests.get("summary_short")
         if found:

@@ -1,7 +1,7 @@
 """``nexus up`` and ``nexus down``, and the temporary workers of other commands.
 
-Importing this package must stay fast, because every child process imports it before Celery. Only :func:`register`
-imports Typer.
+Every child process imports this package before Celery, so its import must stay fast: only :func:`register` imports
+Typer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The program of every child of the stack: a Celery command that ends by itself when its parent has ended.
 
-``python -m nexus_tasks.cli.stack.child READY_FD celery-arguments…``. Standard input is a pipe whose other end only the
-parent holds. The pipe is closed when the parent ends, also after a ``kill -9``. (Linux could send a signal instead, but
-it does so when the parent's *thread* ends, and other systems cannot.)
+It is called as ``python -m nexus_tasks.cli.stack.child READY_FD celery-arguments…``. Standard input is a pipe, and only
+the parent holds the pipe's other end. The system closes the pipe when the parent ends, also after a ``kill -9``. (Linux
+can send a signal instead, but sends it already when the parent's *thread* ends. Other systems have no such signal.)
 """
 
 from __future__ import annotations

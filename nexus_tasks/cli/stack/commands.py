@@ -67,7 +67,7 @@ def _upgrade_schema(settings: Settings) -> None:
 
 def _stop_unless_used(settings: Settings) -> None:
     """Stop the servers, unless another command of the same user is connected to them."""
-    deadline = time.monotonic() + 2.0  # the connections of children that have just ended need a moment to close
+    deadline = time.monotonic() + 2.0  # the connections of ended children need a moment to close
     while (found := embedded.running(settings.home)) and in_use(found.database_url, found.redis_url):
         if time.monotonic() > deadline:
             typer.echo("Redis and Postgres go on: another process uses them. `nexus down` stops them.")

@@ -1,8 +1,8 @@
 """One stack per home: the pid of its supervisor, and whether all its processes have ended.
 
 ``stack.pid`` holds the supervisor's pid, and the supervisor locks the file as long as it lives. A pid in an unlocked
-file is ignored, so that no other process with this pid is signalled. ``children.lock`` is locked by the supervisor and
-by its children. After a ``kill -9`` of the supervisor it stays locked until the last child has ended.
+file is ignored: another process may have this pid by now. The supervisor and its children lock ``children.lock``. After
+a ``kill -9`` of the supervisor, ``children.lock`` stays locked until the last child has ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _children_lock(home: Path) -> Path:
 
 
 def supervisor_pid(home: Path) -> int | None:
-    """The pid of the running ``nexus up`` of ``home``, ``None`` when there is none."""
+    """The pid of the running ``nexus up`` of ``home``, ``None`` when no ``nexus up`` runs."""
     path = _pid_file(home)
     if not is_locked(path):
         return None
@@ -40,7 +40,7 @@ def claim(home: Path) -> FileLock:
     """Take the lock of the one ``nexus up`` of ``home``.
 
     Raises:
-        EmbeddedError: another ``nexus up`` holds it.
+        EmbeddedError: another ``nexus up`` holds the lock.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     held = try_lock(_pid_file(home))
@@ -56,7 +56,7 @@ def claim_children(home: Path) -> FileLock:
     """The lock that the children inherit. Waits up to 35 s for the children of an earlier stack to end.
 
     Raises:
-        EmbeddedError: they do not end.
+        EmbeddedError: these children do not end.
     """
     deadline = time.monotonic() + GRACE_SECONDS + 5.0
     while (held := try_lock(_children_lock(home))) is None:
@@ -67,7 +67,7 @@ def claim_children(home: Path) -> FileLock:
 
 
 def end(home: Path) -> bool:
-    """End the running stack of ``home`` and wait for its end; returns whether a stack ran.
+    """End the running stack of ``home`` and wait until it has ended; returns whether a stack ran.
 
     Raises:
         EmbeddedError: a process of the stack does not end.

@@ -20,11 +20,11 @@ from pydantic import SecretStr
 from nexus_tasks.files import open_log
 from nexus_tasks.settings import Settings
 
-GRACE_SECONDS = 30.0  # running jobs have this long to finish; a job that is cut off is recovered when its lease ends
+GRACE_SECONDS = 30.0  # for running jobs to finish; a job that is cut off runs again when its lease ends
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """The environment that gives a child the same settings."""
+    """The environment variables that give a child the settings of this process."""
     env = {**os.environ, "NEXUS_HOME": str(settings.home), "PYTHONUNBUFFERED": "1"}
     for name in settings.model_fields_set:
         value = getattr(settings, name)
@@ -52,14 +52,14 @@ def log_file(home: Path, name: str) -> Path:
 class Child:
     """A Celery command in a process and session of its own.
 
-    With ``log=None`` its output is printed, each line after its name.
+    With ``log=None`` the command's output is printed, each line after ``name``.
     """
 
     name: str
     arguments: list[str]
     env: dict[str, str]
     log: Path | None = None
-    inherit: tuple[int, ...] = ()  # descriptors of locks, which it keeps open
+    inherit: tuple[int, ...] = ()  # descriptors of locks; the process keeps them open
     process: subprocess.Popen[bytes] | None = field(init=False, default=None)
     started: float = field(init=False, default=0.0)
     _ready: int = field(init=False, default=-1)
@@ -75,12 +75,12 @@ class Child:
             self.process = subprocess.Popen(
                 command,
                 env=self.env,
-                stdin=subprocess.PIPE,  # closed when this process ends, see child.py
+                stdin=subprocess.PIPE,  # child.py ends the child when this pipe closes
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=(theirs, *self.inherit),
                 umask=0o077,
-                start_new_session=True,  # Ctrl-C goes to the parent, which then stops its children in order
+                start_new_session=True,  # Ctrl-C goes to the parent alone, and the parent stops its children
             )
         finally:
             os.close(theirs)
@@ -93,11 +93,11 @@ class Child:
 
     @property
     def ready_fd(self) -> int:
-        """A descriptor that becomes readable when the worker is ready or has ended."""
+        """The descriptor that becomes readable when the worker is ready or has ended."""
         return self._ready
 
     def await_ready(self, seconds: float) -> bool:
-        """Whether the worker is ready within ``seconds``; returns ``False`` as soon as it has ended."""
+        """Whether the worker is ready within ``seconds``; returns ``False`` as soon as the worker has ended."""
         if not select.select([self._ready], [], [], seconds)[0]:
             return False
         return os.read(self._ready, 16) != b""
@@ -112,7 +112,7 @@ class Child:
             self.process.terminate()
 
     def kill(self) -> None:
-        """Kill the process and its children at once."""
+        """Kill the process, and the processes that it started, at once."""
         if self.process is None:
             return
         if not self.ended():
@@ -120,7 +120,7 @@ class Child:
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         if self._printer is not None:
-            self._printer.join(1.0)  # prints the rest; a child of the process may hold the pipe open for longer
+            self._printer.join(1.0)  # prints the rest; a process that the child started may keep the pipe open
         self._close()
 
     def stop(self, grace: float) -> None:
@@ -134,7 +134,7 @@ class Child:
             self.kill()
 
     def last_log_line(self) -> str:
-        """The last line of its log, which is the error when the log ends with a traceback."""
+        """The last line of the child's log. When the log ends with a traceback, this line is the error."""
         if self.log is None:
             return "its output is above."
         lines = self.log.read_text(errors="replace").strip().splitlines()
@@ -150,7 +150,7 @@ class Child:
 
 def _print_lines(name: str, output: IO[bytes]) -> None:
     with output:
-        for line in output:  # also after our own output is closed: a full pipe would block the child
+        for line in output:  # reads on after our own output is closed: a full pipe would block the child
             with suppress(OSError):
                 sys.stdout.write(f"{name:>6} | {line.decode(errors='replace').rstrip()}\n")
                 sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Run the stack's processes under a supervisor: this process, or one in the background."""
+"""Run the stack's processes under a supervisor: in this process, or in a background process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StackOptions:
     """The options of ``nexus up``."""
 
     concurrency: int | None = None
-    flower_port: int | None = None  # None: no Flower
+    flower_port: int | None = None  # without a port Flower does not run
 
 
 def supervise(settings: Settings, options: StackOptions, on_ready: Callable[[], None], *, logs: bool = False) -> None:
@@ -72,7 +72,7 @@ def _print(message: str) -> None:
 
 
 def detach(settings: Settings, options: StackOptions, held: FileLock) -> int:
-    """Run the stack under a supervisor in the background; returns the supervisor's pid once the worker is ready.
+    """Run the stack under a supervisor in the background; returns the supervisor's pid when the worker is ready.
 
     Args:
         settings: the settings that the processes get.
@@ -104,7 +104,7 @@ def detach(settings: Settings, options: StackOptions, held: FileLock) -> int:
         answer = _read(ready)
         if answer != "ready":
             raise _failure(settings, answer)
-    except BaseException:  # also a KeyboardInterrupt: no other process would end the supervisor
+    except BaseException:  # also after a Ctrl-C: no other process would end the supervisor
         process.terminate()
         process.wait()
         raise
@@ -115,7 +115,7 @@ def detach(settings: Settings, options: StackOptions, held: FileLock) -> int:
 
 
 def _read(ready: int) -> str:
-    # The longest wait: first the children of an earlier stack end, then the worker starts.
+    # The longest wait: the children of an earlier stack end (30 s), then the worker starts (60 s).
     if not select.select([ready], [], [], GRACE_SECONDS + READY_SECONDS + 15.0)[0]:
         return ""
     return os.read(ready, 65_536).decode().strip()

@@ -1,4 +1,4 @@
-"""The supervisor: start the children, restart those that end, and stop all on a signal."""
+"""The supervisor starts the children, restarts a child that has ended, and stops all children on a signal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from nexus_tasks.cli.stack.processes import GRACE_SECONDS, Child
 from nexus_tasks.errors import EmbeddedError
 
 READY_SECONDS = 60.0
-_STEADY_SECONDS = 60.0  # a child that lived this long restarts after 0.5 s, the shortest pause
-# The pause before a restart doubles from 0.5 s up to this, seconds; chosen by hand, not measured.
+_STEADY_SECONDS = 60.0  # a child that lived for longer restarts after 0.5 s, the shortest pause
+# Seconds. Each early end doubles the pause before the restart, from 0.5 s up to this. Chosen by hand, not measured.
 _LONGEST_PAUSE = 30.0
 _SERVERS_EVERY = 2.0  # seconds between two checks of the servers
 
@@ -25,8 +25,8 @@ class Supervisor:
 
     Args:
         children: the processes; the first is the worker.
-        restart_servers: called every 2 s to restart servers that have ended.
-        report: called with a line for people.
+        restart_servers: called every 2 s; restarts servers that have ended.
+        report: prints a line for people.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Supervisor:
         self._restart_at: dict[str, float] = {}
 
     def run(self, on_ready: Callable[[], None]) -> None:
-        """Run the children; return when a signal asked for the end and all of them have ended.
+        """Run the children; return when a signal has come and all children have ended.
 
         Args:
             on_ready: called when the worker takes jobs.
@@ -103,7 +103,7 @@ class Supervisor:
         for child in self.children:
             child.terminate()
         deadline = time.monotonic() + GRACE_SECONDS
-        # Running jobs may finish; a second Ctrl-C ends the wait.
+        # Running jobs may finish within 30 s. A second Ctrl-C ends this wait.
         while (
             time.monotonic() < deadline and self.signals <= max(asked, 1) and not all(c.ended() for c in self.children)
         ):
@@ -136,6 +136,6 @@ class Supervisor:
 
 
 def _wait(wakeup: int, seconds: float, *others: int) -> None:
-    """Wait until a signal comes (also the end of a child), one of ``others`` is readable, or ``seconds`` are over."""
+    """Wait until a signal comes, a child ends, a descriptor of ``others`` is readable, or ``seconds`` are over."""
     if wakeup in select.select([wakeup, *others], [], [], max(0.0, seconds))[0]:
         os.read(wakeup, 4096)

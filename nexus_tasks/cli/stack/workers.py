@@ -11,20 +11,20 @@ from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.settings import Settings
 
 _READY_SECONDS = 60.0
-_GRACE_SECONDS = 10.0  # a job that still runs after this is recovered when its lease ends
+_GRACE_SECONDS = 10.0  # a job that is cut off after this runs again when its lease ends
 
 
 def worker_arguments(settings: Settings, node: str, concurrency: int | None) -> list[str]:
     """Celery's arguments for a worker named ``node``; ``concurrency=None`` leaves it to the Celery settings."""
     level = settings.log_level if "log_level" in settings.model_fields_set else "INFO"
     arguments = ["-A", "nexus_tasks", "worker", "--pool", "threads", "--loglevel", level, "--hostname", f"{node}@%h"]
-    if settings.embedded:  # mingling with other workers delays the start by 1 s; embedded there is rarely another one
+    if settings.embedded:  # looking for other workers delays the start by 1 s; an embedded stack seldom has any
         arguments += ["--without-mingle", "--without-gossip"]
     return arguments if concurrency is None else [*arguments, "--concurrency", str(concurrency)]
 
 
 def beat_arguments(settings: Settings) -> list[str]:
-    """Celery's arguments for beat: its schedule file lies under home; the stack's lock replaces the pid file."""
+    """Celery's arguments for beat. The schedule file lies under home; the stack's lock replaces the pid file."""
     schedule = str(settings.home / "beat-schedule")
     return ["-A", "nexus_tasks", "beat", "--loglevel", "INFO", "--pidfile", "", "--schedule", schedule]
 
@@ -33,11 +33,11 @@ def beat_arguments(settings: Settings) -> list[str]:
 def temporary_worker(settings: Settings, concurrency: int | None = None, *, beat: bool = False) -> Iterator[None]:
     """A worker process for the time of the block. The worker is ready when the block begins.
 
-    The processes end with this process, also when it is killed: see :mod:`nexus_tasks.cli.stack.child`.
+    The worker and beat end with this process, also when this process is killed: see :mod:`nexus_tasks.cli.stack.child`.
 
     Args:
         settings: the settings that the processes get.
-        concurrency: the jobs that the worker runs at a time; default: as the Celery settings say.
+        concurrency: the jobs that the worker runs at a time; default: the number in the Celery settings.
         beat: run beat too.
 
     Raises:
@@ -71,7 +71,7 @@ def temporary_worker(settings: Settings, concurrency: int | None = None, *, beat
 def live_workers(seconds: float = 1.0, *, most: int | None = None) -> list[str]:
     """The names of the workers that answer within ``seconds``.
 
-    Beat answers on the same channel and is left out.
+    Beat answers too; its name is left out.
 
     Args:
         seconds: how long to wait for answers.

@@ -1,7 +1,7 @@
 """``nexus hook claude-code``: write one event from standard input to the session buffer, in less than 100 ms.
 
-Imports only the standard library, the buffer and the transcripts. The exit code is always 0, so that the agent goes on
-after an error; the error is in ``logs/hook.log`` under ``NEXUS_HOME``.
+This module imports only the standard library, the buffer and the transcripts. The exit code is always 0, so that the
+agent goes on after an error. The error is in ``logs/hook.log`` under ``NEXUS_HOME``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _print_context(text: str) -> None:
 
 
 def _store_in_background() -> None:
-    """Start a process that outlives this one. ``-P`` keeps it from importing modules of the project's folder."""
+    """Start a process that outlives the hook. ``-P`` keeps that process from importing the project's modules."""
     command = [sys.executable, "-P", "-m", "nexus_tasks.integrations.claude_code.store"]
     nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
     try:
@@ -73,7 +73,7 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
 
 
 def _log(error: BaseException) -> None:
-    """Log why an event was not kept, without the text of the event, which may hold secrets."""
+    """Log why an event was not kept. The log leaves out the event's text, which may hold secrets."""
     try:
         from time import gmtime, strftime
 
@@ -91,4 +91,4 @@ def _log(error: BaseException) -> None:
         finally:
             os.close(fd)
     except OSError:
-        return  # the disk is full, so that the log cannot be written either
+        return  # the log cannot be written either, for example on a full disk

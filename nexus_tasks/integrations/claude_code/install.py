@@ -16,14 +16,14 @@ from nexus_tasks.errors import ConfigurationError
 
 EVENTS = ("SessionStart", "UserPromptSubmit", "PostToolUse", "Stop", "SubagentStop", "PreCompact", "SessionEnd")
 _OURS = "hook claude-code"
-_TIMEOUT = 10  # seconds after which the agent ends the hook, which takes about 0.1 s
+_TIMEOUT = 10  # seconds, then the agent ends the hook; the hook takes about 0.1 s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """The result of an installation or removal."""
 
-    path: Path  # the settings file
+    path: Path  # of the settings file
     changed: bool
     command: str | None  # the installed command
 
@@ -58,7 +58,7 @@ def install(path: Path, *, namespace: str | None = None) -> Change:
 
 
 def uninstall(path: Path) -> Change:
-    """Remove the hook. A file that held nothing else is deleted.
+    """Remove the hook. When the file held nothing else, delete the file.
 
     Raises:
         ConfigurationError: the file is not a settings file, or cannot be written; it is as it was.
@@ -78,7 +78,7 @@ def uninstall(path: Path) -> Change:
 
 
 def _command(namespace: str | None) -> str:
-    """The command of the hook with its full path, because it may not be on the PATH of the agent's shell."""
+    """The command of the hook with its full path: the agent's shell may have another PATH."""
     beside = Path(sys.executable).with_name("nexus")
     found = str(beside) if beside.exists() else shutil.which("nexus")
     start = [found] if found else [sys.executable, "-P", "-m", "nexus_tasks.cli.entry"]
@@ -135,7 +135,7 @@ def _is_ours(hook: Any) -> bool:
 
 def _write(path: Path, settings: dict[str, Any]) -> bool:
     text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-    real = path.resolve()  # a link, for example to a folder of dotfiles, stays a link
+    real = path.resolve()  # when ``path`` is a link, for example to a folder of dotfiles, it stays a link
     try:
         if real.exists() and json.loads(real.read_text(encoding="utf-8") or "null") == settings:
             return False

@@ -1,4 +1,4 @@
-"""Read conversations from files. The whole file is checked first: after a fault anywhere nothing is stored."""
+"""Read conversations from files. The whole file is checked first: with any fault in it nothing is stored."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ def read(path: Path, format: Format = "auto", *, namespace: str, session: str | 
         format: ``jsonl`` (see :mod:`.jsonl`), ``locomo`` (see :mod:`.locomo`), ``claude-code`` (see
             :mod:`.claude_code`); ``auto`` detects the format by the content.
         namespace: the namespace of the conversations; LoCoMo's are in ``namespace.<sample_id>``.
-        session: the key of messages without a session; default: the file's name without its suffix. For a transcript
-            the key of the whole file; default: the agent's session id.
+        session: the key of messages without a session; default: the file's name without its suffix. In a transcript
+            all messages get this key; default: the agent's session id.
 
     Raises:
-        InvalidInput: the file cannot be read, is empty, or is not what ``format`` says; names the line or JSON path.
+        InvalidInput: the file cannot be read, is empty, or is not what ``format`` says. The error names
+            the line or the JSON path.
     """
     check_namespace(namespace)
     session = None if session is None else check_name("session", session)
@@ -40,7 +41,7 @@ def read(path: Path, format: Format = "auto", *, namespace: str, session: str | 
         raise InvalidInput(
             f"{path} cannot be read: {error.strerror or error}.", remedy="Name a file that exists and may be read."
         ) from None
-    if format == "claude-code":  # not decoded here: a transcript may end in the middle of a character
+    if format == "claude-code":  # given as bytes: a transcript may end in the middle of a character
         return iter(claude_code.parse(path, data, namespace, session))
     text = decoded(path, data)
     if not text.strip():

@@ -1,7 +1,7 @@
-"""Claude Code's transcripts (``~/.claude/projects/*/*.jsonl``): one file is one session with the agent's session id.
+"""Claude Code's transcripts (``~/.claude/projects/*/*.jsonl``): a file is a session with the agent's session id.
 
-A damaged line is skipped, unlike in other formats, because the agent may cut its transcripts off and change their
-fields. Lines that hold no message are skipped. Secrets are scrubbed.
+Unlike in other formats a damaged line is skipped, because the agent may cut off a transcript or change the fields.
+Lines without a message are skipped too. Secrets are scrubbed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def looks_like(text: str) -> bool:
 
 
 def parse(path: Path, data: bytes, namespace: str, session: str | None) -> list[Conversation]:
-    """The conversation in a transcript; an empty list when it holds no message.
+    """The conversation in a transcript; an empty list when the file holds no message.
 
     Raises:
         InvalidInput: no line of the file is a line of a transcript.

@@ -28,7 +28,7 @@ class Conversation:
 
 
 class ConversationBuilder:
-    """Collects messages by session: sessions ordered by their first message, messages as they were added."""
+    """Collects messages by session. Sessions are ordered by their first message; messages stay in the given order."""
 
     def __init__(self) -> None:
         self._sessions: dict[tuple[str, str], list[Message]] = {}
@@ -37,7 +37,7 @@ class ConversationBuilder:
     def add(self, namespace: str, session_key: str, message: Message) -> None:
         """Put ``message`` at the end of its session.
 
-        The same message may be added twice, as in a file joined from several exports: it is stored once.
+        The same message may come twice, as in a file joined from several exports. Postgres keeps one of the two.
 
         Raises:
             InvalidInput: the session has a different message with this id.
@@ -78,7 +78,7 @@ def decoded(path: Path, data: bytes) -> str:
 
 
 def parsed(text: str) -> object:
-    """The JSON value of ``text``, strictly.
+    """The JSON value of ``text``, which must not hold NaN or Infinity.
 
     Raises:
         ValueError: ``text`` is not JSON; the message says why.
@@ -94,7 +94,7 @@ def parsed(text: str) -> object:
 
 
 def kind_of(value: object) -> str:
-    """The name of a JSON value's type in an error."""
+    """The name that errors give to the type of a JSON value."""
     return _KINDS[type(value)]
 
 
@@ -102,7 +102,7 @@ def field(record: Mapping[str, Any], key: str, kind: type[T]) -> T | None:
     """``record[key]`` of type ``kind``; ``None`` when it is null or missing.
 
     Raises:
-        InvalidInput: the value is of another type, or a text with half a character, which no database stores.
+        InvalidInput: the value is of another type, or a text with half a character, which Postgres refuses.
     """
     value = record.get(key)
     if value is None:

@@ -1,7 +1,7 @@
 """JSONL: one message per line, ``{"session", "role", "author", "content", "occurred_at", "id", "tool_calls"}``.
 
-Only ``content`` is required, and only without ``tool_calls``. ``null`` counts as missing. Other keys and blank lines
-are ignored. Lines of different sessions may alternate.
+Only ``content`` is required, and a line with ``tool_calls`` may leave it out. ``null`` counts as missing. Unknown keys
+and blank lines are ignored. Lines of different sessions may alternate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nexus_tasks.integrations.importers.conversation import (
 from nexus_tasks.text import shorten
 from nexus_tasks.types import Message, Role, check_name, to_utc
 
-# Seconds since 1970 of the years 1973 to 2286. The same years in milliseconds give numbers outside of this range.
+# Seconds since 1970 for the years 1973 to 2286. For these years milliseconds are above both bounds.
 _FIRST, _LAST = 10**8, 10**10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -35,7 +35,7 @@ def parse(path: Path, text: str, namespace: str, default_session: str) -> list[C
         InvalidInput: a line is not a message; the error names the line and the fault.
     """
     sessions = ConversationBuilder()
-    for number, line in enumerate(text.split("\n"), start=1):  # not splitlines(): JSON may hold U+2028 as it is
+    for number, line in enumerate(text.split("\n"), start=1):  # splitlines() would cut at U+2028 too
         if line.strip():
             try:
                 record = _record(line)

@@ -1,8 +1,8 @@
 """LoCoMo (Maharana et al., ACL 2024): a benchmark's long conversations between two people.
 
-Each sample becomes a namespace (``NS.<sample_id>``), and each ``session_N`` with turns a session.
-A turn becomes a message of role ``user``: its speaker is the author, its ``dia_id`` the id, and an image's caption is
-appended to its text.
+Each sample becomes a namespace (``NS.<sample_id>``), and each ``session_N`` with turns becomes a session.
+A turn becomes a message of role ``user``. The turn's speaker is the author, and its ``dia_id`` is the id. The caption
+of the turn's image is appended to the text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def looks_like(text: str) -> bool:
 
 
 def parse(path: Path, text: str, namespace: str) -> list[Conversation]:
-    """The conversations of every sample. All of them are checked.
+    """The conversations of every sample. Every sample is checked.
 
     Raises:
         InvalidInput: a part is not in LoCoMo's format; the error names its JSON path and the fault.
@@ -83,7 +83,7 @@ def _read_sample(
             began = _time(required_field(conversation, f"{key}_date_time", str))
             for index, turn in enumerate(turns):
                 at = f"{where}.{key}[{index}]"
-                # Only the session has a time. A second per turn keeps the turns in order wherever times are sorted.
+                # Only the session has a time. 1 s per turn keeps the turns in order when messages are sorted by time.
                 sessions.add(space, key, _message(turn, began + timedelta(seconds=index)))
         except InvalidInput as error:
             raise file_error(path, at, error.message) from None
@@ -101,7 +101,7 @@ def _message(turn: object, occurred_at: datetime) -> Message:
 
 
 def _time(text: str) -> datetime:
-    """A time such as "1:56 pm on 8 May, 2023", taken as UTC. Not by ``strptime``: its months depend on the locale."""
+    """A time such as "1:56 pm on 8 May, 2023", taken as UTC. (The months of ``strptime`` depend on the locale.)"""
     match = _TIME.fullmatch(text.strip())
     try:
         if match is None or int(match[1]) > 12:

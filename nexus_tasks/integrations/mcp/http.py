@@ -1,4 +1,4 @@
-"""The MCP server over HTTP: requests need a token, and a host and an origin that are allowed."""
+"""The MCP server over HTTP. A request needs the token, an allowed host and an allowed origin."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATH = "/mcp"
 
 
 class TokenRequired:
-    """Passes on the requests that carry the token; answers 401 to all others before any other code reads them.
+    """Passes on requests that carry the token. Answers 401 to other requests before any other code reads them.
 
     Raises:
         ConfigurationError: the token is empty.
@@ -40,7 +40,7 @@ class TokenRequired:
         """Pass the request on, or answer 401."""
         if scope["type"] == "http":
             given = Headers(scope=scope).get("authorization", "").encode("utf-8", "surrogateescape")
-            # Compared in constant time, so that the time of a refusal tells nothing about the token.
+            # compare_digest takes constant time, so that the time of a refusal tells nothing about the token.
             if not hmac.compare_digest(given, self.expected):
                 refusal = PlainTextResponse("A valid bearer token is required.", 401, {"WWW-Authenticate": "Bearer"})
                 await refusal(scope, receive, send)
@@ -49,10 +49,10 @@ class TokenRequired:
 
 
 def address(text: str) -> tuple[str, int]:
-    """``HOST:PORT``, ``:PORT`` or ``PORT`` as a pair; the host is loopback unless it is named.
+    """``HOST:PORT``, ``:PORT`` or ``PORT`` as a pair; without HOST the host is loopback.
 
     Raises:
-        InvalidInput: ``text`` is none of these.
+        InvalidInput: ``text`` has none of these forms.
     """
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or not 0 <= int(port) <= 65_535:
@@ -68,9 +68,9 @@ def application(server: MCPServer, token: str, host: str, port: int, *, allowed:
     Args:
         server: the MCP server.
         token: the bearer token that requests must carry.
-        host: the address it listens on.
-        port: the port it listens on.
-        allowed: further host names by which clients reach it, each with its port unless that is the default one.
+        host: the address that the server listens on.
+        port: the port that the server listens on.
+        allowed: further host names that clients use, each with its port unless the port is the default.
 
     Raises:
         ConfigurationError: the token is empty.

@@ -1,7 +1,7 @@
 """The results of the tools.
 
-A result is structured data and a text; a client shows its model one of them. In both every memory stands behind its
-citation, so that it is recognised as an echo when the model repeats it.
+A result has structured data and a text, and a client shows its model one of the two. In both forms a citation stands
+before every memory. The citation shows that a repetition by the model is an echo: text that search gave out before.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class DigestEntry(BaseModel):
 
 
 def hit(found: Recall) -> Hit:
-    """A search hit with its content behind its citation."""
+    """A search hit, its citation before its content."""
     subject = f"{found.subject}: " if found.subject else ""
     return Hit(
         id=found.id,
@@ -155,7 +155,7 @@ def hit(found: Recall) -> Hit:
 
 
 def cited(memory_id: int, content: str) -> str:
-    """``content`` on one line behind its citation."""
+    """``content`` on one line, after its citation."""
     return f"[m{memory_id}] {' '.join(content.split())}"
 
 

@@ -1,4 +1,4 @@
-"""The MCP server with its tools and resources. It serves one namespace, or the namespace that each call names."""
+"""The MCP server with its tools and resources, for one namespace or for the namespace that each call names."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Memory:
         return _result(done, done.text())
 
     def _check_confirmation(self, confirm: str | None) -> None:
-        """Refuse to erase everything, unless the server serves one namespace: a model could make up another name."""
+        """Refuse to erase everything, unless the server is bound to one namespace and ``confirm`` is its name."""
         if self.bound is None:
             raise InvalidInput(
                 "This server erases no whole namespace.",
@@ -229,7 +229,7 @@ def _tool_errors() -> Iterator[None]:
 
 @contextmanager
 def _resource_errors() -> Iterator[None]:
-    """The same for a resource."""
+    """Turn an error of this package into an error of a resource, with message and remedy."""
     try:
         yield
     except NotFound as error:
@@ -247,7 +247,7 @@ def _result(done: BaseModel, text: str) -> CallToolResult:
 def server(namespace: str | None) -> MCPServer:
     """The server for one namespace; with ``None`` for the namespace that each call names."""
     memory = Memory(namespace)
-    # Exempt from the check for paths: a session key may hold any character, and it is looked up, never used as a path.
+    # No check for paths: a session key may hold any character. These names are looked up, never used as paths.
     names = ResourceSecurity(exempt_params={"namespace", "session_key", "filename"})
     made = MCPServer("nexus", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     made.add_tool(memory.remember, annotations=ToolAnnotations(read_only_hint=False, idempotent_hint=True))

@@ -50,7 +50,7 @@ class AnthropicBatchProvider:
         """Whether the results of a batch can be fetched.
 
         Raises:
-            Permanent: the API knows no such batch, or no longer.
+            Permanent: the API does not know the batch, or has deleted it.
         """
         status = self.client.call(partial(_status, batch_id))
         if status is None:
@@ -68,7 +68,7 @@ class AnthropicBatchProvider:
             )
 
     def cancel(self, batch_id: str) -> None:
-        """Cancel a batch. Items that were answered by then are paid for."""
+        """Cancel a batch. Items that were answered before still cost money."""
         self.client.call(lambda client: client.messages.batches.cancel(batch_id))
 
     def completion_of(

@@ -1,4 +1,4 @@
-"""One Claude client per process, built at the first call; and whether the SDK finds credentials for it."""
+"""One Claude client per process, built at the first call; and the check whether the SDK finds credentials."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class ClientHolder:
         self._client: anthropic.Anthropic | None = None
 
     def after_fork(self) -> None:
-        """In a forked child, start without the parent's client and lock: a thread of the parent may have held them."""
+        """Start a forked child without the parent's client and lock. A thread of the parent may have held the lock."""
         if self._client is not None:
-            # Kept so that it is never collected: closing it needs the lock of its connection pool.
+            # This reference prevents the client's collection, which would need the lock of its connection pool.
             self._inherited.append(self._client)
         self._start_afresh()
 
@@ -46,7 +46,7 @@ class ClientHolder:
         """The client, built at the first call.
 
         Raises:
-            Misconfigured: the SDK finds no credentials, or cannot use those it finds.
+            Misconfigured: the SDK finds no credentials, or cannot use the credentials.
         """
         client = self._client
         if client is not None:
@@ -102,7 +102,8 @@ def _build(settings: Settings) -> anthropic.Anthropic:
     seconds = settings.model_timeout
     try:
         return anthropic.Anthropic(
-            base_url=settings.anthropic_base_url or None,  # None: ANTHROPIC_BASE_URL, then the profile's
+            # With None the SDK takes ANTHROPIC_BASE_URL, then the URL of the profile.
+            base_url=settings.anthropic_base_url or None,
             max_retries=0,  # the queue retries
             # Must differ from the SDK's default timeout: with the default, the SDK limits max_tokens.
             timeout=anthropic.Timeout(seconds, connect=min(seconds, _LONGEST_CONNECT)),
@@ -137,7 +138,7 @@ def _has_credentials(client: anthropic.Anthropic) -> bool:
 def credentials_found() -> bool:
     """Whether the SDK finds credentials: a key or token in the environment, a profile, or federation. No network call.
 
-    Only ``AnthropicModel.probe`` can tell whether they are valid.
+    Only ``AnthropicModel.probe`` can tell whether the credentials are valid.
 
     Raises:
         Misconfigured: a profile was chosen explicitly and cannot be read.
@@ -157,10 +158,10 @@ def credentials_found() -> bool:
 
 
 def _nothing_configured() -> bool:
-    """Whether no variable of the SDK is set and its folder does not exist. Known without the 1 s import of the SDK.
+    """Whether no variable of the SDK is set and its folder does not exist. Does not import the SDK, which takes 1 s.
 
-    Every command on a machine without credentials gets its answer here. ``anthropic.Anthropic`` documents the places.
-    Windows has another folder, so there the SDK is always asked.
+    Commands on a machine without credentials need no more than this check. ``anthropic.Anthropic`` lists the variables
+    and the folder. Windows has another folder, so this returns ``False`` there.
     """
     if os.name != "posix" or any(name.startswith("ANTHROPIC_") and value for name, value in os.environ.items()):
         return False

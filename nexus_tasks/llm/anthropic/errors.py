@@ -1,4 +1,4 @@
-"""Turning the SDK's errors into job errors, which decide what happens to the job. No secret or prompt gets through.
+"""Turn the SDK's errors into job errors, which decide what happens to the job. They hold no secret and no prompt.
 
 The contract is the table "Errors" in ``docs/jobs.md``. This module maps Claude's status and error codes to it.
 """
@@ -18,7 +18,8 @@ from nexus_tasks.errors import JobError, Misconfigured, OverBudget, Permanent, T
 if TYPE_CHECKING:
     import anthropic
 
-# Seconds to wait after a 429: without a readable header, and the bounds of a header. Chosen by hand, not measured.
+# Seconds to wait after a 429: the default without a readable header, and the bounds of a header's value. Chosen by
+# hand, not measured.
 RETRY_AFTER_DEFAULT = 5.0
 RETRY_AFTER_BOUNDS = (0.5, 3600.0)
 
@@ -32,14 +33,14 @@ _SECRETS = re.compile(
 )
 # The prompt is longer than the model's context. Claude says this with 400; 413 concerns only the size in bytes.
 _TOO_LONG = re.compile(r"prompt is too long|exceeds? (?:the )?context (?:limit|window)", re.IGNORECASE)
-# A reached spend limit comes as 429 with one of these codes. Unlike for other 429s, a short wait does not help.
+# When a spend limit is reached, Claude answers 429 with one of these codes. A short wait does not help then.
 _SPENT = frozenset({"enforced_spend_limit_reached", "contract_spend_limit_reached"})
-# 400 with one of these codes concerns the account, not the request.
+# When Claude answers 400 with one of these codes, the fault is in the account, not in the request.
 _ACCOUNT = frozenset({"organization_on_hold", "cmek_key_disabled", "cmek_key_network_blocked"})
 
 
 def redact(text: str) -> str:
-    """``text`` on one line of at most 300 characters, with ``***`` for all that looks like a credential or is ours."""
+    """``text`` on one line of at most 300 characters, ``***`` for the environment's keys and all similar text."""
     for name in _SECRET_VARIABLES:
         value = os.environ.get(name, "").strip()
         if value:
@@ -51,8 +52,8 @@ def redact(text: str) -> str:
 def retry_after(headers: Mapping[str, str]) -> float:
     """Seconds that the server asks to wait: ``retry-after-ms``, else ``retry-after`` as seconds or as an HTTP date.
 
-    The value is clamped to :data:`RETRY_AFTER_BOUNDS`: "0" must not make a busy loop, nor a wrong date cost a day.
-    Without a readable value it is :data:`RETRY_AFTER_DEFAULT`.
+    The value is clamped to :data:`RETRY_AFTER_BOUNDS`: a "0" would make a busy loop, a wrong date
+    could cost a day. Without a readable value the result is :data:`RETRY_AFTER_DEFAULT`.
     """
     seconds = _number(headers.get("retry-after-ms"), scale=1000)
     if seconds is None:
@@ -117,7 +118,7 @@ def _status_error(error: anthropic.APIStatusError) -> JobError:
 def _connection_error(error: anthropic.APIConnectionError) -> JobError:
     """A cut or refused connection is temporary. A malformed address or key is not.
 
-    The error names only the class of the cause: for a key that ends in a line break, the cause's text holds the key.
+    The error names only the class of the cause: if the key ends in a line break, the cause's text holds the key.
     """
     import httpx2  # the SDK's own HTTP library
 
@@ -132,7 +133,7 @@ def _connection_error(error: anthropic.APIConnectionError) -> JobError:
 
 
 def _exchange_error(error: Exception) -> JobError:
-    """The error of a failed token exchange (profile or federation). Temporary: 429, 5xx, or an unreachable endpoint."""
+    """The error of a failed token exchange (profile or federation). 429, 5xx and no connection are temporary."""
     status = getattr(error, "status_code", None)
     said = redact(str(error))
     if status == 429 or (status or 0) >= 500 or "Failed to reach token endpoint" in said:

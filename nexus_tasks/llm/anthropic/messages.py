@@ -1,4 +1,4 @@
-"""The body of a Messages request, and reading its answer. Used for live calls and for the Message Batches API."""
+"""Build a Messages request, and read its answer: for live calls and for the Message Batches API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nexus_tasks.settings import Settings
 
-# The least tokens of a prefix that Claude caches, by the start of the model's name. It ignores markers on shorter ones.
+# The least tokens of a prefix that Claude caches, by the start of the model's name. Claude caches no shorter prefix.
 # https://platform.claude.com/docs/en/build-with-claude/prompt-caching
 CACHE_MINIMUM = (("claude-haiku-", 4096), ("", 1024))
 
@@ -34,9 +34,9 @@ def model_name(settings: Settings, purpose: Purpose) -> str:
 def request_params(request: ModelRequest[AnswerT], settings: Settings) -> dict[str, Any]:
     """The keywords of ``messages.create``, which are also the ``params`` of a batch item.
 
-    A cache marker is set only where the prefix up to it reaches the model's minimum. One marker ends the instructions,
-    which every call of the purpose reads again. One ends the transcript, when ``request.shared`` says that other
-    observers read it again: writing a cache costs 25 % more.
+    A cache marker is set only where the prefix before the marker reaches the model's minimum. One marker ends the
+    instructions, which every call of the purpose repeats. With ``request.shared`` another marker ends the transcript,
+    which the calls for other observers repeat. Without a repetition a marker would only cost: writing is 25 % dearer.
     """
     model = model_name(settings, request.purpose)
     minimum = next(tokens for prefix, tokens in CACHE_MINIMUM if model.startswith(prefix))
@@ -65,10 +65,10 @@ def _mark(block: dict[str, Any]) -> None:
 
 
 def completion(message: Message, request: ModelRequest[AnswerT], model: str, seconds: float) -> Completion[AnswerT]:
-    """Read ``message`` as the answer to ``request``. An unusable one has a fault, and its usage.
+    """Read ``message`` as the answer to ``request``. An unusable answer gives a fault and its usage.
 
     Args:
-        model: the name that was asked for. Prices and hashes go by it; the name that answered is in ``raw``.
+        model: the name that was asked for. Prices and hashes use this name; the name that answered is in ``raw``.
         seconds: how long the call took.
     """
     answer: AnswerT | None = None
@@ -115,10 +115,10 @@ def usage_of(message: Message) -> Usage:
 
 
 def parse(text: str, answer: type[AnswerT]) -> AnswerT:
-    """``text`` validated against ``answer``, without the control characters in its strings.
+    """Validate ``text`` against ``answer``, without the control characters in its strings.
 
     Raises:
-        ValueError: it is not JSON, is nested too deeply, or does not fit (pydantic's ``ValidationError`` is one).
+        ValueError: the text is not JSON, is nested too deeply, or does not fit (pydantic's ``ValidationError``).
     """
     try:
         # strict=False accepts raw control characters in strings; _clean removes them.
@@ -138,7 +138,7 @@ def _clean(value: Any) -> Any:
 
 
 def _why(error: ValueError) -> str:
-    """Which field breaks which rule. Never shows the text that the model wrote."""
+    """Say which field breaks which rule, without the text that the model wrote."""
     if isinstance(error, ValidationError):
         first = error.errors(include_input=False, include_url=False, include_context=False)[:3]
         places = (".".join(str(part)[:40] for part in fault["loc"]) for fault in first)

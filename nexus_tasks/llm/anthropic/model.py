@@ -43,7 +43,7 @@ class AnthropicModel:
         return model_name(self._settings, purpose)
 
     def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
-        """Call Claude once. An answer that is cut off, refused or does not fit its schema is a fault, with its usage.
+        """Call Claude once. An answer that is cut off, is refused or breaks its schema gives a fault and its usage.
 
         Raises:
             Transient: network, timeout, 408, 409, 5xx.
@@ -66,7 +66,7 @@ class AnthropicModel:
         return completion(message, request, params["model"], seconds)
 
     def count_tokens(self, text: str) -> int:
-        """Claude's count of the tokens of ``text`` as one user message, for the deriving model. Free, over the network.
+        """Ask Claude for the tokens of ``text`` as one user message to the deriving model. The call costs nothing.
 
         Raises:
             JobError: the errors of :meth:`complete`.
@@ -81,7 +81,7 @@ class AnthropicModel:
         return tokens
 
     def probe(self) -> None:
-        """Look up each configured model, for free. A gateway without this endpoint passes.
+        """Look up each configured model at no cost. A gateway without this endpoint passes the check.
 
         Raises:
             Misconfigured: a model is retired.

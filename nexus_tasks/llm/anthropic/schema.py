@@ -1,4 +1,4 @@
-"""The answer's schema as it is sent. Every call pays for its tokens, so all that Claude does not need is removed."""
+"""The schema of an answer that is sent to Claude, without unneeded parts: every call pays for its tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-# Pydantic's additions, and bounds that structured output does not support. The answer type checks these bounds itself.
+# Pydantic's additions, and bounds that structured output does not support. The answer type checks such bounds itself.
 _REMOVED = frozenset(("title", "default", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"))
 
 

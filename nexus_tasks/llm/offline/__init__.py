@@ -1,7 +1,7 @@
-"""The offline model: deterministic and without a network. It is there to try the system and to test it.
+"""The offline model: deterministic and without a network, for trials and tests of the system.
 
 It reads a request's material in place of its text, and its answers repeat sentences of that material. Its rules are for
-English. Other languages yield fewer facts, never an error.
+English. In other languages it finds fewer facts, but raises no error.
 """
 
 from __future__ import annotations

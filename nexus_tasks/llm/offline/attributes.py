@@ -43,7 +43,7 @@ class _Attribute(NamedTuple):
 
 
 def attribute_conflict(left: str, right: str) -> str:
-    """Which attribute two facts about one subject give two values, in words; ``""`` when there is none."""
+    """The attribute to which two facts about one subject give different values, in words; ``""`` for none."""
     for one in _attributes(left):
         for other in _attributes(right):
             if one.contradicts(other):

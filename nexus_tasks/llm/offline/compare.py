@@ -1,8 +1,8 @@
 """How two facts about one subject relate: duplicate, reinforcement or contradiction.
 
 Word overlap and negation follow design page 3. Facts that share 0.80 of their words reinforce each other. Facts that
-share 0.30, with a negation near a shared word on one side only, contradict each other. The other rules (changed values,
-replaced things, attributes with one value) exist because people seldom negate an outdated fact: they say the new one.
+share 0.30 of their words contradict each other when only one of them negates a shared word. People seldom negate an
+outdated fact: they say the new one. So further rules find changed values, replaced things and changed attributes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Verdict:
 
 
 def compare(left: str, right: str) -> Verdict | None:
-    """The relation between two facts of one subject; ``None``: there is none. Their order does not matter."""
+    """The relation between two facts of one subject, ``None`` without one. The order of the facts does not matter."""
     left, right = (unicodedata.normalize("NFC", text) for text in (left, right))
     one, other = read_fact(left), read_fact(right)
     if one.key == other.key:
@@ -78,7 +78,7 @@ def _changed_value(one: Reading, other: Reading) -> str:
     if not moved and not one.updated and not other.updated and (one.past or other.past):
         return ""  # These are two events, not one thing that changed.
     shared, smaller = one.content & other.content, min(len(one.content), len(other.content))
-    # "The standup moved to 10:30" shares few words with the fact that it changes, but those name the same matter.
+    # "The standup moved to 10:30" shares few words with the fact that it changes, so the shorter fact decides.
     alike = len(shared) / smaller if moved and smaller else jaccard(one.content, other.content)
     if alike < SAME_MATTER:
         return ""
@@ -91,7 +91,7 @@ def _replacement(change: Reading, other: Reading) -> str:
     if not gone or not gone <= other.everything - other.denied or change.everything <= other.everything:
         return ""
     if not change.content & (other.content - gone) and not (change.switched and other.habit):
-        return ""  # The same word, about another matter.
+        return ""  # The word is the same, but the matter is another.
     return f"one replaces what the other says: {_listed(gone)}"
 
 

@@ -40,9 +40,9 @@ _DATE = re.compile(
 def day_meant(sentence: str, said: datetime) -> str | None:
     """The ISO date that ``sentence``, said at ``said``, names; ``None`` when it names no day, or more than one.
 
-    Understood are full dates, and days at a known distance ("yesterday", "3 days ago", "last Friday": the latest Friday
-    before ``said``). Not understood are "next Friday", which has two meanings, and weeks, months and dates without a
-    year. Days are those of ``said``'s time zone: storage has UTC, so near midnight elsewhere they may be a day off.
+    The rules know full dates, and days at a known distance ("yesterday", "3 days ago", "last Friday": the latest Friday
+    before ``said``). They do not know weeks, months, dates without a year, or the ambiguous "next Friday".
+    Days are days of ``said``'s time zone. Stored times are in UTC, so near local midnight the result may be a day off.
     """
     found = set(_days(sentence, said.date()))
     return found.pop().isoformat() if len(found) == 1 else None

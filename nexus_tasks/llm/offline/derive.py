@@ -83,7 +83,7 @@ def _category(sentence: str) -> Category:
 
 
 def _labels(sentence: str) -> list[str]:
-    """The three longest content words, in their order. There is no corpus to count in, and longer words are rarer."""
+    """The three longest content words, in their order. Longer words are rarer, and there is no corpus to count in."""
     found = dict.fromkeys(
         word
         for word in words(sentence)

@@ -1,14 +1,13 @@
 """The offline digest: the most important sentences, in their order, within two limits.
 
-Sentences are chosen one after the other. The next one is that with the highest
+Sentences are chosen one after the other. The next sentence has the highest value of
 
     prior · Σ weights of its words / √(length in characters + 1)
 
-A word starts with the weight ln(1 + number of sentences that have it). Each time it is chosen, 0.3 of its weight is
-left. So frequent words make a sentence central, and repetition makes it redundant. (Word frequency after SumBasic:
-Nenkova and Vanderwende, 2005. Diminishing returns after Lin and Bilmes, ACL 2011.) The previous digest's sentences
-compete with the new ones at a small advantage, because each stands for a longer past. The factors are chosen by hand,
-not measured.
+A word starts with the weight ln(1 + number of sentences that have it). Each choice of a word leaves 0.3 of
+its weight. So frequent words make a sentence central, and repetition makes a sentence redundant. (Word frequency after
+SumBasic: Nenkova and Vanderwende, 2005. Diminishing returns after Lin and Bilmes, ACL 2011.) Sentences of the previous
+digest have a small advantage, because each stands for a longer past. The factors are chosen by hand, not measured.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ _SPEAKER = re.compile(r"(?:[-*•] )?(?P<speaker>[^:]{1,64}): (?P<said>.*)")
 @dataclass(frozen=True, kw_only=True)
 class _Sentence:
     place: int  # its position in the material
-    source: int  # the line that it is from; sentences of one source are joined to one line
+    source: int  # the number of its line; chosen sentences of one line are joined again
     old: bool  # it is from the previous digest
     speaker: str
     text: str
     words: tuple[str, ...]
-    prior: float  # its value apart from its words
+    prior: float  # the factor of its value that does not depend on its words
 
     @property
     def line(self) -> str:
@@ -61,7 +60,7 @@ def digest(material: DigestMaterial) -> Digest:
 
 # --- candidates -------------------------------------------------------------------------------------------------------
 def _candidates(material: DigestMaterial) -> list[_Sentence]:
-    """The sentences of the previous digest and of the lines, in order, each wording once."""
+    """The sentences of the previous digest, then of the lines, each wording once."""
     old = list(_previous(material.previous))
     lines = [line for line in material.lines if line.role not in ("tool", "system")]
     found: dict[str, _Sentence] = {}
@@ -70,7 +69,7 @@ def _candidates(material: DigestMaterial) -> list[_Sentence]:
             _add(found, source, speaker, sentence, PREVIOUS, old=True)
     for number, line in enumerate(lines):
         latest = 1 + LATEST * (number + 1) / len(lines)
-        if line.role == "digest":  # The digest of a chunk: its sentences have been chosen once already.
+        if line.role == "digest":  # This is the digest of a chunk. Its sentences were chosen before.
             for speaker, text in _previous(line.content):
                 for sentence in spoken(text):
                     _add(found, len(old) + number, speaker, sentence, latest)
@@ -80,7 +79,7 @@ def _candidates(material: DigestMaterial) -> list[_Sentence]:
                 _add(found, len(old) + number, line.author, sentence, latest)
             elif len(content_words(sentence)) > 2:
                 _add(found, len(old) + number, line.author, sentence, latest * NO_STATEMENT)
-    if not found:  # There is only small talk, which is better than an empty digest.
+    if not found:  # All is small talk, which is better than an empty digest.
         for number, line in enumerate(lines):
             _add(found, number, line.author, " ".join(line.content.split()), NO_STATEMENT)
     return list(found.values())
@@ -108,8 +107,8 @@ def _previous(text: str) -> Iterator[tuple[str, str]]:
 def _ranked(candidates: list[_Sentence]) -> Iterator[_Sentence]:
     """All candidates in the order in which they are chosen.
 
-    A gain only shrinks while words are chosen. So the top of a heap of outdated gains is the best candidate as soon as
-    its own gain is up to date.
+    While words are chosen, a gain can only shrink. So the top of a heap of old gains is the best candidate
+    when its gain, computed again, is still the highest.
     """
     counts = Counter(word for found in candidates for word in found.words)
     weights = {word: math.log1p(count) * (VAGUE if is_vague(word) else 1) for word, count in counts.items()}
@@ -132,11 +131,11 @@ def _ranked(candidates: list[_Sentence]) -> Iterator[_Sentence]:
 
 # --- rendering --------------------------------------------------------------------------------------------------------
 def _rendered(ranked: list[_Sentence], tokens: int) -> str:
-    """The best sentences that fit into ``tokens``, in their order; the start of the best one when none fits."""
+    """The best sentences that fit into ``tokens``, in their order; when none fits, the start of the best sentence."""
     limit = tokens * CHARACTERS_PER_TOKEN
     chosen: dict[int, _Sentence] = {}
     left, left_for_old = limit + 1, int(limit * OLD_SHARE)  # + 1: the last line needs no line break
-    for share in (True, False):  # In the second round, old sentences may use the room that the new ones left.
+    for share in (True, False):  # In the second round, old sentences may use all room that is left.
         for sentence in ranked:
             length = len(sentence.line) + 1
             if sentence.place in chosen or length > left or (share and sentence.old and length > left_for_old):

@@ -1,4 +1,4 @@
-"""The offline observation (a note for each statement, by date) and condensing (the most important notes that fit)."""
+"""Observe offline (a note for each statement, by date) and condense (keep the most important notes that fit)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _short(text: str) -> str:
 
 
 def condense(material: CondenseMaterial) -> Condensed:
-    """The notes that fit, by priority and then the newest first. Their order and dates stay."""
+    """Keep the notes that fit: high priority first, then the newest. Kept notes keep their order and dates."""
     days = observation_log.parse_days(material.log)
     ranked = [
         (-PRIORITIES.index(note.priority), -number, place, note)

@@ -1,4 +1,4 @@
-"""Reading a fact by rules: its words, what it denies or replaces, and the values that it names."""
+"""Read a fact by rules: its words, its denials, the things that it replaces, and the values that it names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nexus_tasks.text import NEGATIONS, STOP_WORDS, content_key, content_words, 
 
 Words = frozenset[str]
 
-REACH = 2  # content words after a negation, in its clause, that it denies (design page 3)
+REACH = 2  # content words that a negation denies: the next ones of its clause (design page 3)
 _CHANGE_VERB = r"(?:switch|mov|chang|shift|reschedul|migrat|push|postpon)(?:e|es|ed|ing)?"
 _CLAUSE = r"[^,;!?()–—]"
 
@@ -32,7 +32,7 @@ _IDIOM = _rule(
     r"\bwouldn['’]t (?:trade|change|miss|be|have)\b|\bnothing (?:like|beats|better|compares|else)\b",
     r"\bwithout (?:you|your|them|him|her|it|a doubt|question)\b",
 )
-# Phrases that something has ended. They negate the words that follow.
+# Phrases that say that something has ended. They negate the words after them.
 _ENDED = _rule(
     r"\bno longer\b|(?<!get )(?<!got )(?<!getting )(?<!['’]m )(?<!am )(?<!be )\bused to\b(?! (?:being|it|the)\b)",
     r"\b(?:stopped|quit|gave up|given up)\b(?= (?:\w+ )?\w+ing\b)",
@@ -67,17 +67,17 @@ _CHANGE_STEMS = frozenset(content_words("switch move moving change shift resched
 class Reading:
     """The content of one fact. All words are stems."""
 
-    key: str  # see text.content_key; equal for the same words in the same order
+    key: str  # of text.content_key: equal for the same words in the same order
     content: Words  # without negations, markers of change and closed-class values
     slots: Mapping[str, Words]  # the closed-class values
     markers: Words  # persons, times, conditions, directions: see text.meaning_markers
     denied: Words  # within reach of a negation
-    replaced: Words  # the X of "instead of X" and "switched from X to Y", with its values
+    replaced: Words  # X in "instead of X" and "switched from X to Y", with the values in X
     switched: bool  # says "switched from X", without naming the matter
-    target: Mapping[str, Words]  # the closed-class values that something was moved to
-    updated: bool  # says that it is about now
-    habit: bool  # is about what its speaker does or likes
-    past: bool  # is about a past event
+    target: Mapping[str, Words]  # the closed-class values to which something was moved
+    updated: bool  # the fact says that it is about now
+    habit: bool  # the fact is about what its speaker does or likes
+    past: bool  # the fact is about a past event
 
     @property
     def everything(self) -> Words:
@@ -117,7 +117,7 @@ def _values(text: str) -> Words:
 
 
 def _denied(claim: str) -> Iterator[str]:
-    """The stems within reach of a negation: those that follow it in its clause."""
+    """The stems within reach of a negation, which follow the negation in its clause."""
     for clause in _BREAK.split(claim):
         left = 0
         for word in words(clause):

@@ -21,7 +21,7 @@ _PREFIX = "Repeatedly: "
 
 
 def reflect(material: ReflectMaterial) -> Reflection:
-    """The relations of the new facts, each pair once, in the order of the clusters; and the insights, by first id."""
+    """The relations of the new facts, each pair once, in the clusters' order; then the insights, by first id."""
     facts = {fact.id: fact for fact in material.facts}
     clusters = {
         new: tuple(id for id in candidates if id in facts and id != new)
@@ -40,7 +40,7 @@ def _relations(facts: Mapping[int, PromptFact], clusters: Mapping[int, tuple[int
             pair = frozenset((new, candidate))
             if pair not in seen:
                 seen.add(pair)
-                both_new = new in clusters.get(candidate, ())  # Then the one that was said later counts as new.
+                both_new = new in clusters.get(candidate, ())  # Then the fact that was said later counts as new.
                 newer, older = new, candidate
                 if both_new and _age(facts[candidate]) > _age(facts[new]):
                     newer, older = candidate, new
@@ -82,7 +82,7 @@ def _insights(
 def _likeness(
     facts: Mapping[int, PromptFact], clusters: Mapping[int, tuple[int, ...]], outdated: set[int]
 ) -> dict[int, dict[int, float]]:
-    """For each fact the similar facts of its clusters that do not contradict it, with their word overlap."""
+    """Each fact's similar facts in its clusters, with their word overlap. Contradicting facts are left out."""
     likeness: dict[int, dict[int, float]] = defaultdict(dict)
     for new, candidates in clusters.items():
         for a, b in combinations(sorted({new, *candidates} - outdated), 2):

@@ -14,7 +14,7 @@ from nexus_tasks.text import stem
 
 _MONTHS = (
     "(?i:january|february|april|june|july|august|september|october|november|december)"
-    "|March|May"  # only with a capital, because both are verbs, too
+    "|March|May"  # "March" and "May" need a capital: both are verbs too
 )
 _ORDINAL = r"(\d{1,2})(?:st|nd|rd|th)?"
 _NUMBERS = {
@@ -58,7 +58,7 @@ def _word(match: re.Match[str]) -> str:
     return stem(match[0].lower())
 
 
-# The order matters: a value that one class has taken is removed for the next classes.
+# The order matters: a value that one class takes is removed before the next class is read.
 _CLASSES: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     ("time", re.compile(r"\b(\d{1,2})(?:[:.](\d\d))?\s?(?i:([ap])\.?m\b\.?)|\b(\d{1,2}):(\d\d)\b"), _time),
     ("date", re.compile(rf"\b{_ORDINAL}(?: of)? ({_MONTHS})\b|\b({_MONTHS}) {_ORDINAL}\b"), _date),
@@ -74,7 +74,7 @@ _CLASSES: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...
 
 
 def take_slots(text: str) -> tuple[str, Mapping[str, frozenset[str]]]:
-    """``text`` without its closed-class values, and the values by class, each in one spelling ("5 pm" is "17:00")."""
+    """``text`` without its closed-class values, and the values by class, all in one spelling ("17:00" for "5 pm")."""
     found: dict[str, set[str]] = defaultdict(set)
     for kind, pattern, normal in _CLASSES:
         for match in pattern.finditer(text):

@@ -1,8 +1,8 @@
-"""Which sentences state something worth remembering about their speaker, and how clearly.
+"""Find the sentences that state something worth remembering about their speaker, and rate how clearly.
 
 Every rule looks at one sentence alone, so that the result does not depend on how messages were batched. The rules are
-for English and were written against the development half of LoCoMo. They keep 3 of 10 sentences, and at least one
-sentence of 9 in 10 of the turns that its questions need.
+for English and were written against the development half of LoCoMo. They keep 3 of 10 sentences. Of 10 turns that
+LoCoMo's questions need, they keep at least one sentence in 9.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 from nexus_tasks.text import content_words, sentences, stem
 
-LONGEST = 1_000  # characters of a sentence that the rules read: a pasted log is judged by its start
+LONGEST = 1_000  # characters of a sentence that the rules read: the start decides about a pasted log
 
 
 def _any(*alternatives: str) -> str:
@@ -37,10 +37,10 @@ _GREETING = _any(
     "thanks (?:so much|a lot)|thank you|by the way|good morning",
 )
 _OPENING = _rule(rf"(?:{_GREETING}(?:,? (?-i:[A-Z])\w+)?\s?[,!.:;–—-]+\s+)+")
-# A name called at the end: "Sounds good, Ann!"
+# The name of the listener at the end: "Sounds good, Ann!"
 _CALL = re.compile(r",\s[A-Z]\w+[\s!.…]*$")
 
-# A reaction to another person, which says nothing about its speaker.
+# A reaction to another person says nothing about its speaker.
 _REACTION = _rule(
     r"(?:sounds?|looks?|enjoy|keep|hope|stay|remember|wow|how|congrat\w*|thanks?|bye|you|your|yours)\b",
     r"what a\b|tell me\b|of course\b|my (?:pleasure|advice)\b|me (?:too|neither)\b|no (?:worries|problem|way|doubt)\b",
@@ -106,7 +106,7 @@ _STATES = _rule(
     r"\b" + _words("is are was were has have costs? starts? ends? runs? happens? lives? works? uses?") + r"\b"
 )
 _CAPTION = re.compile(r"\[image: [^\]]*+\]")
-# Stems of words that no later question would ask for.
+# Stems of words that are too vague for a later question to name.
 _VAGUE = frozenset(
     content_words(
         """good great nice cool awesome amazing wonderful fantastic incredible fun best better big little lot lots much
@@ -129,11 +129,11 @@ def is_statement(sentence: str, *, alone: bool = False) -> bool:
     """Whether ``sentence`` states something worth remembering about its speaker or their world.
 
     Args:
-        alone: the sentence is a whole message. Then a general statement counts, too ("Backups run hourly"): as a
-            message of its own it is a note, in a chat it is mostly a platitude.
+        alone: the sentence is a whole message. Then a general statement ("Backups run hourly") counts too: a whole
+            message is a note, a sentence within a chat is mostly a platitude.
     """
     if sentence.startswith("[") and sentence.endswith("]"):
-        return False  # A marker, for example of an attachment.
+        return False  # This is a marker, for example of an attachment.
     head = sentence[:LONGEST]
     core = _CALL.sub("", _OPENING.sub("", head, count=1) if _OPENING.match(head) else head)
     if "?" in sentence[-4:] and not _STATEMENT_AND_QUESTION.match(core):
