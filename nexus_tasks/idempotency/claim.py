@@ -12,17 +12,17 @@ from kombu.utils.json import loads as read_json
 
 from nexus_tasks.idempotency.request import Flags
 
-# Fields that `renew` writes itself when it makes a claim again.
+# Fields that `renew.lua` writes by itself when it makes a claim again.
 _OF_THE_LEASE = frozenset(("state", "token", "lease_until", "open"))
 
 
 class Claimed(StrEnum):
     """What a request found in Redis."""
 
-    ENQUEUED = "enqueued"  # no claim: it made a new job
+    ENQUEUED = "enqueued"  # no claim: the request made a new job
     MERGED = "merged"  # a job that has not started: it serves this request too
     RERUN = "rerun"  # a running job: one more run follows
-    RUNNING = "running"  # a running job whose input cannot change: it serves this request too
+    RUNNING = "running"  # a running job that serves this request too, because its input cannot change or the request is `anew`
     DONE = "done"  # a finished job whose input cannot change: it has served this request
 
 

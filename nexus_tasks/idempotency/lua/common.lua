@@ -14,7 +14,7 @@
 --   <prefix>:leases                  zset    running claims by lease_until
 --   <prefix>:published:<queue>       zset    pending claims by published_at, plus the ms by which their grace has grown
 --   <prefix>:queues                  set     queues that ever had a pending claim
---   <prefix>:delivered:<queue>       string  the queue's watermark: published_at of the newest message that a worker has begun
+--   <prefix>:delivered:<queue>       string  the watermark: published_at of the newest message that a worker has begun
 --   <prefix>:count:<namespace>       hash    claims by state, and `slots`: runs that count against the namespace's cap
 --   <prefix>:waits:<reason>:<whose>  zset    claims waiting for that reason, by enqueued_at; <whose> is the namespace,
 --                                            or for `pause` the kind
@@ -26,7 +26,7 @@
 --
 --   <prefix>:parked:<kind>:<hash>    hash    deliveries that wait for a run of this claim: their id -> the run's job id
 --   <prefix>:delivery:<id>           hash    a delivery until Celery has accounted for it. kind, namespace, queue, args,
---                                            options (JSON); parts: runs it still waits for; then status and job_id:
+--                                            options (JSON); parts: runs it waits for; then status and job_id:
 --                                            how the runs ended; published_at, republished; taken: when a worker
 --                                            began to complete it
 --   <prefix>:settle:<queue>          zset    deliveries whose runs have ended, by published_at as in `published`
@@ -106,8 +106,8 @@ local function enter(key, state)
   count(key, state, 1)
 end
 
--- Returns the wake-up of this claim; the caller of the script publishes it. Every job passes here at least once, so this
--- function reads all fields with one command.
+-- Returns the wake-up of this claim; the caller of the script publishes it. Every job passes here at least once, so
+-- this function reads all fields with one command.
 local function to_pending(key)
   leave(key)
   local f = redis.call('HMGET', key, 'id', 'kind', 'queue', 'args', 'namespace')

@@ -1,6 +1,6 @@
 -- sweep_lost: finds pending claims of one queue whose message is lost.
--- KEYS: none. ARGV: 1 the key prefix, 2 the queue, 3 '1' when the queue is empty, 4 how many claims at the most, 5 grace
--- (ms), 6 longest grace (ms), 7 attempts before a job is dead, 8 the sweep's own token, 9 lease (ms).
+-- KEYS: none. ARGV: 1 the key prefix, 2 the queue, 3 '1' when the queue is empty, 4 how many claims at the most, 5
+-- grace (ms), 6 longest grace (ms), 7 attempts before a job is dead, 8 the sweep's own token, 9 lease (ms).
 -- A message is lost when it is older than the grace, and the queue is empty or has already delivered a later message.
 -- Each republishing doubles the grace. The third republishing and each later one count as a crash. So the job of a
 -- message that kills its worker before `begin` ends as a dead letter too.

@@ -1,5 +1,5 @@
--- sweep_settle: finds canvas deliveries of one queue whose runs have ended, but for which Celery has not accounted. Their
--- message is lost, or their worker died.
+-- sweep_settle: finds canvas deliveries of one queue whose runs have ended, but for which Celery has not accounted.
+-- Their message is lost, or their worker died.
 -- KEYS: none. ARGV: 1 the key prefix, 2 the queue, 3 '1' when the queue is empty, 4 how many deliveries at the most,
 -- 5 grace (ms), 6 longest grace (ms).
 -- A message is lost under the same conditions as in sweep_lost. Each republishing doubles the grace.

@@ -1,6 +1,6 @@
 -- take: a run gathers its batch.
 -- KEYS: 1 the run's primary claim, 2.. the siblings that the run wants. ARGV: 1 the key prefix, 2 token, 3 lease (ms),
--- 4 '1' when the siblings were in this batch before its run was cut off (then they are taken whatever they wait for), 5
+-- 4 '1' when the siblings were in this batch before its run was cut off (then they may wait for any reason), 5
 -- the wait reason of siblings that wait for a run to take them, 6.. a request per sibling (JSON): the script makes the
 -- sibling's claim from it when Redis has lost the claim.
 -- A sibling is taken when all of this holds:

@@ -1,6 +1,6 @@
 -- wait: a run cannot go on now, and its claims wait.
--- KEYS: the claims of the run. ARGV: 1 the key prefix, 2 token, 3 reason, 4 delay (ms), 5 detail for people, 6 '1' for a
--- failed attempt that is retried, 7 '1' when the error of the attempt was an unknown one.
+-- KEYS: the claims of the run. ARGV: 1 the key prefix, 2 token, 3 reason, 4 delay (ms), 5 detail for people, 6 '1' for
+-- a failed attempt that is retried, 7 '1' when the error of the attempt was an unknown one.
 -- The run gives its flags back to the next run. If a rerun was asked for, the next run serves its id too.
 -- Returns {per claim 1 or 0, wake-ups to publish (see common.lua)}. 1: the claim waits; 0: the claim has another token,
 -- and nothing changed.
