@@ -43,7 +43,7 @@ class JobStorage(Protocol):
         ...
 
     def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
-        """How the job ended: by its own run or dead letter, else by the latest run of the same work begun after ``since``.
+        """How the job ended: its own run or dead letter, else the latest run of the same work that began after ``since``.
 
         Args:
             since: seconds since the epoch, by the Redis server's clock.
@@ -51,7 +51,7 @@ class JobStorage(Protocol):
         ...
 
     def wanted(self, limit: int) -> Sequence[Request]:
-        """Work that storage wants: at most ``limit`` requests per kind. Each call returns the page after the last call's."""
+        """Work that storage wants, at most ``limit`` requests per kind. Each call returns the next page."""
         ...
 
     def cap(self, namespace: str) -> int:

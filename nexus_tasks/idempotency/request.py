@@ -38,7 +38,7 @@ class Delivery:
 
 @dataclass(
     frozen=True, kw_only=True, slots=True
-)  # thousands exist at a time; a dict for each slows the garbage collector
+)  # a dict for each of thousands slows the garbage collector
 class Request:
     """One request for a job, ready to be claimed. ``scope`` and ``args`` are canonical JSON."""
 
