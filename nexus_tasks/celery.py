@@ -32,8 +32,8 @@ def register(app: Celery, settings: Settings | None = None) -> Deployment:
         nexus_tasks.register(app)
 
     Args:
-        settings: of the deployment whose jobs ``app`` carries. ``None``: the settings of the environment; the
-            deployment is then the default one of the process, which ``Nexus()`` and ``derive_memory.delay()`` use.
+        settings: the settings of a deployment; ``app`` carries its jobs. With ``None`` it is the environment's
+            deployment, and becomes the process's default one, which ``Nexus()`` and ``derive_memory.delay()`` use.
 
     Returns:
         The deployment, for ``Nexus(deployment)``.
@@ -48,8 +48,8 @@ def register(app: Celery, settings: Settings | None = None) -> Deployment:
 
 
 def _add_queues_and_schedule(sender: Celery, **_kwargs: object) -> None:
-    """Add our queues, and our ticks under names of their own, after the application has read its own settings."""
-    # Assigned, not added one by one: a worker without `-Q` consumes only from the queues of an assignment (Celery 5.7).
+    """Add our queues and our beat entries, after the application has read its own settings."""
+    # The queues are assigned, not added: without `-Q` a worker of Celery 5.7 consumes only from assigned queues.
     sender.amqp.queues = {**{queue.name: queue for queue in task_queues}, **sender.amqp.queues}
     for name, entry in beat_schedule.items():
         sender.conf.beat_schedule.setdefault(f"nexus_tasks.{name}", entry)

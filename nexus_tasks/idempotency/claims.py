@@ -53,7 +53,7 @@ class Claims:
     def claim(
         self, requests: Sequence[Request], messages: Sequence[tuple[str, str, str] | None] | None = None
     ) -> list[Ticket]:
-        """Ask for jobs, all in one atomic step. The caller publishes the returned wake-ups (the Celery messages of claims).
+        """Ask for jobs, all in one atomic step. The caller publishes the returned wake-ups (messages of claims).
 
         Args:
             messages: for each request a Redis list and the two halves of a message around its ``published_at``, or
@@ -105,7 +105,7 @@ class Claims:
         Args:
             lease: seconds.
             company: the wait reason of siblings that wait for a run to take them along.
-            again: the siblings were in a batch whose run was cut off: take them whatever they wait for.
+            again: the siblings were in a batch whose run was cut off; they may wait for any reason.
 
         Returns:
             The claims that were taken; ``None`` when another batch has taken ``lead`` itself.
@@ -119,7 +119,7 @@ class Claims:
         return [Claim.parse(key, _pairs(row)) for key, row in zip(keys, rows, strict=True) if row]
 
     def renew(self, running: Sequence[Claim], *, lease: float) -> list[Claim]:
-        """Renew the leases of this process's running claims for ``lease`` seconds; returns the claims that it has lost."""
+        """Renew the leases of this process's running claims for ``lease`` seconds; returns the lost claims."""
         if not running:
             return []
         args = [text for claim in running for text in (claim.token, claim.as_json())]
@@ -160,7 +160,7 @@ class Claims:
     def hurry(
         self, reason: str, *, requests: Sequence[Request] = (), whose: str = "", limit: int = 1_000
     ) -> list[Wakeup]:
-        """Make claims that wait for ``reason`` pending now: the given claims, or those of ``whose`` that waited longest."""
+        """Make claims pending that wait for ``reason``: the given ones, or those of ``whose`` that waited longest."""
         rows = self._run("hurry", [self.key(r) for r in requests], reason, whose, limit)
         return [Wakeup.parse(row) for row in rows]
 
@@ -258,7 +258,7 @@ class Claims:
         return self._claims(dead), [Wakeup.parse(row) for row in wakeups]
 
     def sweep_settle(self, queue: str, limit: int, *, empty: bool, grace: float, longest: float) -> list[Wakeup]:
-        """Find canvas deliveries of ``queue`` whose runs have ended, but whose message is lost or whose worker died."""
+        """Find canvas deliveries of ``queue`` whose runs have ended, but whose message or worker is lost."""
         rows = self._run("sweep_settle", [], queue, int(empty), limit, _ms(grace), _ms(longest))
         return [Wakeup.parse(row) for row in rows]
 
@@ -313,7 +313,7 @@ class Claims:
             return [bool(found) for found in pipe.execute()]
 
     def counts(self, namespace: str) -> dict[str, int]:
-        """The number of a namespace's claims by state (``waiting``, ``pending``, ``running``), and of its ``slots`` in use."""
+        """How many claims a namespace has ``waiting``, ``pending`` and ``running``, and how many ``slots`` in use."""
         with answering():
             return {name: int(n) for name, n in self.redis.hgetall(f"{self.prefix}:count:{namespace}").items()}
 

@@ -43,7 +43,7 @@ class JobStorage(Protocol):
         ...
 
     def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
-        """How the job ended: its own run or dead letter, else the latest run of the same work that began after ``since``.
+        """How the job ended: its own run or dead letter, else the latest run of the same work after ``since``.
 
         Args:
             since: seconds since the epoch, by the Redis server's clock.

@@ -36,9 +36,7 @@ class Delivery:
     first: bool = True  # whether this is the first of these requests
 
 
-@dataclass(
-    frozen=True, kw_only=True, slots=True
-)  # a dict for each of thousands slows the garbage collector
+@dataclass(frozen=True, kw_only=True, slots=True)  # a dict for each of thousands slows the garbage collector
 class Request:
     """One request for a job, ready to be claimed. ``scope`` and ``args`` are canonical JSON."""
 

@@ -53,7 +53,7 @@ class JobResult(AsyncResult):  # type: ignore[misc]
             super().__del__()
 
     def joined(self, others: Sequence[JobResult]) -> JobResult:
-        """Let this result also stand for ``others`` from now on; returns it. It has ended when all of them have ended."""
+        """Let this result also stand for ``others``; returns it. It has ended when all of them have ended."""
         self.parts = tuple(others)
         self.created = self.created or any(other.created for other in others)
         return self

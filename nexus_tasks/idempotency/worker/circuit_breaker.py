@@ -37,7 +37,7 @@ class CircuitBreaker:
             log.warning("Storage does not answer: no job is begun until it does.")
 
     def closed(self) -> bool:
-        """Whether storage answers, as far as this process knows. While the breaker is open, one caller a second asks."""
+        """Whether storage answers, as far as this process knows. In an outage one caller a second asks."""
         if not self._open.is_set():
             return True
         if self._asking.acquire(blocking=False):

@@ -51,7 +51,7 @@ class Heartbeat:
             try:
                 self._renew()
             except QueueUnavailable as error:
-                # The leases may end meanwhile. The sweep lets no lease expire before Redis has answered for a full lease.
+                # The leases may end meanwhile. The sweep lets none expire until Redis has answered for a full lease.
                 log.warning("Leases were not renewed: %s", error)
             except Exception:  # the thread must go on: otherwise every run of this process loses its lease
                 log.exception("Leases were not renewed.")

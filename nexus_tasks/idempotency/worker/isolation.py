@@ -102,7 +102,7 @@ class Isolation:
             if run.lost.is_set():
                 return JobOutcome(status="superseded", job_id=primary.job_id)
             with self._ask([primary.kind, primary.key, primary.token, run.delivery]) as answers:
-                said = [json.loads(answer) for answer in answers]  # the outcome, unless the child died; then its exit code
+                said = [json.loads(answer) for answer in answers]  # the outcome, unless it died; then its exit code
         if not said or isinstance(said[0], int):
             # The lease ends, and the sweep counts the crash.
             ended = said[0] if said else None

@@ -20,7 +20,7 @@ ISOLATED_FROM = 2
 
 
 class Superseded(Exception):
-    """The run lost its claim: its lease ran out, the claim was dropped, or another run took it. The run changes nothing."""
+    """The run lost its claim: the lease ran out, or the claim was dropped or taken. The run changes nothing."""
 
 
 class Wait(Exception):
@@ -47,7 +47,7 @@ class Run:
     store: Claims
     heartbeat: Heartbeat
     lease: float  # seconds
-    claims: list[Claim]  # the primary claim, then its siblings; the list is replaced, never changed: the heartbeat reads it
+    claims: list[Claim]  # the primary claim first, then its siblings; replaced, never changed: the heartbeat reads it
     requests: list[Request]  # of each claim, in the same order
     settle: Callable[[Sequence[Claim], JobOutcome], None]  # ends the run of some claims with an outcome
     company: str = ""  # the wait reason of siblings that may be taken along
