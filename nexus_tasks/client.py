@@ -535,7 +535,7 @@ class Nexus:
     def dream_plans(self, namespace: str) -> DreamPlan:
         """Plan a dream without dreaming: the sessions that it would digest, and every reflection's changes.
 
-        The model gets the questions of the dream, at the same cost and within the budget. The answers are saved, and the
+        The model gets the dream's questions, at the same cost and within the budget. The answers are saved, and the
         dream uses them. Nothing else changes.
 
         Raises:

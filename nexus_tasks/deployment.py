@@ -274,7 +274,7 @@ class Deployment:
 
     # --- this process -------------------------------------------------------------------------------------------------
     def local(self, factory: type[T]) -> T:
-        """This deployment's only object of a class, made at first use. Modules keep caches and clocks in such objects."""
+        """This deployment's only object of a class, made at first use. Modules keep caches and clocks so."""
         with self._making:
             if factory not in self._local:
                 self._local[factory] = factory()

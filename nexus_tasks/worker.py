@@ -78,9 +78,9 @@ class PatchStep(ClosedChannelStep):
 class ForkServerStep(bootsteps.Step):  # type: ignore[misc]
     """Forks the fork server from a worker that has loaded everything and has no thread or connection yet.
 
-    It does so only for a pool of threads: jobs of other pools run in processes already. It does so only while this process
-    has one thread: a child would inherit the locks of other threads. In any other case, and after the fork server has
-    died, a fork server is started when a job needs it.
+    It does so only for a pool of threads: jobs of other pools run in processes already. It does so only while this
+    process has one thread: a child would inherit the locks of other threads. In any other case, and after the fork
+    server has died, a fork server is started when a job needs it.
     """
 
     def __init__(self, parent: Any, **options: Any) -> None:

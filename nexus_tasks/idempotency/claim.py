@@ -142,7 +142,7 @@ class Claim:
 
     @property
     def remade(self) -> bool:
-        """Whether ``begin`` made the claim from a message, because Redis had lost it. The claim's history is lost too."""
+        """Whether ``begin`` made the claim from a message because Redis had lost it, with the claim's history."""
         return "published_at" not in self.fields
 
     def as_json(self) -> str:

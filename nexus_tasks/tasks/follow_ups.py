@@ -1,6 +1,6 @@
 """Follow-ups: jobs that are asked for after a commit. Lost ones are found by reconcile in Postgres.
 
-``derive_memory._follow_up`` decides which jobs follow a derivation.
+``derive_memory._follow_up`` asks for the jobs that follow a derivation.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 # When any process is killed, its job runs again within 20 s. The worst case is 18.8 s. The lease lasts 10 s more. A
 # sweeper that is killed in its tick keeps the lock for 2 s (LOCK_SECONDS). The next tick comes within 2.4 s and makes
-# the job due within 2 s (JITTER). If that sweeper is killed too, another tick comes within 2.4 s. A lost message is found
-# after 10 s (GRACE) and sent at once, so the worst case is 14.4 s.
+# the job due within 2 s (JITTER). If that sweeper is killed too, another tick comes within 2.4 s.
+# A lost message is found after 10 s (GRACE) and sent at once, so the worst case is 14.4 s.
 EVERY, GIVE_OR_TAKE = 2.0, 0.2
 JITTER = 2.0
 RECONCILE_EVERY = 10.0
