@@ -278,7 +278,7 @@ class Claims:
             pipe.hsetnx(key, "since", since).hset(key, "reason", reason).sadd(f"{self.prefix}:pauses", kind).execute()
 
     def resume(self, kind: str) -> list[Wakeup]:
-        """Lift the pause of ``kind``. Returns wake-ups of at most 1,000 claims; the sweep publishes the other wake-ups."""
+        """Lift the pause of ``kind``. Returns wake-ups of at most 1,000 claims; the sweep wakes the other claims."""
         with answering():
             pipe = self.redis.pipeline()
             pipe.delete(f"{self.prefix}:paused:{kind}").srem(f"{self.prefix}:pauses", kind).execute()

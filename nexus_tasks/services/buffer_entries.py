@@ -25,7 +25,7 @@ _MESSAGE = TypeAdapter(Message)
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call of ``ingest``. ``observers=None`` means the namespace's observers; ``time`` is when the entry was appended."""
+    """A call of ``ingest``. ``observers=None`` means the namespace's observers. The entry was appended at ``time``."""
 
     messages: tuple[Message, ...]
     observers: tuple[str, ...] | None

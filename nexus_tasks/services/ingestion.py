@@ -101,8 +101,9 @@ class SessionWriter:
     def _ask_for_derivations(self, stored: StoredMessages) -> int:
         """Ask for the derivations of new messages.
 
-        Only the first message of each observer gets a wake-up (a Celery message). Its run takes the other messages along,
-        and wakes the first message that does not fit into its batch. A message that no run takes becomes due by itself.
+        Only the first message of each observer gets a wake-up (a Celery message). Its run takes the other messages
+        along, and wakes the first message that does not fit into its batch. A message that no run takes becomes due by
+        itself.
         """
         return sum(self._ask_for_derivations_by(stored.memory_ids, observer) for observer in stored.observers)
 
