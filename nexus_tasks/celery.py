@@ -32,8 +32,8 @@ def register(app: Celery, settings: Settings | None = None) -> Deployment:
         nexus_tasks.register(app)
 
     Args:
-        settings: the settings of a deployment; ``app`` carries its jobs. With ``None`` it is the environment's
-            deployment, and becomes the process's default one, which ``Nexus()`` and ``derive_memory.delay()`` use.
+        settings: the settings of the deployment that has its jobs in ``app``. With ``None`` the environment gives the
+            settings, and ``Nexus()`` and ``derive_memory.delay()`` use this deployment by default.
 
     Returns:
         The deployment, for ``Nexus(deployment)``.
@@ -48,7 +48,7 @@ def register(app: Celery, settings: Settings | None = None) -> Deployment:
 
 
 def _add_queues_and_schedule(sender: Celery, **_kwargs: object) -> None:
-    """Add our queues and our beat entries, after the application has read its own settings."""
+    """Add our queues and beat's entries (``nexus_tasks.<tick>``), after the application has read its own settings."""
     # The queues are assigned, not added: without `-Q` a worker of Celery 5.7 consumes only from assigned queues.
     sender.amqp.queues = {**{queue.name: queue for queue in task_queues}, **sender.amqp.queues}
     for name, entry in beat_schedule.items():

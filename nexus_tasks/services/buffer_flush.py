@@ -28,7 +28,7 @@ _AT_ONCE = 100  # segments of one session that are stored in one transaction
 
 @dataclass
 class StoreReport:
-    """The result of storing. ``stored`` and ``duplicates`` count messages, ``entries`` the entries deleted after that."""
+    """The result of storing. ``stored`` and ``duplicates`` count messages, ``entries`` deleted buffer entries."""
 
     entries: int = 0
     stored: int = 0

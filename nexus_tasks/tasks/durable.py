@@ -104,7 +104,8 @@ def outbox_of(kind: Callable[[], JobKind]) -> Outbox:
 def settling(handler: Callable[[Run, Any], JobOutcome]) -> Callable[[Run, Any], JobOutcome]:
     """Let a handler's run delete the row that it serves, after the handler has returned.
 
-    A crash between the handler's commit and the deletion leads to one more run. The handler must bear it.
+    A crash between the handler's commit and the deletion leads to one more run: the handler's natural keys
+    must make that run harmless.
     """
 
     @functools.wraps(handler)
