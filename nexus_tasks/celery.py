@@ -31,8 +31,8 @@ def register(app: Celery, settings: Settings | None = None) -> Deployment:
         nexus_tasks.register(app)
 
     Args:
-        settings: of the deployment whose jobs ``app`` carries. ``None``: the settings of the environment; the
-            deployment is then the default one of the process, which ``Nexus()`` and ``derive_memory.delay()`` use.
+        settings: the settings of the deployment that has its jobs in ``app``. With ``None`` the environment gives the
+            settings, and ``Nexus()`` and ``derive_memory.delay()`` use this deployment by default.
 
     Returns:
         The deployment, for ``Nexus(deployment)``.

@@ -1,4 +1,4 @@
-"""The client: stores messages, reads memory back, and shows and steers the work in the background."""
+"""The client: stores messages, reads memory back, and shows and controls the background jobs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _twin(method: Callable[Concatenate[Nexus, P], R]) -> Callable[Concatenate[Ne
 class Nexus:
     """Memory for agents. Connects on first use. Thread-safe.
 
-    Every method has an asynchronous twin (``aingest``, ``asearch``, …). Besides the errors it names, every method
+    Every method has an asynchronous twin (``aingest``, ``asearch``, …). Besides the errors in its text, every method
     raises a :class:`~nexus_tasks.errors.NexusError` whose message says what to do: :class:`InvalidInput` for a wrong
     argument, :class:`StorageUnavailable` while Postgres does not answer, :class:`QueueUnavailable` while Redis or the
     broker does not. What a method returns is frozen, and its ``to_dict()`` is the document of ``nexus … --json``.
@@ -115,8 +115,8 @@ class Nexus:
             session_key: the session; it is made when it is missing, and reopened when it had ended.
             messages: in the order of the conversation; a mapping has the fields of :class:`Message`.
             observers: who gets facts from these messages. Default: the namespace's observers.
-            observe: whether the session's old messages are observed from now on (see :meth:`context`). Default: as
-                before; for a new session, as the namespace has it.
+            observe: whether the session's old messages are observed from now on (see :meth:`context`). Default: no
+                change; for a new session, the namespace's setting.
             end: end the session too, as :meth:`end_session` does.
 
         Returns:
@@ -169,7 +169,7 @@ class Nexus:
         return sessions.end_session(self.deployment, namespace, session_key)
 
     def digest(self, namespace: str, session_key: str, *, rebuild: bool = False) -> JobResult:
-        """Digest a session now, also when only few messages are new.
+        """Digest a session now, even if only few messages are new.
 
         Args:
             namespace: the namespace.
@@ -199,7 +199,7 @@ class Nexus:
         return sessions.extract(self.deployment, namespace, session_key)
 
     def undo(self, namespace: str, reflection: int | str) -> UndoReceipt:
-        """Reverse one reflection exactly: its memories are deleted, and the facts that it changed are as before it.
+        """Reverse one reflection exactly: delete its memories, and restore the facts that the reflection changed.
 
         Later messages and reflections stay, and no later reflection makes the same changes again. Undoing twice
         changes nothing.
@@ -209,11 +209,11 @@ class Nexus:
             reflection: its number (:attr:`MemoryInfo.reflection`), or the id of the job that made it.
 
         Returns:
-            The ids of the memories that it removed, revived and restored.
+            The ids of the memories that the undo removed, revived and restored.
 
         Raises:
             NotFound: there is no such namespace or reflection.
-            UndoRefused: later memories rest on it; the message names them.
+            UndoRefused: later memories rest on the reflection; the message names these memories.
 
         Example::
 
@@ -245,7 +245,7 @@ class Nexus:
     ) -> ForgetReceipt:
         """Erase a memory, a session or everything, with all memories derived only from it. This cannot be undone.
 
-        A fact that rests on other messages too loses the evidence, or is derived anew from those messages. Digests and
+        A fact that rests on other messages too loses the evidence, or is derived again from those messages. Digests and
         conclusions that rest on erased memories are erased, and digests are made again. ``docs/erasure.md`` says what
         stays where.
 
@@ -256,7 +256,7 @@ class Nexus:
             everything: erase all memories; the namespace, its settings and its bill stay.
 
         Returns:
-            The erased rows and memories, and the jobs that make anew what rested on other messages too.
+            The erased rows and memories, and the jobs that make again what rested on other messages too.
 
         Raises:
             InvalidInput: not exactly one of the three is given.
@@ -269,7 +269,7 @@ class Nexus:
     def export(self, namespace: str, path: str | Path) -> TransferReceipt:
         """Write everything that a namespace remembers to a file of JSON lines, without loss.
 
-        The file has no vectors (:meth:`import_` has them made anew), no jobs, no dead letters and no bill.
+        The file has no vectors (:meth:`import_` asks for new ones), no jobs, no dead letters and no bill.
 
         Args:
             namespace: the namespace.
@@ -402,7 +402,7 @@ class Nexus:
         observe: bool = False,
         count: Literal["estimate", "anthropic"] = "estimate",
     ) -> ContextBlock:
-        """Assemble what an agent should know now, within ``max_tokens``, every line with a citation.
+        """Assemble what an agent should know now, within ``max_tokens``. Every line has a citation.
 
         With ``observe`` the block is the session itself: its observation log, then the later messages word for word.
         When the conversation is ahead of its observation, the call waits for it, at most 20 s.
@@ -410,7 +410,7 @@ class Nexus:
         Args:
             namespace: the namespace.
             session_key: add the session's digest and its messages that are not derived yet.
-            query: choose the facts that fit it. Default: recent and confirmed facts first.
+            query: choose the facts that fit this query. Default: recent and confirmed facts first.
             observer: only memories of this observer. Default: of all.
             subject: only memories about this subject. Default: about all.
             max_tokens: 1 to 1,000,000. Default: 2,000; with ``observe`` the whole session (see
@@ -418,7 +418,7 @@ class Nexus:
             format: ``text``, ``anthropic`` (``messages`` to put before the conversation) or ``json``.
             observe: read one session whole; needs ``session_key``, and takes no query or perspective.
             count: how tokens are counted: ``estimate`` (characters / 4), or ``anthropic`` (Claude is asked, over the
-                network; when it does not answer, tokens are estimated). ``ContextBlock.counted_by`` says which it was.
+                network; when it does not answer, tokens are estimated). ``ContextBlock.counted_by`` names the way.
 
         Returns:
             The block; ``str(block)`` is its text.
@@ -486,7 +486,7 @@ class Nexus:
         )
 
     def memory(self, namespace: str, memory_id: int) -> MemoryDetails:
-        """Show one memory with its evidence, the memories that rest on it, and those that it superseded.
+        """Show one memory with its evidence, the memories that rest on it, and the memories that it superseded.
 
         Args:
             namespace: the namespace.
@@ -535,8 +535,8 @@ class Nexus:
     def dream_plans(self, namespace: str) -> DreamPlan:
         """Plan a dream without dreaming: the sessions that it would digest, and every reflection's changes.
 
-        The model is asked as the dream would ask it, at the same cost and within the budget. Its answers are saved, and
-        the dream uses them. Nothing else changes.
+        The model gets the dream's questions, at the same cost and within the budget. The answers are saved, and the
+        dream uses them. Nothing else changes.
 
         Raises:
             NotFound: there is no such namespace.
@@ -571,7 +571,7 @@ class Nexus:
 
         Args:
             namespace: its name: 1 to 128 letters, digits and ``. _ - : /``, without a dot in front.
-            observers: as in :meth:`set_namespace`, like all the other settings.
+            observers: see :meth:`set_namespace`, also for the other settings.
             budget_usd_per_day: US dollars.
             concurrency: jobs at a time.
             observe: whether long conversations are observed.
@@ -581,7 +581,7 @@ class Nexus:
             The namespace with its settings.
 
         Raises:
-            InvalidInput: the name or a setting is wrong. With a wrong setting the namespace is made all the same.
+            InvalidInput: the name or a setting is wrong. With a wrong setting the namespace is made nevertheless.
         """
         namespaces.create_namespace(self.deployment, namespace)
         return self.set_namespace(
@@ -607,7 +607,7 @@ class Nexus:
 
         Args:
             namespace: the namespace.
-            observers: at least one; each gets facts of its own from every later message.
+            observers: at least one observer; each gets facts of its own from every later message.
             budget_usd_per_day: US dollars per day (UTC), 0 or more. Jobs that would exceed it wait for the next day.
                 Raising it wakes them.
             concurrency: the most jobs at a time, 1 or more.
@@ -636,7 +636,7 @@ class Nexus:
         """Show what waits, runs and is dead, why it waits, and what was spent today (UTC).
 
         Args:
-            namespace: only this one. Default: all.
+            namespace: only this namespace. Default: all.
 
         Raises:
             NotFound: there is no such namespace.
@@ -652,7 +652,7 @@ class Nexus:
         """List jobs: queued and running ones, then dead letters, then finished runs, newest first.
 
         Args:
-            namespace: only jobs of this one. Default: of all.
+            namespace: only jobs of this namespace. Default: of all.
             status: only jobs of this status: ``waiting``, ``pending``, ``running``, ``dead``, or how a run ended, such
                 as ``completed``.
             limit: the most jobs.

@@ -1,8 +1,8 @@
 """Celery's settings. The default deployment may override any of them in ``celeryconfig.py``.
 
-Most are constants. :data:`OF_THE_SETTINGS` and :data:`OF_THE_ENDPOINTS` name the settings that depend on the
-deployment. :class:`CeleryConfig` computes these when Celery first asks: reading the addresses may start the embedded
-servers, and importing must not. Used as a module, this is the configuration of the environment's deployment.
+Most settings are constants. :data:`OF_THE_SETTINGS` and :data:`OF_THE_ENDPOINTS` name the settings that depend on the
+deployment. :class:`CeleryConfig` computes these when Celery first asks: a read of the addresses may start the embedded
+servers, and an import must not. Used as a module, this is the configuration of the environment's deployment.
 """
 
 from __future__ import annotations

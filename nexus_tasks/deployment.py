@@ -1,4 +1,4 @@
-"""A deployment: one set of settings, and everything in this process that depends on it.
+"""A deployment: one set of settings, and everything in this process that depends on the settings.
 
     deployment = Deployment(Settings(database_url=..., redis_url=..., key_prefix="staging"))
     nexus = Nexus(deployment)
@@ -47,7 +47,7 @@ from nexus_tasks.storage.namespaces import NamespaceSettings
 
 T = TypeVar("T")
 
-# The worker steps, in the order of their work; `nexus_tasks/worker.py` says what each does.
+# The worker steps, in the order of their work. `nexus_tasks/worker.py` describes each step.
 WORKER_STEPS = (
     "nexus_tasks.worker:PatchStep",
     "nexus_tasks.worker:RedisClientStep",
@@ -85,9 +85,9 @@ class Deployment:
     """One set of settings with its database, claims, Celery application, model and caches. Thread-safe.
 
     Args:
-        settings: ``None``: the settings of the environment's ``NEXUS_*`` variables.
+        settings: with ``None``, the settings of the environment's ``NEXUS_*`` variables.
         app: an existing Celery application that carries this deployment's jobs (see :func:`nexus_tasks.register`);
-            ``None``: the deployment makes its own.
+            with ``None`` the deployment makes its own.
 
     Raises:
         ConfigurationError: a setting is wrong, or only one of the two URLs is set.
@@ -149,7 +149,7 @@ class Deployment:
     # --- jobs ---------------------------------------------------------------------------------------------------------
     @_Once
     def app(self) -> Celery:
-        """The Celery application: the one that was given, else one of the deployment's own."""
+        """The Celery application: the given one, else the deployment's own."""
         if self._given_app is not None:
             return self._given_app
         app = Celery("nexus_tasks", set_as_current=False)
@@ -232,7 +232,7 @@ class Deployment:
 
     @_Once
     def claude(self) -> AnthropicModel:
-        """Claude, also where another model speaks: for counting tokens. Needs no credentials until it is asked."""
+        """Claude, for counting tokens even when another model answers. Needs no credentials before the first call."""
         return AnthropicModel(self.settings)
 
     @_Once
@@ -245,7 +245,7 @@ class Deployment:
         return Resources(database=self.database, model=self.model, embedder=self.embedder, settings=self.settings)
 
     def preload(self) -> None:
-        """Load the libraries that jobs need, over a second for Claude's. Leaves no thread and no connection behind.
+        """Load the libraries that jobs need; Claude's takes over 1 s. Leaves no thread and no connection behind.
 
         Raises:
             ConfigurationError: no model can speak.
@@ -283,7 +283,7 @@ class Deployment:
 
     # --- this process -------------------------------------------------------------------------------------------------
     def local(self, factory: type[T]) -> T:
-        """This deployment's only object of a class, made at first use. Modules keep their caches and clocks in such."""
+        """This deployment's only object of a class, made at first use. Modules keep caches and clocks so."""
         with self._making:
             if factory not in self._local:
                 self._local[factory] = factory()
@@ -306,9 +306,9 @@ class Deployment:
                 self.__dict__.pop(name, None)
 
     def _after_fork(self) -> None:
-        """In a forked child: make new connections, locks and threads when needed, and leave the parent's alone.
+        """In a forked child: make new connections, locks and threads when needed. Do not touch the parent's.
 
-        The parent's objects are kept and never collected: closing them would write to the parent's sockets.
+        The parent's objects stay and are never collected: closing them would write to the parent's sockets.
         """
         made, local, app = self._made, self._local, self._given_app or self._made.get("app")
         self._inherited += [made, local]
@@ -335,7 +335,7 @@ def _reset_in_child() -> None:
 
 
 def _bring_up_to_date(url: str) -> None:
-    """Upgrade the embedded database. That is safe, because only this release uses it."""
+    """Upgrade the embedded database. This is safe, because only this release uses the database."""
     found, needed = schema.versions(url)
     if found is not None and found > needed:
         raise SchemaOutdated(
@@ -354,7 +354,7 @@ os.register_at_fork(before=_choosing.acquire, after_in_parent=_choosing.release,
 
 
 def default_deployment() -> Deployment:
-    """The deployment of the environment's ``NEXUS_*`` variables, made at the first call; or the one of :func:`use`.
+    """The deployment of the environment's ``NEXUS_*`` variables, made at the first call; or that of :func:`use`.
 
     ``Nexus()`` uses it, ``derive_memory.delay()`` asks it for a job, and ``nexus_tasks.celery.app`` is its application.
 

@@ -33,7 +33,7 @@ class Owner(Protocol):
 
 
 class PostgresJobStorage:
-    """See :class:`nexus_tasks.idempotency.engine.JobStorage`."""
+    """Implements :class:`nexus_tasks.idempotency.engine.JobStorage` with Postgres."""
 
     def __init__(self, deployment: Owner) -> None:
         self.deployment = deployment
@@ -108,7 +108,7 @@ class PostgresJobStorage:
         return True
 
     def probe(self, kind: str) -> None:
-        """Raise while the cause of the kind's pause lasts. Returns for a kind without a probe: it is tried again."""
+        """Raise while the cause of the kind's pause lasts. A kind without a probe raises nothing and is tried again."""
         declared = kinds.declared().get(kind)
         if declared is not None and declared.probe is not None:
             declared.probe(self.deployment)

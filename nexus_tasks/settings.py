@@ -194,7 +194,7 @@ def load_settings() -> Settings:
     return settings.checked()
 
 
-# libpq, redis-py and Celery take passwords as options too: ?password=, ?sslpassword=, ?ssl_keyfile_password=.
+# libpq, redis-py and Celery also take passwords as options: ?password=, ?sslpassword=, ?ssl_keyfile_password=.
 _SECRET_OPTION = re.compile(r"(?<=[?&])(\w*pass(?:word|wd|phrase)?)=[^&#]*", re.IGNORECASE)
 # SQLAlchemy accepts a password with an unescaped slash, which ``urlsplit`` takes for the path.
 _UNESCAPED_PASSWORD = re.compile(r"(?<=://)([^:/?#@]*):[^@]*@")

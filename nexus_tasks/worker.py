@@ -1,7 +1,7 @@
 """What runs when a worker starts, in this order.
 
-1. ``worker_init``: :func:`preload` loads the model's library and the embedder, so that no job waits for them and the
-   children of a prefork pool share them.
+1. ``worker_init``: :func:`preload` loads the model's library and the embedder, so no job waits for these. The children
+   of a prefork pool share the loaded objects.
 2. :class:`PatchStep`: lets the worker outlive a lost connection to Redis, and listens for revoked messages.
 3. :class:`RedisClientStep`: keeps one Redis client per channel of the broker.
 4. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
@@ -75,9 +75,9 @@ class PatchStep(ClosedChannelStep):
 class ForkServerStep(bootsteps.Step):  # type: ignore[misc]
     """Forks the fork server from a worker that has loaded everything and has no thread or connection yet.
 
-    Only for a pool of threads: jobs of other pools run in processes already. Only while this process has one thread: a
-    child would inherit the locks that other threads hold. Otherwise, and when the fork server has died, one is started
-    when it is needed.
+    It does so only for a pool of threads: jobs of other pools run in processes already. It does so only while this
+    process has one thread: a child would inherit the locks of other threads. In any other case, and after the fork
+    server has died, a fork server is started when a job needs it.
     """
 
     def __init__(self, parent: Any, **options: Any) -> None:
@@ -111,10 +111,10 @@ class BufferStep(BackgroundStep):
 
 @tick
 def recover_buffers(deployment: Deployment) -> dict[str, int]:
-    """Store the session buffer of this worker's machine. Returns how many messages were stored and jobs asked for.
+    """Store the session buffer of this worker's machine. Returns the numbers of stored messages and of new jobs.
 
-    This tick is not limited to once per slot, because every machine has a folder of its own. Storing a folder twice
-    stores each message once.
+    This tick (a task of beat's schedule) is not limited to once per slot, because every machine has a folder of its
+    own. If a folder is stored twice, each message is stored once.
 
     Raises:
         StorageUnavailable: Postgres does not answer; messages that were not stored stay in the buffer.

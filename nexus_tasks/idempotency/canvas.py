@@ -1,8 +1,8 @@
 """Canvas deliveries: messages that Celery itself waits for, because they are in a chord or a chain, or have links.
 
-Jobs are deduplicated, so another message's run may do the work of such a message. The delivery is therefore parked with
-the claim until the run that it needs has ended. Then a message under the delivery's own id lets Celery account for it,
-with the outcome of that run.
+Jobs are deduplicated, so another message's run may do the work of such a message. The delivery is therefore parked: it
+waits with the claim until the run that does its work has ended. Then a message under the delivery's own id lets Celery
+account for the delivery, with the outcome of that run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 # Options that make a message a canvas delivery. So do an explicit task_id and `ignore_result=False`.
 CALLBACKS = ("chord", "group_id", "chain", "link", "link_error")
-# Options of the call or of one publish. They are left out when the delivery is sent again.
+# Options of one call or one publish. They are left out when the delivery is sent again.
 _OF_THE_CALL = ("producer", "publisher", "connection", "router", "retry", "retry_policy", "add_to_parent")
 # Attribute of a worker's request -> the option that its message was sent with.
 _AS_DELIVERED = {
@@ -39,17 +39,17 @@ _AS_DELIVERED = {
 
 
 def is_canvas(task_id: str | None, options: Mapping[str, Any]) -> bool:
-    """Whether Celery waits for this very message, so that it must be accounted for under its own id."""
+    """Whether Celery waits for this very message. Then the message must be accounted for under its own id."""
     waited_for = any(options.get(name) for name in CALLBACKS)
     return waited_for or task_id is not None or options.get("ignore_result") is False
 
 
 def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> list[Ticket]:
-    """Claim the jobs of a canvas delivery, park it with them, and publish it under the id of the first request.
+    """Claim the jobs of a canvas delivery, park it with their claims, and publish it under the id of the first request.
 
     Args:
         task: the :class:`~nexus_tasks.idempotency.task.JobTask` of the requests' kind.
-        options: Celery's, of ``apply_async``.
+        options: the options of Celery's ``apply_async``.
     """
     engine: JobEngine = task.engine
     once = {name: value for name, value in options.items() if name in _OF_THE_CALL}
@@ -58,7 +58,7 @@ def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> l
     if parent:  # the delivery may be published again: the republisher is not the parent task
         kept.setdefault("parent_id", parent.request.id)
     kept.setdefault("root_id", (parent and parent.request.root_id) or requests[0].id)
-    eager = task.app.conf.task_always_eager  # then the producer performs the message at once
+    eager = task.app.conf.task_always_eager  # then the producer runs the job at once
     tickets = engine.claims.claim(requests if eager else _parked(requests, kept))
     mine = Wakeup(
         key="",
@@ -91,7 +91,7 @@ def deliver(task: Any, request: Request, header: Mapping[str, Any]) -> JobOutcom
     """Run the job of a canvas delivery in a worker, or return the outcome of the run that has served it.
 
     Raises:
-        Ignore: the run that the delivery waits for has not ended; its end sends the delivery again.
+        Ignore: the run that the delivery waits for has not ended; the end of that run sends the delivery again.
         JobFailed: that run ended as a dead letter.
     """
     engine: JobEngine = task.engine
@@ -137,7 +137,7 @@ def as_sent(request: Any) -> dict[str, Any]:
 
 
 def note_accounted(engine: JobEngine, delivery: str) -> None:
-    """Note that Celery has accounted for a delivery. Without the note it is sent once more."""
+    """Note that Celery has accounted for a delivery. Without this note the delivery is sent once more."""
     try:
         engine.claims.delivery_accounted(delivery)
     except NexusError as error:

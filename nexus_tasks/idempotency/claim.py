@@ -12,17 +12,17 @@ from kombu.utils.json import loads as read_json
 
 from nexus_tasks.idempotency.request import Flags
 
-# Fields that `renew` writes itself when it makes a claim again.
+# Fields that `renew.lua` writes by itself when it makes a claim again.
 _OF_THE_LEASE = frozenset(("state", "token", "lease_until", "open"))
 
 
 class Claimed(StrEnum):
     """What a request found in Redis."""
 
-    ENQUEUED = "enqueued"  # no claim: it made a new job
+    ENQUEUED = "enqueued"  # no claim: the request made a new job
     MERGED = "merged"  # a job that has not started: it serves this request too
     RERUN = "rerun"  # a running job: one more run follows
-    RUNNING = "running"  # a running job whose input cannot change: it serves this request too
+    RUNNING = "running"  # a running job serves this request too: its input cannot change, or `anew` is set
     DONE = "done"  # a finished job whose input cannot change: it has served this request
 
 
@@ -72,7 +72,7 @@ class Wakeup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ticket:
-    """The answer to a request: its outcome, the id of the job that will do the work, and when it was asked for."""
+    """The answer to a request: its outcome, the id of the job that will do the work, and the time of the request."""
 
     outcome: Claimed
     job_id: str
@@ -86,7 +86,7 @@ class Claim:
 
     key: str
     job_id: str
-    also: tuple[str, ...]  # ids of reruns folded into this job; each gets its run row
+    also: tuple[str, ...]  # ids of reruns that this job serves too; each id gets a run row
     rerun_id: str
     kind: str
     namespace: str
@@ -105,7 +105,7 @@ class Claim:
     wait_reason: str
     wait_detail: str
     token: str
-    fields: Mapping[str, str] = field(repr=False, compare=False)  # the hash as it was read
+    fields: Mapping[str, str] = field(repr=False, compare=False)  # the hash in Redis, when it was read
 
     @classmethod
     def parse(cls, key: str, fields: Mapping[str, str]) -> Claim:
@@ -142,11 +142,11 @@ class Claim:
 
     @property
     def remade(self) -> bool:
-        """Whether ``begin`` made the claim from a message, because Redis had lost it: its history is lost too."""
+        """Whether ``begin`` made the claim from a message because Redis had lost it, with the claim's history."""
         return "published_at" not in self.fields
 
     def as_json(self) -> str:
-        """The fields from which ``renew`` makes the claim again when Redis was flushed during its run."""
+        """The fields from which ``renew`` makes the claim again when Redis was flushed during the run."""
         return json.dumps({name: text for name, text in self.fields.items() if name not in _OF_THE_LEASE})
 
     @property

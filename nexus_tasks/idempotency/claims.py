@@ -1,4 +1,4 @@
-"""Claims in Redis: one method per transition, each one Lua script, each with a typed answer."""
+"""Claims in Redis: each transition is a method, which calls one Lua script and returns a typed answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Claims:
         self.url = url
         self.prefix = prefix
         self._timeout = timeout  # seconds for each answer
-        self._master_name = master_name  # only Sentinels are asked for it
+        self._master_name = master_name  # the name for which Sentinels are asked
 
     @cached_property
     def redis(self) -> Any:
@@ -53,12 +53,12 @@ class Claims:
     def claim(
         self, requests: Sequence[Request], messages: Sequence[tuple[str, str, str] | None] | None = None
     ) -> list[Ticket]:
-        """Ask for jobs; one atomic step for all of them. The caller publishes the wake-ups that come back.
+        """Ask for jobs, all in one atomic step. The caller publishes the returned wake-ups (messages of claims).
 
         Args:
             messages: for each request a Redis list and the two halves of a message around its ``published_at``, or
-                ``None``. The same step pushes the message when the request makes a new job. Its ticket then has no
-                wake-up, because nothing is left to publish.
+                ``None``. When the request makes a new job, the same step pushes the message, and the request's ticket
+                has no wake-up: nothing is left to publish.
         """
         if not requests:
             return []
@@ -83,13 +83,13 @@ class Claims:
     def begin(
         self, request: Request, token: str, *, lease: float, cap: int, gathers: bool, published_at: str
     ) -> tuple[Begun, Claim | None]:
-        """Start a run of the request's claim under ``token``; the claim comes back only with :attr:`Begun.RUN`.
+        """Start a run of the request's claim under ``token``. Only with :attr:`Begun.RUN` is the claim returned.
 
         Args:
             lease: seconds.
             cap: how many runs the request's namespace may have at once.
-            gathers: a sibling's run may take this one along, until this one has called :meth:`take` itself.
-            published_at: of the message; empty when there was none.
+            gathers: a sibling's run may take this run's claim along, until this run has called :meth:`take` itself.
+            published_at: when the message was published; empty without a message.
         """
         key = self.key(request)
         outcome, fields = self._run(
@@ -100,15 +100,15 @@ class Claims:
     def take(
         self, lead: Claim, siblings: Sequence[Request], *, lease: float, company: str = "", again: bool = False
     ) -> list[Claim] | None:
-        """Take siblings into the run of ``lead``. Siblings that another run has, or that wait for another reason, stay.
+        """Take siblings into the run of ``lead``, except those that another run has or that wait for another reason.
 
         Args:
             lease: seconds.
             company: the wait reason of siblings that wait for a run to take them along.
-            again: take the members of a batch that was cut off again, whatever reason they wait for.
+            again: the siblings were in a batch whose run was cut off; they may wait for any reason.
 
         Returns:
-            The claims that were taken; ``None`` when another batch has taken the lead's own run.
+            The claims that were taken; ``None`` when another batch has taken ``lead`` itself.
         """
         keys = [self.key(r) for r in siblings]
         rows = self._run(
@@ -119,7 +119,7 @@ class Claims:
         return [Claim.parse(key, _pairs(row)) for key, row in zip(keys, rows, strict=True) if row]
 
     def renew(self, running: Sequence[Claim], *, lease: float) -> list[Claim]:
-        """Extend the leases of this process's running claims by ``lease`` seconds; returns the claims it has lost."""
+        """Renew the leases of this process's running claims for ``lease`` seconds; returns the lost claims."""
         if not running:
             return []
         args = [text for claim in running for text in (claim.token, claim.as_json())]
@@ -127,7 +127,7 @@ class Claims:
         return [running[position - 1] for position in lost]
 
     def finish(self, claims: Sequence[Claim], statuses: Sequence[str], *, delivery: str = "") -> list[Wakeup]:
-        """End the run of ``claims``, each with its status (``dead`` after its dead letter is committed).
+        """End the run of ``claims``, each with its status (``dead`` only after the claim's dead letter is committed).
 
         ``delivery`` is the canvas delivery that the caller completes itself.
         """
@@ -149,7 +149,7 @@ class Claims:
         Args:
             detail: what ``nexus status`` shows beside the reason.
             retry: a failed attempt that is retried.
-            error: its cause is unknown, so that it counts against ``max_attempts``.
+            error: the cause of the failure is unknown, so the attempt counts against ``max_attempts``.
         """
         _, wakeups = self._run(
             "wait", [c.key for c in claims], claims[0].token, reason, _ms(seconds), detail, int(retry), int(error)
@@ -160,34 +160,34 @@ class Claims:
     def hurry(
         self, reason: str, *, requests: Sequence[Request] = (), whose: str = "", limit: int = 1_000
     ) -> list[Wakeup]:
-        """Make claims that wait for ``reason`` due now: the given ones, or the longest waiting of ``whose``."""
+        """Make claims pending that wait for ``reason``: the given ones, or those of ``whose`` that waited longest."""
         rows = self._run("hurry", [self.key(r) for r in requests], reason, whose, limit)
         return [Wakeup.parse(row) for row in rows]
 
     def drop(self, key: str, *, job_id: str = "", delivery: str = "") -> tuple[bool, list[Wakeup]]:
         """Remove a claim in any state; with ``job_id`` only while the claim has that id.
 
-        ``delivery`` is a canvas delivery that was revoked. It is forgotten, also when its claim stays.
+        ``delivery`` is a canvas delivery that was revoked. It is forgotten, even if its claim stays.
         """
         dropped, wakeups = self._run("drop", [key], job_id, delivery)
         return bool(dropped), [Wakeup.parse(row) for row in wakeups]
 
     def keep_reserved(self, messages: Mapping[str, str]) -> None:
-        """Note messages (id → claim key) that a live worker has received and not begun: they are not lost."""
+        """Note that messages (id → claim key) are not lost: a live worker has received them and not begun them."""
         if messages:
             self._run("keep_reserved", list(messages.values()), *messages)
 
     # --- canvas deliveries --------------------------------------------------------------------------------------------
     def delivery_outcome(self, delivery: str, *, queue: str, published_at: str = "") -> tuple[str, str] | None:
-        """How the runs that a canvas delivery waits for have ended: the status and the id of the job that did the work.
+        """The outcome of the runs that a canvas delivery waits for: the status and the id of the job that did the work.
 
-        ``None``: they have not ended, or another message of the delivery has had this answer.
+        ``None``: the runs have not ended, or another message of the delivery has had this answer.
         """
         found = self._run("delivery_outcome", [], delivery, queue, published_at or 0)
         return (found[0], found[1]) if found else None
 
     def delivery_accounted(self, delivery: str) -> None:
-        """Celery has accounted for a canvas delivery that was answered."""
+        """Note that Celery has accounted for a canvas delivery."""
         self._run("delivery_accounted", [], delivery)
 
     # --- the sweep ----------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Claims:
             return sorted(self.redis.smembers(f"{self.prefix}:queues"))
 
     def sweep_due(self, limit: int) -> list[Wakeup]:
-        """Waiting claims whose time has come."""
+        """Make waiting claims that are due pending."""
         return [Wakeup.parse(row) for row in self._run("sweep_due", [], limit)]
 
     def sweep_leases(
@@ -222,7 +222,7 @@ class Claims:
 
         Args:
             attempts: crashes and unknown errors that make a dead letter.
-            token: the sweep's own, for the claims that it takes over.
+            token: the sweep's own token, for the claims that the sweep takes over.
             due_in: seconds until a claim that waits again is due.
 
         Returns:
@@ -247,7 +247,7 @@ class Claims:
 
         Args:
             empty: whether the queue holds no message.
-            grace: seconds before a message may count as lost; doubles with every republishing, up to ``longest``.
+            grace: seconds before a message may count as lost. Each republishing doubles them, up to ``longest``.
 
         Returns:
             The claims without attempts left, and wake-ups to publish again.
@@ -258,7 +258,7 @@ class Claims:
         return self._claims(dead), [Wakeup.parse(row) for row in wakeups]
 
     def sweep_settle(self, queue: str, limit: int, *, empty: bool, grace: float, longest: float) -> list[Wakeup]:
-        """Canvas deliveries of ``queue`` whose runs have ended, and whose message is lost or whose worker died."""
+        """Find canvas deliveries of ``queue`` whose runs have ended, but whose message or worker is lost."""
         rows = self._run("sweep_settle", [], queue, int(empty), limit, _ms(grace), _ms(longest))
         return [Wakeup.parse(row) for row in rows]
 
@@ -278,7 +278,7 @@ class Claims:
             pipe.hsetnx(key, "since", since).hset(key, "reason", reason).sadd(f"{self.prefix}:pauses", kind).execute()
 
     def resume(self, kind: str) -> list[Wakeup]:
-        """Lift the pause of ``kind``; returns wake-ups of at most 1,000 claims. The sweep publishes the others."""
+        """Lift the pause of ``kind``. Returns wake-ups of at most 1,000 claims; the sweep wakes the other claims."""
         with answering():
             pipe = self.redis.pipeline()
             pipe.delete(f"{self.prefix}:paused:{kind}").srem(f"{self.prefix}:pauses", kind).execute()
@@ -289,7 +289,7 @@ class Claims:
         with answering():
             kinds = self.redis.smembers(f"{self.prefix}:pauses")
             found = {kind: self.redis.hgetall(f"{self.prefix}:paused:{kind}") for kind in sorted(kinds)}
-        return {kind: why for kind, why in found.items() if why}  # one may have been lifted just now
+        return {kind: why for kind, why in found.items() if why}  # a pause may have been lifted just now
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def get(self, key: str) -> Claim | None:
@@ -299,7 +299,7 @@ class Claims:
         return Claim.parse(key, fields) if fields else None
 
     def marker(self, key: str) -> tuple[str, str] | None:
-        """Job id and status that the last run of a claim left behind, while the marker lasts."""
+        """The job id and status of a claim's last run, while its marker lasts."""
         with answering():
             text = self.redis.get(key.replace(f"{self.prefix}:job:", f"{self.prefix}:done:", 1))
         return (text.partition(" ")[0], text.partition(" ")[2]) if text else None
@@ -313,7 +313,7 @@ class Claims:
             return [bool(found) for found in pipe.execute()]
 
     def counts(self, namespace: str) -> dict[str, int]:
-        """Claims of a namespace by state: ``waiting``, ``pending``, ``running``; and the ``slots`` in use."""
+        """How many claims a namespace has ``waiting``, ``pending`` and ``running``, and how many ``slots`` in use."""
         with answering():
             return {name: int(n) for name, n in self.redis.hgetall(f"{self.prefix}:count:{namespace}").items()}
 
@@ -322,7 +322,7 @@ class Claims:
         return self._read(f"{self.prefix}:due", limit, after)
 
     def running(self, limit: int = 1_000) -> list[Claim]:
-        """Running claims, the one whose lease ends first in front."""
+        """Running claims. The first is the claim whose lease ends first."""
         return self._read(f"{self.prefix}:leases", limit)
 
     def pending(self, queue: str, limit: int = 1_000) -> list[Claim]:
@@ -356,7 +356,7 @@ def _refused(error: redis.exceptions.ResponseError) -> bool:
     """Whether Redis takes no writes: memory or disk are full, a script runs for too long, or it is a replica."""
     if isinstance(error, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError):
         return True
-    # Redis 6 wraps what a command inside a script answered, and redis-py has no type for the others.
+    # Redis 6 wraps the error of a command inside a script, and redis-py has no type for the other errors.
     return any(code in str(error) for code in ("-OOM ", "-MISCONF ", "-READONLY ", "MISCONF ", "BUSY ", "NOREPLICAS "))
 
 

@@ -1,7 +1,7 @@
 """The job engine: one deployment's claims, its Celery application, and the storage behind its jobs, in one process.
 
-Producers and workers reach everything through it. No module remembers an engine: it hangs on its deployment, and a task
-finds it through its Celery application (:func:`engine_of`).
+Producers and workers reach everything through the engine. No module remembers an engine: its deployment keeps it, and a
+task finds it through the Celery application (:func:`engine_of`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FIND_ENGINE = "nexus_find_engine"  # the attribute of a Celery application that
 
 
 class JobStorage(Protocol):
-    """The durable side of jobs. Claims know nothing of Postgres: they ask this."""
+    """The durable side of jobs. The job engine knows nothing of Postgres: it asks this object."""
 
     def dead_letter(self, claim: Claim, error: BaseException | None) -> None:
         """Commit that ``claim`` gave up. ``error`` is ``None`` when its worker died. A second call changes nothing."""
@@ -43,7 +43,7 @@ class JobStorage(Protocol):
         ...
 
     def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
-        """How the job ended: its own run or dead letter, else the latest run of the same work begun after ``since``.
+        """How the job ended: its own run or dead letter, else the latest run of the same work after ``since``.
 
         Args:
             since: seconds since the epoch, by the Redis server's clock.
@@ -51,7 +51,7 @@ class JobStorage(Protocol):
         ...
 
     def wanted(self, limit: int) -> Sequence[Request]:
-        """Work that storage wants: per kind at most ``limit`` requests, the page behind that of the last call."""
+        """Work that storage wants, at most ``limit`` requests per kind. Each call returns the next page."""
         ...
 
     def cap(self, namespace: str) -> int:
@@ -63,7 +63,7 @@ class JobStorage(Protocol):
         ...
 
     def probe(self, kind: str) -> None:
-        """Check the cause for which ``kind`` was paused; raises while it lasts."""
+        """Check the cause for which ``kind`` was paused; raises while the cause lasts."""
         ...
 
 
@@ -121,7 +121,7 @@ class JobEngine:
             ConfigurationError: neither this process nor the modules that Celery's ``imports`` name declare it.
         """
         if name not in self._kinds():
-            self.app.loader.import_default_modules()  # a worker has imported them already, a command has not
+            self.app.loader.import_default_modules()  # a worker has imported these already, a command has not
         found = self._kinds().get(name)
         if found is None:
             raise ConfigurationError(
@@ -162,7 +162,7 @@ def engine_of(app: Celery) -> JobEngine:
     """The engine of the deployment whose jobs are registered in ``app``.
 
     Raises:
-        ConfigurationError: there are none, or a setting is wrong.
+        ConfigurationError: no deployment's jobs are, or a setting is wrong.
     """
     find: Callable[[], JobEngine] | None = getattr(app, _FIND_ENGINE, None)
     if find is None:

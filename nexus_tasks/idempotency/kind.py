@@ -31,19 +31,19 @@ class Arguments(BaseModel):
     namespace: str
 
     def flags(self) -> Flags:
-        """The flags that merge when this request meets another one for the same work."""
+        """The flags that merge when this request meets another request for the same work."""
         return LIVE
 
     def each(self, deployment: Any) -> Sequence[Self]:  # noqa: ARG002 - a kind may need it to resolve a default
-        """The requests that this one stands for: itself, or several when a default means several."""
+        """The requests that this request stands for: itself, or several when a default means several."""
         return [self]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outbox:
-    """The rows in storage that want jobs of one kind. They outlive Redis: reconcile asks again for the jobs they want.
+    """The rows in storage that want jobs of one kind. The rows outlive Redis: reconcile asks again for these jobs.
 
-    ``tx`` is a transaction of the storage, ``deployment`` the deployment whose storage it is.
+    ``tx`` is a transaction of the storage; ``deployment`` is the deployment that owns the storage.
     """
 
     # (deployment, tx, after, limit) -> up to `limit` rows behind the cursor `after`: (cursor, request)
@@ -61,16 +61,16 @@ class JobKind:
 
     name: str  # in claims, Redis keys, run rows and dead letters
     task_name: str  # Celery's name of its task
-    declared_at: str  # "module:function", for the error about two kinds of one name
+    declared_at: str  # "module:function", for the error when two functions declare kinds of the same name
     arguments: type[Arguments]
     handler: Callable[[Any, Any], JobOutcome]  # (Run, arguments) -> outcome
     queue: str
     while_running: WhileRunning = "rerun"  # the meaning of a request that arrives during a run
     immutable: bool = False  # a finished job answers later requests too, while its done marker lasts
-    gathers: str = ""  # set: its runs take siblings along (`Run.take`), also siblings that wait for this reason
+    gathers: str = ""  # when set, its runs take siblings along (`Run.take`), also siblings that wait for this reason
     live_ends_wait: str = ""  # the wait reason that a request of urgency `live` ends at once
     outbox: Outbox | None = None
-    durable: bool = False  # its jobs can be asked for by a row of storage's, inside a transaction
+    durable: bool = False  # a row in storage can ask for its jobs, inside a transaction
     probe: Callable[[Any], None] | None = None  # (deployment): raises while the cause of a pause lasts
     # (deployment, tx, claim) -> a step to take after the commit of the claim's dead letter, or None
     on_dead: Callable[[Any, Any, Any], Callable[[], None] | None] | None = None
@@ -80,7 +80,7 @@ class JobKind:
         """The validated arguments of a call.
 
         Raises:
-            InvalidInput: names the field and what is wrong with it.
+            InvalidInput: names the field and its fault.
         """
         named = self.named(args, kwargs)
         return self._validated(lambda: self.arguments.model_validate(named))
@@ -89,7 +89,7 @@ class JobKind:
         """The arguments of a claim or a message, with times, tuples and the like read back from JSON.
 
         Raises:
-            InvalidInput: they do not fit the model; another release wrote them.
+            InvalidInput: the arguments do not fit the model; another release wrote them.
         """
         return self._validated(lambda: self.arguments.model_validate_json(json.dumps(dict(args))))
 
@@ -97,7 +97,7 @@ class JobKind:
         """Positional and keyword arguments as one mapping.
 
         Raises:
-            InvalidInput: there are too many arguments, or one is given twice.
+            InvalidInput: there are too many arguments, or an argument is given twice.
         """
         names = list(self.arguments.model_fields)
         if len(args or ()) > len(names):
@@ -142,7 +142,7 @@ _listeners: list[Callable[[JobKind], None]] = []
 
 
 def declare(kind: JobKind) -> None:
-    """Add a kind to the declared ones, of which every deployment of this process may run jobs.
+    """Add a kind to the declared kinds. Every deployment of this process may run jobs of a declared kind.
 
     Raises:
         ConfigurationError: another function declares a kind of this name.

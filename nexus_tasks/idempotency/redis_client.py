@@ -16,8 +16,8 @@ def client(
     """A client of the Redis at ``url``. It connects on first use and waits ``timeout`` seconds for each answer.
 
     ``sentinel://:<password>@one:26379/0;sentinel://two:26379`` names Sentinels, as kombu's addresses do. User, password
-    and database are those of the servers that the Sentinels watch; only the first part has them. ``master_name`` is the
-    name of the master.
+    and database stand in the first part only; they belong to the servers that the Sentinels watch. ``master_name`` is
+    the name of the master.
 
     Raises:
         ValueError: ``url`` is no address.

@@ -1,4 +1,4 @@
-"""A producer's request for a job, and the idempotency key, which is equal for two requests of the same work."""
+"""A producer's request for a job, and its idempotency key. Two requests for the same work have the same key."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Flags:
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """A message that Celery itself waits for: a member of a chord or chain, or one with links. See ``canvas.py``."""
+    """A message that Celery itself waits for: it is in a chord or a chain, or has links. See ``canvas.py``."""
 
     id: str
     options: str  # its chord, links and the like, canonical JSON
-    parts: int = 1  # how many requests it stands for
+    parts: int = 1  # how many requests the delivery stands for
     first: bool = True  # whether this is the first of these requests
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)  # thousands exist at a time, and a dict for each costs the collector
+@dataclass(frozen=True, kw_only=True, slots=True)  # a dict for each of thousands slows the garbage collector
 class Request:
     """One request for a job, ready to be claimed. ``scope`` and ``args`` are canonical JSON."""
 
@@ -51,7 +51,7 @@ class Request:
     immutable: bool
     live_ends_wait: str = ""  # the wait reason that this request ends at once when its urgency is `live`
     delay: float = 0.0  # seconds
-    wait_reason: str = "delay"  # of the wait for `delay` seconds
+    wait_reason: str = "delay"  # the reason of the wait for `delay` seconds
     anew: bool = False  # ask past the done marker, and set no flag
     delivery: Delivery | None = None
 
@@ -84,7 +84,7 @@ class Request:
         return to_json(fields).decode()
 
     def renewed(self) -> Request:
-        """The same request, past the done marker and without flags: reconcile, erasure and retries ask so."""
+        """The same request, past the done marker and without flags, as reconcile, erasure and retries make it."""
         return replace(self, anew=True, flags=Flags())
 
 
@@ -101,7 +101,7 @@ def canonical(value: Mapping[str, Any]) -> str:
     """Sorted JSON in UTF-8 NFC, without ``None`` (absent and ``None`` are the same).
 
     Raises:
-        TypeError: a float, anywhere in it: it has no single spelling.
+        TypeError: a float is anywhere in ``value``: a float has no single spelling.
     """
     kept = {name: item for name, item in value.items() if item is not None}
     for item in kept.values():

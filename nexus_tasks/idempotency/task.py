@@ -25,7 +25,7 @@ from nexus_tasks.idempotency.producer.wire_format import HEADER
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.worker.executor import execute
 
-# Celery's own limits and priorities would contradict the claims, and the sweep looks for messages in the kind's queue.
+# Celery's own limits and priorities would contradict the claims. The sweep looks for messages in the kind's queue only.
 REFUSED = ("expires", "time_limit", "soft_time_limit", "priority", "queue", "exchange", "routing_key")
 AT_ONCE = 500  # claims made in one script: Redis serves no other client during a script
 _JOB_ID = re.compile(r"[^\s,]{1,255}")
@@ -38,7 +38,7 @@ class JobTask(Task):  # type: ignore[misc]
     throws = (JobFailed,)  # expected: a dead letter was logged when it was written
     typing = False  # the arguments are checked by their model, with better messages
     shared = False  # an application that did not ask for our jobs has none of them
-    # Claims need these three, whatever an application with other defaults says.
+    # Claims need these three, even in an application with other defaults.
     acks_late = True
     reject_on_worker_lost = True
     ignore_result = True  # the run row says how a job ended
@@ -97,11 +97,11 @@ class JobTask(Task):  # type: ignore[misc]
         """Ask for many jobs of this kind at once, each given by its keyword arguments. Cheaper than many ``.delay()``.
 
         They are claimed and published 500 at a time. When Redis fails on the way, the jobs that were claimed stay and
-        run. Asking for all of them again makes none of these twice.
+        run. A second call with all jobs makes no job twice.
 
         Raises:
-            InvalidInput: names the call and what is wrong with it; nothing was queued.
-            QueueUnavailable: Redis does not answer; some may be queued.
+            InvalidInput: names the call and its fault; nothing was queued.
+            QueueUnavailable: Redis does not answer; some jobs may be queued.
         """
         deployment = self.engine.deployment
         asked = [
@@ -117,7 +117,7 @@ class JobTask(Task):  # type: ignore[misc]
         return [self._joined(each, [next(tickets) for _ in each]) for each in asked]
 
     def enqueue(self, requests: Sequence[Request], **options: Any) -> list[Ticket]:
-        """Claim many requests of this kind in one step and publish those that are new.
+        """Claim many requests of this kind in one step, and publish the new jobs.
 
         Raises:
             ConfigurationError: no worker could read the kind's queue; nothing was queued.
@@ -129,7 +129,7 @@ class JobTask(Task):  # type: ignore[misc]
         return publisher.enqueue(requests, **options)
 
     def existing_result(self, request: Request) -> JobResult:
-        """The job that serves ``request`` now, without asking for one: the claim's job, else the one just finished."""
+        """The job that serves ``request`` now: the claim's job, else the job just finished. Asks for no job."""
         claims = self.engine.claims
         key = claims.key(request)
         claim = claims.get(key)
@@ -138,13 +138,13 @@ class JobTask(Task):  # type: ignore[misc]
         return self._result(request, Ticket(outcome=Claimed.MERGED, job_id=job_id, asked_at=claims.now()))
 
     def ask_again(self, args: Mapping[str, Any], *, delay: float) -> tuple[JobResult, Request]:
-        """Ask again for work that gave up, past its done marker, due in ``delay`` seconds; returns the request too."""
+        """Ask again for work that gave up, past its done marker, due in ``delay`` seconds. Also returns the request."""
         request = self.kind.request_for(self.kind.load(args), delay=delay).renewed()
         [ticket] = self.enqueue([request])
         return self._result(request, ticket), request
 
     def retry(self, *_args: Any, **_options: Any) -> Any:
-        """Refused. A job raises a typed error instead, whose type decides what happens."""
+        """Refused. A job raises a typed error instead: the type decides what happens."""
         raise UnsupportedOption("retry() does not work here.", remedy="Raise a JobError; its type decides.")
 
     def _numbered(self, n: int, call: Mapping[str, Any]) -> Arguments:
@@ -199,7 +199,7 @@ class JobTask(Task):  # type: ignore[misc]
             canvas.note_accounted(self.engine, task_id)
 
     def _header(self) -> Mapping[str, Any]:
-        """What the message says beside the arguments; nothing when there was no message."""
+        """The message's header beside the arguments; empty when there was no message."""
         if self.request.is_eager or self.request.called_directly:
             return {}
         return (self.request.headers or {}).get(HEADER) or self.request.get(HEADER) or {}
@@ -210,7 +210,7 @@ _additions: list[Callable[[Celery], None]] = []  # each adds a task to an applic
 
 
 def add_tasks(app: Celery) -> None:
-    """Give ``app`` a task for every job kind and tick, those that are declared later included."""
+    """Give ``app`` a task for every job kind and tick, also for those that are declared later."""
     _apps.add(app)
     for add in _additions:
         add(app)
@@ -237,7 +237,7 @@ def _add_task(kind: JobKind, app: Celery) -> None:
     def run() -> None:
         """Celery needs a function; :meth:`JobTask.__call__` does the work.
 
-        It takes no parameters, because Celery calls an errback that takes two in place instead of sending it as a job.
+        It takes no parameters: Celery calls an errback with two parameters in place, and does not send it as a job.
         """
 
     run.__name__ = kind.task_name.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Reads the entries of the session buffer as calls of ``ingest``. The context type says what a payload holds."""
+"""Reads entries of the session buffer as calls of ``ingest``. An entry's context type says what its payload holds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MESSAGE = TypeAdapter(Message)
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call of ``ingest``. ``observers=None``: the namespace's observers. ``time``: when the entry was appended."""
+    """A call of ``ingest``. ``observers=None`` means the namespace's observers. The entry was appended at ``time``."""
 
     messages: tuple[Message, ...]
     observers: tuple[str, ...] | None

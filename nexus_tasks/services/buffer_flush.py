@@ -28,7 +28,7 @@ _AT_ONCE = 100  # segments of one session that are stored in one transaction
 
 @dataclass
 class StoreReport:
-    """The result of storing. ``stored`` and ``duplicates`` count messages, ``entries`` the acknowledged entries."""
+    """The result of storing. ``stored`` and ``duplicates`` count messages, ``entries`` deleted buffer entries."""
 
     entries: int = 0
     stored: int = 0
@@ -96,10 +96,10 @@ def store_pending(deployment: Deployment) -> None:
 
 
 def store_buffer(deployment: Deployment, *, wait: bool = False) -> StoreReport:
-    """Store every session of this machine's buffer, each in transactions of its own, and acknowledge what is stored.
+    """Store every session of this machine's buffer, each in transactions of its own, and delete what is stored.
 
     Args:
-        wait: wait while another process stores the folder; otherwise return, with ``busy`` set.
+        wait: wait while another process stores the folder. If false, return with ``busy`` set.
 
     Raises:
         StorageUnavailable: Postgres does not answer; entries that were not stored stay.

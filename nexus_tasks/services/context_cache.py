@@ -24,7 +24,7 @@ _MOST_NAMESPACES = 200  # the newest of an embedded database that get a file bef
 
 
 class _Written(dict[str, tuple[int | None, ...]]):
-    """namespace → counts that change with its memory, as they were when its file was last written."""
+    """namespace → counts that change with the namespace's memory, from the time when its file was last written."""
 
 
 def refresh(deployment: Deployment, *also: str) -> int:

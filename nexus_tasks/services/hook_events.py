@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 # An event whose message is not in the transcript yet waits for it, at most this long, seconds.
 PATIENCE = 3_600.0
-_SLACK = timedelta(minutes=5)  # most that the times of an event and of its line in the transcript may differ
+_SLACK = timedelta(minutes=5)  # an event's time may differ by at most this from its line's in the transcript
 
 
 @dataclass
@@ -91,7 +91,7 @@ def _standing_in(start_id: str, entry: Entry, kept: dict[str, Any]) -> Message |
 
 
 def settle(tx: Transaction, session_id: int | None, turn: Turn) -> tuple[list[Message], set[int]]:
-    """Which events are stored as messages, and the ``entry_seq`` of events that go on waiting.
+    """Return the events to store as messages, and the ``entry_seq`` of events that go on waiting.
 
     Called in the transaction that has stored the transcript's messages. An event whose message the transcript had is in
     neither.

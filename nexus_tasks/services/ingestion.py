@@ -29,7 +29,7 @@ from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import derive_memory, digest_session, extract_session, follow_ups, observe_session
 from nexus_tasks.types import Message
 
-# Seconds that the other messages of one call wait at least, for the run of the first message to take them along.
+# The other messages of one call wait at least these seconds, so that the run of the first message takes them along.
 SHORTEST_WAIT = 5.0
 
 
@@ -101,8 +101,9 @@ class SessionWriter:
     def _ask_for_derivations(self, stored: StoredMessages) -> int:
         """Ask for the derivations of new messages.
 
-        Only the first message of each observer gets a wake-up. The others wait for its run to take them along. That run
-        wakes the first message that does not fit into its batch. A message that no run takes becomes due by itself.
+        Only the first message of each observer gets a wake-up (a Celery message). Its run takes the other messages
+        along, and wakes the first message that does not fit into its batch. A message that no run takes becomes due by
+        itself.
         """
         return sum(self._ask_for_derivations_by(stored.memory_ids, observer) for observer in stored.observers)
 

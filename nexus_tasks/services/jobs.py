@@ -19,9 +19,9 @@ from nexus_tasks.storage.models import DeadLetter, JobRun
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.types import DroppedJob, JobDetails, JobInfo, check_namespace
 
-# Seconds that a retried job waits for the commit that makes its work wanted again. After the commit it is woken.
+# Seconds that a retried job waits for the commit that makes its work wanted again. After the commit the job is woken.
 RETRY_DELAY = 5.0
-MOST_CLAIMS = 10_000  # read for a listing, of all namespaces together
+MOST_CLAIMS = 10_000  # claims that a listing reads, of all namespaces together
 
 
 def list_jobs(deployment: Deployment, namespace: str | None, wanted: str | None, limit: int) -> list[JobInfo]:
@@ -98,7 +98,7 @@ def retry(deployment: Deployment, job_id: str) -> JobResult:
             raise NotFound(
                 f"There is no open dead letter {job_id!r}.", remedy="List them with `nexus jobs list --status dead`."
             )
-        # Asked for before the commit, so that a resolved letter always has a job.
+        # The job is asked for before the commit, so a resolved letter always has a job.
         job, request = task_of(deployment.engine, again.kind).ask_again(again.args, delay=RETRY_DELAY)
     follow_ups.hurry(deployment, "delay", [request])
     return job

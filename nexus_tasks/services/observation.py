@@ -25,8 +25,8 @@ def read(
 ) -> ContextBlock:
     """The block of an observed session: its log, then the messages since, word for word.
 
-    Beyond the block-after bounds it waits for an observation, at most 20 s. When none comes, it returns the longer
-    block, and its ``notes`` say so.
+    Beyond the block-after bounds this waits for an observation, at most 20 s. When no observation comes, the longer
+    block is returned, and its ``notes`` say so.
     """
     view = _current_view(deployment, namespace, session_key)
     waited = view.observe_now or view.reflect_now

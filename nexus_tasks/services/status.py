@@ -27,7 +27,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.types import JobCounts, NamespaceStatus, PausedKind, StatusReport, WaitingJob, check_namespace
 
 MOST_WAITS = 20  # waiting jobs named for each namespace
-WAITS_AT_ONCE = 1_000  # waiting claims that are read at a time to find these
+WAITS_AT_ONCE = 1_000  # waiting claims that are read at a time to find these jobs
 
 
 def status(deployment: Deployment, namespace: str | None) -> StatusReport:

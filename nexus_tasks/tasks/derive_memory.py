@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_OBSERVERS = ("assistant",)
 RIPENESS = "ripeness"  # the reason for which a message waits for more messages
-# A reflection that new facts make due waits 5 s for more facts: then one reflection replaces about twelve while an
-# import or a long conversation is derived. A request by hand, a dream and reconcile make it due at once.
+# When new facts make a reflection due, it waits 5 s for more facts. So one reflection replaces about twelve while an
+# import or a long conversation is derived. A request by hand, a dream or reconcile makes the reflection due at once.
 GATHER_SECONDS = 5.0
 
 Culprit = tuple[Claim, JobError]  # a message that the model cannot answer even alone, and its error
@@ -62,7 +62,7 @@ def _mark(tx: Transaction, _namespace_id: int, args: Any, *, dead: bool) -> None
 
 
 def _wake_digest(deployment: Deployment, tx: Transaction, claim: Claim) -> Callable[[], None] | None:
-    """When the last derivation of a session gives up, make the digest due that waits for it."""
+    """When the last derivation of a session gives up, make the waiting digest of the session due."""
     memory = tx.get(Memory, int(claim.args["memory_id"]))
     if memory is None or memory.session_id is None:
         return None
@@ -87,7 +87,7 @@ def _wake_digest(deployment: Deployment, tx: Transaction, claim: Claim) -> Calla
 def derive_memory(work: NamespaceRun, arguments: DeriveMemory) -> JobOutcome:
     """Derive facts from a message for one observer."""
     run, namespace, settings, observer = work.run, work.namespace, work.deployment.settings, arguments.observer
-    if observer is None:  # a message sent past the task class, which asks for each observer
+    if observer is None:  # the message did not pass the task class, which asks for each observer
         each = [derive_memory.request_for(one) for one in arguments.each(work.deployment)]
         work.deployment.engine.publisher.enqueue(each)
         return JobOutcome(status="superseded")
@@ -107,7 +107,7 @@ def derive_memory(work: NamespaceRun, arguments: DeriveMemory) -> JobOutcome:
 def _derive(work: NamespaceRun, observer: str, *, call: str | None) -> JobOutcome:
     """Derive the run's messages in one call. A batch without a valid answer is halved until each culprit is alone.
 
-    The halves are sent without the earlier messages for context, because the model may fail on those.
+    The halves are sent without the earlier messages for context, because the model may fail on these messages.
     """
     run = work.run
     whole = list(run.claims)
@@ -128,7 +128,7 @@ def _derive(work: NamespaceRun, observer: str, *, call: str | None) -> JobOutcom
             if part is not whole:
                 run.part_done(part, outcome)
     if culprits:
-        # Only the culprits are left in the run. A culprit with an error of another type must not end with this one.
+        # Only the culprits are left in the run. A culprit with another type of error must not end with this error.
         _, error = culprits[0]
         _give_back(work, observer, [claim for claim, other in culprits if type(other) is not type(error)])
         raise error

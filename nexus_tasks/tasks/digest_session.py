@@ -24,7 +24,7 @@ Reason = Literal["rollover", "dream_digest", "session_end", "manual_digest", "ma
 
 # A digest for these reasons waits until its session is derived: facts are shorter than messages.
 PATIENT = frozenset(("rollover", "session_end"))
-DERIVATION = "derivation"  # the reason for which it waits
+DERIVATION = "derivation"  # the reason for which such a digest waits
 PATIENCE, LOOK_AGAIN = 300.0, 10.0  # seconds
 
 
@@ -41,7 +41,7 @@ class DigestSession(Arguments):
     urgency: Urgency | None = None
 
     def flags(self) -> Flags:
-        """Requests for one session merge. A forced one is not swallowed by a rollover that came first."""
+        """Requests for one session merge. A rollover that came first does not swallow a forced request."""
         urgency = self.urgency or ("dream" if self.reason == "dream_digest" else "live")
         return Flags(force=self.reason != "rollover", reasons=(self.reason,), urgency=urgency)
 

@@ -1,7 +1,8 @@
 """Durable kinds: their jobs can be asked for inside a transaction, by a row that outlives Redis.
 
-``want`` writes the row. After the transaction the job is claimed and published. Reconcile asks for it within some 10 s
-when that was lost. The row goes after a run that began later than the request has ended well.
+``want`` writes the row. After the transaction the job is claimed and published. If that is lost, reconcile asks for the
+job within some 10 s. The row is deleted when a run ends well that began after the request. Jobs of kinds with an outbox
+of their own survive a flush of Redis too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from nexus_tasks.types import JobOutcome
 
 log = logging.getLogger(__name__)
 
-_PENDING = "nexus_wanted"  # in `Session.info`: the jobs that its present transaction wants
+_PENDING = "nexus_wanted"  # in `Session.info`: the jobs that the session's present transaction wants
 
 
 class Wanted:
@@ -37,7 +38,7 @@ class Wanted:
         self._deployment, self._request = deployment, request
 
     def enqueue(self) -> bool:
-        """After the commit: ask for the job now, instead of within 10 s; returns whether its row is there."""
+        """After the commit: ask for the job now, not within 10 s. Returns whether the job's row is there."""
         try:
             with self._deployment.database.reading() as tx:
                 there = wanted_jobs.asked(tx, self._request.kind, self._request.scope) is not None
@@ -88,7 +89,7 @@ def outbox_of(kind: Callable[[], JobKind]) -> Outbox:
         for row_id, args in wanted_jobs.wanted(tx, after, limit, declared.name):
             try:
                 found.append((row_id, declared.request_for(declared.load(args))))
-            except InvalidInput as error:  # of another release; the other rows must not wait for it
+            except InvalidInput as error:  # another release wrote the row; the other rows must not wait
                 log.warning("A wanted job of %s cannot be asked for: %s", declared.name, error)
         return found
 
@@ -103,7 +104,8 @@ def outbox_of(kind: Callable[[], JobKind]) -> Outbox:
 def settling(handler: Callable[[Run, Any], JobOutcome]) -> Callable[[Run, Any], JobOutcome]:
     """Let a handler's run delete the row that it serves, after the handler has returned.
 
-    A crash between the handler's commit and this one leads to one more run: the handler's natural keys must bear that.
+    A crash between the handler's commit and the deletion leads to one more run: the handler's natural keys
+    must make that run harmless.
     """
 
     @functools.wraps(handler)

@@ -26,7 +26,7 @@ class ExtractSession(Arguments):
     session_key: Name
 
     def flags(self) -> Flags:
-        """Requests for one session merge. One that arrives during a run becomes one rerun."""
+        """Requests for one session merge. All requests during a run become one rerun: one more run."""
         return Flags(force=False, reasons=("turn",), urgency="live")
 
 

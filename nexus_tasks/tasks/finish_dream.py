@@ -93,7 +93,7 @@ class Started:
 
 
 def start(deployment: Deployment, namespace: str, *, urgency: Urgency = "dream", reason: str = "schedule") -> Started:
-    """Open a dream over the namespace's due sessions, or join the one that is open: a live request makes it live.
+    """Open a dream over the namespace's due sessions, or join the open dream. A live request makes that dream live.
 
     Raises:
         NotFound: there is no such namespace.
@@ -114,7 +114,7 @@ def start(deployment: Deployment, namespace: str, *, urgency: Urgency = "dream",
 
 def _open(tx: Transaction, namespace_id: int, urgency: Urgency) -> tuple[bool, int, tuple[str, ...]]:
     """Whether a dream was opened, its id, and the sessions whose digests are to come."""
-    while True:  # again when the open dream that could not be joined has ended meanwhile
+    while True:  # again when an open dream ended before it could be joined
         if joined := dreams.join_open(tx, namespace_id, urgency=urgency):
             return False, *joined
         due = dreams.due_sessions(tx, namespace_id)
@@ -124,7 +124,7 @@ def _open(tx: Transaction, namespace_id: int, urgency: Urgency) -> tuple[bool, i
 
 
 def _carry(deployment: Deployment, namespace: str, dream_id: int, keys: Sequence[str], urgency: Urgency) -> None:
-    """One chord per slice. Each body checks the whole dream, and the last one closes it."""
+    """One chord per slice. Each chord's body checks the whole dream, and the last body closes the dream."""
     digest, finish = digest_session.digest_session.on(deployment), finish_dream.on(deployment)
     try:
         with answering():

@@ -1,4 +1,7 @@
-"""Follow-ups: the jobs that are asked for after a commit. Reconcile finds those that get lost here in Postgres."""
+"""Follow-ups: jobs that are asked for after a commit. Lost ones are found by reconcile in Postgres.
+
+``derive_memory._follow_up`` asks for the jobs that follow a derivation.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class _Warnings:
 
 
 def ask(deployment: Deployment, requests: Sequence[Request]) -> list[Ticket]:
-    """Ask for jobs. While Redis is away this asks for none, and the list is empty."""
+    """Ask for jobs. While Redis is away no job is asked for, and the list is empty."""
     try:
         return deployment.engine.publisher.enqueue(requests)
     except QueueUnavailable as error:
@@ -42,7 +45,7 @@ def ask(deployment: Deployment, requests: Sequence[Request]) -> list[Ticket]:
 
 
 def ask_for(deployment: Deployment, kind: str, **arguments: object) -> None:
-    """Ask for a job by its kind's name, where importing the kind would be an import circle."""
+    """Ask for a job by its kind's name, where an import of the kind would be circular."""
     declared = deployment.engine.kind(kind)
     ask(deployment, [declared.request_for(declared.load(arguments))])
 
@@ -65,7 +68,7 @@ def hurry_all(deployment: Deployment, reason: str, namespace: str) -> None:
 
 
 def hurry_dream(deployment: Deployment, namespace: NamespaceSettings) -> None:
-    """After a digest or a reflection: make an open dream due when that was the last job it waited for."""
+    """After a digest or a reflection: make an open dream due when this was the last job that the dream waited for."""
     with deployment.database.reading() as tx:
         ready = dreams.ready_dream(tx, namespace.id) is not None
     if ready:

@@ -43,7 +43,7 @@ class NamespaceRun:
         return self.deployment.database
 
     def context(self, claims: Sequence[Claim] | None = None) -> JobContext:
-        """The run as cognition sees it, for all of its claims or for some. Each gets a run row with the effects."""
+        """The run as cognition sees it, for all of its claims or some. Each claim gets a run row with the effects."""
         chosen = list(claims or self.run.claims)
         namespace = self.namespace
 

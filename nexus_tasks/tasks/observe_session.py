@@ -21,7 +21,7 @@ Reason = Literal["ingest", "blocked"]
 
 
 class ObserveSession(Arguments):
-    """Reason ``blocked``: a reader waits. Then less than a whole interval is observed too, in larger batches."""
+    """With reason ``blocked`` a reader waits. Then less than a whole interval is observed too, in larger batches."""
 
     scope: ClassVar = ("namespace", "session_key")
     namespace: NamespaceName
@@ -29,7 +29,7 @@ class ObserveSession(Arguments):
     reason: Reason = "ingest"
 
     def flags(self) -> Flags:
-        """Requests for one session merge. A reader's request is not swallowed by an earlier one from ingest."""
+        """Requests for one session merge. An earlier request from ingest does not swallow a reader's request."""
         return Flags(force=self.reason == "blocked", reasons=(self.reason,), urgency="live")
 
 

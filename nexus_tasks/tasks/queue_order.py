@@ -13,8 +13,8 @@ IN_A_ROW = 4  # messages; chosen by hand, not measured
 class DerivationOften(round_robin_cycle):  # type: ignore[misc]
     """Round robin, except that the derivation queue stays first for four messages. Then another queue gets one message.
 
-    Reflections and digests are made from derived facts, so they come sooner and need fewer tokens when derivation goes
-    first. No queue starves: a long import leaves one message of five to the other queues. The setting
+    Reflections and digests are made from derived facts: when derivation goes first, they need fewer tokens and come
+    sooner. No queue starves: a long import leaves one message of five to the other queues. The setting
     ``broker_transport_options["queue_order_strategy"]`` names this class. RabbitMQ has an order of its own.
     """
 

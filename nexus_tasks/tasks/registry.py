@@ -1,7 +1,7 @@
 """``@job`` declares a job kind and returns its handle, on which ``.delay()`` asks for a job. ``@tick`` declares a tick.
 
 A declaration belongs to no deployment. The handle asks the default deployment; ``handle.on(deployment)`` is the Celery
-task of another.
+task of another deployment.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Job(Generic[P]):
 
         Args:
             countdown: seconds from now; or ``eta``, a time.
-            task_id: an id of the caller's own for the message.
+            task_id: the caller's own id for the message.
         """
         positional = None if args is None else list(args)
         return self.task.apply_async(positional, kwargs, task_id=task_id, countdown=countdown, eta=eta, **options)
@@ -222,7 +222,7 @@ def job(
 
 
 def tick(function: Callable[[Deployment], Any]) -> Callable[[Deployment], Any]:
-    """Declare a task of beat's schedule, named ``nexus_tasks.<function>``. It gets the deployment it runs for."""
+    """Declare a tick, a task of beat's schedule named ``nexus_tasks.<function>``. The function gets its deployment."""
 
     def add(app: Celery) -> None:
         def run() -> Any:

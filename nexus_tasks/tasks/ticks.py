@@ -52,7 +52,7 @@ def prune(deployment: Deployment) -> dict[str, int]:
 @tick
 @_once_per_slot(list)
 def find_embedding_gaps(deployment: Deployment) -> list[str]:
-    """Find memories without a vector of the present model, as after a change of it. Reconcile asks for jobs."""
+    """Find memories without a vector of the present model, as after a change of model. Reconcile asks for jobs."""
     with deployment.database.transaction() as tx:
         return list(embeddings.record_all_gaps(tx, deployment.embedder.name))
 

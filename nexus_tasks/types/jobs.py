@@ -39,11 +39,11 @@ class JobInfo(Document):
     namespace: str
     kind: str
     scope: str  # JSON: the arguments that make the job the same job
-    # waiting, pending or running; of a dead letter dead, retried or dropped; of a run as JobOutcome.status.
+    # A queued job: waiting, pending or running. A dead letter: dead, retried or dropped. A run: JobOutcome.status.
     status: str
     attempts: int  # runs so far, the present one included
     reason: str | None = None  # of a waiting job: why it waits
-    detail: str | None = None  # of a waiting job: what the reason leaves open, such as "312 of 512 tokens"
+    detail: str | None = None  # of a waiting job: more about the reason, such as "312 of 512 tokens"
     error: str | None = None  # of a dead letter: the last error's message
     queued_at: datetime | None  # of a dead letter: the first failure
     started_at: datetime | None

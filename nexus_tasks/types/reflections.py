@@ -18,7 +18,7 @@ class UndoReceipt(Document):
     status: Literal["undone", "unchanged"]  # unchanged: it was undone before
     removed: tuple[int, ...]  # ids of the reflection's own memories
     revived: tuple[int, ...]  # ids of facts that it had superseded and that hold again
-    restored: tuple[int, ...]  # ids of facts whose counters, confidence or validity are as before it
+    restored: tuple[int, ...]  # ids of facts with the counters, confidence or validity of before
 
 
 @dataclass(frozen=True, kw_only=True)

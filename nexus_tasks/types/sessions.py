@@ -58,7 +58,7 @@ class ObservationStats(Document):
     log_tokens: int
     reflection_ready: bool  # a shorter log is ready
     observing: str  # idle, wanted or dead (its job gave up)
-    reflecting: str  # likewise
+    reflecting: str  # as observing, for the job that shortens the log
 
 
 @dataclass(frozen=True, kw_only=True)

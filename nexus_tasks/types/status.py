@@ -27,8 +27,8 @@ class WaitingJob(Document):
     kind: str
     scope: str  # JSON: the arguments that make the job the same job
     reason: str  # such as ripeness, retry, budget or pause
-    detail: str | None  # what the reason leaves open, such as "312 of 512 tokens"
-    due_in_seconds: float  # until it is asked for at the latest; 0 when that is overdue
+    detail: str | None  # more about the reason, such as "312 of 512 tokens"
+    due_in_seconds: float  # until the job is due at the latest; 0 when it is overdue
 
 
 @dataclass(frozen=True, kw_only=True)

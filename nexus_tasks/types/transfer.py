@@ -47,8 +47,8 @@ class ForgetReceipt(Document):
     """What an erasure did."""
 
     deleted: Mapping[str, int]  # rows by table
-    ids: tuple[int, ...]  # of the erased memories
-    requeued: tuple[str, ...]  # ids of the jobs that make anew what rested on other messages too
+    ids: tuple[int, ...]  # ids of the erased memories
+    requeued: tuple[str, ...]  # ids of the jobs that make again what rested on other messages too
     not_rewritten: tuple[str, ...] = ()  # tables that were too busy to be rewritten on disk
 
     def _left_out(self) -> Collection[str]:

@@ -1,9 +1,9 @@
 """Patch of kombu 5.7: a worker that loses Redis during a run reconnects instead of ending.
 
 When the connection is lost, Celery 5.7 closes its channel at once. kombu 5.7 uses the closed channel again, to put
-unacknowledged messages back and to acknowledge messages whose runs end. It then reads the address of a connection that
-is gone, and the ``AttributeError`` ends the worker. With this patch it raises a connection error, which its callers
-expect and log. Claims need neither the messages nor the acknowledgements.
+unacknowledged messages back and to acknowledge messages whose runs end. kombu then reads the address of a connection
+that is gone, and the ``AttributeError`` ends the worker. With this patch kombu raises a connection error, which its
+callers expect and log. Claims need neither the messages nor the acknowledgements.
 """
 
 from __future__ import annotations

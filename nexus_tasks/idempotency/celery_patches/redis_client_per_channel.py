@@ -13,7 +13,7 @@ from kombu.transport import redis
 
 
 class Channel(redis.Channel):  # type: ignore[misc]
-    """kombu's channel, which keeps the client that kombu would make again each time. Threads may share a client."""
+    """kombu's channel, but it keeps its client; kombu makes a new client each time. Threads may share a client."""
 
     _kept: Any = None
 

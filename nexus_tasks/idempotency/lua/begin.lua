@@ -1,14 +1,14 @@
--- begin: a worker has a message and starts a run of its claim.
--- KEYS: 1 the claim. ARGV: 2 token, 3 lease (ms), 4 cap: how many runs the namespace may have at once, 5 '1' when
--- another run may take this one along until it has gathered its own batch, 6 published_at of the message (it moves the
--- queue's watermark), 7 the request of the message (JSON): the claim is made from it when Redis has lost the claim, 8
--- the newest claim version that this worker understands.
--- Returns {outcome, fields}. The fields of the claim come with RUN only:
+-- begin: a worker has a message and starts a run of the claim that the message names.
+-- KEYS: 1 the claim. ARGV: 1 the key prefix, 2 token, 3 lease (ms), 4 cap: how many runs the namespace may have at
+-- once, 5 '1' when another run may take this run's claim along until this run has gathered its own batch, 6
+-- published_at of the message (it moves the queue's watermark), 7 the request of the message (JSON): the script makes
+-- the claim from it when Redis has lost the claim, 8 the newest claim version that this worker understands.
+-- Returns {outcome, fields}. Only RUN comes with the fields of the claim:
 --   RUN         the run has begun
 --   SUPERSEDED  another live run has the claim
---   STALE       the claim is done or was dropped, or the message is a canvas delivery that is settled, accounted for or
---               revoked (also when a claim exists, or no marker does)
---   EARLY       the claim waits; this call may be what makes it wait
+--   STALE       the claim is done or was dropped; or the message is a canvas delivery that is settled, accounted for or
+--               revoked, even if the claim exists or no marker does
+--   EARLY       the claim waits; this call may have made it wait
 
 local key, token, lease, cap = KEYS[1], ARGV[2], number(ARGV[3]), number(ARGV[4])
 local request = cjson.decode(ARGV[7])
@@ -18,8 +18,8 @@ if number(ARGV[6]) > number(redis.call('GET', watermark)) then redis.call('SET',
 
 local state = field(key, 'state')
 if request.delivery then
-  -- Redis still has the claim but not the delivery: it is accounted for or revoked. Redis has the delivery and the
-  -- claim is done: the delivery is being completed. Redis has neither, nor a marker: it has lost both.
+  -- If Redis has the claim but not the delivery, the delivery is accounted for or revoked. If Redis has the delivery
+  -- but not the claim, a worker completes the delivery. If Redis has neither of them and no marker, it has lost both.
   local known = redis.call('EXISTS', delivery_key(request.delivery.id)) == 1
   local lost = not state and not known and redis.call('EXISTS', done_key(key)) == 0
   if not lost and (not state or not known) then return { 'STALE', {} } end
@@ -40,7 +40,7 @@ if redis.call('EXISTS', prefix .. ':paused:' .. kind) == 1 then
 elseif number(redis.call('HGET', prefix .. ':count:' .. namespace, 'slots')) >= cap then
   reason, seconds = 'concurrency', 15
 elseif number(field(key, 'version')) > number(ARGV[8]) then
-  reason, seconds = 'version', 30 -- a newer release has written the claim: a worker of that release runs it
+  reason, seconds = 'version', 30 -- a newer release has written the claim, and a worker of that release runs it
 end
 if reason then
   to_waiting(key, reason, now + seconds * 1000, '')

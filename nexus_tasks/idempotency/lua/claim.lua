@@ -1,17 +1,17 @@
 -- claim: a producer asks for jobs.
--- KEYS: one claim per request. ARGV[2..]: four for each request: 1 the request, a JSON object with id, kind, namespace,
--- queue, scope, args, version, force, reasons, urgency, delay (ms), wait_reason, while_running (drop|rerun), immutable,
--- anew, live_ends_wait, and `delivery` for a canvas delivery; 2 the broker's list (a key); 3 and 4 the two halves of
--- the message around its published_at. The script pushes the message of a new job to that list. Without a list ('') the
--- caller publishes the wake-up.
--- `delivery` has id, options, parts (how many requests it stands for) and first. Each part is parked for the run that
--- answers it. When that run is done, the delivery is settled at once.
+-- KEYS: one claim per request. ARGV: 1 the key prefix, then four for each request. The first of the four is the
+-- request, a JSON object with id, kind, namespace, queue, scope, args, version, force, reasons, urgency, delay (ms),
+-- wait_reason, while_running (drop|rerun), immutable, anew, live_ends_wait, and `delivery` for a canvas delivery. The
+-- second is the broker's list (a key). The third and the fourth are the two halves of the message around its
+-- published_at. The script pushes the message of a new job to that list. Without a list ('') the caller publishes the
+-- wake-up (see common.lua). `delivery` has id, options, parts (how many requests the delivery stands for) and first.
+-- Each part is parked until the run that serves it has ended. If that run is done already, the part is settled at once.
 -- Returns {now (ms), per request {outcome, job id, wake-up to publish or false}}. The outcomes:
 --   ENQUEUED  there was no claim: a new job
 --   MERGED    the claim has not started: its job serves this request too
 --   RERUN     the claim runs: one more run follows
---   RUNNING   the claim runs and its input cannot change, or the request is `anew`: this run serves it
---   DONE      a finished job whose input cannot change has served it (within 15 minutes)
+--   RUNNING   the claim runs, and its input cannot change or the request is `anew`: this run serves the request
+--   DONE      a finished job whose input cannot change has served the request (within 15 minutes)
 
 local function claim(key, request)
   local state = field(key, 'state')
@@ -56,7 +56,7 @@ local function claim(key, request)
       redis.call('HSET', key, 'due_at', integer(due))
       redis.call('ZADD', prefix .. ':due', integer(due), key)
     end
-    -- The kind names one wait that a live request ends: a digest, for example, stops waiting for its message batch.
+    -- The kind names one wait reason that a live request ends, such as a digest's wait for its message batch.
     local ends = request.live_ends_wait or ''
     if ends ~= '' and field(key, 'wait_reason') == ends and request.urgency == 'live' and not request.anew then due = now end
     if due <= now then return { 'MERGED', id, to_pending(key) } end

@@ -1,11 +1,11 @@
 -- common: shared by every transition. The loader puts this file in front of each script. It returns nothing itself.
 -- KEYS are claim keys. ARGV[1] is the prefix: the first part of every key. Times are milliseconds of the Redis server.
--- A wake-up, as scripts return it, is {claim key, job id, kind, queue, args, published_at, namespace}; that of a canvas
--- delivery goes on with {options, status, job id of the run that did the work}.
+-- A wake-up is the Celery message of a claim. Scripts return it as {claim key, job id, kind, queue, args, published_at,
+-- namespace}. The wake-up of a canvas delivery goes on with {options, status, job id of the run that did the work}.
 --
 --   <prefix>:job:<kind>:<hash>       hash    the claim. state waiting|pending|running; id, kind, namespace, queue, scope,
 --                                            args, version; force, reasons, urgency (merged for the next run) and run_*
---                                            (of the current one); errors, crashes, retries, failing_since; token,
+--                                            (of the current run); errors, crashes, retries, failing_since; token,
 --                                            lease_until, open, slot; due_at, wait_reason, wait_detail; rerun_id, also
 --                                            (ids folded into this job); enqueued_at, published_at, republished
 --   <prefix>:done:<kind>:<hash>      string  "<job id> <status>" of the last run, for 15 minutes (`dropped`: 24 hours;
@@ -14,19 +14,21 @@
 --   <prefix>:leases                  zset    running claims by lease_until
 --   <prefix>:published:<queue>       zset    pending claims by published_at, plus the ms by which their grace has grown
 --   <prefix>:queues                  set     queues that ever had a pending claim
---   <prefix>:delivered:<queue>       string  published_at of the newest message of this queue that a worker has begun
+--   <prefix>:delivered:<queue>       string  the watermark: published_at of the newest message that a worker has begun
 --   <prefix>:count:<namespace>       hash    claims by state, and `slots`: runs that count against the namespace's cap
---   <prefix>:waits:<reason>:<whose>  zset    claims waiting for that reason, by enqueued_at; whose: the namespace, or
---                                            for `pause` the kind
---   <prefix>:paused:<kind>           hash    why and since when no job of this kind runs
+--   <prefix>:waits:<reason>:<whose>  zset    claims waiting for that reason, by enqueued_at; <whose> is the namespace,
+--                                            or for `pause` the kind
+--   <prefix>:paused:<kind>           hash    why and since when this kind is paused: no job of it begins
 --   <prefix>:pauses                  set     kinds that are paused
 --
--- A canvas delivery is a message with a chord, a link or the like: a request that Celery itself waits for.
+-- A canvas delivery is a message with a chord, a link or the like: Celery itself waits for it. It is parked while it
+-- waits for a run, and settled once the outcome of that run is known. A rerun is one more run, asked for during a run.
 --
 --   <prefix>:parked:<kind>:<hash>    hash    deliveries that wait for a run of this claim: their id -> the run's job id
 --   <prefix>:delivery:<id>           hash    a delivery until Celery has accounted for it. kind, namespace, queue, args,
---                                            options (JSON); parts: runs it still waits for; then status and job_id:
---                                            how they ended; published_at, republished; taken: a worker completes it
+--                                            options (JSON); parts: runs it waits for; then status and job_id:
+--                                            how the runs ended; published_at, republished; taken: when a worker
+--                                            began to complete it
 --   <prefix>:settle:<queue>          zset    deliveries whose runs have ended, by published_at as in `published`
 
 local prefix = ARGV[1]
@@ -45,8 +47,8 @@ local function field(key, name) return redis.call('HGET', key, name) end
 
 local function done_key(key) return prefix .. ':done:' .. string.sub(key, #prefix + 6) end
 
--- The marker that the claim's last run left behind. `gone` answers only callers that wait, never a new request: what
--- the job did not find may exist by then.
+-- The marker that the claim's last run left behind. The status `gone` answers only callers that wait, never a new
+-- request: by then the namespace that the job did not find may exist.
 local function done(key)
   local id, status = string.match(redis.call('GET', done_key(key)) or '', '^(%S+) (%S+)$')
   if status ~= 'gone' then return id, status end
@@ -62,8 +64,8 @@ local function count(key, what, by)
   if redis.call('HINCRBY', counts, what, by) <= 0 then redis.call('HDEL', counts, what) end
 end
 
--- The first claims of an index, up to a score, that are still in the state `is`. Other keys leave the index: their
--- claims were deleted by hand, and leftovers must not stop the others.
+-- The first claims of an index, up to a score, that are still in the state `is`. Other keys are removed from the index:
+-- their claims were deleted by hand, and such keys must not stop the other claims.
 local function upto(index, is, score, most)
   local found = {}
   for _, key in ipairs(redis.call('ZRANGE', index, '-inf', integer(score), 'BYSCORE', 'LIMIT', 0, most)) do
@@ -72,7 +74,7 @@ local function upto(index, is, score, most)
   return found
 end
 
--- The claims that have waited longest for a reason. Keys that no longer wait for it leave the index, as in `upto`.
+-- The claims that have waited longest for a reason. Claims that no longer wait for it are removed from the index.
 local function longest_waiting(reason, whose, most)
   local index, found = prefix .. ':waits:' .. reason .. ':' .. whose, {}
   for _, key in ipairs(redis.call('ZRANGE', index, 0, most - 1)) do
@@ -81,7 +83,7 @@ local function longest_waiting(reason, whose, most)
   return found
 end
 
--- Takes the claim out of the index of the state it is in. The caller puts it into the next one.
+-- Takes the claim out of the index of its present state. The caller puts it into the index of the next state.
 local function leave(key)
   local state = field(key, 'state')
   if not state then return end
@@ -104,8 +106,8 @@ local function enter(key, state)
   count(key, state, 1)
 end
 
--- Returns the wake-up of this claim; the caller of the script publishes it. Every job passes here at least once, so it
--- reads all fields with one command.
+-- Returns the wake-up of this claim; the caller of the script publishes it. Every job passes here at least once, so
+-- this function reads all fields with one command.
 local function to_pending(key)
   leave(key)
   local f = redis.call('HMGET', key, 'id', 'kind', 'queue', 'args', 'namespace')
@@ -139,14 +141,14 @@ local function to_running(key, token, lease, slot)
   redis.call('ZADD', prefix .. ':leases', integer(now + lease), key)
 end
 
--- Creates the claim's fields from a request (a JSON object); the caller then moves it into a state.
+-- Creates the claim's fields from a request (a JSON object); the caller then moves the claim into a state.
 local function create(key, request)
   redis.call('HSET', key, 'id', request.id, 'kind', request.kind, 'namespace', request.namespace, 'queue', request.queue,
     'scope', request.scope, 'args', request.args, 'version', request.version, 'enqueued_at', integer(now))
 end
 
--- Merges a request's flags into those of the next run: force OR-ed, reasons a set, live wins over dream. Most
--- duplicates change nothing. Then nothing is written, because each write also goes to Redis' append-only file.
+-- Merges a request's flags into those of the next run: force is OR-ed, reasons are a set, live wins over dream. Most
+-- requests change no flag. Then nothing is written, because each write also goes to Redis' append-only file.
 local function merge(key, force, reasons, urgency)
   local f = redis.call('HMGET', key, 'force', 'reasons', 'urgency')
   if force == '1' and f[1] ~= '1' then redis.call('HSET', key, 'force', '1') end
@@ -169,8 +171,7 @@ local function flags_to_run(key)
   redis.call('HDEL', key, 'force', 'reasons', 'urgency')
 end
 
--- A run that waits gives its flags back to the next run. A rerun that was asked for is folded in: one run serves both
--- ids.
+-- A run that waits gives its flags back to the next run. If a rerun was asked for, the next run serves its id too.
 local function flags_from_run(key)
   local f = redis.call('HMGET', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'also')
   merge(key, f[1], f[2], f[3])
@@ -182,7 +183,7 @@ local function parked_key(key) return prefix .. ':parked:' .. string.sub(key, #p
 
 local function delivery_key(id) return prefix .. ':delivery:' .. id end
 
--- The wake-up with which Celery accounts for a delivery whose runs have ended. It has three more fields.
+-- The wake-up of a delivery whose runs have ended; with this message Celery accounts for the delivery.
 local function settlement(id)
   local f = redis.call('HMGET', delivery_key(id), 'kind', 'queue', 'args', 'published_at', 'namespace', 'options',
     'status', 'job_id')
@@ -196,9 +197,9 @@ local function forget(id)
   redis.call('DEL', record)
 end
 
--- One of the runs that a delivery waits for has ended. If one of them ended dead, the delivery ends dead. After the
--- last run the delivery is in the settle list. The caller completes the delivery `own` itself; wake-ups are added for
--- others.
+-- Notes that one of the runs that a delivery waits for has ended. If any of these runs ended dead, the delivery ends
+-- dead. After the last run the delivery is in the settle list. The caller completes the delivery `own` itself; for any
+-- other delivery a wake-up is added.
 local function settle(id, status, job_id, wakeups, own)
   local record = delivery_key(id)
   if redis.call('EXISTS', record) == 0 then return end -- revoked
@@ -214,7 +215,7 @@ local function settle(id, status, job_id, wakeups, own)
   if id ~= own then table.insert(wakeups, settlement(id)) end
 end
 
--- Settles the deliveries that are parked for the runs `ids` (a set; nil: all that are parked with the claim).
+-- Settles the deliveries that are parked for the runs `ids` (a set); with nil, every delivery parked with the claim.
 local function settle_parked(key, ids, status, job_id, wakeups, own)
   local parked = redis.call('HGETALL', parked_key(key))
   for i = 1, #parked, 2 do
@@ -225,8 +226,8 @@ local function settle_parked(key, ids, status, job_id, wakeups, own)
   end
 end
 
--- Writes down the request's canvas delivery; `park` or `settle` follows for each of its parts. An id that is used again
--- (a chain that is continued twice) starts over.
+-- Writes down the request's canvas delivery; `park` or `settle` follows for each part of the delivery. When an id is
+-- used again (a chain is continued twice), its delivery starts over.
 local function record(request)
   local d = request.delivery
   if not d.first then return end
@@ -261,8 +262,8 @@ local function conclude(key, status, wakeups, own)
   redis.call('SET', done_key(key), id .. ' ' .. status, 'EX', DONE_SECONDS)
 end
 
--- Messages that were published to a queue up to this time and have not arrived are lost: they are older than the grace,
--- and the queue is empty or has already delivered a later message.
+-- Returns a time. Messages that were published to the queue up to this time and have not arrived are lost: they are
+-- older than the grace, and the queue is empty or has already delivered a later message.
 local function lost_before(queue, empty, grace)
   if empty then return now - grace end
   local delivered = number(redis.call('GET', prefix .. ':delivered:' .. queue))
@@ -270,7 +271,7 @@ local function lost_before(queue, empty, grace)
   return math.min(now - grace, delivered - 1)
 end
 
--- A run of this namespace has ended: publishes the claim that has waited longest for a free slot.
+-- A run of this namespace has ended: makes pending the claim that has waited longest for a free slot.
 local function next_in_line(namespace, wakeups)
   for _, key in ipairs(longest_waiting('concurrency', namespace, 1)) do table.insert(wakeups, to_pending(key)) end
 end

@@ -1,9 +1,10 @@
--- delivery_outcome: a worker has a canvas delivery's message and asks how the runs that it waits for ended.
--- KEYS: none. ARGV: 2 the delivery's id, 3 its queue, 4 published_at of the message (it moves the queue's watermark).
--- Only one message of a delivery gets the outcome, and its worker completes the delivery. If that worker dies, the
--- sweep sends another message.
--- Returns {status, job id}; or false when the runs have not ended, another worker completes the delivery, or it is
--- completed.
+-- delivery_outcome: a worker has a canvas delivery's message and asks how the runs ended for which the delivery waits.
+-- KEYS: none. ARGV: 1 the key prefix, 2 the delivery's id, 3 its queue, 4 published_at of the message (it moves the
+-- queue's watermark).
+-- Only one message of a delivery gets the outcome, and the worker that has this message completes the delivery. If that
+-- worker dies, the sweep sends another message.
+-- Returns {status, job id}. Returns false when a run has not ended, when another worker completes the delivery, or when
+-- the delivery is completed already.
 
 local record, watermark = delivery_key(ARGV[2]), prefix .. ':delivered:' .. ARGV[3]
 if number(ARGV[4]) > number(redis.call('GET', watermark)) then redis.call('SET', watermark, ARGV[4]) end

@@ -1,9 +1,9 @@
 -- drop: an operator, a revoke or an erasure removes a claim in any state.
--- KEYS: 1 the claim. ARGV: 2 the job id that the claim must have ('' for any), 3 a canvas delivery that was revoked (''
--- for none).
--- The revoked delivery is forgotten, also when the claim stays: Celery has accounted for it. All other deliveries that
--- are parked with the claim are settled as dropped. The marker `dropped` stops a message on its way, never a new
--- request.
+-- KEYS: 1 the claim. ARGV: 1 the key prefix, 2 the job id that the claim must have ('' for any), 3 a canvas delivery
+-- that was revoked ('' for none).
+-- The revoked delivery is forgotten, even if the claim stays: Celery has accounted for the delivery. When the claim
+-- goes, all other deliveries that are parked with it (see common.lua) are settled as dropped. The marker `dropped`
+-- stops a message on its way, never a new request.
 -- Returns {dropped, wake-ups to publish}. dropped: 1 the claim is gone; 0 there is no claim, or it has another job id.
 
 local key, wakeups = KEYS[1], {}

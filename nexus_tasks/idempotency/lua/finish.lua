@@ -1,7 +1,8 @@
--- finish: a run has ended: done, or for good with the status `dead` after its dead letter is committed.
--- KEYS: the claims of the run, the primary first. ARGV: 2 token, 3 the canvas delivery that the caller completes itself
--- ('' for none), 4.. the status of each claim.
--- Returns {per claim 1 or 0, wake-ups to publish}. 1: ended; 0: the claim has another token, and nothing changed.
+-- finish: a run has ended. Either it is done, or its dead letter is committed and its status is `dead`.
+-- KEYS: the claims of the run, the primary first. ARGV: 1 the key prefix, 2 token, 3 the canvas delivery that the
+-- caller completes itself ('' for none), 4.. the status of each claim.
+-- Returns {per claim 1 or 0, wake-ups to publish (see common.lua)}. 1: the run of the claim has ended; 0: the claim has
+-- another token, and nothing changed.
 
 local owned, wakeups = {}, {}
 for i, key in ipairs(KEYS) do

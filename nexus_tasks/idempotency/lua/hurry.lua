@@ -1,9 +1,9 @@
--- hurry: makes claims that wait for a reason pending now.
--- KEYS: these claims only; none: the claims that have waited longest for the reason. ARGV: 2 the reason, 3 the
--- namespace whose claims they are (for `pause` the kind; read only without KEYS), 4 how many at the most (only without
--- KEYS).
--- A claim that waits for another reason stays as it is, so a back-off is never cut short.
--- Returns wake-ups to publish, none when no claim waits for the reason.
+-- hurry: makes claims pending now that wait for the given reason.
+-- KEYS: the claims. ARGV: 1 the key prefix, 2 the reason.
+-- Without KEYS, the claims are those that have waited longest for the reason. Then ARGV also has 3 the namespace (for
+-- the reason `pause` the kind) of the claims, 4 how many claims at the most.
+-- A claim that waits for another reason goes on waiting, so a back-off is never cut short.
+-- Returns wake-ups to publish (see common.lua), none when no claim waits for the reason.
 
 local keys = KEYS
 if #keys == 0 then keys = longest_waiting(ARGV[2], ARGV[3], number(ARGV[4])) end

@@ -1,7 +1,7 @@
 -- keep_reserved: a worker has received messages and not begun them, because of a rate limit or a busy pool.
--- KEYS: the claims that the messages are to wake. ARGV[2..]: the messages' ids, in the same order.
--- Pending claims, and canvas deliveries in the settle list, count as published now: the sweep does not take them for
--- lost.
+-- KEYS: the claims that the messages are to wake. ARGV: 1 the key prefix, 2.. the messages' ids, in the same order.
+-- Pending claims, and canvas deliveries in the settle list (see common.lua), count as published now. So the sweep does
+-- not take their messages for lost.
 -- Returns nothing.
 
 local function later(index, member, record)

@@ -1,8 +1,8 @@
 -- renew: the heartbeat of a worker process.
--- KEYS: its running claims. ARGV: 2 lease (ms), then for each claim its token and its fields at the start of its run
--- (JSON).
+-- KEYS: the running claims of the process. ARGV: 1 the key prefix, 2 lease (ms), then for each claim its token and its
+-- fields at the start of its run (JSON).
 -- A claim that is gone and has no marker is made again from these fields: Redis was flushed during the run.
--- Returns the positions in KEYS (from 1) of the claims that this process has lost; none when it has all of them.
+-- Returns the positions in KEYS (from 1) of the claims that the process has lost; an empty list when it has lost none.
 
 local lease, lost = number(ARGV[2]), {}
 for i, key in ipairs(KEYS) do

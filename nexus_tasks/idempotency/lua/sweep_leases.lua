@@ -1,15 +1,15 @@
 -- sweep_leases: finds running claims whose lease has ended, because their heartbeat stopped.
--- KEYS: none. ARGV: 2 how many at the most, 3 attempts before a job is dead, 4 a token of the sweep's own, 5 lease
--- (ms), 6 in how many ms a returned job is due again.
--- Each ended lease counts as a crash. A claim with attempts left waits for reason `crash`. The sweep takes over a claim
--- without attempts left, under its own token: it writes the dead letter and then finishes the claim.
+-- KEYS: none. ARGV: 1 the key prefix, 2 how many claims at the most, 3 attempts before a job is dead, 4 the sweep's own
+-- token, 5 lease (ms), 6 in how many ms a returned job is due again.
+-- Each ended lease counts as a crash. A claim with attempts left waits for the reason `crash`. The sweep takes over a
+-- claim without attempts left, under its own token. Then it writes the dead letter and finishes the claim.
 -- Returns {number of claims that wait again, fields of each claim without attempts left, wake-ups to publish}.
 
 local attempts = number(ARGV[3])
 local returned, dead, wakeups = 0, {}, {}
 for _, key in ipairs(upto(prefix .. ':leases', 'running', now, ARGV[2])) do
   local used = number(field(key, 'crashes')) + number(field(key, 'errors'))
-  if used < attempts then -- otherwise the sweep could not write its dead letter: that is no further crash
+  if used < attempts then -- otherwise a sweep failed to write the dead letter, and that is no crash
     used = used + 1
     redis.call('HINCRBY', key, 'crashes', 1)
   end

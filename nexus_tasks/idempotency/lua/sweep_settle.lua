@@ -1,9 +1,9 @@
--- sweep_settle: finds canvas deliveries of one queue whose runs have ended, and whose message is lost or whose worker
--- died before Celery accounted for them.
--- KEYS: none. ARGV: 2 the queue, 3 '1' when the queue is empty, 4 how many at the most, 5 grace (ms), 6 longest grace
--- (ms).
--- A message is lost as in sweep_lost. The grace doubles with every republishing.
--- Returns wake-ups to publish, none when no delivery is lost.
+-- sweep_settle: finds canvas deliveries of one queue whose runs have ended, but for which Celery has not accounted.
+-- Their message is lost, or their worker died.
+-- KEYS: none. ARGV: 1 the key prefix, 2 the queue, 3 '1' when the queue is empty, 4 how many deliveries at the most,
+-- 5 grace (ms), 6 longest grace (ms).
+-- A message is lost under the same conditions as in sweep_lost. Each republishing doubles the grace.
+-- Returns wake-ups to publish (see common.lua), none when no delivery is lost.
 
 local index, grace, wakeups = prefix .. ':settle:' .. ARGV[2], number(ARGV[5]), {}
 local newest = lost_before(ARGV[2], ARGV[3] == '1', grace)

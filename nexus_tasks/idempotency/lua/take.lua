@@ -1,15 +1,16 @@
 -- take: a run gathers its batch.
--- KEYS: 1 the run's primary claim, 2.. the siblings that it wants. ARGV: 2 token, 3 lease (ms), 4 '1' when the siblings
--- were members of this batch before the run was cut off: their waits end, whatever the reason, 5 the wait reason of
--- siblings that wait for a run to take them, 6.. a request per sibling (JSON): the claim is made from it when Redis has
--- lost it.
+-- KEYS: 1 the run's primary claim, 2.. the siblings that the run wants. ARGV: 1 the key prefix, 2 token, 3 lease (ms),
+-- 4 '1' when the siblings were in this batch before its run was cut off (then they may wait for any reason), 5
+-- the wait reason of siblings that wait for a run to take them, 6.. a request per sibling (JSON): the script makes the
+-- sibling's claim from it when Redis has lost the claim.
 -- A sibling is taken when all of this holds:
 --   no other run has it, or that run has not gathered yet (two runs of one session that start together become one);
 --   it has fewer than two crashes and unknown errors;
 --   no newer release has written it;
 --   it is pending, or waits for the reason of ARGV 5 or for a slot.
--- When a run with a slot is taken, the claims that waited for its slot become due now.
--- Returns false when the claim is no longer this run's. Otherwise per sibling its fields, or {} when it was not taken.
+-- When the batch takes the claim of a run that has a slot, a claim that waited for a slot becomes due now.
+-- Returns false when the primary claim is no longer this run's. Otherwise per sibling its fields, or {} when it was not
+-- taken.
 
 local lead, token, lease, again, company = KEYS[1], ARGV[2], number(ARGV[3]), ARGV[4] == '1', ARGV[5]
 if field(lead, 'token') ~= token then return false end
@@ -34,7 +35,7 @@ for i = 2, #KEYS do
       create(key, request)
       merge(key, request.force, request.reasons, request.urgency)
     end
-    local begun = field(key, 'state') == 'running' -- then its flags belong to its run already
+    local begun = field(key, 'state') == 'running' -- then the sibling's own run has its flags already
     if begun and field(key, 'slot') then freed = freed + 1 end
     to_running(key, token, lease, false)
     if not begun then flags_to_run(key) end

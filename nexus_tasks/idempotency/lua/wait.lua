@@ -1,8 +1,9 @@
 -- wait: a run cannot go on now, and its claims wait.
--- KEYS: the claims of the run. ARGV: 2 token, 3 reason, 4 delay (ms), 5 detail for people, 6 '1' for a failed attempt
--- that is retried, 7 '1' when its error was an unknown one.
--- The flags of the run go back to the next run. A rerun that was asked for is folded into it.
--- Returns {per claim 1 or 0, wake-ups to publish}. 1: it waits; 0: the claim has another token, and nothing changed.
+-- KEYS: the claims of the run. ARGV: 1 the key prefix, 2 token, 3 reason, 4 delay (ms), 5 detail for people, 6 '1' for
+-- a failed attempt that is retried, 7 '1' when the error of the attempt was an unknown one.
+-- The run gives its flags back to the next run. If a rerun was asked for, the next run serves its id too.
+-- Returns {per claim 1 or 0, wake-ups to publish (see common.lua)}. 1: the claim waits; 0: the claim has another token,
+-- and nothing changed.
 
 local owned, wakeups = {}, {}
 for i, key in ipairs(KEYS) do
@@ -15,7 +16,7 @@ for i, key in ipairs(KEYS) do
       redis.call('HINCRBY', key, 'retries', 1)
       redis.call('HSETNX', key, 'failing_since', integer(now))
     else
-      redis.call('HDEL', key, 'failing_since') -- this wait is no failure: the time of failing starts anew
+      redis.call('HDEL', key, 'failing_since') -- this wait is no failure: the time of failing starts again at 0
     end
     if ARGV[7] == '1' then redis.call('HINCRBY', key, 'errors', 1) end
     to_waiting(key, ARGV[3], now + number(ARGV[4]), ARGV[5])

@@ -1,8 +1,8 @@
-"""Sending wake-ups. When a wake-up is not sent, nothing is lost: the sweep finds its claim pending and sends another.
+"""Sending wake-ups, the Celery messages of claims. No job is lost with a wake-up: the sweep sends another wake-up.
 
 Where claims and messages share a Redis, :meth:`Publisher.enqueue` claims a job and pushes its message in one script:
-there is no claim without its message, and no message without its claim. With another broker, and for messages that only
-Celery can write (those of a canvas), it takes two steps: the claim, then the message.
+there is no claim without its message, and no message without its claim. With another broker there are two steps: the
+claim, then the message. Messages of a canvas, which only Celery can write, take two steps too.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ class Publisher:
         return sent
 
     def has_template(self, kind: str) -> bool:
-        """Whether there is a template for messages of ``kind``. Then its queue exists."""
+        """Whether there is a template for messages of ``kind``. If so, the kind's queue exists."""
         return bool(self._templates.get(kind))
 
     def template_of(self, kind: str) -> Template | None:
-        """The template of a kind's messages, made once; ``None``: Celery writes each message."""
+        """The template of a kind's messages, made once; ``None`` when Celery must write each message."""
         made = self._templates
         if kind not in made:
             task = self.app.tasks.get(task_name_of(kind))
@@ -109,7 +109,7 @@ class Publisher:
         """Let Celery itself write and publish a message."""
         task = self.app.tasks.get(task_name_of(wakeup.kind))
         if task is None:
-            # This process does not know the job kind. The sweep of a worker that does publishes the wake-up.
+            # This process does not know the job kind. The sweep of a worker that knows the kind publishes the wake-up.
             log.warning("No task named %s is registered here.", task_name_of(wakeup.kind))
             return False
         try:

@@ -20,9 +20,9 @@ _FIRST_LOOK, _LONGEST_PAUSE = 0.02, 0.5
 class JobResult(AsyncResult):  # type: ignore[misc]
     """A job that was asked for.
 
-    ``job_id`` is the id of the job that does the work. When the request was a duplicate, that is the waiting job's id.
+    ``job_id`` is the id of the job that does the work. For a duplicate request it is the id of the earlier job.
     ``id`` is the same, unless Celery waits for this very message (a chord, a link, an explicit ``task_id``). Then
-    ``id`` is the message's own id, by which Celery's results and ``revoke`` find it.
+    ``id`` is the message's own id, by which Celery's results and ``revoke`` find the message.
     """
 
     def __init__(
@@ -45,25 +45,25 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         self.scope = scope
         self.created = created
         self.parts: tuple[JobResult, ...] = ()
-        self._asked_at = asked_at  # seconds since the epoch, of the Redis server
+        self._asked_at = asked_at  # seconds since the epoch, by the Redis server's clock
 
     def __del__(self) -> None:
-        # Celery's method cancels the wait for a result. An ignored result, the usual case, has none.
+        # Celery's method cancels the wait for a result. For an ignored result, the usual case, there is no wait.
         if not self.ignored:
             super().__del__()
 
     def joined(self, others: Sequence[JobResult]) -> JobResult:
-        """This result, which from now on also stands for ``others``: it has ended when all have ended."""
+        """Let this result also stand for ``others``; returns it. It has ended when all of them have ended."""
         self.parts = tuple(others)
         self.created = self.created or any(other.created for other in others)
         return self
 
     def wait(self, timeout: float | None = None, **_options: Any) -> JobOutcome:
-        """Wait until the job has ended, and say how.
+        """Wait until the job has ended; returns its outcome.
 
         Raises:
             JobFailed: the job is a dead letter.
-            WaitTimeout: ``timeout`` seconds are up; the job goes on. It is a :class:`TimeoutError`.
+            WaitTimeout: ``timeout`` seconds are up; the job goes on. The error is a :class:`TimeoutError`.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         outcomes = [part._await(deadline) for part in (self, *self.parts)]
@@ -87,7 +87,7 @@ class JobResult(AsyncResult):  # type: ignore[misc]
 
     def poll(self) -> JobOutcome | None:
         """How the job ended, or ``None`` while it has not."""
-        # In this order: a job whose claim is gone has its run row already.
+        # In this order: when a job's claim is gone, its run row is committed already.
         claims = self._engine.claims
         key = claim_key(claims.prefix, self.kind, self.scope)
         claim = claims.get(key)

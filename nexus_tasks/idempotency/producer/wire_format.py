@@ -1,8 +1,8 @@
 """The messages that wake workers. Celery and kombu write one message per job kind; the others are copies of it.
 
 The cost of a message is Python, not the broker: Celery renders every argument, and kombu builds a client for every
-publish. A :class:`Template` pays that once per kind. Because Celery writes it, it has what the deployment's settings
-and annotations put into a message.
+publish. A :class:`Template` pays that once per kind. Celery writes the template, so the template has everything that
+the deployment's settings and annotations put into a message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nexus_tasks.idempotency.claim import Wakeup
 from nexus_tasks.idempotency.request import VERSION, Request, compact
 
 HEADER = "nexus"
-LONGEST_SHOWN = 1_024  # of the arguments, as Flower and the log show them, characters: Celery's own limit
+LONGEST_SHOWN = 1_024  # characters of the arguments that Flower and the log show: Celery's own limit
 SLOTS = ("id", "published", "shown", "body", "tag")
 
 
@@ -39,10 +39,10 @@ def header(wakeup: Wakeup) -> dict[str, Any]:
 
 
 def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
-    """Publish one wake-up as Celery writes it. Makes no claim: the wake-up has one already.
+    """Let Celery write and publish one wake-up (the Celery message of a claim). Makes no claim.
 
     Args:
-        task: the :class:`~nexus_tasks.idempotency.task.JobTask` of its kind; :meth:`celery.Task.apply_async` is called.
+        task: the :class:`~nexus_tasks.idempotency.task.JobTask` of its kind.
 
     Raises:
         celery.exceptions.QueueNotFound: the kind's queue is not configured.
@@ -65,13 +65,13 @@ def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
-    """A message as Redis has it in a list, with slots to fill in: two halves, and ``published_at`` between them."""
+    """A message in a Redis list, with slots to fill in: two halves, and ``published_at`` between the halves."""
 
     queue: str  # the key of the list
     before: str
     after: str
     embed: str
-    tag: str  # first part of the delivery tags: a number behind it is as unique as kombu's UUID, and cheaper
+    tag: str  # first part of the delivery tags; with a number behind it a tag is unique, and cheaper than kombu's UUID
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def render(self, request: Request) -> tuple[str, str, str]:
@@ -114,7 +114,7 @@ class Template:
 
 
 def make_template(task: Any, claims_url: str) -> Template | None:
-    """The template of ``task``'s messages; ``None`` when Celery must write each (for another serializer, for example).
+    """The template of ``task``'s messages; ``None`` when Celery must write each message, as for another serializer.
 
     Raises:
         kombu.exceptions.KombuError: claims and messages share a Redis, and it does not answer.
@@ -175,8 +175,8 @@ class _Scribes(redis.Transport):  # type: ignore[misc]
 
 def _wire(producer: _Dictation, slots: Mapping[str, str]) -> Wire | None:
     queue, message, expires = producer.channel.written
-    # Celery writes these itself: it renews an expiring list with each message, and subscribes to a result before the
-    # send.
+    # Celery writes these messages itself: with each message it renews an expiring list, and before the message it
+    # subscribes to the result.
     if expires or not producer.headers["ignore_result"]:
         return None
     message["body"], message["properties"]["delivery_tag"] = slots["body"], slots["tag"]

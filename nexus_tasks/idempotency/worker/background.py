@@ -24,19 +24,19 @@ class BackgroundStep(bootsteps.StartStopStep):  # type: ignore[misc]
         raise NotImplementedError
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait for ``seconds``, or until the worker ends. Returns whether it ends."""
+        """Wait for ``seconds``, or until the worker ends. Returns whether the worker ends."""
         return self._stopped.wait(seconds)
 
     def start(self, worker: object) -> None:
-        """Celery calls it when the worker starts."""
+        """Celery calls this when the worker starts."""
         app = worker.app  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self.work, args=(app,), name=self.thread_name, daemon=True)
         self._thread.start()
 
     def stop(self, _worker: object) -> None:
-        """Celery calls it when the worker shuts down. The process may go on, as under Celery's pytest plugin."""
+        """Celery calls this when the worker shuts down. The process may go on, as under Celery's pytest plugin."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(PATIENCE)
 
-    terminate = stop  # a cold shutdown calls this one only, and so does Celery's pytest plugin
+    terminate = stop  # a cold shutdown and Celery's pytest plugin call only this

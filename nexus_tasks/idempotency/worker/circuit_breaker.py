@@ -1,7 +1,7 @@
 """The circuit breaker: while storage does not answer, this process begins no job.
 
-Without it each job would fail, wait and fail again, with two log lines every time. While the breaker is open, one
-thread asks storage once a second whether it answers again.
+Without the breaker each job would fail, wait and fail again, with two log lines every time. While the breaker is open,
+one thread asks storage once a second whether storage answers again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 ASK_EVERY = 1.0  # seconds
 # A message is held back for at most this long, because a worker that shuts down waits for the messages it has taken.
-# Then the message is given up. Its claim stays pending, and the sweep publishes another message once storage answers.
+# Then the message is given up. The claim stays pending, and the sweep publishes another message once storage answers.
 HOLD_SECONDS = 20.0
 
 
@@ -31,13 +31,13 @@ class CircuitBreaker:
         self._asked_at = float("-inf")
 
     def trip(self) -> None:
-        """Open it: a job has found that storage does not answer."""
+        """Open the breaker: a job has found that storage does not answer."""
         if not self._open.is_set():
             self._open.set()
             log.warning("Storage does not answer: no job is begun until it does.")
 
     def closed(self) -> bool:
-        """Whether storage answers, as far as this process knows. While it is open, one caller a second asks."""
+        """Whether storage answers, as far as this process knows. In an outage one caller a second asks."""
         if not self._open.is_set():
             return True
         if self._asking.acquire(blocking=False):
@@ -52,7 +52,7 @@ class CircuitBreaker:
         return not self._open.is_set()
 
     def wait_until_closed(self) -> bool:
-        """Wait for the end of an outage; ``False`` when it lasts longer than 20 s, or the worker shuts down."""
+        """Wait for the end of an outage; ``False`` when the outage lasts longer than 20 s, or the worker shuts down."""
         until = time.monotonic() + HOLD_SECONDS
         while not self.closed():
             if time.monotonic() >= until or _shuts_down():
@@ -62,5 +62,5 @@ class CircuitBreaker:
 
 
 def _shuts_down() -> bool:
-    """Whether this worker was told to shut down. The children of a prefork pool are not told: they wait the 20 s."""
+    """Whether this worker was told to shut down. The children of a prefork pool are not told and wait the full 20 s."""
     return state.should_stop is not None and state.should_stop is not False  # an exit code, which may be 0

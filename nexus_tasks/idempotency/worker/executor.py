@@ -1,4 +1,4 @@
-"""The executor: a worker's side of a job, from ``begin`` over the handler to the recorded end of its run."""
+"""The executor: a worker's part of a job, from ``begin`` through the handler to the recorded end of the run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def execute(engine: JobEngine, kind: JobKind, request: Request, *, published_at:
                 return _outcome_of_marker(engine, request, ticket.job_id)
             begun, claim = _begin(engine, kind, request, published_at)
     except NexusError as error:
-        # The claim stays pending. Once Redis answers, the sweep takes this message for lost and publishes another.
+        # The claim stays pending. Once Redis answers, the sweep takes this message for lost and publishes another one.
         log.warning("Job %s was not begun: %s", request.id, error)
         raise Ignore from error
     if claim is None:
@@ -109,7 +109,7 @@ def heartbeat_of(run: Run) -> Iterator[None]:
 
 
 def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
-    """Call the kind's handler, and end the run as its outcome or its error demands."""
+    """Call the kind's handler, and end the run as the handler's outcome or error demands."""
     primary = run.primary
     try:
         if _has_letter(engine, primary):
@@ -144,21 +144,21 @@ def _begin(engine: JobEngine, kind: JobKind, request: Request, published_at: str
 
 
 def _outcome_of_marker(engine: JobEngine, request: Request, job_id: str) -> JobOutcome:
-    """How the earlier run ended that has served this request."""
+    """The outcome of the earlier run that has served this request."""
     marker = engine.claims.marker(engine.claims.key(request))
     return JobOutcome(status=cast(Status, marker[1] if marker else "completed"), job_id=job_id)
 
 
 def _has_letter(engine: JobEngine, claim: Claim) -> bool:
-    """Whether this job's dead letter is committed: then only the end of its claim was not recorded."""
+    """Whether this job's dead letter is committed. Then only the end of the claim is still to be recorded."""
     return (claim.attempts > 1 or claim.remade) and engine.storage.is_dead(claim.job_id)
 
 
 def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) -> JobOutcome:
     """Decide about the claims of a run that raised ``error``: they wait, or become dead letters.
 
-    Each claim's own history decides whether it becomes a dead letter. The others wait together, as long as the first of
-    them has to: only the same batch can reuse the answer that was saved for it.
+    Each claim's own history decides whether the claim becomes a dead letter. The other claims wait together, for as
+    long as the first of these must: only the same batch can reuse the saved answer of the batch.
     """
     if not run.claims:
         log.error("%s raised after the end of its last claim.", kind.name, exc_info=error)
@@ -181,7 +181,7 @@ def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) ->
 
 
 def _redis_time(engine: JobEngine) -> float:
-    """The time of Redis, in which claims note when they began to fail. This machine's clock may be wrong by days."""
+    """The time of the Redis server: claims note in it when they began to fail. This machine's clock may be days off."""
     try:
         return engine.claims.now()
     except QueueUnavailable:
@@ -210,11 +210,12 @@ def _wait(engine: JobEngine, kind: JobKind, claims: Sequence[Claim], decision: D
 def _give_up(engine: JobEngine, kind: JobKind, claims: Sequence[Claim], error: BaseException, delivery: str) -> bool:
     """Commit the dead letters of the claims that are still this run's, then end them.
 
-    Returns ``False`` when there is no such claim, or the letters could not be written: the jobs try again then.
+    ``outbox.py`` writes a letter. Returns ``False`` when there is no such claim, or when a letter could not be written;
+    then the jobs try again.
     """
     try:
         lost = _with_patience(engine, lambda: engine.claims.renew(claims, lease=engine.limits.lease))
-        claims = [claim for claim in claims if claim not in lost]  # another run has the lost ones and ends them
+        claims = [claim for claim in claims if claim not in lost]  # another run has the lost claims and ends them
         for claim in claims:
             log.error("Job %s (%s) is a dead letter: %s", claim.job_id, kind.name, error)
             engine.storage.dead_letter(claim, error)
@@ -236,7 +237,7 @@ def _finish(engine: JobEngine, claims: Sequence[Claim], outcome: JobOutcome, *, 
 def _settle(
     engine: JobEngine, claims: Sequence[Claim], transition: Callable[[Sequence[Claim]], Sequence[Wakeup]]
 ) -> None:
-    """Take claims out of the run into their next state, and publish the wake-ups that follow."""
+    """Move claims out of the run into their next state, and publish the wake-ups (Celery messages) that follow."""
     if not claims:
         return
     engine.heartbeat.let_go(claims)

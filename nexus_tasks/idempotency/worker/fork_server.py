@@ -20,7 +20,7 @@ from celery.signals import worker_process_init
 
 from nexus_tasks.types import JobOutcome
 
-IDLE_SECONDS = 60.0  # an idle fork server that was started as a process ends: it holds as much memory as a worker
+IDLE_SECONDS = 60.0  # after which an idle fork server ends, if it was started as a process: it holds a worker's memory
 LONGEST = 65_536  # bytes of a message
 
 
@@ -29,8 +29,8 @@ def serve(line: socket.socket, take_up: Callable[..., JobOutcome], *, idle: floa
 
     Args:
         line: the socket that names the runs.
-        take_up: performs a run in a child; gets the line's values.
-        idle: seconds without a run after which it ends; ``None``: never.
+        take_up: performs a run in a child; its arguments are the values of the run's message.
+        idle: seconds without a run after which the server ends; with ``None`` it does not end.
     """
     for signalled in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signalled, signal.SIG_IGN)  # the worker waits for its runs and then closes the socket
@@ -38,7 +38,7 @@ def serve(line: socket.socket, take_up: Callable[..., JobOutcome], *, idle: floa
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    children: dict[int, int] = {}  # by process id, the pipe for its exit code
+    children: dict[int, int] = {}  # process id → the pipe for the child's exit code
     while True:
         ready, _, _ = select.select([line.fileno(), awake], [], [], idle)
         if awake in ready:
@@ -47,7 +47,7 @@ def serve(line: socket.socket, take_up: Callable[..., JobOutcome], *, idle: floa
         elif ready:
             run, pipes, _, _ = socket.recv_fds(line, LONGEST, 1)
             if not run:
-                for pid in children:  # like the runs in a worker's threads, they die with the worker
+                for pid in children:  # like runs in a worker's threads, children die with the worker
                     os.kill(pid, signal.SIGKILL)
                 return
             _fork(run, pipes[0], take_up, children, [line.fileno(), awake, waker])
@@ -80,7 +80,7 @@ def _fork(
 
 
 def _reap(children: dict[int, int]) -> None:
-    """Report how children have ended. The worker may have closed its end of the pipe."""
+    """Report the exit codes of ended children. The worker may have closed its end of a pipe."""
     while children:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:

@@ -14,10 +14,10 @@ log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Renews the leases of the claims that runs of this process hold. Its thread starts with the first of them.
+    """Renews the leases of the claims that runs of this process hold. Its thread starts with the first such claim.
 
     Args:
-        claims: a client of its own, whose socket timeout is shorter than a third of a lease.
+        claims: claims with a Redis client of their own: its socket timeout is shorter than a third of a lease.
         lease: seconds that a running claim stays valid without a renewal.
     """
 
@@ -29,7 +29,7 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def hold(self, claims: Sequence[Claim], on_lost: Callable[[Claim], None]) -> None:
-        """Renew ``claims`` from now on; ``on_lost`` is called with each claim that is no longer this run's."""
+        """Renew ``claims`` from now on; ``on_lost`` is called with each claim that the run has lost."""
         with self._lock:
             self._held |= {(claim.key, claim.token): (claim, on_lost) for claim in claims}
             if self._thread is None:
@@ -51,7 +51,7 @@ class Heartbeat:
             try:
                 self._renew()
             except QueueUnavailable as error:
-                # The leases may end meanwhile. The sweep lets none expire before Redis has answered for a full lease.
+                # The leases may end meanwhile. The sweep lets none expire until Redis has answered for a full lease.
                 log.warning("Leases were not renewed: %s", error)
             except Exception:  # the thread must go on: otherwise every run of this process loses its lease
                 log.exception("Leases were not renewed.")

@@ -1,9 +1,9 @@
 """Isolation: a job that has crashed twice runs in its own process. If it crashes again, it kills only this process.
 
-A killed worker leaves up to hundreds of jobs with a crash, and nearly all of them are innocent. A new process would
+A killed worker leaves a crash on up to hundreds of jobs, and nearly all of these jobs are innocent. A new process would
 take seconds to load the code that a job needs. So a worker with threads forks each such process from its fork server
-(:mod:`~nexus_tasks.idempotency.worker.fork_server`), which has loaded that code. A child of a prefork pool needs no
-isolation: it is a process of its own already.
+(:mod:`~nexus_tasks.idempotency.worker.fork_server`), which has loaded that code. Jobs in a prefork pool need no
+isolation: each child of the pool is a process already.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from nexus_tasks.types import JobOutcome
 
 log = logging.getLogger(__name__)
 
-# Isolated runs of one worker process at a time. Few, because a lack of memory may have made the jobs crash. More than
-# one, because each waits for a model. Chosen by hand, not measured.
+# How many isolated runs one worker process has at a time. They are few, because a lack of memory may have made the jobs
+# crash. They are more than one, because each run waits for a model. Chosen by hand, not measured.
 AT_ONCE = 4
 
 # Performs a run in a child: (kind, claim key, token, canvas delivery) -> outcome
@@ -50,7 +50,7 @@ def in_pool_child() -> bool:
 
 @dataclass(frozen=True)
 class ForkServerLine:
-    """The socket to a fork server. The fork server ends when it is closed, also when the worker was killed."""
+    """The socket to a fork server. The fork server ends when the socket is closed, even if the worker was killed."""
 
     line: socket.socket
     wait: Callable[[], int]  # waits for the fork server's end; returns its exit code
@@ -81,8 +81,8 @@ class Isolation:
     """One deployment's fork server in a worker process.
 
     Args:
-        command: returns the arguments that start a fork server, without the interpreter. Called when one is needed and
-            the worker has not forked one.
+        command: returns the arguments that start a fork server, without the interpreter. Called when a fork server is
+            needed and the worker has forked none.
     """
 
     def __init__(self, command: Callable[[], list[str]]) -> None:

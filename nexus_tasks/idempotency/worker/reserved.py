@@ -1,4 +1,4 @@
-"""Messages that a worker has received and not begun (Celery: reserved): revoked ones, and ones that are held back."""
+"""Messages that a worker has received and not begun (Celery: reserved). A message is revoked or held back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def listen_for_revokes() -> None:
-    """Drop the claims of messages that are revoked in this process, a worker."""
+    """In a worker: drop the claims of messages that are revoked."""
     task_revoked.connect(_on_revoked, weak=False, dispatch_uid="nexus-revoked")
 
 
@@ -38,7 +38,7 @@ def _is_job(task: Any) -> bool:
 
 
 def drop_revoked(engine: JobEngine, kind: JobKind, job_id: str, args: Mapping[str, Any]) -> None:
-    """Drop the claim when its own id was revoked, with its wanted work. The revoked canvas delivery is forgotten.
+    """Drop the claim with its wanted work when the claim's own id was revoked. Forget the revoked canvas delivery.
 
     Raises:
         NexusError: Redis or Postgres does not answer.
@@ -54,7 +54,7 @@ def drop_revoked(engine: JobEngine, kind: JobKind, job_id: str, args: Mapping[st
 
 
 def report_reserved(claims: Claims) -> None:
-    """Tell Redis which messages this worker has received and not begun (a rate limit, a busy pool): they are not lost.
+    """Tell Redis which messages are not lost: this worker has received but not begun them (rate limit, busy pool).
 
     Raises:
         QueueUnavailable: Redis does not answer.

@@ -20,7 +20,7 @@ from nexus_tasks.idempotency.worker.run import Wait
 BACKOFF_FIRST, BACKOFF_LONGEST = 2.0, 300.0  # seconds
 PROBE_EVERY = 60.0  # seconds
 
-# The job is not the cause of these: errors of the deployment's settings, and of servers that are away.
+# The job does not cause these errors: a setting of the deployment or an outdated database schema does.
 MISCONFIGURED = (Misconfigured, ConfigurationError, SchemaOutdated)
 PASSING = (Transient, QueueUnavailable)
 
@@ -33,13 +33,13 @@ class Decision:
     seconds: float = 0.0
     detail: str = ""
     retry: bool = False  # this was a failed attempt
-    error: bool = False  # its cause is unknown, so that it counts against `max_attempts`
+    error: bool = False  # its cause is unknown, so it counts against `max_attempts`
     pause: bool = False  # the whole job kind pauses
     dead: bool = False
 
 
 def decide(error: BaseException, claim: Claim, *, now: float, max_attempts: int, retry_for: float) -> Decision:
-    """What happens to a claim whose run raised ``error``.
+    """Decide what happens to a claim after its run raised ``error``.
 
     Args:
         now: seconds since the epoch, by the Redis server's clock.
@@ -64,7 +64,7 @@ def decide(error: BaseException, claim: Claim, *, now: float, max_attempts: int,
 
 
 def retry_later(claim: Claim, detail: str, *, error: bool = False) -> Decision:
-    """The decision to back off after a failed attempt; ``error``: it counts against ``max_attempts``."""
+    """The decision to back off after a failed attempt. With ``error`` the attempt counts against ``max_attempts``."""
     return Decision(reason="retry", seconds=backoff(claim.retries), detail=detail, retry=True, error=error)
 
 

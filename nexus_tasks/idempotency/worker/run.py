@@ -20,7 +20,7 @@ ISOLATED_FROM = 2
 
 
 class Superseded(Exception):
-    """The run lost its claim: its lease ran out, the claim was dropped, or another run took it. It changes nothing."""
+    """The run lost its claim: the lease ran out, or the claim was dropped or taken. The run changes nothing."""
 
 
 class Wait(Exception):
@@ -43,14 +43,14 @@ def new_token() -> str:
 class Run:
     """One run of a job. A handler gets it beside the arguments."""
 
-    deployment: Any  # the nexus_tasks.deployment.Deployment whose job this is; this package does not use it
+    deployment: Any  # the job's nexus_tasks.deployment.Deployment; this package does not use it
     store: Claims
     heartbeat: Heartbeat
     lease: float  # seconds
     claims: list[Claim]  # the primary claim first, then its siblings; replaced, never changed: the heartbeat reads it
     requests: list[Request]  # of each claim, in the same order
     settle: Callable[[Sequence[Claim], JobOutcome], None]  # ends the run of some claims with an outcome
-    company: str = ""  # siblings that wait for this reason may be taken along
+    company: str = ""  # the wait reason of siblings that may be taken along
     eager: bool = False  # performed in the producer, without a worker
     delivery: str = ""  # the canvas delivery that started the run; its own worker completes it
     lost: threading.Event = field(default_factory=threading.Event)
@@ -67,7 +67,7 @@ class Run:
 
     @property
     def isolated(self) -> bool:
-        """Whether the job has had two crashes or unknown errors. Then it runs without siblings, to spare them."""
+        """Whether the job has had two crashes or unknown errors. Then it runs alone, to spare its siblings."""
         return self.primary.crashes + self.primary.errors >= ISOLATED_FROM
 
     def check(self) -> None:

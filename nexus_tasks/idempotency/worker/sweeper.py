@@ -26,10 +26,10 @@ from nexus_tasks.idempotency.worker.run import new_token
 
 log = logging.getLogger(__name__)
 
-# A job runs again within 20 s, whatever is killed. The worst case is 18.8 s: its lease lasts 10 s more; a sweeper that
-# is killed in its tick keeps the lock for 2 s (LOCK_SECONDS); the next tick comes within 2.4 s; it makes the job due
-# within 2 s (JITTER); if that sweeper is killed too, another tick comes within 2.4 s. A lost message is found after 10
-# s (GRACE) and sent at once: 14.4 s.
+# When any process is killed, its job runs again within 20 s. The worst case is 18.8 s. The lease lasts 10 s more. A
+# sweeper that is killed in its tick keeps the lock for 2 s (LOCK_SECONDS). The next tick comes within 2.4 s and makes
+# the job due within 2 s (JITTER). If that sweeper is killed too, another tick comes within 2.4 s.
+# A lost message is found after 10 s (GRACE) and sent at once, so the worst case is 14.4 s.
 EVERY, GIVE_OR_TAKE = 2.0, 0.2
 JITTER = 2.0
 RECONCILE_EVERY = 10.0
@@ -46,7 +46,7 @@ class Sweeper:
         self.engine, self.claims = engine, engine.claims
         self.token = new_token()
         self._lock = self.claims.lock(LOCK, seconds=LOCK_SECONDS)
-        self._answered: float | None = None  # when Redis last did, by its own clock; -inf while it does not
+        self._answered: float | None = None  # when Redis last answered, by its own clock; -inf while it does not
         self._hold_leases_until = 0.0
         self._reconciled_at = self._probed_at = float("-inf")
         self.next_tick_in = EVERY  # seconds after the last tick
@@ -79,7 +79,7 @@ class Sweeper:
                 return bool(self._lock.acquire())
 
     def _unlock(self) -> None:
-        with suppress(LockError), answering():  # a sweeper that stalled has lost it: the next one's lock stays
+        with suppress(LockError), answering():  # a sweeper that stalled has lost the lock; another's stays
             self._lock.release()
 
     def _steps(self) -> Iterator[Callable[[], object]]:
@@ -102,7 +102,7 @@ class Sweeper:
             yield self.reconcile
 
     def reconcile(self) -> int:
-        """Ask for the jobs that storage wants and that have no claim. Returns how many jobs that made."""
+        """Ask for the jobs that storage wants and that have no claim. Returns how many jobs this made."""
         try:
             wanted = self.engine.storage.wanted(AT_ONCE)
         except StorageUnavailable:
@@ -116,7 +116,7 @@ class Sweeper:
         return made
 
     def probe(self) -> None:
-        """Lift the pause of every kind whose cause is gone."""
+        """Lift each pause whose cause is gone."""
         for kind in self.claims.paused():
             try:
                 self.engine.storage.probe(kind)
@@ -132,7 +132,7 @@ class Sweeper:
     def _note_answer(self) -> None:
         """After Redis was away, let no lease expire for one full lease: no process could renew its leases meanwhile.
 
-        The time is that of Redis. It also shows when Redis or the whole machine stood still.
+        The time is Redis' own, so a standstill of Redis or of the whole machine shows too.
         """
         now, uptime, lease = self.claims.now(), self.claims.uptime(), self.engine.limits.lease
         away = self._answered is not None and now - self._answered > EVERY + lease / 2
@@ -203,7 +203,7 @@ class Sweeper:
             try:
                 self.engine.storage.dead_letter(claim, None)
             except NexusError as error:
-                # Postgres is away, also for the other letters. Their leases end, and a later sweep writes them.
+                # Postgres is away, also for the other letters. The leases end, and a later sweep writes the letters.
                 log.warning("%d dead letters could not be written: %s", len(dead), error)
                 return
             except Exception:  # one letter that cannot be written must not stop the others
