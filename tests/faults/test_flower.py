@@ -54,7 +54,7 @@ def ask(here: Sandbox) -> Iterator[Ask]:
     """POST to Flower; the status and what came back."""
     path = here.folder / "flower"
     process = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "tests.integration.jobkinds:app", "flower", f"--unix-socket={path}"],
+        [sys.executable, "-m", "celery", "-A", "tests.integration.flower_app:app", "flower", f"--unix-socket={path}"],
         env={**here.environment, **ROOT, "FLOWER_UNAUTHENTICATED_API": "true"},
         cwd=here.folder,
         stdin=subprocess.DEVNULL,
