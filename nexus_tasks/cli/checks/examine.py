@@ -56,7 +56,11 @@ def _servers(settings: Settings, about: dict[str, Any], *, canary: bool) -> Iter
         return
     about |= {"database_url": machine.masked(where.database_url), "redis_url": machine.masked(where.redis_url)}
     yield from _database(settings, where)
-    yield from run_checks("redis", lambda: servers.redis(where.redis_url), "Check NEXUS_REDIS_URL and that it runs.")
+    yield from run_checks(
+        "redis",
+        lambda: servers.redis(where.redis_url, settings.redis_master),
+        "Check NEXUS_REDIS_URL and that it runs.",
+    )
     yield from _queue(settings, canary=canary)
 
 

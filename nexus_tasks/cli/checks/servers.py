@@ -59,7 +59,7 @@ def schema(url: str, *, embedded: bool) -> Sequence[Check]:
     return [failed("schema", f"{found or 'empty'}, needed is {needed}", "Run `nexus db upgrade`.")]
 
 
-def redis(url: str) -> Sequence[Check]:
+def redis(url: str, master_name: str) -> Sequence[Check]:
     """The server answers, is new enough, never evicts, and writes an append-only file.
 
     Raises:
@@ -68,7 +68,7 @@ def redis(url: str) -> Sequence[Check]:
     """
     from nexus_tasks.idempotency.redis_client import client
 
-    with client(url, timeout=_CONNECT_SECONDS) as asked:
+    with client(url, timeout=_CONNECT_SECONDS, master_name=master_name) as asked:
         # Hosted servers refuse CONFIG, but answer INFO.
         info = asked.info()
     return [_version(str(info["redis_version"])), _eviction(str(info["maxmemory_policy"])), _file(info["aof_enabled"])]
