@@ -9,7 +9,8 @@
     @in_namespace
     def count_words(work: NamespaceRun, arguments: CountWords) -> JobOutcome: ...
 
-``docs/job-kinds.md`` explains each name. This module is public: its names stay.
+A worker imports the modules that ``imports`` of its Celery configuration names: add the module of your kind there. No
+other list names a kind. ``docs/job-kinds.md`` explains each name. This module is public: its names stay.
 """
 
 from nexus_tasks.errors import (

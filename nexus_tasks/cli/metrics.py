@@ -1,4 +1,9 @@
-"""``nexus metrics``: figures of queue and memory for a monitoring system, in Prometheus' text format."""
+"""``nexus metrics``: figures of queue and memory for a monitoring system, in Prometheus' text format.
+
+All metrics are gauges: a counter would start at 0 with every command. A figure on finished runs is a count of the rows
+of ``job_runs``, made in ``services/status.py``; rows are deleted after 30 days. A live counter belongs where a run ends:
+``_finish`` in ``idempotency/worker/executor.py``.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +15,7 @@ from nexus_tasks.cli.output import emit
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.types import StatusReport
 
-# Each metric with its labels and its help text. All are gauges: a counter would start at 0 with every command.
-# A counter of finished runs belongs in services/status.py, which can count the rows of job_runs in SQL. A live counter
-# belongs in `_finish` of idempotency/worker/executor.py.
+# Each metric with its labels and its help text.
 _METRICS = {
     "nexus_jobs": (("namespace", "state"), "Jobs by state; dead: open dead letters."),
     "nexus_memories": (("namespace", "level"), "Active memories by level."),

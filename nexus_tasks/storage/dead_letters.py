@@ -1,6 +1,8 @@
 """Dead letters: jobs that gave up. A dead letter stays open until an operator retries or drops the job.
 
-``PostgresJobStorage.dead_letter`` in ``outbox.py`` calls :func:`store`.
+``idempotency/worker/retry_policy.py`` decides that a run's error makes its job a dead letter, and the sweep decides it
+for a job whose workers died. Both then call ``PostgresJobStorage.dead_letter`` in ``outbox.py``, which calls
+:func:`store`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""derive_memory: facts from a message, together with its siblings in one model call."""
+"""derive_memory: facts from a message, together with its siblings in one model call.
+
+After the commit, ``_follow_up`` asks for a ``reflect_perspective`` per subject with new facts, and for a
+``digest_session`` when the session has grown enough. ``cognition/derive.py`` decides which of them are due.
+"""
 
 from __future__ import annotations
 

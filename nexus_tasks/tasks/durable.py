@@ -2,7 +2,7 @@
 
 ``want`` writes the row. After the transaction the job is claimed and published. If that is lost, reconcile asks for the
 job within some 10 s. The row is deleted when a run ends well that began after the request. Jobs of kinds with an outbox
-of their own survive a flush of Redis too.
+of their own (``Outbox`` in ``idempotency/kind.py``; ``derive_memory.py`` has one) survive a flush of Redis too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``@job`` declares a job kind and returns its handle, on which ``.delay()`` asks for a job. ``@tick`` declares a tick.
 
 A declaration belongs to no deployment. The handle asks the default deployment; ``handle.on(deployment)`` is the Celery
-task of another deployment.
+task of another deployment. To write a kind, start at ``nexus_tasks/jobs.py``, which shows one.
 """
 
 from __future__ import annotations

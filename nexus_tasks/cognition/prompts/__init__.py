@@ -1,4 +1,14 @@
-"""The instructions of each purpose (one Markdown file each), and how messages are laid out for a model.
+"""The prompts: the instructions of each purpose (one Markdown file each), and how messages are laid out for a model.
+
+| file | job that sends it | what the model returns |
+| --- | --- | --- |
+| `derive.md` | `derive_memory` | the facts that an observer learns from each message |
+| `reflect.md` | `reflect_perspective` | facts to merge or supersede, and insights |
+| `digest.md` | `digest_session` | the digest of a session |
+| `facts.md` | `extract_session` | facts worth keeping beyond a turn |
+| `topics.md` | `extract_session` | changes of the project's topics |
+| `observe.md` | `observe_session` | notes on a long conversation |
+| `condense.md` | `reflect_observations` | fewer notes that say the same |
 
 Each prompt begins with the instructions, which are the same bytes for every call of a purpose. So a provider can cache
 the instructions together with a transcript that several observers share. All text here is part of the request hash:
