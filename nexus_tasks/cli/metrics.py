@@ -1,8 +1,8 @@
 """``nexus metrics``: figures of queue and memory for a monitoring system, in Prometheus' text format.
 
 All metrics are gauges: a counter would start at 0 with every command. A figure on finished runs is a count of the rows
-of ``job_runs``, made in ``services/status.py``; rows are deleted after 30 days. A live counter belongs where a run ends:
-``_finish`` in ``idempotency/worker/executor.py``.
+of ``job_runs``, made in ``services/status.py``; rows are deleted after 30 days. A live counter belongs where a run
+ends: ``_finish`` in ``idempotency/worker/executor.py``.
 """
 
 from __future__ import annotations
