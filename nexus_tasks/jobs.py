@@ -1,4 +1,4 @@
-"""Everything that a job kind of your own needs::
+"""The names for declaring your own job kinds::
 
     class CountWords(Arguments):
         scope: ClassVar = ("namespace", "session_key")
@@ -9,7 +9,7 @@
     @in_namespace
     def count_words(work: NamespaceRun, arguments: CountWords) -> JobOutcome: ...
 
-``docs/job-kinds.md`` explains each name. This module is public: its names stay.
+``docs/job-kinds.md`` explains each name. This module is public: later releases keep its names.
 """
 
 from nexus_tasks.errors import (
