@@ -59,7 +59,7 @@ NAMESPACE_REMEMBERED_SECONDS = 10.0
 
 
 class _Once(Generic[T]):
-    """An attribute that is made at its first read and then kept. Threads that read it at once get the same object."""
+    """An attribute that is made at its first read and then kept. All threads get the same object."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:
         self._make = make
@@ -353,15 +353,15 @@ def _bring_up_to_date(url: str) -> None:
 # --- the default deployment -------------------------------------------------------------------------------------------
 _default: Deployment | None = None
 _choosing = threading.RLock()
-# A fork takes the lock first. If another thread held the lock during a fork, the child would wait for it for ever.
+# A fork takes the lock first. Otherwise another thread could hold it, and the child's copy would stay locked for ever.
 os.register_at_fork(before=_choosing.acquire, after_in_parent=_choosing.release, after_in_child=_reset_in_child)
 
 
 def default_deployment() -> Deployment:
     """The default deployment: inside :func:`use` the given one, else the one of the ``NEXUS_*`` variables.
 
-    The first call makes it. ``Nexus()`` and ``derive_memory.delay()`` use it. ``nexus_tasks.celery.app`` is its Celery
-    application.
+    ``Nexus()`` and ``derive_memory.delay()`` use it, and ``nexus_tasks.celery.app`` is its Celery application. The
+    first call outside :func:`use` makes the deployment of the variables.
 
     Raises:
         ConfigurationError: a setting is wrong.

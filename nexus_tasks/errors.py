@@ -16,7 +16,7 @@
         ├── Transient                        waits and tries again, for a day
         │   ├── StorageUnavailable
         │   ├── Erased
-        │   └── Throttled                    waits as long as the server asked
+        │   └── Throttled                    waits as long as the server asked; not counted
         ├── OverBudget                       waits until the next day
         ├── AwaitsBatch                      waits until the batch is finished
         ├── Misconfigured                    pauses the job kind
@@ -151,7 +151,7 @@ class WaitTimeout(NexusError, TimeoutError):
 class JobError(NexusError):
     """A job could not be done."""
 
-    wait_reason: ClassVar[str] = ""  # unless empty, the job waits for this reason, and no failure is counted
+    wait_reason: ClassVar[str] = ""  # unless empty, the job waits for this reason without a failed attempt
 
     @property
     def wait_detail(self) -> str:

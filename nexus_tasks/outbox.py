@@ -78,7 +78,7 @@ class PostgresJobStorage:
             return dead_letters.open_letter(tx, job_id) is not None
 
     def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
-        """How the job ended; ``None`` while it has not ended. ``since`` is when it was asked for (epoch seconds)."""
+        """How the job ended; ``None`` while it has not ended. ``since`` is the time of the request (epoch seconds)."""
         with self.deployment.database.transaction() as tx:
             return job_runs.find_outcome(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
 

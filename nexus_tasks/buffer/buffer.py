@@ -52,14 +52,14 @@ class SessionBuffer:
     survives a power cut:
 
     - With ``"always"`` the entry survives.
-    - With ``"interval"`` the entry survives, with two exceptions: it was written in the last second before the cut, or
-      in the last second before its process was killed.
+    - With ``"interval"`` the entry survives, unless it was written in the last second before the cut or in the last
+      second before its process was killed.
     - With ``"off"`` the entry survives if the operating system wrote it to disk before the cut (commonly within 30 s).
 
     Args:
         folder: default: ``buffer`` under ``NEXUS_HOME``.
         fsync: default: ``NEXUS_BUFFER_FSYNC``, else ``interval``.
-        max_bytes: default: ``NEXUS_BUFFER_MAX_BYTES``, else 1 GiB. ``append`` raises when the entry would not fit.
+        max_bytes: default: ``NEXUS_BUFFER_MAX_BYTES``, else 1 GiB. ``append`` raises when the entry does not fit.
     """
 
     def __init__(

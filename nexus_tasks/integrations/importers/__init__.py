@@ -1,4 +1,4 @@
-"""Read conversations from files: JSONL, LoCoMo and transcripts of Claude Code. A whole file is checked at once.
+"""Read conversations from files: JSONL, LoCoMo and transcripts of Claude Code.
 
 A fault in a JSONL or LoCoMo file raises an error before anything is stored. In a transcript, damaged lines are skipped.
 """

@@ -2,9 +2,9 @@
 
 ``transcripts/claude_code.py`` (transcripts) and ``transcripts/events.py`` (hook events) call this package. Three rules
 find secrets: the shape of a value (:mod:`.shapes`), the place of a value (:mod:`.places`), and base64 (here). A value
-of a known shape is replaced everywhere. Any other value is replaced only where a name marks it as secret. In doubt a
-value is replaced: the loss of an ordinary word does less harm than a stored secret. Every rule takes time linear in the
-length of the text.
+of a known shape is replaced everywhere. Any other value is replaced only where a name marks it as secret. An
+ordinary value that is replaced by mistake does less harm than a secret that is stored. Every rule takes time linear in
+the length of the text.
 """
 
 from __future__ import annotations
