@@ -31,11 +31,12 @@ def register(app: Celery, settings: Settings | None = None) -> Deployment:
         nexus_tasks.register(app)
 
     Args:
-        settings: the settings of the deployment that has its jobs in ``app``. With ``None`` the environment gives the
-            settings, and ``Nexus()`` and ``derive_memory.delay()`` use this deployment by default.
+        app: the existing application.
+        settings: the settings of the new deployment. With ``None`` the environment gives the settings, and the
+            deployment becomes the default one, which ``Nexus()`` and ``derive_memory.delay()`` use.
 
     Returns:
-        The deployment, for ``Nexus(deployment)``.
+        The new deployment. ``Nexus(deployment)`` is its client.
 
     Raises:
         ConfigurationError: a setting is wrong, the application has the jobs of a deployment already, or ``settings`` is

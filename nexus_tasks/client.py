@@ -72,7 +72,7 @@ class Nexus:
     Every method has an asynchronous twin (``aingest``, ``asearch``, …). Besides the errors in its text, every method
     raises a :class:`~nexus_tasks.errors.NexusError` whose message says what to do: :class:`InvalidInput` for a wrong
     argument, :class:`StorageUnavailable` while Postgres does not answer, :class:`QueueUnavailable` while Redis or the
-    broker does not. What a method returns is frozen, and its ``to_dict()`` is the document of ``nexus … --json``.
+    broker does not. Returned dataclasses are frozen; their ``to_dict()`` is the document of ``nexus … --json``.
 
     Args:
         deployment: the deployment to use, or the settings of a new one. Default: the deployment of the environment's
@@ -107,20 +107,20 @@ class Nexus:
     ) -> Receipt:
         """Store messages in one transaction and queue the jobs for them. Safe to repeat: see :class:`Message`.
 
-        While Postgres is away, the session buffer keeps the messages (``Receipt.buffered`` says how many). Any process
-        with this machine's buffer folder stores them later.
+        While Postgres does not answer, the session buffer on this machine keeps the messages (``Receipt.buffered`` is
+        their number). Later any process that uses the same buffer folder stores them.
 
         Args:
             namespace: the namespace (tenant); it is made when it is missing.
             session_key: the session; it is made when it is missing, and reopened when it had ended.
             messages: in the order of the conversation; a mapping has the fields of :class:`Message`.
-            observers: who gets facts from these messages. Default: the namespace's observers.
+            observers: the observers that get facts from these messages. Default: the namespace's observers.
             observe: whether the session's old messages are observed from now on (see :meth:`context`). Default: no
                 change; for a new session, the namespace's setting.
             end: end the session too, as :meth:`end_session` does.
 
         Returns:
-            How many messages were stored, known already or buffered, and how many jobs were queued.
+            The numbers of messages that were stored, already known and buffered, and of jobs that were queued.
 
         Raises:
             InvalidInput: an argument or a message is wrong; nothing was stored.
@@ -139,9 +139,9 @@ class Nexus:
 
         Args:
             namespace: the namespace; it is made when it is missing.
-            text: complete in itself, at most 1,000,000 characters.
+            text: the text, complete without a conversation around it; at most 1,000,000 characters.
             author: the message's author.
-            session_key: the session that it is appended to.
+            session_key: the session that the message is appended to.
 
         Returns:
             As :meth:`ingest`.
@@ -153,7 +153,7 @@ class Nexus:
         return self.ingest(namespace, session_key, [Message(content=text, author=author)])
 
     def end_session(self, namespace: str, session_key: str) -> JobResult | None:
-        """End a session: its waiting derivations run now, and then it is digested.
+        """End a session: its waiting derivations run now, and then the session is digested.
 
         Returns:
             The digest's job; ``None`` when nothing is new since the last digest.
@@ -225,7 +225,7 @@ class Nexus:
     def dream(self, namespace: str) -> JobResult:
         """Consolidate a namespace now: digest every session that has new messages, then reflect.
 
-        While a dream of the namespace is open, this joins it and makes its jobs urgent.
+        While a dream of the namespace is open, the call starts no second dream and makes the open dream urgent.
 
         Returns:
             The job that ends after all digests and reflections; ``created`` is false when a dream was open already.
@@ -245,18 +245,18 @@ class Nexus:
     ) -> ForgetReceipt:
         """Erase a memory, a session or everything, with all memories derived only from it. This cannot be undone.
 
-        A fact that rests on other messages too loses the evidence, or is derived again from those messages. Digests and
-        conclusions that rest on erased memories are erased, and digests are made again. ``docs/erasure.md`` says what
-        stays where.
+        A fact that also rests on other messages either stays without the erased evidence, or is derived again from the
+        other messages. Digests and conclusions that rest on erased memories are erased too. The digests are made again.
+        ``docs/erasure.md`` lists what stays.
 
         Args:
             namespace: the namespace.
             memory_id: erase this memory.
             session_key: erase this session.
-            everything: erase all memories; the namespace, its settings and its bill stay.
+            everything: erase all memories; the namespace, its settings and the record of its costs stay.
 
         Returns:
-            The erased rows and memories, and the jobs that make again what rested on other messages too.
+            The erased rows and memories, and the jobs that derive and digest again from the messages that stay.
 
         Raises:
             InvalidInput: not exactly one of the three is given.
@@ -269,11 +269,11 @@ class Nexus:
     def export(self, namespace: str, path: str | Path) -> TransferReceipt:
         """Write everything that a namespace remembers to a file of JSON lines, without loss.
 
-        The file has no vectors (:meth:`import_` asks for new ones), no jobs, no dead letters and no bill.
+        The file has no vectors (:meth:`import_` asks for new ones), no jobs, no dead letters and no costs.
 
         Args:
             namespace: the namespace.
-            path: the file; an existing one is replaced once the new one is complete.
+            path: the file; an existing file is replaced when the new file is complete.
 
         Returns:
             The rows written, by table.
@@ -285,7 +285,7 @@ class Nexus:
         return transfer.export(self.deployment, namespace, Path(path))
 
     def import_(self, namespace: str, path: str | Path) -> TransferReceipt:
-        """Read an export into a namespace that remembers nothing: all of it or nothing.
+        """Read an export into an empty namespace. Either the whole file is stored, or nothing.
 
         Args:
             namespace: the namespace; it is made when it is missing.
@@ -320,7 +320,7 @@ class Nexus:
 
         Args:
             namespace: the namespace; it is made when it is missing.
-            folder: its ``.md`` files are read, without ``MEMORY.md`` and ``facts.md``.
+            folder: all its ``.md`` files are read, except ``MEMORY.md`` and ``facts.md``.
 
         Returns:
             The numbers of topics read and changed.
@@ -359,8 +359,8 @@ class Nexus:
             categories: only facts of these categories.
             since: only what was said at this time or later; a naive time means UTC.
             until: only what was said before this time.
-            as_of: what held at this time. Default: what holds now.
-            limit: the most hits, 1 to 1,000.
+            as_of: only memories that held at this time. Default: memories that hold now.
+            limit: the largest number of hits, 1 to 1,000.
 
         Returns:
             The hits, best first, each with its score, the parts of the score and its evidence.
@@ -405,7 +405,7 @@ class Nexus:
         """Assemble what an agent should know now, within ``max_tokens``. Every line has a citation.
 
         With ``observe`` the block is the session itself: its observation log, then the later messages word for word.
-        When the conversation is ahead of its observation, the call waits for it, at most 20 s.
+        When too many messages are not observed yet, the call waits for their observation, at most 20 s.
 
         Args:
             namespace: the namespace.
@@ -465,7 +465,7 @@ class Nexus:
             session_key: as in :meth:`search`.
             levels: as in :meth:`search`.
             as_of: as in :meth:`search`.
-            limit: the most memories.
+            limit: the largest number of memories.
 
         Returns:
             The memories, without their evidence.
@@ -533,10 +533,10 @@ class Nexus:
         return sessions.show_session(self.deployment, namespace, session_key)
 
     def dream_plans(self, namespace: str) -> DreamPlan:
-        """Plan a dream without dreaming: the sessions that it would digest, and every reflection's changes.
+        """Show what a dream would do now: the sessions that it would digest, and every reflection's changes.
 
-        The model gets the dream's questions, at the same cost and within the budget. The answers are saved, and the
-        dream uses them. Nothing else changes.
+        The call asks the model the dream's questions, at the same cost and within the budget. The answers are saved for
+        the dream. Nothing else changes.
 
         Raises:
             NotFound: there is no such namespace.
@@ -573,15 +573,15 @@ class Nexus:
             namespace: its name: 1 to 128 letters, digits and ``. _ - : /``, without a dot in front.
             observers: see :meth:`set_namespace`, also for the other settings.
             budget_usd_per_day: US dollars.
-            concurrency: jobs at a time.
+            concurrency: jobs that run at a time.
             observe: whether long conversations are observed.
-            unset: settings to reset.
+            unset: names of settings to reset.
 
         Returns:
             The namespace with its settings.
 
         Raises:
-            InvalidInput: the name or a setting is wrong. With a wrong setting the namespace is made nevertheless.
+            InvalidInput: the name or a setting is wrong. The namespace is made even if a setting is wrong.
         """
         namespaces.create_namespace(self.deployment, namespace)
         return self.set_namespace(
@@ -609,10 +609,10 @@ class Nexus:
             namespace: the namespace.
             observers: at least one observer; each gets facts of its own from every later message.
             budget_usd_per_day: US dollars per day (UTC), 0 or more. Jobs that would exceed it wait for the next day.
-                Raising it wakes them.
-            concurrency: the most jobs at a time, 1 or more.
+                A higher budget wakes them.
+            concurrency: the largest number of jobs that run at a time, 1 or more.
             observe: whether long conversations are observed unless an :meth:`ingest` says otherwise.
-            unset: names of settings (``budget_usd_per_day``, ``concurrency``) that return to the process-wide ones.
+            unset: settings (``budget_usd_per_day``, ``concurrency``) that take the process-wide value again.
 
         Returns:
             The namespace with its settings.
@@ -655,7 +655,7 @@ class Nexus:
             namespace: only jobs of this namespace. Default: of all.
             status: only jobs of this status: ``waiting``, ``pending``, ``running``, ``dead``, or how a run ended, such
                 as ``completed``.
-            limit: the most jobs.
+            limit: the largest number of jobs.
 
         Raises:
             NotFound: there is no such namespace.
@@ -693,7 +693,7 @@ class Nexus:
         return jobs.drop(self.deployment, job_id)
 
     def resume_jobs(self, kind: str | None = None) -> tuple[str, ...]:
-        """Let a paused job kind run again, once its cause is corrected.
+        """Let a paused job kind run again. Call this when the cause of the pause is corrected.
 
         Args:
             kind: such as ``derive_memory``. Default: every paused kind.

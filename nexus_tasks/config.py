@@ -1,8 +1,9 @@
-"""Celery's settings. The default deployment may override any of them in ``celeryconfig.py``.
+"""Celery's settings. A ``celeryconfig.py`` may override any of them for the default deployment.
 
 Most settings are constants. :data:`OF_THE_SETTINGS` and :data:`OF_THE_ENDPOINTS` name the settings that depend on the
-deployment. :class:`CeleryConfig` computes these when Celery first asks: a read of the addresses may start the embedded
-servers, and an import must not. Used as a module, this is the configuration of the environment's deployment.
+deployment. :class:`CeleryConfig` computes these settings when Celery first asks for them, because a read of the
+addresses may start the embedded servers, and an import must start nothing. The module itself can be Celery's
+configuration module: it has the settings of the environment's deployment.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from nexus_tasks.settings import Settings, load_settings
 
 imports = ("nexus_tasks.tasks", "nexus_tasks.worker")
 
-# --- delivery: a lost message does no harm, but the sweep needs 10 s to find it, so few should be lost ----------------
+# --- delivery: a lost message loses no job, but its job waits 10 s or more until the sweep sends the message again ----
 task_acks_late = True
 task_reject_on_worker_lost = True
 worker_prefetch_multiplier = 1
 worker_disable_prefetch = True  # a busy worker must not hold messages that an idle worker could run
-task_ignore_result = True  # the run row says how a job ended
+task_ignore_result = True  # a row in Postgres (`job_runs`) says how a job ended
 task_track_started = True
 worker_send_task_events = True
 broker_connection_retry_on_startup = True
@@ -42,7 +43,7 @@ redis_socket_timeout = 30.0
 redis_socket_connect_timeout = 5.0
 redis_backend_health_check_interval = 25
 result_expires = 86_400
-result_chord_expires = 7 * 86_400  # seconds; a chord that waits longer loses its body
+result_chord_expires = 7 * 86_400  # seconds; when a chord waits longer, its body never runs
 
 # --- queues -----------------------------------------------------------------------------------------------------------
 QUEUES = ("derive", "reflect", "digest", "capture", "maintenance")
@@ -53,8 +54,8 @@ task_default_exchange = "nexus"
 task_default_routing_key = "maintenance"
 task_create_missing_queues = False  # a misspelt queue is an error in the producer, not a message that no worker reads
 
-# --- workers: threads, because jobs wait for the network. For prefork use `--pool processes`: Celery treats its default
-# `--pool prefork` as not given, and this setting wins. ---------------------------------------------------------------
+# --- workers: threads, because jobs wait for the network. For a prefork pool use `--pool processes`: Celery ignores
+# `--pool prefork`, because prefork is its default, and takes this setting. --------------------------------------------
 worker_pool = "threads"
 worker_concurrency = 16
 worker_hijack_root_logger = True
@@ -71,7 +72,7 @@ beat_schedule = {
 }
 
 
-# --- what depends on the deployment -----------------------------------------------------------------------------------
+# --- the settings that depend on the deployment -----------------------------------------------------------------------
 # The read and write addresses outrank CELERY_BROKER_URL, which another application may have exported.
 _BROKER_URLS = ("broker_url", "broker_read_url", "broker_write_url")
 OF_THE_ENDPOINTS = (*_BROKER_URLS, "result_backend")
@@ -112,7 +113,7 @@ def _of(settings: Settings) -> dict[str, Any]:
             "global_keyprefix": f"{settings.key_prefix}:celery:",
             "queue_order_strategy": "nexus_tasks.tasks.queue_order:DerivationOften",
             "master_name": settings.redis_master,  # used with Sentinels only
-            "visibility_timeout": 3_600,  # seconds; kombu reads it only here, and recovery does not depend on it
+            "visibility_timeout": 3_600,  # seconds; kombu reads it only here; the sweep recovers jobs sooner
             "unacked_restore_throttle": 1,
             "socket_timeout": 30,
             "socket_connect_timeout": 5,
@@ -129,7 +130,7 @@ def _of(settings: Settings) -> dict[str, Any]:
 
 # --- an existing application ------------------------------------------------------------------------------------------
 def add_queues(app: Celery) -> None:
-    """Let an existing application send to our queues, and its workers consume from them. Its own of that name stay."""
+    """Add our queues to an existing application. A queue of the application with the same name stays as it is."""
     queues = app.amqp.queues
     for queue in task_queues:
         if queue.name not in queues:
@@ -137,10 +138,10 @@ def add_queues(app: Celery) -> None:
 
 
 def add_queues_and_schedule(app: Celery) -> None:
-    """Add our queues and beat's entries to what an existing application has. It may have an entry of the same name."""
+    """Add our queues and beat's entries to an existing application. Its own entry of the same name wins."""
     add_queues(app)
     ours = {f"nexus_tasks.{name}": entry for name, entry in beat_schedule.items()}
-    app.conf.beat_schedule = {**ours, **app.conf.beat_schedule}  # a new one: applications may share their settings
+    app.conf.beat_schedule = {**ours, **app.conf.beat_schedule}  # a new dict: applications may share the old one
 
 
 # --- as a module: `CELERY_CONFIG_MODULE=nexus_tasks.config`, or the import in a celeryconfig.py -----------------------

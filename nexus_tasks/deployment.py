@@ -3,9 +3,9 @@
     deployment = Deployment(Settings(database_url=..., redis_url=..., key_prefix="staging"))
     nexus = Nexus(deployment)
 
-Its database, claims, Celery application, model, embedder and caches are made when they are first used: importing this
-module or making a deployment starts nothing. Two deployments in one process share nothing when their database, key
-prefix and home differ. In a forked child a deployment makes its own connections and threads.
+The database, claims, Celery application, model, embedder and caches of a deployment are made at their first use.
+Importing this module or making a deployment starts nothing. Two deployments in one process share nothing when their
+database, key prefix and home differ. In a forked child a deployment makes its own connections and threads.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NAMESPACE_REMEMBERED_SECONDS = 10.0
 
 
 class _Once(Generic[T]):
-    """An attribute that is made when it is first read, by one thread, once per process."""
+    """An attribute that is made at its first read and then kept. All threads get the same object."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:
         self._make = make
@@ -102,7 +102,8 @@ class Deployment:
         self._start_afresh()
         if app is not None:
             self._join(app)
-            # Not earlier: an application may be configured long after it was made, and queues are made of its settings.
+            # The queues come from the application's settings, which may still change. They are added when a worker or
+            # beat has read the settings.
             signals.import_modules.connect(_on_import_modules, sender=app, weak=False)
         _deployments.add(self)
 
@@ -168,7 +169,7 @@ class Deployment:
         """The engine, through which producers and workers reach the claims, the broker and the jobs' storage."""
         lease = self.settings.lease_seconds
         if self._given_app is not None:
-            add_queues(self._given_app)  # a worker has them since it started, a producer has not
+            add_queues(self._given_app)  # a worker added them at its start, a producer did not
         return JobEngine(
             self.app,
             deployment=self,
@@ -190,7 +191,7 @@ class Deployment:
         return ["-m", "nexus_tasks.idempotency.worker.fork_server_main", self.app_path(), *modules]
 
     def app_path(self) -> str:
-        """The import path of the Celery application, for processes that this one starts.
+        """The import path of the Celery application, by which a child process loads it.
 
         Raises:
             ConfigurationError: the application is no global of an imported module.
@@ -199,9 +200,9 @@ class Deployment:
             return "nexus_tasks.celery:app"
         app = self.app
         for name, module in list(sys.modules.items()):
-            # `python -m shop` runs the module under another name; a script has no name to import it by.
+            # `python -m shop` names the module __main__, and its spec has the name `shop`. A script has no spec.
             path = getattr(module.__spec__, "name", "") if name == "__main__" else name
-            if not path or path.partition(".")[0] == "celery":  # Celery remembers applications, but makes none
+            if not path or path.partition(".")[0] == "celery":  # Celery's own modules only refer to the application
                 continue
             for attribute, value in list(getattr(module, "__dict__", {}).items()):
                 if value is app:
@@ -211,10 +212,10 @@ class Deployment:
             remedy="Assign it to a module's global, as `celery -A module:name` needs it.",
         )
 
-    # --- thinking -----------------------------------------------------------------------------------------------------
+    # --- models -------------------------------------------------------------------------------------------------------
     @_Once
     def embedder(self) -> Embedder:
-        """The embedder, which turns texts into vectors. Readers need no model.
+        """The embedder, which turns texts into vectors. A search needs the embedder and no language model.
 
         Raises:
             ConfigurationError: there is no embedder of that name.
@@ -226,13 +227,13 @@ class Deployment:
         """The language model.
 
         Raises:
-            ConfigurationError: no model can speak (see ``NEXUS_MODEL``).
+            ConfigurationError: ``NEXUS_MODEL=auto`` finds no usable credentials (see :func:`language_model`).
         """
         return language_model(self.settings)
 
     @_Once
     def claude(self) -> AnthropicModel:
-        """Claude, for counting tokens even when another model answers. Needs no credentials before the first call."""
+        """Claude, which counts tokens even when jobs use another model. Making it needs no credentials; a call does."""
         return AnthropicModel(self.settings)
 
     @_Once
@@ -240,15 +241,17 @@ class Deployment:
         """The database, model, embedder and settings that every job works with.
 
         Raises:
-            ConfigurationError: as :attr:`model` and :attr:`embedder`.
+            ConfigurationError: the :attr:`model` or the :attr:`embedder` cannot be made.
         """
         return Resources(database=self.database, model=self.model, embedder=self.embedder, settings=self.settings)
 
     def preload(self) -> None:
-        """Load the libraries that jobs need; Claude's takes over 1 s. Leaves no thread and no connection behind.
+        """Load the model's library before the first job. Claude's library takes over 1 s to load.
+
+        No thread and no connection is left afterwards.
 
         Raises:
-            ConfigurationError: no model can speak.
+            ConfigurationError: the :attr:`model` cannot be made.
         """
         if self.model.name == "anthropic":
             import anthropic
@@ -274,7 +277,7 @@ class Deployment:
         return known
 
     def cap(self, name: str) -> int:
-        """How many runs a namespace may have at a time; while Postgres is away, the deployment's setting."""
+        """How many runs a namespace may have at a time. While Postgres does not answer, the deployment's setting."""
         try:
             known = self.namespace(name)
         except NexusError:
@@ -283,7 +286,7 @@ class Deployment:
 
     # --- this process -------------------------------------------------------------------------------------------------
     def local(self, factory: type[T]) -> T:
-        """This deployment's only object of a class, made at first use. Modules keep caches and clocks so."""
+        """The deployment's one object of the class ``factory``, made at the first call. Such objects hold caches."""
         with self._making:
             if factory not in self._local:
                 self._local[factory] = factory()
@@ -295,7 +298,7 @@ class Deployment:
         with self._making:
             if "engine" in self._made:
                 self.engine.close()
-            if self._given_app is None and {"app", "endpoints"} <= self._made.keys():  # else nothing has connected
+            if self._given_app is None and {"app", "endpoints"} <= self._made.keys():  # else no connection exists
                 close_connections(self.app)
             if "isolation" in self._made:
                 self.isolation.close()
@@ -306,9 +309,10 @@ class Deployment:
                 self.__dict__.pop(name, None)
 
     def _after_fork(self) -> None:
-        """In a forked child: make new connections, locks and threads when needed. Do not touch the parent's.
+        """Forget the parent's connections, locks and threads in a forked child. The next use makes new ones.
 
-        The parent's objects stay and are never collected: closing them would write to the parent's sockets.
+        The child keeps the parent's objects, so that they are never collected: closing them would write to the
+        parent's sockets.
         """
         made, local, app = self._made, self._local, self._given_app or self._made.get("app")
         self._inherited += [made, local]
@@ -321,7 +325,7 @@ class Deployment:
 
 
 def _on_import_modules(sender: Celery, **_kwargs: object) -> None:
-    """A worker or beat has read the application's module and its settings, and will read its queues and schedule."""
+    """Add queues and schedule after a worker or beat has read the application's settings and before it uses them."""
     add_queues_and_schedule(sender)
 
 
@@ -349,14 +353,15 @@ def _bring_up_to_date(url: str) -> None:
 # --- the default deployment -------------------------------------------------------------------------------------------
 _default: Deployment | None = None
 _choosing = threading.RLock()
-# The lock is held during a fork: a child would find it locked for ever if another thread of its parent had it.
+# A fork takes the lock first. Otherwise another thread could hold it, and the child's copy would stay locked for ever.
 os.register_at_fork(before=_choosing.acquire, after_in_parent=_choosing.release, after_in_child=_reset_in_child)
 
 
 def default_deployment() -> Deployment:
-    """The deployment of the environment's ``NEXUS_*`` variables, made at the first call; or that of :func:`use`.
+    """The default deployment: inside :func:`use` the given one, else the one of the ``NEXUS_*`` variables.
 
-    ``Nexus()`` uses it, ``derive_memory.delay()`` asks it for a job, and ``nexus_tasks.celery.app`` is its application.
+    ``Nexus()`` and ``derive_memory.delay()`` use it, and ``nexus_tasks.celery.app`` is its Celery application. The
+    first call outside :func:`use` makes the deployment of the variables.
 
     Raises:
         ConfigurationError: a setting is wrong.
@@ -382,7 +387,7 @@ def use(deployment: Deployment) -> Iterator[Deployment]:
 
 
 class _DefaultDeployment(Deployment):
-    """The environment's deployment. A ``celeryconfig.py`` may override its Celery settings."""
+    """The deployment of the ``NEXUS_*`` variables. A ``celeryconfig.py`` may override its Celery settings."""
 
     def __init__(self, app: Celery | None = None) -> None:
         super().__init__(app=app)

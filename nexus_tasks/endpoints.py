@@ -1,4 +1,4 @@
-"""Where Postgres, Redis and the broker are: as the settings say, or the embedded ones, started on first need."""
+"""The addresses of Postgres, Redis and the broker: from the settings, or of the embedded servers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nexus_tasks.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoints:
-    """The addresses of a deployment's servers, each as the library that connects to it spells it."""
+    """The addresses of a deployment's servers, each in the form that its client library takes."""
 
     database_url: str  # for SQLAlchemy with psycopg
     redis_url: str  # for redis-py
@@ -19,13 +19,13 @@ class Endpoints:
 
 
 def endpoints_of(settings: Settings) -> Endpoints:
-    """The endpoints that ``settings`` name. Without addresses the embedded servers are started, if they do not run.
+    """The addresses in ``settings``. When both URLs are unset, the embedded servers are started unless they run.
 
     Raises:
         EmbeddedError: an embedded server could not be started.
     """
     if settings.database_url is None or settings.redis_url is None:
-        from nexus_tasks.embedded import ensure  # not needed, nor installed, where servers are set
+        from nexus_tasks.embedded import ensure  # only this branch needs the embedded servers
 
         servers = ensure(settings.home)
         database_url, redis_url = servers.database_url, servers.redis_url
@@ -42,7 +42,11 @@ def endpoints_of(settings: Settings) -> Endpoints:
 
 
 def revive(settings: Settings) -> None:
-    """Start embedded servers that have died; does nothing for servers that are set."""
+    """Start embedded servers that have died. Does nothing when the settings name servers.
+
+    Raises:
+        EmbeddedError: an embedded server could not be started.
+    """
     if settings.embedded:
         from nexus_tasks.embedded import ensure
 
@@ -50,6 +54,6 @@ def revive(settings: Settings) -> None:
 
 
 def _with_driver(url: str) -> str:
-    """``postgres://`` and ``postgresql://`` addresses, as platforms hand them out, with the driver named."""
+    """``url`` for SQLAlchemy: ``postgres://`` and ``postgresql://`` become ``postgresql+psycopg://``."""
     scheme, separator, rest = url.partition("://")
     return f"postgresql+psycopg{separator}{rest}" if scheme in ("postgres", "postgresql") else url

@@ -16,11 +16,11 @@
         ├── Transient                        waits and tries again, for a day
         │   ├── StorageUnavailable
         │   ├── Erased
-        │   └── Throttled                    waits as long as the server asked
+        │   └── Throttled                    waits as long as the server asked; not counted
         ├── OverBudget                       waits until the next day
         ├── AwaitsBatch                      waits until the batch is finished
         ├── Misconfigured                    pauses the job kind
-        ├── InvalidAnswer                    counted and retried, as an exception of any other type
+        ├── InvalidAnswer                    counted and retried, like an exception that is no JobError
         └── Permanent                        a dead letter at once
             ├── Refused
             └── TooLarge
@@ -59,7 +59,10 @@ class NexusError(Exception):
 
 
 def faults(errors: Iterable[Any], *, root: str = "arguments") -> str:
-    """A pydantic ``ValidationError.errors()`` in one line: each field with its fault; ``root`` names the whole."""
+    """The errors of a pydantic ``ValidationError`` as one line: ``field: fault; field: fault``.
+
+    ``root`` stands for the field when a fault belongs to the whole value.
+    """
     return "; ".join(
         f"{'.'.join(map(str, error['loc'])) or root}: {error['msg'].removeprefix('Value error, ').rstrip('.')}"
         for error in errors
@@ -148,7 +151,7 @@ class WaitTimeout(NexusError, TimeoutError):
 class JobError(NexusError):
     """A job could not be done."""
 
-    wait_reason: ClassVar[str] = ""  # set: the job waits for this reason, and the attempt is not counted
+    wait_reason: ClassVar[str] = ""  # unless empty, the job waits for this reason without a failed attempt
 
     @property
     def wait_detail(self) -> str:
@@ -206,11 +209,11 @@ class OverBudget(JobError):
 
     def __init__(self, message: str | None = None, *, detail: str = "", remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
-        self.detail = detail  # the figures behind it, which `nexus status` shows
+        self.detail = detail  # the budget's figures, which `nexus status` shows
 
     @property
     def wait_detail(self) -> str:
-        """The figures; without them the name of the error."""
+        """The budget's figures; the class's name when none are given."""
         return self.detail or type(self).__name__
 
     def wait_seconds(self, now: float) -> float:
@@ -228,7 +231,7 @@ class AwaitsBatch(JobError):
     wait_detail = ""
 
     def wait_seconds(self, now: float) -> float:  # noqa: ARG002
-        """600 s. The answer wakes the job earlier; this covers a lost wake-up."""
+        """600 s at most. The answer wakes the job earlier, unless the wake-up is lost."""
         return 600.0
 
 

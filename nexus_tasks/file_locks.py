@@ -1,8 +1,9 @@
-"""Locks on files. A lock ends with its last holder. Standard library only: a coding agent's hook uses this module.
+"""Locks on files (``flock``). Standard library only: a coding agent's hook uses this module.
 
 ``flock`` locks the open file, not the process. A child that inherits the descriptor holds the lock too. The kernel
-drops the lock when the last holder ends, also after a kill. Therefore a lock is never stale. A server inherits the
-descriptor of its lock, so the lock shows that the server or a child of it still lives. No pid has to be trusted.
+drops the lock when the last process with the descriptor ends, also after a kill. Therefore no lock outlives its
+processes. An embedded server inherits the descriptor of its lock: while the lock is held, the server or a child of the
+server lives. This check needs no pid.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class FileLock:
 
 
 def try_lock(path: str | os.PathLike[str]) -> FileLock | None:
-    """The lock on ``path``, or ``None`` while another process or descriptor holds it.
+    """Take the lock on ``path`` without waiting; ``None`` while another descriptor of any process holds the lock.
 
     The file is made (mode 0600) when it does not exist; its folder must exist.
 

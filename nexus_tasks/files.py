@@ -24,7 +24,7 @@ def write_atomic(path: str, data: bytes, *, durable: bool = False, mode: int = 0
         path: the file; its folder exists.
         data: the whole content.
         durable: also sync the content to disk before the renaming, so that a power cut cannot empty the file.
-        mode: the permissions of the file, from which the umask is taken away.
+        mode: the permissions of the file; the process's umask is subtracted.
         keep_mode: keep the permissions of a file that exists.
 
     Raises:
@@ -48,7 +48,7 @@ def write_atomic(path: str, data: bytes, *, durable: bool = False, mode: int = 0
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write every byte: a disk that fills up, or a signal, can make ``os.write`` write fewer."""
+    """Write all of ``data``. One ``os.write`` may write less, when the disk fills up or a signal arrives."""
     written = os.write(fd, data)
     while written < len(data):
         written += os.write(fd, data[written:])

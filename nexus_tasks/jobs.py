@@ -1,4 +1,4 @@
-"""Everything that a job kind of your own needs::
+"""The names for declaring your own job kinds::
 
     class CountWords(Arguments):
         scope: ClassVar = ("namespace", "session_key")
@@ -10,7 +10,7 @@
     def count_words(work: NamespaceRun, arguments: CountWords) -> JobOutcome: ...
 
 A worker imports the modules that ``imports`` of its Celery configuration names: add the module of your kind there. No
-other list names a kind. ``docs/job-kinds.md`` explains each name. This module is public: its names stay.
+other list names a kind. ``docs/job-kinds.md`` explains each name. This module is public: later releases keep its names.
 """
 
 from nexus_tasks.errors import (

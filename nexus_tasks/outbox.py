@@ -40,7 +40,7 @@ class PostgresJobStorage:
         self._cursors: dict[str, int] = {}  # by kind: where its next page of wanted rows begins
 
     def dead_letter(self, claim: Claim, error: BaseException | None) -> None:
-        """Commit a dead letter for each job id of a claim, and take its work out of the outbox."""
+        """Commit a dead letter for each job id of the claim, and take the claim's work out of the outbox."""
         why = dead_letters.Failure(
             error_type=type(error).__name__ if error else "WorkerLost",
             message=clean_text(str(error)) if error else "The worker died every time it ran this job.",
@@ -78,7 +78,7 @@ class PostgresJobStorage:
             return dead_letters.open_letter(tx, job_id) is not None
 
     def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
-        """How the job ended."""
+        """How the job ended; ``None`` while it has not ended. ``since`` is the time of the request (epoch seconds)."""
         with self.deployment.database.transaction() as tx:
             return job_runs.find_outcome(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
 
@@ -108,7 +108,7 @@ class PostgresJobStorage:
         return True
 
     def probe(self, kind: str) -> None:
-        """Raise while the cause of the kind's pause lasts. A kind without a probe raises nothing and is tried again."""
+        """Raise an error while the cause of the kind's pause lasts. For a kind without a probe, raise none."""
         declared = kinds.declared().get(kind)
         if declared is not None and declared.probe is not None:
             declared.probe(self.deployment)

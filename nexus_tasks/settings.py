@@ -16,7 +16,7 @@ from nexus_tasks.errors import ConfigurationError
 Price = tuple[float, float, float, float]
 
 # USD per million tokens: input, output, cache write (5 minutes), cache read. From Anthropic's public price list as of
-# October 2026; Haiku 5.5 is the band up to 100,000 prompt tokens. NEXUS_PRICES overrides or adds rows.
+# October 2026. Haiku 5.5's row is the price for prompts of up to 100,000 tokens. NEXUS_PRICES overrides or adds rows.
 PRICES: dict[str, Price] = {
     "claude-haiku-5-5": (0.10, 0.50, 0.125, 0.01),
     "claude-sonnet-5-5": (2.00, 10.00, 2.50, 0.10),
@@ -158,7 +158,7 @@ class Settings(BaseSettings):
         return home.expanduser()
 
     def checked(self) -> Settings:
-        """These settings.
+        """Check that both URLs are set or neither; returns these settings.
 
         Raises:
             ConfigurationError: only one of the two URLs is set.
@@ -203,8 +203,8 @@ _UNESCAPED_PASSWORD = re.compile(r"(?<=://)([^:/?#@]*):[^@]*@")
 def mask_url(url: str) -> str:
     """``url`` with every password replaced by ``***``, also in each address of a list of Sentinels.
 
-    Neither SQLAlchemy's ``hide_password`` nor kombu's ``maybe_sanitize_url`` does this: each shows passwords in options
-    or in the second address of such a list, or drops the options.
+    SQLAlchemy's ``hide_password`` and kombu's ``maybe_sanitize_url`` do not suffice. Each of them either drops the
+    options, or shows a password in an option or in the second address of such a list.
     """
     return ";".join(_mask(one) for one in re.split(r";(?=\w+://)", url))
 

@@ -1,14 +1,14 @@
-"""What runs when a worker starts, in this order.
+"""The steps that run when a Celery worker starts, in this order.
 
-1. ``worker_init``: :func:`preload` loads the model's library and the embedder, so no job waits for these. The children
-   of a prefork pool share the loaded objects.
+1. ``worker_init``: :func:`preload` loads the model's library and the embedder, so that no job waits for their loading.
+   The children of a prefork pool share the loaded objects.
 2. :class:`PatchStep`: lets the worker outlive a lost connection to Redis, and listens for revoked messages.
 3. :class:`RedisClientStep`: keeps one Redis client per channel of the broker.
 4. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
 5. Celery starts its pool and its consumer.
 6. :class:`SweepStep`: starts a thread that returns stuck claims every 2 s and reconciles with Postgres every 10 s.
-7. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and writes the
-   contexts for the hook every 30 s.
+7. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and updates the
+   context files for coding agents' hooks every 30 s.
 
 The heartbeat's thread starts with the first run of a job, in the process that runs it.
 """
@@ -41,7 +41,7 @@ from nexus_tasks.tasks.registry import tick
 log = logging.getLogger(__name__)
 
 GARBAGE = 10_000  # new objects before the collector visits the youngest generation
-STORE_EVERY, REFRESH_EVERY = 300.0, 30.0  # seconds between storing the buffer, and between refreshes of the contexts
+STORE_EVERY, REFRESH_EVERY = 300.0, 30.0  # seconds between two stores of the buffer, and two updates of contexts
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
@@ -56,7 +56,8 @@ def preload(sender: Any, **_kwargs: object) -> None:
     except NexusError as error:
         log.error("No job can run yet: %s", error)  # the worker goes on: the cause may pass, and each job reports it
         return
-    # The loaded objects stay for good. Frozen, they cost no visit per collection (0.2 s each) and no copy in children.
+    # The loaded objects stay for good. The collector skips frozen objects, which saves 0.2 s per collection, and forked
+    # children share their memory.
     gc.collect()
     gc.freeze()
     # A run makes thousands of objects and keeps few. With Celery's threshold of 700 the collector took a seventh of a
@@ -75,9 +76,9 @@ class PatchStep(ClosedChannelStep):
 class ForkServerStep(bootsteps.Step):  # type: ignore[misc]
     """Forks the fork server from a worker that has loaded everything and has no thread or connection yet.
 
-    It does so only for a pool of threads: jobs of other pools run in processes already. It does so only while this
-    process has one thread: a child would inherit the locks of other threads. In any other case, and after the fork
-    server has died, a fork server is started when a job needs it.
+    Two conditions must hold. The pool must be a pool of threads, because jobs of other pools run in processes already.
+    This process must have only one thread, because a child would inherit the locks that other threads hold. In any
+    other case, and after the fork server has died, the first job that needs a fork server starts one.
     """
 
     def __init__(self, parent: Any, **options: Any) -> None:
@@ -88,12 +89,12 @@ class ForkServerStep(bootsteps.Step):  # type: ignore[misc]
 
 
 class BufferStep(BackgroundStep):
-    """Stores this machine's session buffer and keeps contexts ready for the hook, in a thread of every worker."""
+    """Stores this machine's session buffer and updates the hook's context files, in a thread of every worker."""
 
     thread_name = "nexus-buffer"
 
     def work(self, app: Celery) -> None:
-        """Store and refresh until the worker ends. When a server is away, the next round tries again."""
+        """Store and update until the worker ends. While a server does not answer, each round tries again."""
         stored_at = float("-inf")
         deployment: Deployment | None = None
         while True:

@@ -1,4 +1,4 @@
-"""The session buffer.
+"""The session buffer: files that keep messages on this machine until they are stored in Postgres.
 
 The life of an entry:
 
@@ -52,14 +52,14 @@ class SessionBuffer:
     survives a power cut:
 
     - With ``"always"`` the entry survives.
-    - With ``"interval"`` the entry can be lost when it was written in the last second before the cut, or in the last
+    - With ``"interval"`` the entry survives, unless it was written in the last second before the cut or in the last
       second before its process was killed.
-    - With ``"off"`` the entry survives once the operating system has written it to disk (commonly within 30 s).
+    - With ``"off"`` the entry survives if the operating system wrote it to disk before the cut (commonly within 30 s).
 
     Args:
         folder: default: ``buffer`` under ``NEXUS_HOME``.
         fsync: default: ``NEXUS_BUFFER_FSYNC``, else ``interval``.
-        max_bytes: default: ``NEXUS_BUFFER_MAX_BYTES``, else 1 GiB. Above this size ``append`` raises and drops nothing.
+        max_bytes: default: ``NEXUS_BUFFER_MAX_BYTES``, else 1 GiB. ``append`` raises when the entry does not fit.
     """
 
     def __init__(

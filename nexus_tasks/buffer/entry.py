@@ -19,7 +19,7 @@ class Entry(NamedTuple):
 
 
 def as_json(value: object) -> bytes:
-    """``value`` as JSON on one line, in ASCII: a cut leaves no half character, and no character is a line break.
+    """``value`` as JSON in ASCII on one line. A cut in the bytes splits no character.
 
     Raises:
         ValueError: ``value`` is not JSON (a NaN, an infinite number, a reference to itself).

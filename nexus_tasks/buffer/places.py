@@ -11,7 +11,7 @@ _SEQ_DIGITS = 12
 
 
 def default_home() -> str:
-    """``NEXUS_HOME``, else the user's data folder: the value of ``Settings.home`` without importing pydantic."""
+    """``NEXUS_HOME``, else the user's data folder. Gives the value of ``Settings.home`` without importing pydantic."""
     if home := os.environ.get("NEXUS_HOME"):
         return os.path.expanduser(home)
     if sys.platform == "darwin":

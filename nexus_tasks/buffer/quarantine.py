@@ -25,7 +25,7 @@ class Damage(NamedTuple):
 
 
 def set_aside(folder: str, session_folder: str, damage: Damage, raw: bytes) -> Damage:
-    """Write ``raw`` and its description to the quarantine ``folder``. Doing so twice keeps one file."""
+    """Write ``raw`` and its description to the quarantine ``folder``. A second call for one damage writes nothing."""
     name = f"{session_folder}-{damage.segment.partition('.')[0]}-{damage.line}-{damage.offset}-{damage.kind}.json"
     path = os.path.join(folder, name)
     damage = damage._replace(kept_as=path)

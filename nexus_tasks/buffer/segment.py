@@ -1,4 +1,4 @@
-"""Reading a segment: its whole lines, and the position of every damaged one."""
+"""Reading a segment: the entries in its lines, and the position of each damaged part."""
 
 from __future__ import annotations
 

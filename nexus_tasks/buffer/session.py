@@ -49,8 +49,8 @@ class SessionFiles:
         self._written, self._always = written, always
         self._thread_lock = threading.Lock()  # flock does not exclude threads that share a descriptor
         self._lock_fd = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # This process saw the open segment last with this inode and path, first and next entry_seq, size in bytes, and
-        # time of the first entry.
+        # The open segment as this process last saw it: inode, path, first and next entry_seq, size in bytes, and the
+        # time of the first entry in seconds since 1970.
         self._inode, self._path = 0, ""
         self._first, self._next, self._end, self._began = 1, 1, 0, 0.0
 

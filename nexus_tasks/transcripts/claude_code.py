@@ -53,7 +53,7 @@ class Reader:
         if kind not in ("user", "assistant") or not isinstance(uuid, str) or not isinstance(message, dict):
             return
         if record.get("isMeta") or record.get("isCompactSummary") or record.get("isApiErrorMessage"):
-            return  # written by the program itself, or a repetition
+            return  # Claude Code's own note, or its summary of earlier lines
         content = message.get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if not isinstance(blocks, list):
@@ -105,7 +105,7 @@ def shortened(value: Any) -> Any:
     if isinstance(value, str):
         return excerpt(value, _INPUT_CHARACTERS, scrub)
     if isinstance(value, dict):
-        # Scrub before the texts are cut: the field's name and its whole value together decide.
+        # Scrub before the texts are cut: only the whole value shows, with the field's name, whether it is a secret.
         return {key: shortened(item) for key, item in scrub_value(_cut(value)).items()}
     if isinstance(value, list):
         return [shortened(item) for item in value[:100]]
@@ -113,7 +113,7 @@ def shortened(value: Any) -> Any:
 
 
 def _cut(value: Any, depth: int = 0) -> Any:
-    """``value`` without the parts that are never kept. After this, scrubbing a huge value costs little."""
+    """``value`` without the parts that are never kept, so that scrubbing a huge value takes little time."""
     if isinstance(value, str):
         return value if len(value) <= 20_000 else value[:10_000] + value[-10_000:]
     if isinstance(value, dict) and depth < 20:

@@ -1,6 +1,7 @@
-"""The context that a project's next session begins with, in a file that workers keep up to date.
+"""The context file: the text that the hook gives the agent at the beginning of a project's next session.
 
-The hook reads the file, because asking Postgres would take longer than the hook's 100 ms.
+Workers keep the file up to date. The hook reads the file and not Postgres, because a query would take longer than the
+hook's 100 ms.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _MOST_CHARACTERS = 200_000
 def take(home: str, namespace: str) -> str:
     """The namespace's context; empty when there is none yet.
 
-    The first call makes an empty file, which asks the workers to fill it.
+    When there is no file, the call makes an empty file. Workers fill every file that exists.
     """
     path = _file(home, namespace)
     try:
@@ -39,7 +40,7 @@ def put(home: str, namespace: str, text: str) -> None:
 
 
 def asked_for(home: str) -> dict[str, float]:
-    """The namespaces that have a file, and when it was written (seconds since 1970)."""
+    """Each namespace that has a context file, with the time when the file was written (seconds since 1970)."""
     found = {}
     try:
         for item in os.scandir(os.path.join(home, _FOLDER)):

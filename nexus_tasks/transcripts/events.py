@@ -15,7 +15,7 @@ _MOST_PROMPT, _MOST_RESULT = 100_000, 2_000  # characters
 
 
 def payload(event: dict[str, Any]) -> dict[str, Any] | None:
-    """The part of an event that the buffer keeps; ``None`` when there is nothing to remember in it."""
+    """The part of an event that the buffer keeps; ``None`` for the start of a session and for unknown events."""
     name = event["hook_event_name"]
     if name not in _KNOWN or name == "SessionStart":
         return None

@@ -1,10 +1,10 @@
-"""The beginning and the end of a long text."""
+"""Shortening a text to its beginning and its end, with secrets scrubbed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-_MARGIN = 4_000  # characters beyond the cut that are scrubbed too, so that no half of a secret stays at the cut
+_MARGIN = 4_000  # characters beyond the cut that are scrubbed too, so that a secret at the cut is found whole
 
 
 def excerpt(text: str, most: int, scrub: Callable[[str], str] = str) -> str:

@@ -1,4 +1,4 @@
-"""How far a transcript is stored. The next reading begins there."""
+"""The position up to which a transcript is stored. The next reading of the transcript begins at this position."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class NewPart(NamedTuple):
     """The part of a transcript after a position."""
 
     messages: list[Message]
-    position: Position  # its end
+    position: Position  # the end of this part
     broken: int  # lines that are not JSON
 
 
 def read_on(path: str, position: Position) -> NewPart:
     """The messages after ``position``; all messages when the file was rewritten since.
 
-    A line without its line break is still being written and is left for the next reading.
+    A last line without a line break is still being written. The next reading reads it.
 
     Raises:
         OSError: the file cannot be read.
@@ -57,7 +57,7 @@ def _mark(data: bytes) -> str:
 
 
 def load(folder: str, path: str) -> Position:
-    """The saved position of a transcript; its beginning when none is saved or the saved one cannot be read."""
+    """The saved position of a transcript. Without a readable saved position, the transcript's beginning."""
     try:
         with open(_file(folder, path), "rb") as file:
             found: dict[str, Any] = json.load(file)

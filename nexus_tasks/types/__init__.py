@@ -1,7 +1,7 @@
-"""The values that cross the public surface: messages in; memories, receipts and figures out.
+"""The types of the public API: messages as input; memories, receipts and figures as output.
 
-All are frozen. Those that :class:`nexus_tasks.Nexus` returns have ``to_dict()``, which gives the document that
-``nexus … --json`` prints. Import them from here; the modules below are private.
+All dataclasses are frozen. Those that :class:`nexus_tasks.Nexus` returns have ``to_dict()``, which gives the document
+that ``nexus … --json`` prints. Import the types from here; the modules of this folder are private.
 """
 
 from nexus_tasks.types.context import CitedMemory, ContextBlock, ContextSection

@@ -1,4 +1,4 @@
-"""A context block: what an agent should know, under a token bound."""
+"""The context block: text for an agent's prompt, within a bound of tokens."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class CitedMemory(Document):
 class ContextBlock(Document):
     """What :meth:`Nexus.context` returns. ``str(block)`` is its text.
 
-    ``tokens`` is at most ``max_tokens``, except in an observed session that is read whole: when its observation is
-    behind, the block may be longer, and ``notes`` says so.
+    ``tokens`` is at most ``max_tokens``, with one exception. A block that is read with ``observe`` and without
+    ``max_tokens`` may be longer while the session's observation is behind; then ``notes`` says so.
     """
 
     namespace: str
@@ -43,7 +43,7 @@ class ContextBlock(Document):
     # Of format="anthropic": the messages to put before the conversation, as Anthropic's API takes them.
     messages: tuple[Mapping[str, Any], ...] = ()
     counted_by: str = "estimate"  # estimate: characters / 4, rounded up; anthropic: Claude's count of the text
-    notes: tuple[str, ...] = ()  # what the reader should know of the block: what is left out, what is late
+    notes: tuple[str, ...] = ()  # remarks for the reader, such as which part is left out
 
     def __str__(self) -> str:
         return self.text

@@ -28,7 +28,7 @@ class Document:
 
 
 def plain(value: Any) -> Any:
-    """``value`` with documents, mappings and sequences inside it as dicts and lists, and times as texts."""
+    """``value`` in types of JSON: documents and mappings become dicts, sequences lists, and times ISO 8601 texts."""
     if isinstance(value, Document):
         return value.to_dict()
     if is_dataclass(value) and not isinstance(value, type):

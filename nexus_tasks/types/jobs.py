@@ -1,4 +1,4 @@
-"""Jobs: how one ended, and what is known of those that are queued, dead or finished."""
+"""Jobs: the outcome of one job, and the records of queued jobs, dead letters and finished runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class JobOutcome(Document):
     status: Status
     job_id: str = ""  # of the job that did the work
     reasons: tuple[str, ...] = ()  # why it was asked for
-    details: Mapping[str, Any] = field(default_factory=dict)  # what its kind reports, such as ``facts``
+    details: Mapping[str, Any] = field(default_factory=dict)  # figures that the job kind reports, such as ``facts``
 
 
-# The fields that only a queued job (waiting, pending or running), a dead letter, or a finished run has.
+# By source, the fields that not every source has. A job in the queue is waiting, pending or running.
 _FIELDS_OF = {
     "queue": frozenset({"reason", "detail", "args", "errors", "crashes"}),
     "dead_letters": frozenset({"error", "args", "error_type", "traceback", "errors", "crashes", "resolution"}),
@@ -34,14 +34,14 @@ _FIELDS_OF_SOME = frozenset().union(*_FIELDS_OF.values())
 class JobInfo(Document):
     """A job: queued or running, a dead letter, or a finished run (``source`` says which)."""
 
-    source: Literal["queue", "dead_letters", "runs"]  # not in the document
+    source: Literal["queue", "dead_letters", "runs"]  # left out of ``to_dict()``
     id: str
     namespace: str
     kind: str
-    scope: str  # JSON: the arguments that make the job the same job
+    scope: str  # JSON: the arguments that two requests for the same work share
     # A queued job: waiting, pending or running. A dead letter: dead, retried or dropped. A run: JobOutcome.status.
     status: str
-    attempts: int  # runs so far, the present one included
+    attempts: int  # runs so far, including the present run
     reason: str | None = None  # of a waiting job: why it waits
     detail: str | None = None  # of a waiting job: more about the reason, such as "312 of 512 tokens"
     error: str | None = None  # of a dead letter: the last error's message
@@ -64,7 +64,7 @@ class JobDetails(JobInfo):
     crashes: int = 0  # of a queued job or a dead letter: runs whose worker died
     resolution: str | None = None  # of a dead letter: retried or dropped; None while it is open
     reasons: tuple[str, ...] = ()  # of a run: why it was asked for
-    details: Mapping[str, Any] = field(default_factory=dict)  # of a run: what its kind reports
+    details: Mapping[str, Any] = field(default_factory=dict)  # of a run: figures that the job kind reports
     model_calls: int = 0  # of a run
     cost_usd: float = 0.0  # of a run: what its model calls cost, US dollars
 

@@ -1,4 +1,4 @@
-"""Memories and topics: listed, shown and found."""
+"""The types of memories, topics and search hits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nexus_tasks.types.names import Level, Role
 
 @dataclass(frozen=True, kw_only=True)
 class Perspective:
-    """Whose memory it is (``observer``), and about whom (``subject``)."""
+    """The ``observer`` holds the memories; the ``subject`` is the person or thing that they are about."""
 
     observer: str
     subject: str
@@ -45,18 +45,18 @@ class MemoryInfo(Document):
     content: str
     author: str | None  # of a message: who said it; of other memories: their subject, or None
     role: Role | None  # of a message only
-    observer: str | None  # whose memory it is; None for messages and digests
-    subject: str | None  # whom it is about; None for messages and digests
+    observer: str | None  # the holder of the memory; None for messages and digests
+    subject: str | None  # the person or thing that it is about; None for messages and digests
     session_key: str | None  # the session of a message, of a fact's earliest source, or of a digest
     category: str | None  # of a fact only
-    labels: tuple[str, ...]  # of a fact: words that it should be found by
+    labels: tuple[str, ...]  # of a fact: further words by which a search finds it
     confidence: float  # 0 to 1, as stored; a search lowers it with age
     times_reinforced: int  # how often it was said again or confirmed by a reflection
     occurred_at: datetime  # when it was said
     stored_at: datetime
-    valid_from: datetime | None  # since when it holds
-    valid_to: datetime | None  # until when it held; None while it holds
-    superseded_by: int | None  # id of the memory that took its place
+    valid_from: datetime | None  # the time from which it holds
+    valid_to: datetime | None  # the time at which it ceased to hold; None while it holds
+    superseded_by: int | None  # id of the memory that replaced it
     made_by: str | None  # the model that wrote it; None for messages
     reflection: int | None  # number of the reflection that made it, for `undo`
 
@@ -67,7 +67,7 @@ class MemoryDetails(MemoryInfo):
 
     evidence: tuple[Citation, ...]
     supports: tuple[SupportedMemory, ...]
-    superseded: tuple[int, ...]  # ids of the memories that it took the place of
+    superseded: tuple[int, ...]  # ids of the memories that it replaced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +99,10 @@ class Recall(Document):
     external_id: str | None
     level: Level
     content: str
-    score: float  # orders the hits of one search; it is no probability
-    why: Mapping[str, float]  # the parts of the score: words (BM25), neighbours (their share), vector (cosine)
-    confidence: float  # 0 to 1, lowered by age: 0.01 a day
+    score: float  # orders the hits of one search; not a probability, not comparable between searches
+    # The parts of the score: words (BM25), neighbours (a share of the scores of adjacent messages), vector (cosine).
+    why: Mapping[str, float]
+    confidence: float  # 0 to 1: the stored confidence less 0.01 for each day of age
     occurred_at: datetime
     session_key: str | None
     observer: str | None
@@ -112,4 +113,4 @@ class Recall(Document):
 class Recalls(list[Recall]):
     """Search hits, best first."""
 
-    missing_embeddings: int = 0  # memories of the namespace without a vector: they are found by words only
+    missing_embeddings: int = 0  # memories of the namespace without a vector; a search finds them by words only

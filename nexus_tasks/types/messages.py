@@ -1,4 +1,4 @@
-"""Messages in, and the receipt of storing them."""
+"""The message that a caller stores, and the receipt of storing messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Message:
     role: Role = "user"
     author: str | None = None  # default: the role
     occurred_at: datetime | None = None  # default: the time of storing; naive means UTC
-    tool_calls: tuple[Mapping[str, Any], ...] = ()  # as the producer's model made them
+    tool_calls: tuple[Mapping[str, Any], ...] = ()  # as the caller's model made them
     id: str | None = None  # the producer's own idempotency key, unique per (namespace, session)
 
     def __post_init__(self) -> None:
@@ -57,8 +57,8 @@ class Receipt(Document):
     messages: int  # given
     stored: int  # new in Postgres
     duplicates: int  # stored before, so not stored again
-    enqueued: int  # new jobs; 0 while Redis is away, when reconcile asks for them later
-    buffered: int = 0  # kept in the session buffer, because Postgres is away
+    enqueued: int  # new jobs; 0 while Redis does not answer: reconcile asks for the jobs later
+    buffered: int = 0  # kept in the session buffer, because Postgres does not answer
     derived: int | None = None  # of `nexus ingest --wait` only: how many of the stored messages are derived
 
     def _left_out(self) -> Collection[str]:

@@ -1,4 +1,4 @@
-"""The words of the package's vocabulary, and the checks of names and texts that come from outside."""
+"""The fixed words of the API (roles, levels, statuses), and the checks of names and texts from callers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEVELS: tuple[str, ...] = get_args(Level)
 
 NAMESPACE = re.compile(r"[A-Za-z0-9_\-:/][A-Za-z0-9._\-:/]{0,127}")
 MAX_NAME = 256  # characters of a session key, observer, subject or author
-# What Postgres cannot hold in text (NUL) or what corrupts a terminal or a prompt.
+# Control characters. Postgres cannot store a NUL in text; the others corrupt a terminal or a prompt.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
@@ -38,7 +38,7 @@ def check_namespace(value: object) -> str:
     """Return ``value`` when it is a namespace name.
 
     Raises:
-        InvalidInput: it is not.
+        InvalidInput: ``value`` is not a namespace name.
     """
     if not isinstance(value, str) or not NAMESPACE.fullmatch(value):
         raise InvalidInput(
@@ -72,5 +72,5 @@ def clean_text(value: str) -> str:
 
 
 def to_utc(value: datetime) -> datetime:
-    """A time with a zone, in UTC; a naive one is taken as UTC."""
+    """The time ``value`` in UTC. A time without a zone is taken as UTC."""
     return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)

@@ -1,4 +1,4 @@
-"""Reflections: undoing one, and planning those of a dream."""
+"""Reflections: the receipt of undoing a reflection, and the plan of a dream's reflections."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class UndoReceipt(Document):
     subject: str
     status: Literal["undone", "unchanged"]  # unchanged: it was undone before
     removed: tuple[int, ...]  # ids of the reflection's own memories
-    revived: tuple[int, ...]  # ids of facts that it had superseded and that hold again
-    restored: tuple[int, ...]  # ids of facts with the counters, confidence or validity of before
+    revived: tuple[int, ...]  # ids of facts that the reflection superseded and that hold again
+    restored: tuple[int, ...]  # ids of facts that have their earlier counters, confidence or validity again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class ReflectionPlan(Document):
     observer: str
     subject: str
     facts: int  # new facts that it has read
-    held: bool  # it is held for review
+    held: bool  # it would wait for a person's review, because it changes too much at once
     supersedes: tuple[int, ...]  # ids of the facts that it would supersede
     relations: tuple[PlannedRelation, ...]
     insights: tuple[PlannedInsight, ...]

@@ -17,7 +17,7 @@ class SessionInfo(Document):
     session_key: str
     messages: int  # stored; also the number of the last message
     digested_through: int  # the digests cover the messages 1 to this number; 0 without a digest
-    underived: int  # derivations (message and observer) that are wanted
+    underived: int  # wanted derivations, one for each pair of message and observer
     open: bool  # False after the session was ended; a new message opens it again
     created_at: datetime
     ended_at: datetime | None
@@ -51,7 +51,7 @@ class ObservationStats(Document):
     session_key: str
     generation: int  # how often the log was changed
     observed_through: int  # number of the last message that the log covers
-    tail_messages: int  # messages after it, without system prompts
+    tail_messages: int  # messages after `observed_through`, without system prompts
     tail_tokens: int
     chunks: int  # observations that are ready and not in the log yet
     buffered_through: int  # number of the last message that the log or a chunk covers
@@ -65,6 +65,6 @@ class ObservationStats(Document):
 class SessionDetails(SessionInfo):
     """A session with its digests and messages."""
 
-    digests: Mapping[str, DigestText]  # the current ones: summary_short and summary_long, once there are any
+    digests: Mapping[str, DigestText]  # the current digests: summary_short and summary_long; empty before the first
     said: tuple[SaidMessage, ...]  # oldest first
     observation: ObservationStats | None  # None for a session that was never observed

@@ -25,10 +25,10 @@ class WaitingJob(Document):
     """A job that waits, and why."""
 
     kind: str
-    scope: str  # JSON: the arguments that make the job the same job
+    scope: str  # JSON: the arguments that two requests for the same work share
     reason: str  # such as ripeness, retry, budget or pause
     detail: str | None  # more about the reason, such as "312 of 512 tokens"
-    due_in_seconds: float  # until the job is due at the latest; 0 when it is overdue
+    due_in_seconds: float  # the longest time until the job is due; 0 when it is overdue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +62,8 @@ class NamespaceStatus(Document):
     memories: Mapping[str, int]  # active memories by level; every level is named
     underived: int  # messages whose facts are wanted
     digests_wanted: int  # sessions whose digest is wanted
-    oldest_underived_seconds: float | None  # age of the oldest underived message; None when there is none
-    waits: tuple[WaitingJob, ...]  # at most 20, the next ones due
+    oldest_underived_seconds: float | None  # age of the oldest wanted derivation; None when none is wanted
+    waits: tuple[WaitingJob, ...]  # at most 20, the soonest due
     reviews: tuple[HeldReflection, ...]
     observation: tuple[ObservationStats, ...]  # of at most 50 observed sessions, the last changed first
     spend_today_usd: float  # US dollars since midnight UTC

@@ -1,4 +1,4 @@
-"""Receipts of moving a namespace's memory, and of erasing it."""
+"""The receipts of exporting, importing and erasing a namespace's memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ForgetReceipt(Document):
 
     deleted: Mapping[str, int]  # rows by table
     ids: tuple[int, ...]  # ids of the erased memories
-    requeued: tuple[str, ...]  # ids of the jobs that make again what rested on other messages too
+    requeued: tuple[str, ...]  # ids of the jobs that derive and digest again from the messages that stay
     not_rewritten: tuple[str, ...] = ()  # tables that were too busy to be rewritten on disk
 
     def _left_out(self) -> Collection[str]:

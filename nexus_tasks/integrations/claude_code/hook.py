@@ -1,7 +1,7 @@
 """``nexus hook claude-code``: write one event from standard input to the session buffer, in less than 100 ms.
 
 This module imports only the standard library, the buffer and the transcripts. The exit code is always 0, so that the
-agent goes on after an error. The error is in ``logs/hook.log`` under ``NEXUS_HOME``.
+agent goes on after an error. The hook writes the error to ``logs/hook.log`` under ``NEXUS_HOME``.
 """
 
 from __future__ import annotations

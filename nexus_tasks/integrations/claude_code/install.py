@@ -40,10 +40,10 @@ def install(path: Path, *, namespace: str | None = None) -> Change:
 
     Args:
         path: the settings file; it is made when it does not exist.
-        namespace: the namespace to store in; default: one per project.
+        namespace: the namespace to store in; default: one namespace for each project.
 
     Raises:
-        ConfigurationError: the file is not a settings file, or cannot be written; it is as it was.
+        ConfigurationError: the file is not a settings file, or cannot be written. The file is unchanged.
     """
     command = _command(namespace)
     settings = _read(path)
@@ -61,7 +61,7 @@ def uninstall(path: Path) -> Change:
     """Remove the hook. When the file held nothing else, delete the file.
 
     Raises:
-        ConfigurationError: the file is not a settings file, or cannot be written; it is as it was.
+        ConfigurationError: the file is not a settings file, or cannot be written. The file is unchanged.
     """
     settings = _read(path)
     hooks = _without_ours(_hooks(path, settings))
@@ -135,7 +135,7 @@ def _is_ours(hook: Any) -> bool:
 
 def _write(path: Path, settings: dict[str, Any]) -> bool:
     text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-    real = path.resolve()  # when ``path`` is a link, for example to a folder of dotfiles, it stays a link
+    real = path.resolve()  # a ``path`` that is a link, for example into a dotfiles folder, stays a link
     try:
         if real.exists() and json.loads(real.read_text(encoding="utf-8") or "null") == settings:
             return False

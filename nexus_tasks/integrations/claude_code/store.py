@@ -10,11 +10,11 @@ from nexus_tasks.settings import load_settings
 
 log = logging.getLogger(__name__)
 
-_LAST_LINES = 0.5  # seconds to wait: while the hook runs, the agent writes the last lines of its transcript
+_LAST_LINES = 0.5  # seconds to wait until the agent has written the last lines of its transcript
 
 
 def main() -> None:
-    """Store this machine's buffer if the servers run. Starts no servers: without them a worker stores it later."""
+    """Store this machine's buffer if the servers run. This process starts no server; a worker stores the rest later."""
     time.sleep(_LAST_LINES)
     settings = load_settings()
     if settings.embedded:

@@ -1,4 +1,7 @@
-"""Read conversations from files. The whole file is checked first: with any fault in it nothing is stored."""
+"""Read conversations from files: JSONL, LoCoMo and transcripts of Claude Code.
+
+A fault in a JSONL or LoCoMo file raises an error before anything is stored. In a transcript, damaged lines are skipped.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ Format = Literal["auto", "jsonl", "locomo", "claude-code"]
 
 
 def read(path: Path, format: Format = "auto", *, namespace: str, session: str | None = None) -> Iterator[Conversation]:
-    """The conversations of a file, ordered by their first message, each with its messages in order.
+    """The conversations of a file. Conversations are ordered by their first message, messages as in the file.
 
     The whole file is read into memory and checked before this returns.
 
@@ -25,9 +28,9 @@ def read(path: Path, format: Format = "auto", *, namespace: str, session: str | 
         path: the file.
         format: ``jsonl`` (see :mod:`.jsonl`), ``locomo`` (see :mod:`.locomo`), ``claude-code`` (see
             :mod:`.claude_code`); ``auto`` detects the format by the content.
-        namespace: the namespace of the conversations; LoCoMo's are in ``namespace.<sample_id>``.
-        session: the key of messages without a session; default: the file's name without its suffix. In a transcript
-            all messages get this key; default: the agent's session id.
+        namespace: the namespace of the conversations; a LoCoMo sample goes to ``namespace.<sample_id>``.
+        session: in JSONL, the session key of lines without a session; default: the file's name without its suffix. In
+            a transcript, the session key of all messages; default: the agent's session id. LoCoMo does not use it.
 
     Raises:
         InvalidInput: the file cannot be read, is empty, or is not what ``format`` says. The error names

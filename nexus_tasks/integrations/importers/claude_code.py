@@ -1,7 +1,8 @@
-"""Claude Code's transcripts (``~/.claude/projects/*/*.jsonl``): a file is a session with the agent's session id.
+"""Import Claude Code's transcripts (``~/.claude/projects/*/*.jsonl``): each file becomes one session.
 
-Unlike in other formats a damaged line is skipped, because the agent may cut off a transcript or change the fields.
-Lines without a message are skipped too. Secrets are scrubbed.
+The session's key is the agent's session id. A damaged line is skipped, because the agent may cut off a transcript or
+change the fields; the other formats raise an error instead. Lines without a message are skipped too. Secrets are
+replaced by placeholders.
 """
 
 from __future__ import annotations

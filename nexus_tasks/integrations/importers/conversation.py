@@ -37,7 +37,7 @@ class ConversationBuilder:
     def add(self, namespace: str, session_key: str, message: Message) -> None:
         """Put ``message`` at the end of its session.
 
-        The same message may come twice, as in a file joined from several exports. Postgres keeps one of the two.
+        The same message may be added twice, as from a file that joins several exports. Postgres stores it once.
 
         Raises:
             InvalidInput: the session has a different message with this id.

@@ -1,4 +1,4 @@
-"""JSONL: one message per line, ``{"session", "role", "author", "content", "occurred_at", "id", "tool_calls"}``.
+"""Import JSONL: one message per line, ``{"session", "role", "author", "content", "occurred_at", "id", "tool_calls"}``.
 
 Only ``content`` is required, and a line with ``tool_calls`` may leave it out. ``null`` counts as missing. Unknown keys
 and blank lines are ignored. Lines of different sessions may alternate.
@@ -23,7 +23,7 @@ from nexus_tasks.integrations.importers.conversation import (
 from nexus_tasks.text import shorten
 from nexus_tasks.types import Message, Role, check_name, to_utc
 
-# Seconds since 1970 for the years 1973 to 2286. For these years milliseconds are above both bounds.
+# Seconds since 1970 from 1973 to 2286. A time of these years in milliseconds is above both bounds.
 _FIRST, _LAST = 10**8, 10**10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

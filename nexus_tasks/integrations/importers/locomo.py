@@ -1,4 +1,4 @@
-"""LoCoMo (Maharana et al., ACL 2024): a benchmark's long conversations between two people.
+"""Import LoCoMo (Maharana et al., ACL 2024), a benchmark of long conversations between two people.
 
 Each sample becomes a namespace (``NS.<sample_id>``), and each ``session_N`` with turns becomes a session.
 A turn becomes a message of role ``user``. The turn's speaker is the author, and its ``dia_id`` is the id. The caption

@@ -1,7 +1,7 @@
-"""The results of the tools.
+"""The results of the MCP server's tools.
 
 A result has structured data and a text, and a client shows its model one of the two. In both forms a citation stands
-before every memory. The citation shows that a repetition by the model is an echo: text that search gave out before.
+before every memory. When the model repeats a line with its citation, no facts are derived from that line again.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ Session = Annotated[str, Field(description="the conversation's key")]
 
 
 class Memory:
-    """The tools and resources, bound to one namespace; with ``None`` every call names its namespace."""
+    """The tools and resources of one namespace. With ``None`` instead, each call names its namespace."""
 
     def __init__(self, namespace: str | None) -> None:
         self.bound = namespace
@@ -245,9 +245,9 @@ def _result(done: BaseModel, text: str) -> CallToolResult:
 
 
 def server(namespace: str | None) -> MCPServer:
-    """The server for one namespace; with ``None`` for the namespace that each call names."""
+    """The MCP server of one namespace. With ``None`` instead, each call names its namespace."""
     memory = Memory(namespace)
-    # No check for paths: a session key may hold any character. These names are looked up, never used as paths.
+    # The SDK would refuse names that look like paths. A session key may hold any character, and no name becomes a path.
     names = ResourceSecurity(exempt_params={"namespace", "session_key", "filename"})
     made = MCPServer("nexus", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     made.add_tool(memory.remember, annotations=ToolAnnotations(read_only_hint=False, idempotent_hint=True))

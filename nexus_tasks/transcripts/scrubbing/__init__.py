@@ -2,9 +2,9 @@
 
 ``transcripts/claude_code.py`` (transcripts) and ``transcripts/events.py`` (hook events) call this package. Three rules
 find secrets: the shape of a value (:mod:`.shapes`), the place of a value (:mod:`.places`), and base64 (here). A value
-of a known shape is replaced everywhere. A value of no known shape is replaced only where a name marks it as secret. An
-ordinary value replaced by mistake costs a word; a secret that stays costs more. Every rule takes time linear in the
-length of the text.
+of a known shape is replaced everywhere. Any other value is replaced only where a name marks it as secret. An
+ordinary value that is replaced by mistake does less harm than a secret that is stored. Every rule takes time linear in
+the length of the text.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from nexus_tasks.transcripts.scrubbing.shapes import scrub_private_keys, scrub_t
 __all__ = ["scrub", "scrub_value"]
 
 _DEEPEST = 100  # levels of nesting in a JSON value; deeper values are left out
-_DEEPEST_BASE64 = 3  # base64 of base64 of base64
-_LONGEST_BASE64 = 200_000  # characters; longer ones are pictures and archives
+_DEEPEST_BASE64 = 3  # levels of base64 inside base64 that are decoded
+_LONGEST_BASE64 = 200_000  # characters; a longer token is taken for a picture or archive and is kept
 _URL_SAFE = str.maketrans("-_", "+/")
 
 

@@ -44,7 +44,7 @@ def scrub_urls(text: str) -> str:
 
 def _without_password(match: re.Match[str]) -> str:
     password = match[2]
-    # The name of a variable is not secret.
+    # A variable, a template or a mask stands for a password and is not secret.
     if MARK in password or password.startswith(("$", "{", "%s", "…", "***")):
         return match[0]
     start = match.start(2) - match.start()
@@ -138,7 +138,7 @@ def _without_cookie_value(pair: str) -> str:
 
 # --- assignments in environment files, YAML, JSON (also inside a text), connection strings and code -------------------
 _TELLING_WORDS = ("passw", "passphrase", "pwd", "pass", "secret", "token", "key", "credential", "auth")
-# A value of such a name is not secret when it is one of these types, states, and other words of schemas and forms.
+# These values are not secret, even after a name such as `password`: they are types, states and words of forms.
 _PLAIN_WORDS = frozenset(
     """
     str string text bytes password passwd pwd token secret key required optional true false null none
@@ -156,7 +156,7 @@ _NOT_ITSELF = re.compile(
 
 @cache
 def _assignment() -> re.Pattern[str]:
-    """The pattern of a name that ends in a telling word (and a suffix), a sign of assignment, and a value."""
+    """The pattern of an assignment: a word such as ``password`` with a suffix, a sign such as ``=``, and a value."""
     word = (
         r"passw(?:or)?d|passphrase|pwd|(?<=[_.-])pass|secret|token|"
         r"(?:api|access|account|private|secret|encryption|signing|master|auth|shared|license|service|session|storage|"
@@ -198,7 +198,7 @@ def _is_shouted(match: re.Match[str]) -> bool:
 
 
 def _kind(word: str, suffix: str) -> str | None:
-    """The kind of secret that a name announces; ``None`` for ``token_count`` and the like."""
+    """The kind of secret that a name stands for; ``None`` for a name such as ``token_count``."""
     last = re.split(r"[_.-]|(?<=[a-z])(?=[A-Z])", suffix)[-1] if suffix else ""
     if last and _NOT_ITSELF.match(last) and not (last == "s" and word.lower().startswith("credential")):
         return None
@@ -214,7 +214,7 @@ def _secret_literal(kind: str, value: str) -> bool:
     if _refers(plain) or plain.lower() in _PLAIN_WORDS or len(plain) < 3:
         return False
     if any(map(str.isspace, plain)):
-        return False  # a sentence, or a message about the field
+        return False  # a value with a space is a sentence, such as a message about the field
     return kind == "password" or _unlikely_word(plain)
 
 

@@ -105,7 +105,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def scrub_tokens(text: str) -> str:
     """``text`` without tokens of known shape, also where code joins a token from several literals."""
-    # Joined literals come first, because replacing the beginning of a token would leave a rest without a known shape.
+    # Joined literals come first. Otherwise the first literal could be replaced alone, and the rest of the token has no
+    # known shape and would stay.
     if '"' in text or "'" in text or "\\\n" in text:
         text = _scrub_joined(text)
     spans = _spans(text)
@@ -244,7 +245,7 @@ def _start_of_unbegun_key(text: str, earliest: int, end: int) -> int:
         line = found if found > floor or floor > earliest else floor
         words = text[line:at].replace("\\n", " ").replace("\\r", " ").translate(_JOINING).split()
         words = [word for word in words if word != "+"]
-        last = at == end  # only the last line of a key may be short
+        last = at == end  # only a key's last line may be shorter than 16 characters
         if line >= at or line < floor or not all(_is_base64(word) and (last or len(word) >= 16) for word in words):
             break
         at = line
