@@ -91,8 +91,8 @@ def _over_budget(budget: float, used: Decimal, cost: Decimal) -> OverBudget:
 def highest_cost(settings: Settings, model: LanguageModel, request: ModelRequest[Any]) -> Decimal:
     """The most that a live call may cost, in USD.
 
-    All of the estimated input is priced as a cache write, the dearest input. The answer has ``max_tokens_PURPOSE``
-    tokens.
+    All of the estimated input is priced as a cache write, the dearest kind of input. The answer is priced at its
+    longest, which is ``max_tokens_PURPOSE`` tokens.
     """
     text = request.instructions + request.transcript + request.question
     usage = Usage(

@@ -40,7 +40,8 @@ class ErasureResult:
 def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> ErasureResult:
     """Erase one memory and what rests on it.
 
-    Digests and conclusions that rest on the memory are erased. So are the facts that the other memories do not support.
+    Digests and conclusions that rest on the memory are erased. A fact from the memory is erased, too, unless the fact's
+    other sources support it.
 
     Raises:
         NotFound: the namespace has no such memory.

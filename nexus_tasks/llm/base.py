@@ -80,7 +80,7 @@ class Completion(Generic[AnswerT]):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchItemResult:
-    """The result of one item of a message batch: the provider's message (``None`` when the item failed), and tokens."""
+    """The result of one batch item: the provider's message (``None`` when the item failed) and the tokens used."""
 
     custom_id: str
     message: Mapping[str, Any] | None

@@ -44,7 +44,7 @@ def digest(
         session = sessions.find(tx, job.namespace_id, session_key)
         if session is None:
             return job.commit(tx, JobOutcome(status="gone")), False
-        # The reasons are read from Postgres, because Redis may have lost the flags of the request.
+        # The reasons are read from Postgres, too, because Redis may have lost the flags of the request.
         asked = digest_requests.pending(tx, session.id)
         force = force or any(reason != "rollover" for reason in asked.reasons)
         rebuild = rebuild or "manual_rebuild" in asked.reasons

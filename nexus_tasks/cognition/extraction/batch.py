@@ -1,4 +1,4 @@
-"""Choose the messages that an extractor reads next. It reads nothing (its gate is closed) until enough are new."""
+"""Choose the messages that an extractor reads next. An extractor's gate is closed until enough messages are new."""
 
 from __future__ import annotations
 
