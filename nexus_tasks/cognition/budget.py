@@ -14,9 +14,10 @@ from nexus_tasks.storage import ledger
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.text import estimate_tokens
 
-# When a call is cut off, its hold ends after this many model timeouts. Such a call is in no ledger.
+# A hold expires after this many model timeouts. That matters when the process dies during the call: then no code
+# releases the hold, and the ledger has no entry for the call.
 HOLD_TIMEOUTS = 2
-BATCH_SECONDS = 26 * 3_600.0  # how long a batch's hold lasts: the provider ends a batch within 24 hours
+BATCH_SECONDS = 26 * 3_600.0  # seconds until the hold of a batched request expires; a batch ends within 24 hours
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def hold_for_call(
     """Hold the highest cost of ``request`` while the call is under way.
 
     Args:
-        budget: USD per UTC day; with ``None`` nothing is held.
+        budget: the namespace's budget in USD per UTC day; with ``None`` nothing is held.
 
     Raises:
         OverBudget: the day's budget does not allow the call.
@@ -60,9 +61,13 @@ def hold_for_batch(
     budget: float | None,
     request: ModelRequest[Any],
 ) -> int | None:
-    """Hold the highest cost of ``request`` in a batch for 26 hours; returns the hold's id.
+    """Hold the highest cost of ``request`` at the price of a message batch, for 26 hours.
 
-    Without a budget or a cost nothing is held, and the result is ``None``.
+    Args:
+        budget: the namespace's budget in USD per UTC day; with ``None`` nothing is held.
+
+    Returns:
+        The hold's id; ``None`` when there is no budget or the request costs nothing.
 
     Raises:
         OverBudget: the day's budget does not allow the request.
@@ -84,7 +89,11 @@ def _over_budget(budget: float, used: Decimal, cost: Decimal) -> OverBudget:
 
 
 def highest_cost(settings: Settings, model: LanguageModel, request: ModelRequest[Any]) -> Decimal:
-    """The most that a call may cost, in USD: its estimated input, none of it cached, and the longest answer."""
+    """The most that a live call may cost, in USD.
+
+    All of the estimated input is priced as a cache write, the dearest kind of input. The answer is priced at its
+    longest, which is ``max_tokens_PURPOSE`` tokens.
+    """
     text = request.instructions + request.transcript + request.question
     usage = Usage(
         cache_write_tokens=estimate_tokens(text), output_tokens=getattr(settings, f"max_tokens_{request.purpose}")

@@ -23,7 +23,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
-MIN_CONFIDENCE = 0.70  # observations below it are dropped (design page 3); chosen by hand, not measured
+MIN_CONFIDENCE = 0.70  # observations with a lower confidence are dropped; chosen by hand, not measured
 # Caps on untrusted answers: characters of a fact, characters of a label, labels of a fact. Chosen by hand.
 LONGEST_FACT = 500
 LONGEST_LABEL, MOST_LABELS = 40, 5
@@ -35,10 +35,10 @@ class DerivationPlan:
 
     outcome: JobOutcome | None = None
     memory_ids: tuple[int, ...] = ()
-    again: bool = False  # an earlier call about these ids was cut off
+    again: bool = False  # an earlier run stored this batch and ended without a commit
     wait: float = 0.0  # seconds until the batch is ripe
-    wanted_tokens: int = 0  # of all messages of the session that this observer has yet to derive
-    next_id: int | None = None  # the first message that did not fit; another run may begin there at once
+    wanted_tokens: int = 0  # tokens of all messages of the session that are not derived yet for this observer
+    next_id: int | None = None  # the first message that did not fit; another run may derive it at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,15 +123,15 @@ def derive(
     context: bool = True,
     call: str | None = None,
 ) -> tuple[JobOutcome, FollowUps]:
-    """Derive one batch: one model call, one transaction.
+    """Derive one batch: ask the model for facts, and commit them in one transaction.
 
     Args:
-        context: show the model the messages before the batch, too.
-        call: a new id for the batch. The ids of its messages are stored under it before the model is asked, so that a
-            rerun asks about the same messages. It is ``None`` when an earlier run has stored them.
+        context: show the model also the messages before the batch, at most ``derive_context_messages`` of them.
+        call: a new id for the batch. The batch is stored under this id before the model is asked, so that a rerun asks
+            about the same messages. ``None`` stores nothing: the batch is stored already, or is part of a stored one.
 
     Raises:
-        InvalidAnswer, Permanent: the model gave no usable answer about the whole batch; the caller may try halves.
+        InvalidAnswer, Permanent: the model gave no usable answer about the whole batch. The caller may try each half.
     """
     with resources.database.transaction() as tx:
         if call:
@@ -164,7 +164,8 @@ def derive(
             },
         )
         job.commit(tx, outcome)
-    # Read after the commit. When two batches end together, the last to commit sees that nothing is left.
+    # These counts are read after the commit. When two batches of a session end at the same time, the run that commits
+    # last sees that no message is left, and asks for the digest.
     with resources.database.reading() as tx:
         unreflected = perspectives.count_unreflected(tx, [row.id for row in locked.values()])
         digest = _due_digest(tx, resources.settings, batch.session_id)
@@ -235,7 +236,11 @@ def _has_content(material: object) -> bool:
 def _drafts(
     observations: Sequence[Observation], material: object, batch: messages.DerivationBatch, made_by: str
 ) -> list[facts.FactDraft]:
-    """The observations to keep. They are confident, name a wanted subject, cite the batch alone and are no echo."""
+    """The observations to keep, as facts.
+
+    Each of them has a confidence of at least 0.70, names a wanted subject, cites only messages of the batch, and is no
+    echo.
+    """
     assert isinstance(material, DeriveMaterial)
     by_id = {one.id: one for one in batch.messages}
     by_fold = {subject.casefold(): subject for subject in material.subjects}

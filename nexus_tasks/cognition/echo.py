@@ -1,4 +1,4 @@
-"""Echoes: an agent repeats a text that search or context gave it. Echoes are not derived again."""
+"""Find echoes: text that search or context gave to an agent and that the agent repeats. Echoes are not derived."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def without_echo(text: str) -> str:
 
 
 def is_echo(text: str) -> bool:
-    """Whether a statement is a cited line."""
+    """Whether ``text`` begins like a line that search or context rendered."""
     return bool(_CITED.match(text))

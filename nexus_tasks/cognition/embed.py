@@ -1,6 +1,6 @@
-"""Vectors of texts, and embed_memories, which fills in missing vectors.
+"""Embed texts; and the job embed_memories, which stores missing vectors.
 
-A vector is missing when the embedder did not answer, when no observer derives the message, or after a change of the
+A memory has no vector when the embedder did not answer, when no observer derives the message, or after a change of the
 embedding model.
 """
 
@@ -23,7 +23,7 @@ AT_ONCE = 256  # memories per transaction; chosen by hand, not measured
 
 
 def vectors_of(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
-    """The vectors by text. The result is empty when the embedder fails: embed_memories fills in the vectors later."""
+    """The vectors by text. When the embedder fails, the result is empty, and embed_memories embeds the texts later."""
     once = list(dict.fromkeys(texts))
     if not once:
         return {}
@@ -35,7 +35,7 @@ def vectors_of(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
 
 
 def embed_memories(resources: Resources, job: JobContext) -> JobOutcome:
-    """Give every memory of a namespace its vector, page by page, the newest first.
+    """Store the missing vectors of a namespace's memories, 256 memories at a time, the newest first.
 
     Raises:
         JobError: the embedder does not answer, or refuses its key. Vectors that are already stored stay.
@@ -84,7 +84,7 @@ def fill_missing_vectors(
 
 
 def _vectors_of_accepted(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
-    """The vectors by text. Texts that the embedder refuses are found by halving the list, and left out."""
+    """The vectors by text, without the texts that the embedder refuses. Halving the list finds the refused texts."""
     try:
         return dict(zip(texts, embedder.embed(texts), strict=True))
     except Permanent:

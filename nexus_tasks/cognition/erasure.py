@@ -1,4 +1,4 @@
-"""Erasing a memory, a session or a namespace: what else is deleted, and what is derived again from the rest."""
+"""Erase a memory, a session or a namespace, with the memories derived from it, and say which work is due again."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nexus_tasks.storage.erasure import cascade, removing, targets
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.text import content_words
 
-# Tables that stay when a namespace is erased. The namespace keeps its name, settings and spending: without the
-# spending, erasing would reset its budget. Database triggers keep `search_totals` in step with the memories.
+# Tables that stay when a namespace is erased. The namespace keeps its name, settings and spending. If the spending were
+# deleted, erasing would reset the day's budget. Database triggers keep `search_totals` in step with the memories.
 SPARED = frozenset({"namespaces", "model_calls", "budget_holds", "search_totals"})
 
 
@@ -26,8 +26,8 @@ class ErasureResult:
         deleted: rows by table.
         ids: the erased memories.
         unwanted: derivations (memory id, observer) of erased messages. The caller must drop their claims.
-        again: derivations (memory id, observer) to be done again, because a fact from this message was deleted.
-        digests: keys of the sessions to be digested again.
+        again: derivations (memory id, observer) that are wanted again, because a fact from the message was deleted.
+        digests: keys of the sessions that must be digested again.
     """
 
     deleted: dict[str, int]
@@ -38,7 +38,10 @@ class ErasureResult:
 
 
 def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> ErasureResult:
-    """Erase one memory and everything derived only from it.
+    """Erase one memory and what rests on it.
+
+    Digests and conclusions that rest on the memory are erased. A fact from the memory is erased, too, unless the fact's
+    other sources support it.
 
     Raises:
         NotFound: the namespace has no such memory.
@@ -50,7 +53,7 @@ def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Erasure
 
 
 def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> ErasureResult:
-    """Erase a session: its messages, its digests, and everything derived only from them.
+    """Erase a session: its messages and digests, and what :func:`forget_memory` erases with each of them.
 
     Raises:
         NotFound: the namespace has no such session.
@@ -91,9 +94,10 @@ def _forget(
 
 
 def _is_still_supported(fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> bool:
-    """Whether a fact may stay: no content word of the fact was only in the ``lost`` sources.
+    """Whether a fact may stay after its ``lost`` sources are erased.
 
-    Words in the sources ``left`` and in the name of the fact's author are supported.
+    It may stay when each of its content words that is in a lost source is also in a source that is ``left`` or in the
+    name of the fact's author.
     """
     said = set(content_words(fact.content))
     known = {word for source in left for word in _words(source)} | set(content_words(fact.author or ""))

@@ -21,12 +21,12 @@ class JobContext:
     """One run of a job.
 
     Attributes:
-        budget_usd: what the namespace may spend, in USD per UTC day; ``None`` sets no bound.
-        still_mine: raises when the run has lost its claim. It is called before every commit.
-        record: writes the run row, in the transaction that holds the effects.
-        urgency: ``live`` means that someone waits, so the model is asked at once. ``dream`` sends requests to a message
-            batch. Empty means not known: no new request goes to a batch, but the run waits for a request that is in a
-            batch already.
+        budget_usd: the namespace's budget in USD per UTC day; ``None`` sets no bound.
+        still_mine: raises when the run has lost its claim. It is called before the run commits effects.
+        record: writes the job's run row in the transaction that stores the effects.
+        urgency: ``live`` means that a caller waits, so the model is asked at once. ``dream`` sends requests to a
+            message batch. An empty text means that the urgency is not known: no new request goes to a batch, but the
+            run waits for a request that is in a batch already.
         queued: called after a request was stored for the next message batch.
         asked: hashes of the requests whose answers this run used.
         rests_on: ids of all memories that the model was shown. When any of these memories was erased meanwhile, the run
@@ -45,10 +45,10 @@ class JobContext:
     rests_on: set[int] = field(default_factory=set)
 
     def commit(self, tx: Transaction, outcome: JobOutcome) -> JobOutcome:
-        """Write the run row and delete the saved answers that the run used. It must be the transaction's last step.
+        """Write the run row and delete the saved answers that the run used. This must be the last step of ``tx``.
 
         Raises:
-            Erased: a memory that the run has read is gone. The run commits nothing and is tried again.
+            Erased: a memory that the model was shown is gone. The run commits nothing and is tried again.
         """
         self.still_mine()
         if not memories.lock_existing(tx, self.rests_on):

@@ -3,11 +3,12 @@
 A job of urgency ``dream`` stores its request and waits. One job per namespace submits the stored requests and collects
 the answers. Each step of that job is durable before the next step starts, so the job may be cut off anywhere:
 
-1. The batch is put together in Postgres, then submitted, then its id is stored. When the id is missing, a rerun first
-   asks the provider for a batch of the same size since then. It submits the batch again only when there is none.
-2. One transaction enters an answer in the ledger and stores it for its job, once. Fetching the results again changes
-   nothing.
-3. A request that has no answer when the batch has ended is asked live.
+1. The batch is put together in Postgres, then submitted, then the provider's id is stored. When a rerun finds no id, it
+   first asks the provider for batches of the same size that were submitted since the batch was put together. It
+   submits the batch again only when the provider names no such batch.
+2. One transaction enters an answer in the ledger and stores the answer for its job. Fetching the results a second time
+   changes nothing.
+3. When the batch has ended without an answer to a request, the request's job calls the model live.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from nexus_tasks.storage import batches, ledger, memories
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BatchRequest, MessageBatch
 
-PURPOSES = frozenset(("digest", "reflect"))  # the requests of dreams
-PATIENCE = 600.0  # seconds that a stored request waits for others to fill a batch; then it is asked live
+PURPOSES = frozenset(("digest", "reflect"))  # purposes whose requests may go to a message batch
+PATIENCE = 600.0  # seconds that a stored request waits for enough others to make a batch; then its job asks live
 POLL = 60.0  # seconds between two polls of a batch; chosen by hand, not measured
-CLOCK_SKEW = timedelta(minutes=5)  # the most that our clock and the provider's may differ; chosen by hand
+CLOCK_SKEW = timedelta(minutes=5)  # the most that Postgres's and the provider's clocks may differ; chosen by hand
 
 
 # --- the job that asks ------------------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ def _queued_row(
 def _take_answer(
     tx: Transaction, job: JobContext, provider: BatchProvider, request: ModelRequest[AnswerT], row: BatchRequest
 ) -> Completion[AnswerT]:
-    """Read an answer that a batch brought. Until its job commits, it is kept with the saved answers of live calls."""
+    """Read an answer that a batch brought. It becomes a saved answer, as after a live call, until its job commits."""
     completion = provider.completion_of(row.result or {}, request, row.model)
     # When a source was erased, the answer is not saved: the job's commit raises Erased.
     if completion.answer is not None and memories.lock_existing(tx, job.rests_on):
@@ -115,9 +116,9 @@ class BatchProgress:
     """How far a namespace's batches have come.
 
     Attributes:
-        back: whether waiting jobs can go on now.
+        back: whether waiting jobs can continue now.
         seconds: until the next run is due; ``None`` when no request is stored and no batch is under way.
-        detail: in words, how many batches are under way and how many requests are stored.
+        detail: a text that says how many batches are under way and how many requests are stored.
     """
 
     back: bool
@@ -171,7 +172,7 @@ def _progress(resources: Resources, namespace_id: int, back: bool) -> BatchProgr
 
 
 def _advance_batch(resources: Resources, provider: BatchProvider, batch: MessageBatch, now: datetime) -> bool:
-    """Submit a batch, or collect its results when it has ended. Returns whether waiting jobs can go on."""
+    """Submit a batch, or collect its results when it has ended. Returns whether waiting jobs can continue."""
     if batch.api_id is None:
         _submit(resources, provider, batch, again=True)
         return False
@@ -194,7 +195,8 @@ def _submit(resources: Resources, provider: BatchProvider, batch: MessageBatch, 
     """Submit a batch and store its id.
 
     Args:
-        again: an earlier run was cut off here. It may have submitted the batch, so ask the provider first.
+        again: an earlier run was cut off before it stored the id. It may have submitted the batch, so the provider is
+            asked first.
     """
     with resources.database.transaction() as tx:
         items = {f"{batch.token}-{row.id}": row.params for row in batches.outstanding_requests(tx, batch.id)}
@@ -224,7 +226,7 @@ def _collect(resources: Resources, provider: BatchProvider, batch: MessageBatch)
         ours += 1
         _store_result(resources, int(number), result, seconds)
     with resources.database.transaction() as tx:
-        if not ours:  # This is another deployment's batch. It was mistaken for ours after a cut-off submission.
+        if not ours:  # A rerun after a cut-off submission took another deployment's batch for this one.
             batches.reject_api_id(tx, batch)
             return False
         batches.close_batch(tx, batch.id)
@@ -235,7 +237,7 @@ def _store_result(resources: Resources, request_id: int, result: BatchItemResult
     """Enter one answer in the ledger and store it for its job, in one transaction. A second call changes nothing.
 
     Args:
-        seconds: from when the batch was put together until now.
+        seconds: the time since the batch was put together.
     """
     with resources.database.transaction() as tx:
         row = batches.lock_submitted(tx, request_id)

@@ -1,4 +1,4 @@
-"""Asking the model under a budget. Each call is entered in the ledger; a saved answer is never paid for twice."""
+"""Ask the model under a budget. Each call is entered in the ledger; a saved answer is used again without a call."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from nexus_tasks.storage import ledger
 def ask(resources: Resources, job: JobContext, request: ModelRequest[AnswerT]) -> AnswerT:
     """Return the model's validated answer to ``request``.
 
-    1. An answer that an earlier run of the job saved is used again, at no cost.
-    2. A dream's request (a digest or a reflection) may be answered through a message batch (:mod:`message_batches`).
-    3. Else the model is called under the namespace's budget. At once, the call is entered in the ledger and a valid
-       answer is saved.
+    1. A saved answer to the same request is used at no cost. An earlier run of the job, or a dry run, has saved it.
+    2. A digest or a reflection of a dream may be answered through a message batch (:mod:`message_batches`).
+    3. Else the model is called under the namespace's budget. Directly after the call, one transaction enters the call
+       in the ledger and saves a valid answer.
 
     Raises:
         InvalidAnswer: the answer does not fit its schema, or was cut off.

@@ -1,10 +1,10 @@
-"""The contract between cognition and the models: for each purpose, the answer's type and the question's material.
+"""The types of a model's answers, and the material of its questions, for each purpose of a model call.
 
-Answers are untrusted. The schema is checked here; cognition then checks every citation and caps every length.
+Answers are untrusted. These types check the schema. Then cognition checks every citation and caps every length.
 
 The schema is sent with every call, so a field's description is part of the prompt. Only fields that the instructions do
-not explain have a description. The docstring of an answer type is not sent. The docstring, the type's name and its
-fields are part of the request hash: a change of any makes saved answers unusable.
+not explain have a description. The docstring of an answer type is not sent. But the docstring, the type's name and its
+fields are part of the request hash: a change of any of them makes saved answers unusable, and the model is asked again.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class PromptFact:
 
     Attributes:
         said_again: when the fact was last said; ``None`` when it was said once.
-        last_message: id of the message that said it last. It orders facts of the same moment.
+        last_message: id of the last message that said the fact. It orders facts of the same moment.
     """
 
     id: int
@@ -113,7 +113,7 @@ class PromptFact:
 
 @dataclass(frozen=True, kw_only=True)
 class ReflectMaterial:
-    """New facts of one perspective. ``clusters`` pairs the id of each new fact with those of the nearest facts."""
+    """New facts of one perspective. ``clusters`` pairs the id of each new fact with the ids of its nearest facts."""
 
     observer: str
     subject: str
@@ -151,9 +151,9 @@ class DigestMaterial:
 
 
 # --- observe ----------------------------------------------------------------------------------------------------------
-# Signs of an answer that has degenerated. Both bounds are chosen by hand, not measured.
+# An answer beyond either bound is malformed. Both bounds are chosen by hand, not measured.
 LONGEST_LINE = 10_000  # characters of one observation
-MOST_REPEATED = 0.5  # share of lines that repeat another line
+MOST_REPEATED = 0.5  # share of the lines that repeat an earlier line
 
 
 class Note(_Answer):
@@ -233,20 +233,23 @@ class ObserveMaterial:
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """Every message that the prompt shows. The log's own ``erasures`` counts erasures from the previous log."""
+        """Every message that the prompt shows.
+
+        Messages behind ``previous`` are left out: an erasure of such a message raises the log's counter ``erasures``.
+        """
         return frozenset(line.id for line in self.lines)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CondenseMaterial:
-    """An observation log, and how long it may be afterwards."""
+    """An observation log to be shortened, and the tokens that the shorter log may have."""
 
     log: str
     target_tokens: int
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """The empty set: the log's own ``erasures`` counts erasures from the log."""
+        """The empty set: an erasure of a message behind the log raises the log's counter ``erasures``."""
         return frozenset()
 
 
@@ -284,7 +287,7 @@ class KnownTopic:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicsMaterial:
-    """New messages of a session, the existing topics, and the messages that these were written from."""
+    """New messages of a session, the existing topics, and ids of the messages from which these topics were written."""
 
     lines: tuple[PromptLine, ...]
     known: tuple[KnownTopic, ...]
@@ -307,7 +310,8 @@ class SessionFact(_Answer):
     @field_validator("confidence", mode="before")
     @classmethod
     def _a_number(cls, given: object) -> float:
-        # -1 is out of range, so cognition rejects this fact alone. Neither Postgres nor JSON can hold NaN or infinity.
+        # -1 is out of range, so cognition rejects this fact alone and keeps the others. NaN and infinity become -1 too,
+        # because JSON cannot hold them.
         try:
             number = float(given)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):

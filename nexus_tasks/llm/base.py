@@ -29,8 +29,8 @@ class ModelRequest(Generic[AnswerT]):
         question: the part that varies.
         answer: the type that the answer must fit.
         material: the data that the prompt was rendered from. The offline model reads it in place of the text.
-        shared: whether calls with the same transcript follow within minutes, for other observers. Writing a cache costs
-            25 % more than not caching, so a transcript that is read once is not cached.
+        shared: whether calls with the same transcript follow within minutes, for other observers. Input that is written
+            to a cache costs 25 % more than other input, so a transcript that is sent only once is not cached.
     """
 
     purpose: Purpose
@@ -80,7 +80,7 @@ class Completion(Generic[AnswerT]):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchItemResult:
-    """One item of a message batch: the provider's message, ``None`` when the item failed, and the item's cost."""
+    """The result of one batch item: the provider's message (``None`` when the item failed) and the tokens used."""
 
     custom_id: str
     message: Mapping[str, Any] | None
@@ -125,7 +125,7 @@ class BatchProvider(Protocol):
 
 
 class LanguageModel(Protocol):
-    """A provider of language models, identified by ``name``. Memories of the offline model say ``offline``."""
+    """A provider of language models, identified by ``name``: ``anthropic`` or ``offline``."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""Choosing the language model that ``NEXUS_MODEL`` asks for."""
+"""Choose the language model that ``NEXUS_MODEL`` asks for."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from nexus_tasks.settings import Settings
 def language_model(settings: Settings) -> LanguageModel:
     """The model that ``settings`` ask for.
 
-    ``auto`` is Claude when the SDK finds credentials, else offline. With a ``database_url``, missing credentials are an
-    error: a worker without its key would write facts of the offline model into production.
+    ``auto`` is Claude when the SDK finds credentials, else the offline model. With a ``database_url``, ``auto`` without
+    credentials is an error: otherwise a worker without its key would write the offline model's facts into production.
 
     Raises:
         ConfigurationError: ``auto`` with a ``database_url`` and no credentials, or unreadable credentials.

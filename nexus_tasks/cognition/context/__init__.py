@@ -3,8 +3,8 @@
 ``assemble`` chooses the memories, ``token_budget`` keeps the bound, ``render`` gives the block its form, ``counting``
 replaces estimated tokens by counted tokens.
 
-This package only reads, and asks no model for text. Prompt caches need the same bytes from the same call. So recency is
-measured from the newest memory, not from the clock.
+This package only reads, and asks no model for text. As long as the memories do not change, the same request gives the
+same bytes, so a prompt cache stays valid. Therefore recency is measured from the newest memory, not from the clock.
 """
 
 from nexus_tasks.cognition.context.assemble import ContextRequest, assemble

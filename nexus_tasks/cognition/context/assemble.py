@@ -17,7 +17,7 @@ from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import ContextBlock, to_utc
 
-# Shares, minimum confidence and recency steps are from design page 3. Chosen by hand, not measured.
+# Shares of a block's tokens, minimum confidence and recency steps. Chosen by hand, not measured.
 SHARE_DIGESTS, SHARE_CONTRADICTIONS, SHARE_REFLECTIONS = 0.40, 0.10, 0.25
 MOST_CONTRADICTIONS = 2
 MIN_CONFIDENCE = {"explicit": 0.70, "derived": 0.70, "contradiction": 0.65}
@@ -26,7 +26,7 @@ OLDEST = 0.15  # the weight beyond 72 hours
 REINFORCEMENT = 0.1  # weight of each repetition of a memory, up to five
 # Both are chosen by hand, not measured.
 POOL = 300  # memories that a section chooses from
-FACT_TOKENS = 16  # tokens of a short line: a block of 800 tokens searches for 800 / 16 + 1 facts, not for 300
+FACT_TOKENS = 16  # tokens of a short fact's line: for a block of 800 tokens, a search returns 800 / 16 + 1 = 51 facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,11 @@ class ContextRequest:
 
 
 def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> ContextBlock:
-    """Assemble the block.
+    """Choose the memories of a context and render them as a block of at most ``ask.max_tokens`` tokens.
 
-    Its sections are, in order: the session's digest (at most 40 % of the tokens), contradictions (10 %, at most two),
-    reflections (25 %), facts, and the session's messages that are not derived yet. A section may also use the tokens
-    that earlier sections left over.
+    The block's sections are, in order: the session's digest (at most 40 % of the tokens), contradictions (10 %, at most
+    two), reflections (25 %), facts, and the session's messages that are not derived yet. Reflections may also use the
+    tokens that the digest and the contradictions leave over. Facts and messages may use all tokens that are left.
     """
     wanted = Filter(namespace_id=ask.namespace_id, observer=ask.observer, subject=ask.subject)
     levels = ["contradiction", "derived", *([] if ask.query else ["explicit"])]
@@ -74,7 +74,7 @@ def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Contex
 
 
 def _digest_that_fits(digests: dict[str, ContextRow], share: float) -> list[ContextRow]:
-    """The long digest when it fits, else the short digest. Both say the same, so a block never has both."""
+    """The long digest when it fits, else the short digest. Both cover the same messages, so a block has only one."""
     for level in ("summary_long", "summary_short"):
         if line := digests.get(level):
             fits = line_tokens(f"- [m{line.id}] {line.content}") + 8 <= share

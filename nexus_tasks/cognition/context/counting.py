@@ -12,8 +12,8 @@ from nexus_tasks.types import ContextBlock
 log = logging.getLogger(__name__)
 
 # Both are chosen by hand, not measured.
-ROOM = 0.98  # a new bound is 2 % below the bound that the last count suggests: tokens per character vary
-QUICK = 4  # from this try on, each new bound is half the last bound: so the search ends soon
+ROOM = 0.98  # a new bound is 2 % below the bound that the last count suggests, because tokens per character vary
+QUICK = 4  # from this try on, each new bound is half the last bound, so that the search ends soon
 
 
 def fit_to_count(assemble: Callable[[int], ContextBlock], max_tokens: int, count: Callable[[str], int]) -> ContextBlock:
@@ -21,7 +21,8 @@ def fit_to_count(assemble: Callable[[int], ContextBlock], max_tokens: int, count
 
     Args:
         assemble: makes a block for a bound of estimated tokens.
-        count: counts the tokens of a text. When counting fails, the result is the block by estimate, with a note.
+        count: counts the tokens of a text. When it raises a ``JobError``, the result is the block of ``max_tokens``
+            estimated tokens, with a note that says so.
     """
     bound, tries = max_tokens, 0
     while True:

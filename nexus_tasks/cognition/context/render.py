@@ -1,4 +1,4 @@
-"""A block as Anthropic messages or as JSON. The token bound holds in each form."""
+"""Render a context block as Anthropic messages or as JSON. The token bound holds in each form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def render_as(block: ContextBlock, form: Format) -> ContextBlock:
 
 
 def _as_json(block: ContextBlock) -> ContextBlock:
-    """The block as a JSON object. Last lines that do not fit are left out; ``{}`` when not even an empty block fits."""
+    """The block as a JSON object, without the last lines that do not fit; ``{}`` when not even an empty block fits."""
     cited = sum(len(section.ids) for section in block.sections)
     # A binary search: the length of the text grows with the number of lines.
     most = bisect_right(range(cited + 1), block.max_tokens, key=lambda n: estimate_tokens(_json(_first(block, n)))) - 1

@@ -12,7 +12,7 @@ from nexus_tasks.types import CitedMemory, ContextSection
 
 @dataclass(kw_only=True)
 class BudgetedBlock:
-    """A block under construction. A line is added only when it fits its section's allowance and the whole bound."""
+    """A block under construction. A line is added only when it fits its section's allowance and ``max_tokens``."""
 
     max_tokens: int
     used: int = 0
@@ -30,7 +30,7 @@ class BudgetedBlock:
         *,
         oldest_first: bool = False,
     ) -> float:
-        """Add a section with as many rows as fit, in the order given.
+        """Add a section with the rows that fit, in the order given. A row whose text is in the block is left out.
 
         Args:
             allowance: tokens that the section may use.

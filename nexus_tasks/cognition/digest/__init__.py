@@ -1,6 +1,6 @@
 """digest_session: the rolling summary of a session, in a short and a long version.
 
-``digest_session`` runs one digest: ``window`` chooses what it covers, ``summarize`` asks the model.
+``digest_session`` makes one digest: ``window`` chooses its facts and messages, ``summarize`` asks the model.
 """
 
 from nexus_tasks.cognition.digest.digest_session import digest

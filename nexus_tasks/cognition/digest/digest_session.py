@@ -1,4 +1,4 @@
-"""digest_session: one digest, from what is new in a session to the commit."""
+"""digest_session: write one digest of a session's new facts and messages, and commit it."""
 
 from __future__ import annotations
 
@@ -24,21 +24,27 @@ def digest(
     rebuild: bool,
     patient: bool = False,
 ) -> tuple[JobOutcome, bool]:
-    """Digest what is new in a session.
+    """Write a digest of the facts and messages since a session's last digest.
 
     Args:
-        force: digest below the threshold, too.
-        rebuild: start from scratch.
-        patient: no caller waits. So the digest may cover only an earlier run's window (see :func:`next_window`).
+        force: write the digest even when there are fewer new messages and tokens than ``digest_min_messages`` and
+            ``digest_short_tokens``.
+        rebuild: ignore the last digest and begin at the session's first message.
+        patient: no caller waits. So the digest may cover only the window that an earlier run saved (see
+            :func:`next_window`).
 
     Returns:
-        The outcome, and whether messages came after that earlier window, so that another run is due.
+        The outcome, and whether another run is due because messages came after a saved window.
+
+    Raises:
+        InvalidAnswer, Permanent: the model gave no usable answer, also without the messages whose derivation gave up.
+        Erased: a memory that the model was shown is gone. The run is tried again.
     """
     with resources.database.transaction() as tx:
         session = sessions.find(tx, job.namespace_id, session_key)
         if session is None:
             return job.commit(tx, JobOutcome(status="gone")), False
-        # Postgres has the reasons, too: Redis may have lost the flags of the request.
+        # The reasons are read from Postgres, too, because Redis may have lost the flags of the request.
         asked = digest_requests.pending(tx, session.id)
         force = force or any(reason != "rollover" for reason in asked.reasons)
         rebuild = rebuild or "manual_rebuild" in asked.reasons

@@ -15,13 +15,13 @@ from nexus_tasks.text import estimate_tokens, shorten
 from nexus_tasks.types import clean_text
 
 # Both are chosen by hand, not measured.
-LINE_TOKENS = 20  # the id, time and author of a line
-PARTS = 4  # this many summaries of chunks fit into one chunk, so that each round of merging has fewer chunks
+LINE_TOKENS = 20  # tokens that are reserved for the id, time and author of a line
+PARTS = 4  # a chunk has room for this many summaries of chunks, so each round of merging has fewer chunks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A digest at both lengths; empty where the model wrote nothing."""
+    """A digest at both lengths. A text is empty when the model wrote none."""
 
     short: str
     long: str
@@ -30,7 +30,10 @@ class Summary:
 def summarize(
     resources: Resources, job: JobContext, session_key: str, lines: Sequence[PromptLine], previous: Summary
 ) -> Summary:
-    """The digest of ``lines``, continuing the ``previous`` digest, which stays when the model writes nothing."""
+    """Write a digest that continues the ``previous`` digest with ``lines``.
+
+    When the model writes no long text, the previous long text stays; likewise for the short text.
+    """
     settings = resources.settings
     chunks = _chunks(lines, settings.digest_chunk_tokens)
     most = min(settings.digest_long_tokens, settings.digest_chunk_tokens // PARTS - LINE_TOKENS)

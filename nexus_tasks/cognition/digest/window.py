@@ -31,7 +31,7 @@ class Window:
     asked: bool  # an earlier run asked about this window and committed nothing; messages may have come since
 
     def without_given_up(self) -> Window:
-        """The window without the messages whose derivation gave up: the model may fail on such messages here, too."""
+        """The window without messages whose derivation gave up, because the model may fail on such messages again."""
         return replace(
             self,
             lines=tuple(line for line in self.lines if line.id not in self.given_up),
@@ -40,13 +40,13 @@ class Window:
 
 
 def next_window(tx: Transaction, session: SessionRow, requests: int, *, rebuild: bool, patient: bool) -> Window:
-    """Everything since the last digest.
+    """The window of the next digest: all facts and messages since the last digest.
 
     Args:
         requests: the id of the last digest request of the session.
-        rebuild: start at the beginning of the session.
-        patient: when an earlier run saved its window, cover the saved window: a batch may bring its answer. Later
-            messages are left to the next run. Without ``patient`` the window covers everything.
+        rebuild: begin at the session's first message.
+        patient: when an earlier run saved its window, return the saved window, because a message batch may bring the
+            answer about it. Later messages are left to the next run.
     """
     after = 0 if rebuild else session.digest_end_seq
     generation = session.digest_generation + rebuild
@@ -94,14 +94,14 @@ def _new(tx: Transaction, session: SessionRow, after: int) -> tuple[list[digests
     """
     found = digests.window_facts(tx, session.id, after, session.last_seq)
     said = digests.window_messages(tx, session.id, after, session.last_seq)
-    # The window has a message as raw text when the message is not derived yet, or when there are no facts at all.
+    # A message is shown as raw text when it is not derived yet, or when the window has no facts at all.
     raw = [one for one in said if not (found and one.derived)]
     shown = sorted((*_each_once(found), *raw), key=lambda one: one.text.seq)
     return shown, [one.text.id for one in (*found, *raw)]
 
 
 def _each_once(found: Sequence[digests.WindowItem]) -> list[digests.WindowItem]:
-    """The facts, each once: two observers may hold the same fact."""
+    """The facts without repetitions: two observers may hold the same fact."""
     first: dict[tuple[str, str | None], digests.WindowItem] = {}
     for fact in found:
         first.setdefault((fact.text.author, fact.content_key), fact)

@@ -1,4 +1,4 @@
-"""The messages that an extractor reads next. Its gate is closed (nothing is read) until enough messages are new."""
+"""Choose the messages that an extractor reads next. An extractor's gate is closed until enough messages are new."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from nexus_tasks.storage.extractions import Extractor
 from nexus_tasks.storage.models import Extraction, Memory, SessionRow
 from nexus_tasks.text import estimate_tokens, shorten
 
-# When the gates open. Chosen by hand, not measured.
-TOPICS_FROM = 4  # new messages
-FACTS_FROM = 20  # for the first batch, messages in the session; after it, new messages
-FACTS_FROM_CALLS = 3  # after the first batch, so many new tool calls open the gate, too
+# An extractor's gate opens at these numbers. Chosen by hand, not measured.
+TOPICS_FROM = 4  # new messages for the topic extractor
+FACTS_FROM = 20  # for the fact extractor: messages of the session before the first batch, new messages after it
+FACTS_FROM_CALLS = 3  # after the first batch, this many new tool calls open the fact extractor's gate, too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,8 @@ def next_batch(
 ) -> ExtractionBatch | None:
     """The next batch after the cursor, of about ``most`` tokens; ``None`` when the gate is closed.
 
-    System prompts and messages by which the agent wrote memory itself are skipped. They do not count for the gate.
+    System messages are skipped, and so are messages by which the agent wrote memory itself. Skipped messages do not
+    count for the gate, with one exception: before the first batch of facts, only system messages are not counted.
     """
     after = extractions.last_read_seq(row, extractor)
     pending = messages.window(tx, session.id, after, messages.UNBOUNDED_SEQ)

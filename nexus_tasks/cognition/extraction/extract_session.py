@@ -1,4 +1,4 @@
-"""extract_session: both extractors read a session's new messages batch by batch. Each batch is committed on its own."""
+"""extract_session: extract topics and facts from a session's new messages. Each batch is committed on its own."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.types import JobOutcome
 
 # Both are chosen by hand, not measured.
-MOST_BATCHES = 20  # per run; another run does the rest
-RECENT = 200  # unanswered tool calls are searched for in so many last messages
+MOST_BATCHES = 20  # batches per run; another run does the rest
+RECENT = 200  # the last messages of the session that are searched for unanswered tool calls
 
 Tally = Counter[str]
 
@@ -31,13 +31,13 @@ def extract(
 ) -> tuple[JobOutcome, bool]:
     """Extract topics and facts from a session.
 
-    When one extractor's answer fails, its cursor stays, and the other extractor goes on.
+    When one extractor gets no usable answer, its cursor stays, and the other extractor continues.
 
     Args:
         observers: the observers that will hold the facts.
 
     Returns:
-        The outcome, and whether another run has to go on.
+        The outcome, and whether another run is due because batches are left.
 
     Raises:
         InvalidAnswer, Permanent: an extractor got no usable answer.
@@ -74,7 +74,8 @@ def _next_batch(
     session_key: str,
     without: Collection[extractions.Extractor],
 ) -> ExtractionBatch | JobOutcome:
-    # The lock lasts until "nothing to do" is stored. Until then no message is stored.
+    # The session stays locked until this transaction has stored "nothing to do". Meanwhile no message can be stored, so
+    # no new message is overlooked.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     if session is None:
         return JobOutcome(status="gone")
@@ -140,7 +141,7 @@ def _facts(
 
 
 def _advance_cursor(tx: Transaction, job: JobContext, batch: ExtractionBatch, rejected: int) -> bool:
-    """Move the cursor past the batch; ``False`` when another run did so. The same transaction stores the results."""
+    """Move the cursor past the batch; ``False`` when another run did so. The caller stores the results in ``tx``."""
     job.still_mine()
     if not memories.lock_existing(tx, job.rests_on):
         raise Erased

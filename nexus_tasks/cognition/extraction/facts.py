@@ -18,7 +18,8 @@ from nexus_tasks.storage.facts import FactDraft
 from nexus_tasks.storage.models import Memory
 
 CATEGORIES = ("preference", "project", "pattern", "decision", "constraint")
-# Models use these names for the categories. Prefixes such as "user" and suffixes such as "fact" are removed first.
+# Names that models use for the categories. A name is looked up as it is, then without a prefix such as "user" or a
+# suffix such as "fact".
 _ALIASES = {
     **{name: name for name in CATEGORIES},
     **dict.fromkeys(("preferences", "like", "likes", "style"), "preference"),
@@ -33,7 +34,10 @@ LONGEST = 500  # characters of a fact; chosen by hand, not measured
 
 
 def user_of(tx: Transaction, session_id: int) -> str | None:
-    """The author of most ``user`` messages of a session, the first among equals; ``None`` without such messages."""
+    """The author of the most ``user`` messages of a session; ``None`` when the session has no such message.
+
+    Of several authors with the same number of messages, the author of the earliest message is chosen.
+    """
     said = (
         select(Memory.author)
         .where(Memory.session_id == session_id, Memory.level == "raw", Memory.role == "user")
@@ -64,7 +68,11 @@ def category_of(given: str) -> str | None:
 
 
 def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str) -> tuple[list[FactDraft], int]:
-    """The valid facts, and how many were rejected for category, confidence, citations, echo or empty content."""
+    """The valid facts, and the number of rejected facts.
+
+    A fact is rejected for an unknown category, a confidence outside 0 to 10, empty content, an echo as content, or
+    sources that are missing or outside the batch.
+    """
     when = {line.id: line.occurred_at for line in batch.lines}
     kept = list[FactDraft]()
     for fact in answer.facts:
@@ -91,5 +99,5 @@ def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str
 
 
 def contents(kept: Sequence[FactDraft]) -> list[str]:
-    """The wordings, to be embedded."""
+    """The texts of the facts."""
     return [draft.content for draft in kept]

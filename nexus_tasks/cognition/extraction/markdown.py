@@ -18,13 +18,16 @@ from nexus_tasks.text import shorten
 from nexus_tasks.types import MemoryInfo, clean_text, to_utc
 
 INDEX, FACTS = "MEMORY.md", "facts.md"
-MOST_LINES, LONGEST_LINE = 200, 150  # of the index: lines, and characters of each
+MOST_LINES, LONGEST_LINE = 200, 150  # lines of the index, and characters of a line
 TYPES: tuple[str, ...] = get_args(TopicType)
 _FIELD = re.compile(r"(name|description|type):[ \t]*(.*)")
 
 
 def index(topics: Sequence[Topic]) -> str:
-    """``MEMORY.md``: a line for each of the first 200 topics (the last changed comes first). A note counts the rest."""
+    """The text of ``MEMORY.md``: a line per topic, in the order given, at most 200 lines.
+
+    With more than 200 topics, the first 199 topics have a line, and the last line says how many are not listed.
+    """
     lines = [_line(topic) for topic in topics]
     if len(lines) > MOST_LINES:
         left = len(lines) - (MOST_LINES - 1)
@@ -46,7 +49,7 @@ def file(topic: Topic) -> str:
 
 
 def read(filename: str, text: str) -> TopicDraft:
-    """The topic in a file. :func:`file` or a person has written the file.
+    """Read the topic of a file that :func:`file` or a person has written.
 
     Raises:
         InvalidInput: the file name or the type is not valid, or the file has no content.
@@ -92,7 +95,11 @@ def _plain(value: str) -> str:
 
 
 def facts(found: Sequence[MemoryInfo]) -> str:
-    """``facts.md``: facts by date (newest first), category and confidence. A fact of two observers is listed once."""
+    """The text of ``facts.md``: facts under their dates, the newest date first.
+
+    Under a date, facts are sorted by category, then by confidence, the highest first. A fact that two observers hold is
+    listed once.
+    """
     once = {(fact.subject, fact.content): fact for fact in reversed(found)}.values()
     ordered = sorted(once, key=lambda fact: (fact.category or "", -fact.confidence, fact.id))
     ordered.sort(key=_date, reverse=True)

@@ -74,7 +74,7 @@ def _calls(message: Memory) -> Iterator[dict[str, Any]]:
 
 
 def _answered_ids(message: Memory) -> Iterator[str]:
-    """Ids of the calls that a message answers. A ``tool`` message from the hook repeats the call with its id."""
+    """Ids of the calls that a message answers. A ``tool`` message from Nexus's hook repeats the call with its id."""
     for call in message.tool_calls or ():
         if isinstance(call, dict):
             keys = (*_ANSWERS, "id") if message.role == "tool" else _ANSWERS

@@ -17,8 +17,8 @@ from nexus_tasks.text import content_words, estimate_tokens, shorten
 from nexus_tasks.types import clean_text
 
 # Chosen by hand, not measured.
-MOST_KNOWN = 200  # topics in the manifest, last changed first: as many as the index lists
-SHOWN_LINES = 3  # of a topic that is not shown whole, the model sees the first lines
+MOST_KNOWN = 200  # topics in the manifest, the last changed first
+SHOWN_LINES = 3  # lines that the model sees of a topic that is not shown whole
 LONGEST_NAME, LONGEST_DESCRIPTION, LONGEST_CONTENT = 80, 200, 20_000  # characters
 
 Seen = dict[str, int]  # filename → revision; only topics that the model was shown whole
@@ -27,7 +27,14 @@ Seen = dict[str, int]  # filename → revision; only topics that the model was s
 def build_request(
     tx: Transaction, namespace_id: int, session_key: str, batch: ExtractionBatch, shown_tokens: int
 ) -> tuple[ModelRequest[TopicFiles], Seen]:
-    """The model request for a batch, with a manifest of the existing topics; and the topics that it shows whole."""
+    """Build the model request for a batch, with a manifest of the existing topics.
+
+    Args:
+        shown_tokens: tokens for the long topics that are shown whole.
+
+    Returns:
+        The request, and the revision of each topic that the request shows whole.
+    """
     there = topics.every(tx, namespace_id)[:MOST_KNOWN]
     whole = _whole(there, batch.lines, shown_tokens)
     known = tuple(_known(topic, whole=topic.id in whole) for topic in there)

@@ -20,9 +20,9 @@ from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import JobOutcome, clean_text
 
 # All are multiples of the log's length. Chosen by hand, not measured.
-TARGET = 0.75  # a result of at most this length ends the attempts
-ASKED = (0.75, 0.5, 0.35)  # the length that each attempt asks for: after a text that is too long, ask for less
-PATIENCE = 1.25  # when no answer was shorter than the log, try again once the log has this length
+TARGET = 0.75  # an answer of at most this length ends the attempts
+ASKED = (0.75, 0.5, 0.35)  # the lengths that the three attempts ask for, one after the other
+PATIENCE = 1.25  # after attempts that missed the target, the next job waits until the log has grown to this length
 
 
 def is_due(settings: Settings, found: ObservationLog) -> bool:

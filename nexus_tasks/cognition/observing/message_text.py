@@ -1,4 +1,4 @@
-"""The text of one message for a reader of an observed session, and its tokens. All bounds here count these tokens."""
+"""The text of one message of an observed session, and its tokens. All bounds of observation count these tokens."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
 # Both are chosen by hand, not measured.
-MOST_BATCHES = 20  # per run; another run does the rest, so that other jobs need not wait for a whole backlog
-LONGEST_TASK = 1_000  # characters of the current task and of the suggested response
+MOST_BATCHES = 20  # batches per run; another run does the rest, so that other jobs need not wait for a whole backlog
+LONGEST_TASK = 1_000  # characters of the current task, and of the suggested response
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,8 @@ def is_due(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> bo
 def batch_of(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> tuple[Memory, ...]:
     """The messages of the next batch. No message is split; a message longer than a batch is a batch of its own.
 
-    Unless ``urgent``, a batch is one interval, even when more messages have come: so a rerun asks the same question.
+    Unless ``urgent``, a batch is at most one interval, even when more messages have come. So a rerun asks the same
+    question.
     """
     interval = settings.observation_buffer_tokens
     most = min(interval, settings.observation_max_batch_tokens)
@@ -97,13 +98,13 @@ def batch_of(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> 
 
 
 def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: bool) -> tuple[JobOutcome, bool]:
-    """Observe a session batch by batch, each committed on its own.
+    """Write notes on a session's unobserved messages, batch by batch. Each batch is committed on its own.
 
     Args:
         urgent: a reader waits.
 
     Returns:
-        The outcome, and whether another run has to go on.
+        The outcome, and whether another run is due because batches are left.
 
     Raises:
         InvalidAnswer: an answer is malformed, blank or mostly repetitions. Nothing of that answer was stored.
@@ -131,7 +132,8 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
 def _next_batch(
     tx: Transaction, settings: Settings, job: JobContext, session_key: str, *, urgent: bool
 ) -> ObservationBatch | JobOutcome:
-    # The locks last until "nothing to do" is stored. Until then no message is stored and no reader moves chunks.
+    # Session and log stay locked until this transaction has stored "nothing to do". Meanwhile no message is stored and
+    # no reader moves chunks.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     found = observations.find_log(tx, session.id, lock=True) if session else None
     if session is None or found is None:

@@ -1,7 +1,7 @@
-"""Reading an observed session: update the log from prepared notes, and say which jobs are due.
+"""Read an observed session: update the log from prepared notes, and say which jobs are due.
 
-No model is asked here. The log is read first, then the messages that it does not cover. Messages are only ever added,
-so log and messages fit together even when messages are stored between the two reads.
+This module asks no model. It reads the log first, then the messages that the log does not cover. Messages are only
+added, so log and messages fit together even when messages are stored between the two reads.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ class SessionView:
     Attributes:
         observed_through: the seq of the last message that the log covers.
         tail: the messages that the log does not cover.
-        ask_observe, ask_reflect: this read marked the session, so the caller must enqueue the job.
-        observe_now, reflect_now: a block-after bound is passed, and waiting for the job would help.
-        gave_up: a job that is due has a dead letter.
+        ask_observe, ask_reflect: this read marked the session as wanting the job, so the caller must enqueue the job.
+        observe_now: the tail has at least ``observation_block_after_tokens``, and the job that would shorten it is due.
+        reflect_now: the log has at least ``reflection_block_after_tokens``, and the job that would shorten it is due.
+        gave_up: a job that is due has a dead letter, so waiting for the job does not help.
     """
 
     session_key: str
@@ -56,7 +57,7 @@ class SessionView:
 
 
 def current_view(tx: Transaction, settings: Settings, session: SessionRow, *, by_default: bool) -> SessionView:
-    """The log and the messages after it. First, prepared notes are taken into the log when that is due.
+    """The log and the messages after it. When an update of the log is due, it is made first.
 
     Args:
         by_default: the namespace's setting for observation.
@@ -112,7 +113,7 @@ def due_update(tx: Transaction, settings: Settings, found: ObservationLog, tail:
 def _chunks_to_take(
     ready: Sequence[ObservationChunk], through: int, settings: Settings, tail: Sequence[Memory]
 ) -> tuple[ObservationChunk, ...]:
-    """The next consecutive chunks, until the messages left are within the interval that stays word for word."""
+    """The next consecutive chunks, until the messages after them have at most ``observation_buffer_tokens``."""
     chosen: list[ObservationChunk] = []
     weights = [(message.seq or 0, message_text.tokens_of(message)) for message in tail]
     for chunk in ready:

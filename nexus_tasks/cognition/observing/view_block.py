@@ -1,7 +1,7 @@
-"""An observed session as a block for a prompt: the log, then the messages since, word for word.
+"""Render an observed session as a block for a prompt: the log, then the messages after the log, word for word.
 
-Between two generations of the log, the log does not change and messages are only added after it. So a prompt cache
-that holds the log stays valid.
+Within one generation of the log, the log does not change and messages are only added after it. So a prompt cache that
+holds the log stays valid.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ShownView:
 
 
 def default_bound(settings: Settings) -> int:
-    """While the observation jobs keep up, a block without ``max_tokens`` has fewer tokens than this."""
+    """The tokens below which a block without ``max_tokens`` stays while the observation jobs keep up."""
     return settings.observation_block_after_tokens + settings.reflection_block_after_tokens + BESIDES
 
 
@@ -181,7 +181,10 @@ def _fitting(view: SessionView, most: int, form: str, namespace: str) -> tuple[S
 
 
 def _shown_within(view: SessionView, most: int) -> ShownView:
-    """The newest messages and the log's end, within ``most`` tokens: half for each, plus what the other half leaves."""
+    """The newest messages and the log's end, within ``most`` tokens.
+
+    Each of the two may use half of the tokens, and what the other one leaves of its half.
+    """
     whole = ShownView(view=view, log=view.log, tail=view.tail, left_out=0)
     if estimate_tokens(_plain(whole)) <= most:
         return whole

@@ -11,8 +11,8 @@
 | `condense.md` | `reflect_observations` | fewer notes that say the same |
 
 Each prompt begins with the instructions, which are the same bytes for every call of a purpose. So a provider can cache
-the instructions together with a transcript that several observers share. All text here is part of the request hash:
-after a change, the saved answers are not found any more.
+the instructions together with a transcript that several observers share. The request hash covers the whole prompt, so a
+change of this text makes saved answers unusable: the model is asked again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def instructions(purpose: Purpose) -> str:
 
 
 def transcript(lines: Iterable[PromptLine], *, cited: bool = True) -> str:
-    """Messages as delimited data, one per line under the day they were said: ``[id] time author (role): text``.
+    """Messages as delimited data: under each day, one line per message, ``[id] time author (role): text``.
 
     The role ``user`` is left out, and context-only lines are marked. Later lines of a message are indented, so that no
     content can pass for a line of the transcript.
@@ -65,7 +65,7 @@ def moment(when: datetime) -> str:
 
 
 def inert(text: str) -> str:
-    """``text`` with the closing tags of our prompts broken, so that data cannot end its own delimiters."""
+    """``text`` with a space in each closing tag that the prompts use, so that data cannot end its own delimiters."""
     return _CLOSING.sub("< /", text)
 
 

@@ -1,8 +1,8 @@
 """reflect_perspective and reflect_namespace: how new facts relate to old facts, and what several facts show together.
 
-In the order of a reflection: ``new_facts`` chooses the facts, ``propose`` asks the model, ``perspective`` guards and
-commits, ``apply`` writes the changes. ``review`` holds a plan that changes too much, ``dry_run`` shows what a dream
-would do, ``undo`` reverses one reflection.
+A reflection takes these steps: ``new_facts`` chooses the facts, ``propose`` asks the model, ``perspective`` checks how
+much would change, ``apply`` writes the changes, and ``perspective`` commits. ``review`` holds a plan that changes too
+much, ``dry_run`` shows what a dream would do, ``undo`` reverses one reflection.
 """
 
 from nexus_tasks.cognition.reflect.dry_run import plan_dream

@@ -15,9 +15,9 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow
 from nexus_tasks.text import content_key
 
-# Confidence of what a reflection writes (design page 3). Chosen by hand, not measured.
+# Confidence of the memories that a reflection writes. Chosen by hand, not measured.
 CONTRADICTION_CONFIDENCE = 0.70
-REWORDED_CONFIDENCE = 0.75  # of a memory that joins two wordings of one fact
+REWORDED_CONFIDENCE = 0.75  # of a memory that rests on two wordings of one fact and has the new fact's wording
 COUNTED = ("reinforced", "contradictions", "superseded", "insights")
 
 
@@ -121,7 +121,7 @@ class PendingChanges:
         """Store one insight, unless the same facts have one already or one of these facts no longer holds.
 
         Its confidence is min(0.92, 0.72 + 0.05 · (n − 3)) for n facts: 0.72 for three, 0.92 from seven on. The numbers
-        are from design page 3, chosen by hand, not measured.
+        are chosen by hand, not measured.
         """
         supports = [self.active_facts[i] for i in insight.support if i in self.active_facts]
         if len(supports) < len(insight.support) or reflections.has_insight(
@@ -154,7 +154,10 @@ class PendingChanges:
 
 
 def pending_changes(tx: Transaction, perspective: PerspectiveRow, changes: Changes, made_by: str) -> PendingChanges:
-    """The changes still to be made: their facts hold, they are not recorded yet, and no undo has reversed them."""
+    """The changes that are still to be made.
+
+    Left out are changes whose facts no longer hold, changes that are made already, and changes that an undo reversed.
+    """
     found = reflections.by_id(tx, changes.facts())
     active_facts = {i: memory for i, memory in found.items() if memory.valid_to is None}
     undone_pairs, undone_supports = undo.judged_by_undone(tx, perspective.id)

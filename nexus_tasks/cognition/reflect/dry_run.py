@@ -19,8 +19,8 @@ from nexus_tasks.types import DreamPlan, PlannedInsight, PlannedRelation, Reflec
 def plan_dream(resources: Resources, job: JobContext) -> DreamPlan:
     """The sessions that a dream would digest now, and the plan of each reflection that it would make.
 
-    The model is asked as in a dream. Its answers are saved for the dream; nothing else is written. The plan covers only
-    the next hundred new facts of each perspective.
+    The model is asked the questions of the dream, live. The calls are entered in the ledger, and the answers are saved
+    for the dream. No memory changes. The plan covers only the next hundred new facts of each perspective.
     """
     with resources.database.transaction() as tx:
         sessions = tuple(due.session_key for due in dreams.due_sessions(tx, job.namespace_id))

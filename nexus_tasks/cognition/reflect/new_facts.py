@@ -18,7 +18,7 @@ from nexus_tasks.storage import open_questions, reflections
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow
 
-# Both bounds are from design page 3; chosen by hand, not measured.
+# New facts of one run, and near facts per new fact. Both are chosen by hand, not measured.
 FACTS_PER_RUN = 100
 NEAREST = 8
 PURPOSE = "reflect"
@@ -89,7 +89,7 @@ class _Embedded:
 def _with_nearest(
     resources: Resources, perspective: PerspectiveRow, new: Sequence[Memory]
 ) -> tuple[ReflectMaterial | None, dict[int, reflections.LastSaid]]:
-    """Each new fact with the eight nearest others by words and vectors. Work grows with the new facts, not with pairs.
+    """Each new fact with the eight nearest other facts by words and vectors. There is one search per new fact.
 
     Returns:
         The material (``None`` when no other fact is near a new fact), and for each fact when it was last said.

@@ -1,4 +1,4 @@
-"""reflect_perspective: one reflection, from a perspective's new facts to the commit. And reflect_namespace."""
+"""reflect_perspective: reflect on a perspective's new facts and commit. reflect_namespace: archive old messages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from nexus_tasks.storage import embeddings, open_questions, perspectives, reflec
 from nexus_tasks.storage.models import PerspectiveRow
 from nexus_tasks.types import JobOutcome, Status
 
-# A run is held for review when it would supersede more than 5 facts that are also more than 30 % of the perspective's
-# facts (design page 3). Chosen by hand, not measured.
+# A run's changes are held for review when they would supersede more than 5 facts and more than 30 % of the
+# perspective's active facts. Chosen by hand, not measured.
 GUARD_SHARE, GUARD_COUNT = 0.30, 5
-ARCHIVE_AFTER = timedelta(days=30)  # for derived and digested messages (design page 3); chosen by hand, not measured
+ARCHIVE_AFTER = timedelta(days=30)  # age at which a derived and digested message is archived; chosen by hand
 
 
 def reflect_perspective(resources: Resources, job: JobContext, observer: str, subject: str) -> tuple[JobOutcome, bool]:
@@ -45,7 +45,7 @@ def reflect_perspective(resources: Resources, job: JobContext, observer: str, su
 def _apply(
     resources: Resources, job: JobContext, perspective: PerspectiveRow, proposal: Proposal
 ) -> tuple[JobOutcome, bool]:
-    """Commit a proposal, unless another run was faster. A proposal that changes too much is held until its release."""
+    """Commit a proposal, unless another run has changed the perspective. A proposal that changes too much is held."""
     made_by = resources.model.model_for("reflect")
     changes = proposal.changes
     with resources.database.transaction() as tx:

@@ -1,4 +1,4 @@
-"""Asking the model how new facts relate to near facts, and checking the answer."""
+"""Ask the model how new facts relate to near facts, and check the answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.text import shorten
 from nexus_tasks.types import clean_text
 
-# Both bounds are from design page 3; chosen by hand, not measured.
+# Both are chosen by hand, not measured.
 LONGEST_INSIGHT = 180  # characters
 FEWEST_SUPPORTS = 3  # facts that an insight must rest on
 
@@ -91,7 +91,11 @@ def _line(fact: PromptFact) -> str:
 
 
 def _checked(answer: Reflection, material: ReflectMaterial) -> Changes:
-    """The valid parts of an answer: relations between facts shown together, and insights on three or more facts."""
+    """The valid parts of an answer.
+
+    A relation is valid when its two facts were shown together and no earlier relation names them. An insight is valid
+    when it has a text and rests on three or more of the facts shown.
+    """
     shown = {frozenset((new, old)) for new, olds in material.clusters for old in olds}
     ids = {fact.id for fact in material.facts}
     changes = Changes()

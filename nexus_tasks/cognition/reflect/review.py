@@ -42,7 +42,7 @@ def from_plan(held: Mapping[str, Any]) -> Proposal:
 
 
 def summary_of(held: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan as counts and ids. A run row outlives the facts, so it must not hold their text."""
+    """A plan as counts and ids, for a run row. The row stays when facts are erased, so it holds no text of a fact."""
     return {
         "facts": held["facts"],
         "supersedes": held["supersedes"],

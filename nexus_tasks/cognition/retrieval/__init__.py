@@ -1,4 +1,4 @@
-"""Search by words (BM25) and vectors, fused into one order.
+"""Search memories by words (BM25) and by vectors. The two scores are fused into one order.
 
 A search (``search.py``) computes its scores in four steps:
 

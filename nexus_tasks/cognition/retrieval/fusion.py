@@ -1,18 +1,19 @@
-"""One order from several scores.
+"""Rank the candidates of a search by one fused score of words, vectors, confidence and recency.
 
     score = standardised(words) + weight · standardised(vectors) + 0.05 · decayed confidence + 0.02 / (1 + age in days)
 
-Here standardised(x) = (x − mean) / standard deviation, over all candidates that pass the filter. First, both for words
-and for vectors, 0.4 of the scores of the turns directly before and after a message is added to the message's own score:
-an answer often shares no word with the question, but the turn beside the answer does.
+Here standardised(x) = (x − mean) / standard deviation, over all candidates that pass the filter. Before that, both for
+words and for vectors, a message's score is increased by 0.4 of the scores of its neighbours: the turns directly before
+and after it. The reason: an answer often shares no word with the question, but the turn beside the answer does.
 
 Example: three candidates have the BM25 scores 6, 3 and 0 (mean 3, deviation 2.45) and the cosines 0.2, 0.5 and 0.2
 (mean 0.3, deviation 0.14). The first candidate has standardised(words) 1.22 and standardised(vectors) −0.71. With
 hashed vectors (weight 0.3), a decayed confidence of 0.9 and an age of 0 days, its score is
 1.22 − 0.3 · 0.71 + 0.05 · 0.9 + 0.02 = 1.08.
 
-In a study on LoCoMo (design page 3), the sum of standardised scores had an evidence recall@10 of 0.655. Reciprocal rank
-fusion had 0.574. Neighbours raised plain BM25 with stems from 0.603 to 0.645, and the sum from 0.655 to 0.70.
+In a study on LoCoMo's questions, the sum of standardised scores had an evidence recall@10 of 0.655, and reciprocal rank
+fusion had 0.574. Adding the neighbours' scores raised BM25 with stems from 0.603 to 0.645, and the sum from 0.655 to
+0.70.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ from dataclasses import dataclass
 
 from nexus_tasks.storage.searching.candidates import Candidate
 
-# Share of a neighbouring turn's score. The study used 0.25; design page 8 measures 0.666 recall@10 with 0.4.
+# Share of a neighbouring turn's score. The study used 0.25. With 0.4, ``python -m benchmarks.retrieval`` measured an
+# evidence recall@10 of 0.665.
 NEIGHBOUR_SHARE = 0.4
-# The weight of hashed vectors. In the study they had a recall@10 of 0.31, BM25 with stems 0.603. Chosen by hand.
+# The weight of hashed vectors, chosen by hand. In the study, hashed vectors alone had a recall@10 of 0.31, and BM25
+# with stems had 0.603.
 HASHING_WEIGHT = 0.3
-# Standardised scores deviate by 1, so these only break near-ties. Chosen by hand, not measured.
+# Standardised scores have a standard deviation of 1, so these weights only decide between almost equal scores. Chosen
+# by hand, not measured.
 CONFIDENCE_WEIGHT, RECENCY_WEIGHT = 0.05, 0.02
-DECAY_PER_DAY = 0.01  # of confidence (design page 3); chosen by hand, not measured
+DECAY_PER_DAY = 0.01  # confidence that a memory loses per day; chosen by hand, not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ def rank(found: Sequence[Candidate], *, weight: float, limit: int) -> list[Ranke
     """The best ``limit`` candidates that pass the filter, best first. See the formula at the top of this module.
 
     Args:
-        found: the candidates, and the neighbours of those that are messages.
+        found: the candidates, and the neighbours of candidates that are messages.
         weight: the weight of the vectors' standardised similarity; the words' score weighs 1.
     """
     fits = [one for one in found if one.fits]

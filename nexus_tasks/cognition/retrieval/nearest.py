@@ -16,7 +16,7 @@ def nearest_facts(
 ) -> dict[int, list[int]]:
     """For each of ``facts`` (id → wording), the ids of the ``count`` nearest other active facts, nearest first.
 
-    This is one search per fact, so the cost grows with the number of ``facts``, not with all pairs.
+    There is one search per fact, so the cost grows with the number of ``facts``, not with the number of pairs.
     """
     wanted = Filter(
         namespace_id=perspective.namespace_id,

@@ -1,4 +1,4 @@
-"""Search by words and vectors. It only reads, and never calls a language model."""
+"""Search memories by words and vectors. A search only reads, and never calls a language model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from nexus_tasks.types import Recall, Recalls, clean_text
 
 log = logging.getLogger(__name__)
 
-# Words and vectors each find at least so many candidates. With 400 the recall was the same.
+# A search takes up to this many candidates by words and as many by vectors, or more when the caller's limit is higher.
+# With 400 the recall was the same.
 POOL = 100
-# They stand for the question's model and vector while the embedder does not answer: no vector has this model's name.
+# The model's name and the question's vector while the embedder does not answer. No stored vector has this model's name,
+# so the search finds memories by words alone.
 _NO_MODEL, _NOWHERE = "none", np.ones(1, np.float32)
 LONGEST_QUESTION = 10_000  # characters; the rest of a longer question is ignored
 

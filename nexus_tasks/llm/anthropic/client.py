@@ -1,4 +1,4 @@
-"""One Claude client per process, built at the first call; and the check whether the SDK finds credentials."""
+"""Hold one Claude client per process, built at the first call; and check whether the SDK finds credentials."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST_CONNECT = 10.0  # seconds; chosen by hand, not measured
 
 
 class ClientHolder:
-    """The process's client for one ``settings``. Safe to share between threads; a forked child builds its own."""
+    """The process's client for one ``settings``. Threads may share the holder; a forked child builds its own client."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -38,7 +38,8 @@ class ClientHolder:
     def after_fork(self) -> None:
         """Start a forked child without the parent's client and lock. A thread of the parent may have held the lock."""
         if self._client is not None:
-            # This reference prevents the client's collection, which would need the lock of its connection pool.
+            # This reference keeps the parent's client from garbage collection. Collecting it would take the lock of its
+            # connection pool, which a thread of the parent may have held at the fork.
             self._inherited.append(self._client)
         self._start_afresh()
 
@@ -75,7 +76,7 @@ class ClientHolder:
     def forget(self, client: anthropic.Anthropic) -> None:
         """Drop ``client`` after it was refused with 401, so that the next call reads the credentials again.
 
-        The SDK drops a refused token only when it retries by itself, and its retries are off. ``client`` is not closed,
+        The SDK drops a refused token only when the SDK retries, and its retries are off. ``client`` is not closed,
         because other threads may be using it.
         """
         with self._lock:
@@ -105,7 +106,7 @@ def _build(settings: Settings) -> anthropic.Anthropic:
             # With None the SDK takes ANTHROPIC_BASE_URL, then the URL of the profile.
             base_url=settings.anthropic_base_url or None,
             max_retries=0,  # the queue retries
-            # Must differ from the SDK's default timeout: with the default, the SDK limits max_tokens.
+            # This timeout must differ from the SDK's default: with the default, the SDK limits max_tokens.
             timeout=anthropic.Timeout(seconds, connect=min(seconds, _LONGEST_CONNECT)),
         )
     except anthropic.AnthropicError as error:
@@ -158,10 +159,11 @@ def credentials_found() -> bool:
 
 
 def _nothing_configured() -> bool:
-    """Whether no variable of the SDK is set and its folder does not exist. Does not import the SDK, which takes 1 s.
+    """Whether no variable of the SDK is set and the SDK's folder does not exist.
 
-    Commands on a machine without credentials need no more than this check. ``anthropic.Anthropic`` lists the variables
-    and the folder. Windows has another folder, so this returns ``False`` there.
+    On a machine without credentials, this check spares a command the import of the SDK, which takes 1 s. The docstring
+    of ``anthropic.Anthropic`` lists the variables and the folder. On Windows the folder is another one, and the result
+    is always ``False``.
     """
     if os.name != "posix" or any(name.startswith("ANTHROPIC_") and value for name, value in os.environ.items()):
         return False

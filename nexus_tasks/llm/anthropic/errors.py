@@ -1,6 +1,7 @@
-"""Turn the SDK's errors into job errors, which decide what happens to the job. They hold no secret and no prompt.
+"""Turn the SDK's errors into job errors. A job error's type decides what happens to the job.
 
-The contract is the table "Errors" in ``docs/jobs.md``. This module maps Claude's status and error codes to it.
+The section "What an error means" of ``docs/jobs.md`` lists the types. This module maps Claude's status and error codes
+to these types. The texts of the job errors contain no secret and no prompt.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from nexus_tasks.errors import JobError, Misconfigured, OverBudget, Permanent, T
 if TYPE_CHECKING:
     import anthropic
 
-# Seconds to wait after a 429: the default without a readable header, and the bounds of a header's value. Chosen by
-# hand, not measured.
+# Seconds to wait after a 429: the value when no header is readable, and the bounds of a header's value. Chosen by hand,
+# not measured.
 RETRY_AFTER_DEFAULT = 5.0
 RETRY_AFTER_BOUNDS = (0.5, 3600.0)
 
@@ -40,7 +41,11 @@ _ACCOUNT = frozenset({"organization_on_hold", "cmek_key_disabled", "cmek_key_net
 
 
 def redact(text: str) -> str:
-    """``text`` on one line of at most 300 characters, ``***`` for the environment's keys and all similar text."""
+    """``text`` on one line of at most 300 characters, with ``***`` in place of secrets.
+
+    Secrets are the values of the SDK's key and token variables, and all text that looks like a key, a token or a
+    password in a URL.
+    """
     for name in _SECRET_VARIABLES:
         value = os.environ.get(name, "").strip()
         if value:
@@ -52,8 +57,9 @@ def redact(text: str) -> str:
 def retry_after(headers: Mapping[str, str]) -> float:
     """Seconds that the server asks to wait: ``retry-after-ms``, else ``retry-after`` as seconds or as an HTTP date.
 
-    The value is clamped to :data:`RETRY_AFTER_BOUNDS`: a "0" would make a busy loop, a wrong date
-    could cost a day. Without a readable value the result is :data:`RETRY_AFTER_DEFAULT`.
+    The value is clamped to 0.5 s to 3600 s (:data:`RETRY_AFTER_BOUNDS`), because a value of 0 would cause a busy loop,
+    and a wrong date could stop the jobs for a day. Without a readable value the result is 5 s
+    (:data:`RETRY_AFTER_DEFAULT`).
     """
     seconds = _number(headers.get("retry-after-ms"), scale=1000)
     if seconds is None:
@@ -118,7 +124,8 @@ def _status_error(error: anthropic.APIStatusError) -> JobError:
 def _connection_error(error: anthropic.APIConnectionError) -> JobError:
     """A cut or refused connection is temporary. A malformed address or key is not.
 
-    The error names only the class of the cause: if the key ends in a line break, the cause's text holds the key.
+    The error names only the class of the cause, because the cause's text contains the key when the key ends in a line
+    break.
     """
     import httpx2  # the SDK's own HTTP library
 

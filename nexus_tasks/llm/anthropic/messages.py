@@ -1,4 +1,4 @@
-"""Build a Messages request, and read its answer: for live calls and for the Message Batches API."""
+"""Build requests of Claude's Messages API and read the answers, for live calls and for message batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nexus_tasks.settings import Settings
 
-# The least tokens of a prefix that Claude caches, by the start of the model's name. Claude caches no shorter prefix.
+# The fewest tokens of a prompt prefix that Claude caches, by the beginning of the model's name.
 # https://platform.claude.com/docs/en/build-with-claude/prompt-caching
 CACHE_MINIMUM = (("claude-haiku-", 4096), ("", 1024))
 
@@ -36,7 +36,8 @@ def request_params(request: ModelRequest[AnswerT], settings: Settings) -> dict[s
 
     A cache marker is set only where the prefix before the marker reaches the model's minimum. One marker ends the
     instructions, which every call of the purpose repeats. With ``request.shared`` another marker ends the transcript,
-    which the calls for other observers repeat. Without a repetition a marker would only cost: writing is 25 % dearer.
+    which the calls for other observers repeat. A prefix that no call repeats gets no marker, because input that is
+    written to a cache costs 25 % more.
     """
     model = model_name(settings, request.purpose)
     minimum = next(tokens for prefix, tokens in CACHE_MINIMUM if model.startswith(prefix))
@@ -46,7 +47,7 @@ def request_params(request: ModelRequest[AnswerT], settings: Settings) -> dict[s
         _mark(system)
     if request.shared and estimate_tokens(request.instructions + request.transcript) >= minimum:
         _mark(transcript)
-    content = [block for block in (transcript, _block(request.question)) if block["text"]]  # Claude refuses empty ones
+    content = [block for block in (transcript, _block(request.question)) if block["text"]]  # Claude refuses empty text
     return {
         "model": model,
         "max_tokens": int(getattr(settings, f"max_tokens_{request.purpose}")),
@@ -68,7 +69,7 @@ def completion(message: Message, request: ModelRequest[AnswerT], model: str, sec
     """Read ``message`` as the answer to ``request``. An unusable answer gives a fault and its usage.
 
     Args:
-        model: the name that was asked for. Prices and hashes use this name; the name that answered is in ``raw``.
+        model: the model's name in the request. Prices and hashes use this name; the name in the answer is in ``raw``.
         seconds: how long the call took.
     """
     answer: AnswerT | None = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class AnthropicModel:
     """The :class:`~nexus_tasks.llm.base.LanguageModel` that asks Claude. Safe to share between threads and over forks.
 
-    Creating the object is free: the SDK is imported and the client built at the first call.
+    Creating the object takes no time: the SDK is imported and the client is built at the first call.
     """
 
     name = "anthropic"

@@ -1,4 +1,4 @@
-"""The schema of an answer that is sent to Claude, without unneeded parts: every call pays for its tokens."""
+"""Build the JSON schema of an answer for Claude, without unneeded parts, because every call pays for its tokens."""
 
 from __future__ import annotations
 

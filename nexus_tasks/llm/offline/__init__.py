@@ -1,7 +1,7 @@
-"""The offline model: deterministic and without a network, for trials and tests of the system.
+"""The offline model: deterministic and without a network, to try and to test the system.
 
-It reads a request's material in place of its text, and its answers repeat sentences of that material. Its rules are for
-English. In other languages it finds fewer facts, but raises no error.
+The offline model reads a request's material in place of its text, and its answers repeat sentences of the material. Its
+rules are for English. In other languages it finds fewer facts, but raises no error.
 """
 
 from __future__ import annotations

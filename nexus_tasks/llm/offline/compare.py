@@ -1,8 +1,8 @@
 """How two facts about one subject relate: duplicate, reinforcement or contradiction.
 
-Word overlap and negation follow design page 3. Facts that share 0.80 of their words reinforce each other. Facts that
-share 0.30 of their words contradict each other when only one of them negates a shared word. People seldom negate an
-outdated fact: they say the new one. So further rules find changed values, replaced things and changed attributes.
+Facts that share at least 0.80 of their words reinforce each other. Facts that share at least 0.30 of their words
+contradict each other when only one of them negates a shared word. But people seldom negate an outdated fact; they state
+the new fact. So further rules find changed values, replaced things and changed attributes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nexus_tasks.llm.offline.reading import Reading, read_fact
 from nexus_tasks.llm.offline.statements import is_vague
 from nexus_tasks.text import jaccard
 
-# Shares of words. The first two are from design page 3. None is measured.
+# Shares of words (see above; SAME_MATTER is for changed values). Chosen by hand, not measured.
 REINFORCES, CONTRADICTS, SAME_MATTER = 0.80, 0.30, 0.60
 
 

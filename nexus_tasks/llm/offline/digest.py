@@ -1,13 +1,14 @@
-"""The offline digest: the most important sentences, in their order, within two limits.
+"""The offline digest: the most important sentences of a session, in their order, in a short and a long version.
 
-Sentences are chosen one after the other. The next sentence has the highest value of
+Sentences are chosen one after the other. The next sentence is the sentence with the highest value of
 
     prior · Σ weights of its words / √(length in characters + 1)
 
-A word starts with the weight ln(1 + number of sentences that have it). Each choice of a word leaves 0.3 of
-its weight. So frequent words make a sentence central, and repetition makes a sentence redundant. (Word frequency after
-SumBasic: Nenkova and Vanderwende, 2005. Diminishing returns after Lin and Bilmes, ACL 2011.) Sentences of the previous
-digest have a small advantage, because each stands for a longer past. The factors are chosen by hand, not measured.
+A word starts with the weight ln(1 + number of sentences that have it). Whenever a sentence is chosen, the weights of
+its words are multiplied by 0.3. So a sentence with frequent words has a high value, and a sentence that repeats chosen
+words has a low value. (Word frequency after SumBasic: Nenkova and Vanderwende, 2005. Diminishing returns after Lin and
+Bilmes, ACL 2011.) Sentences of the previous digest have a factor of 1.25, because each stands for a longer past. The
+factors are chosen by hand, not measured.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from nexus_tasks.llm.offline.statements import is_statement, is_vague, spoken, s
 from nexus_tasks.text import content_words, fold, shorten
 
 CHARACTERS_PER_TOKEN = 4  # as text.estimate_tokens counts
-REPEATED = 0.3  # the share of a word's weight that is left each time it is chosen
-OLD_SHARE = 2 / 3  # the most of the room that the previous digest gets while new sentences need it
+REPEATED = 0.3  # factor of a word's weight, each time a sentence with the word is chosen
+OLD_SHARE = 2 / 3  # share of the room that sentences of the previous digest may use while new sentences need room
 VAGUE = 0.3  # factor of the weight of a vague word (see statements.is_vague)
 # Factors of a sentence's prior: for being in the previous digest, for speaking of a change, for each kind of marker,
 # for its place in the window (the last one gets 1.2), and for stating nothing.
@@ -79,7 +80,7 @@ def _candidates(material: DigestMaterial) -> list[_Sentence]:
                 _add(found, len(old) + number, line.author, sentence, latest)
             elif len(content_words(sentence)) > 2:
                 _add(found, len(old) + number, line.author, sentence, latest * NO_STATEMENT)
-    if not found:  # All is small talk, which is better than an empty digest.
+    if not found:  # All lines are small talk. A digest of small talk is better than an empty digest.
         for number, line in enumerate(lines):
             _add(found, number, line.author, " ".join(line.content.split()), NO_STATEMENT)
     return list(found.values())
@@ -107,7 +108,7 @@ def _previous(text: str) -> Iterator[tuple[str, str]]:
 def _ranked(candidates: list[_Sentence]) -> Iterator[_Sentence]:
     """All candidates in the order in which they are chosen.
 
-    While words are chosen, a gain can only shrink. So the top of a heap of old gains is the best candidate
+    Each choice can only lower the gains of the other sentences. So the top of a heap of old gains is the best candidate
     when its gain, computed again, is still the highest.
     """
     counts = Counter(word for found in candidates for word in found.words)

@@ -1,4 +1,4 @@
-"""The offline extraction makes each statement of a user a line of a topic file, or a fact."""
+"""The offline extraction: statements of users become lines of topic files, and facts of the session's user."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _topic(place: str, lines: list[str], known: dict[str, KnownTopic]) -> TopicF
 
 
 def facts(material: SessionFactsMaterial) -> SessionFacts:
-    """The statements of the session's user that have a category. Confidence, up to 10, is 7 + 0.5 per marker."""
+    """The statements of the session's user that have a category. Confidence is 7 of 10, plus 0.5 per kind of marker."""
     mine = tuple(line for line in material.lines if line.author == material.user)
     found = [
         SessionFact(category=category, confidence=7 + strength(sentence) * 0.5, content=sentence, sources=[line.id])

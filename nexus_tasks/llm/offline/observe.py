@@ -15,7 +15,7 @@ PRIORITIES = ("low", "medium", "high")
 
 
 def observe(material: ObserveMaterial) -> Observed:
-    """A note for each statement of the batch, each wording once. The user's last question is the task."""
+    """A note for each statement of the batch, each wording once. The user's last question is the current task."""
     known: set[str] = set()
     days = [
         Day(date=date, notes=[note for line in lines for note in _notes(line, known)])

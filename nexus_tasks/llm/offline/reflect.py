@@ -13,10 +13,10 @@ from nexus_tasks.llm.offline.reading import read_fact
 from nexus_tasks.text import jaccard, shorten
 from nexus_tasks.types import to_utc
 
-# All three are from design page 3. Chosen by hand, not measured.
-INSIGHT_OVERLAP = 0.55  # word Jaccard of two facts of one insight
-INSIGHT_SUPPORT = 3  # facts
-MAX_INSIGHT = 180  # characters
+# Chosen by hand, not measured.
+INSIGHT_OVERLAP = 0.55  # the least share of common words (Jaccard index) of two similar facts
+INSIGHT_SUPPORT = 3  # the fewest facts of an insight
+MAX_INSIGHT = 180  # characters of an insight
 _PREFIX = "Repeatedly: "
 
 

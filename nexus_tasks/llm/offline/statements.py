@@ -1,8 +1,8 @@
 """Find the sentences that state something worth remembering about their speaker, and rate how clearly.
 
 Every rule looks at one sentence alone, so that the result does not depend on how messages were batched. The rules are
-for English and were written against the development half of LoCoMo. They keep 3 of 10 sentences. Of 10 turns that
-LoCoMo's questions need, they keep at least one sentence in 9.
+for English and were written against the development half of LoCoMo. The rules keep 3 of 10 sentences. Of every 10
+turns that LoCoMo's questions need, 9 turns keep at least one sentence.
 """
 
 from __future__ import annotations
