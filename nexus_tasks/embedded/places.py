@@ -171,7 +171,7 @@ def _fits(folder: Path) -> bool:
 
 
 def _is_ours(folder: Path) -> bool:
-    # When a cleaner has removed our folder from /tmp, another user may make a folder of this name to get our connections.
+    # A cleaner may remove our folder from /tmp. Another user could then make a folder of this name and get connections.
     try:
         found = folder.lstat()
     except OSError:
