@@ -48,9 +48,10 @@ def ensure(home: Path) -> ServerAddresses:
         home: the folder that holds the servers' files; it is made when it does not exist.
 
     Raises:
-        EmbeddedError: the extra ``embedded`` is not installed, the folder cannot be written, the disk is full, another
-            process has held the start lock for 120 s, or a server does not start. The servers that this call
-            started are stopped again, unless one of them runs and has not answered for 60 s. Then they keep running.
+        EmbeddedError: the extra ``embedded`` is not installed, the folder belongs to another user or cannot be written,
+            the disk is full, another process has held the start lock for 120 s, or a server does not start. The servers
+            that this call started are stopped again. They keep running only when a running server has not answered for
+            60 s.
     """
     home = _absolute(home)
     try:

@@ -1,6 +1,7 @@
 """The paths of one embedded installation: folders under ``NEXUS_HOME``, and the folder of the unix sockets.
 
-A unix socket needs a short path. When the path of ``NEXUS_HOME`` is too long, the sockets lie in a temporary folder.
+A unix socket needs a short path. When the path of ``NEXUS_HOME`` is too long or contains characters such as
+spaces and commas, the sockets lie in a temporary folder.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ def _fits(folder: Path) -> bool:
 
 
 def _is_ours(folder: Path) -> bool:
-    # A cleaner may remove our folder from /tmp. Another user could then make a folder of this name and get connections.
+    # A cleaner may remove our folder from /tmp. Another user could then make a folder of this name for our clients.
     try:
         found = folder.lstat()
     except OSError:

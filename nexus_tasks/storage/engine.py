@@ -43,7 +43,7 @@ class Database:
             max_overflow=pool_size,
             pool_recycle=1_800,
             connect_args={"connect_timeout": 5, "application_name": "nexus-tasks"},
-            hide_parameters=True,  # errors would show users' texts in logs and dead letters
+            hide_parameters=True,  # without this, errors would show users' texts in logs and dead letters
         )
         event.listen(self.engine, "connect", _prepare)
         event.listen(self.engine, "checkin", _note_use)

@@ -1,7 +1,7 @@
 """Storing messages of a session, and reading them.
 
-A message is stored as a memory of level ``raw``. Its ``seq`` is its number in the session: 1, 2, 3 and so on, without
-gaps. Each observer gets a wanted derivation, a request for facts from the message.
+A message is stored as a memory of level ``raw``. Its ``seq`` is its number in the session: 1, 2, 3 and so on. Only an
+erasure leaves gaps. Each observer gets a wanted derivation, which is a request for facts from the message.
 """
 
 from __future__ import annotations

@@ -15,7 +15,9 @@ from nexus_tasks.storage.models import Namespace, WantedJob
 
 
 def want(tx: Session | Connection, namespace: str, kind: str, scope: str, args: Mapping[str, Any]) -> None:
-    """Ask for a job. A row of the same kind and scope gets the new arguments, also after the job gave up.
+    """Ask for a job. A row of the same kind and scope gets the new arguments.
+
+    A job that gave up is wanted again.
 
     Raises:
         NotFound: there is no such namespace.

@@ -11,7 +11,9 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class Extraction(Base):
-    """The ``seq`` of the last message that each extractor has read. The table is the outbox of ``extract_session``.
+    """The ``seq`` of the last message of a session that each extractor has read.
+
+    The table is the outbox of the job ``extract_session``.
 
     State ``held``: the last assistant message waits for its tool results. The next stored message makes the row
     ``wanted`` again. ``rejected`` counts the items of model answers that failed validation.

@@ -79,6 +79,6 @@ class WantedJob(Base):
     kind: Mapped[str]
     scope: Mapped[str]
     args: Mapped[dict[str, Any]]
-    asked: Mapped[int] = mapped_column(Integer, server_default="1")  # requests so far; a run serves the earlier ones
+    asked: Mapped[int] = mapped_column(Integer, server_default="1")  # number of requests; see `wanted_jobs.settle`
     state: Mapped[str] = mapped_column(server_default="wanted")
     created_at: Mapped[datetime] = now_column()

@@ -1,4 +1,4 @@
-"""The tables that an export contains. Their order lets every row follow the rows that its foreign keys name."""
+"""The tables that an export contains. Each table follows the tables that its foreign keys name."""
 
 from __future__ import annotations
 
