@@ -1,7 +1,7 @@
 """A real Redis and a real PostgreSQL with pgvector for one machine, shared by every process of one user.
 
-Importing starts nothing. :func:`ensure` starts the servers that do not run. The servers belong to the home folder, and
-keep running when the starting process ends. Stop the servers before you delete the folder.
+Importing this package starts no server. :func:`ensure` starts the servers that do not run. The servers keep their files
+in the home folder, and keep running when the starting process ends. Stop the servers before you delete the folder.
 """
 
 from __future__ import annotations
@@ -39,13 +39,19 @@ class ServerAddresses:
 
 
 def ensure(home: Path) -> ServerAddresses:
-    """Start the servers of ``home`` that do not run; return when both answer. Takes milliseconds when both run.
+    """Start the servers of ``home`` that do not run, and return when Redis and Postgres answer.
 
-    Any number of processes may call this at once, also after a ``kill -9`` of any process.
+    The call takes milliseconds when both servers run. Any number of processes may call it at once, also after a
+    ``kill -9`` of any process.
+
+    Args:
+        home: the folder that holds the servers' files; it is made when it does not exist.
 
     Raises:
-        EmbeddedError: the extra is not installed, the folder cannot be written, the disk is full, or a server does not
-            start. The servers that this call started are stopped again.
+        EmbeddedError: the extra ``embedded`` is not installed, the folder belongs to another user or cannot be written,
+            the disk is full, another process has held the start lock for 120 s, or a server does not start. The servers
+            that this call started are stopped again. They keep running only when a running server has not answered for
+            60 s.
     """
     home = _absolute(home)
     try:
@@ -58,7 +64,7 @@ def ensure(home: Path) -> ServerAddresses:
 
 
 def running(home: Path) -> ServerAddresses | None:
-    """The addresses of the servers of ``home``, or ``None`` unless both answer. Starts and changes nothing."""
+    """The addresses of the servers of ``home``; ``None`` when a server does not answer. The call starts no server."""
     places = locate(_absolute(home))
     if places is None or any(server.probe() in (State.DOWN, State.STARTING) for server in _servers(places)):
         return None
@@ -66,18 +72,19 @@ def running(home: Path) -> ServerAddresses | None:
 
 
 def stop(home: Path) -> list[str]:
-    """Stop the servers of ``home``; returns the names of those that ran. Takes at most 30 s per server.
+    """Stop the servers of ``home``. Returns the names of the servers that ran.
 
-    Redis writes its append-only file. Postgres shuts down fast: it disconnects its clients and loses no commit.
+    Redis writes its append-only file. Postgres disconnects its clients and loses no commit. The call waits at most
+    120 s for the start lock, 20 s for Redis and 25 s for Postgres.
 
     Raises:
-        EmbeddedError: a server does not end, or another process holds the start lock.
+        EmbeddedError: a server does not end, or another process has held the start lock for 120 s.
     """
     home = _absolute(home)
     if not start_lock(home).exists():
         return []
     with await_lock(start_lock(home), _START_LOCK_SECONDS):
-        places = Places(home, home / "run")  # stopping needs no socket: the lock tells whether a server lives
+        places = Places(home, home / "run")  # stopping needs no socket: a server holds its lock while it lives
         stopped = [server.name for server in _servers(places) if halt(server)]
         forget_run_folder(home)
     return stopped
@@ -122,7 +129,7 @@ def _absolute(home: Path) -> Path:
 
 
 def _probe_disk(home: Path) -> None:
-    # On a full disk a server starts and fails later, or fails and cannot write the reason into its log.
+    # On a full disk a server may start and fail later. It may also fail without space to write the reason to its log.
     probe = home / "probe"
     try:
         with probe.open("wb") as file:

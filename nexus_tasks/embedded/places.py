@@ -1,4 +1,8 @@
-"""The paths of one installation: the folders under ``NEXUS_HOME``, and the sockets, which need a short path."""
+"""The paths of one embedded installation: folders under ``NEXUS_HOME``, and the folder of the unix sockets.
+
+A unix socket needs a short path. When the path of ``NEXUS_HOME`` is too long or contains characters such as
+spaces and commas, the sockets lie in a temporary folder.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,10 @@ _PLAIN = re.compile(r"[A-Za-z0-9/._+-]+")
 
 @dataclass(frozen=True)
 class Places:
-    """The paths of one installation. ``run`` is the folder of the sockets: ``home/run`` or the target of that link."""
+    """The paths of one installation.
+
+    ``run`` is the folder of the sockets. It is the folder ``home/run``, or the target of the link ``home/run``.
+    """
 
     home: Path
     run: Path
@@ -129,8 +136,8 @@ def _run_folder(home: Path, account: Account | None) -> Path:
     if not link.is_symlink() and _fits(link):
         link.mkdir(mode=0o700, exist_ok=True)
         return link
-    # Every process follows the link, also a process with another TMPDIR. If another user takes the folder's name in
-    # /tmp, the link points to a folder with a new name.
+    # Every process follows the link ``home/run``, so processes with different TMPDIRs use the same folder. If another
+    # user owns the folder's usual name in /tmp, the link points to a folder with a new name.
     if link.is_symlink():
         if _is_ours(link.readlink()) and _fits(link.readlink()):
             return link.readlink()
@@ -165,7 +172,7 @@ def _fits(folder: Path) -> bool:
 
 
 def _is_ours(folder: Path) -> bool:
-    # After a cleaner removed our folder from /tmp, another user may make one of this name to catch our connections.
+    # A cleaner may remove our folder from /tmp. Another user could then make a folder of this name for our clients.
     try:
         found = folder.lstat()
     except OSError:

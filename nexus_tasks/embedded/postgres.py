@@ -64,14 +64,15 @@ def postgres_server(places: Places) -> Server:
         leftovers=(places.postgres / "postmaster.pid", path, path.with_name(f"{path.name}.lock")),
         probe=lambda: ping(path),
         command=lambda: _command(places),
-        # A fast shutdown disconnects the clients. After an immediate one the next start replays the log. Then kill.
+        # SIGINT is Postgres' fast shutdown: it disconnects the clients. SIGQUIT is the immediate shutdown: the next
+        # start replays the write-ahead log.
         stop=((signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)),
         account=places.account,
     )
 
 
 def ping(path: Path) -> State:
-    """The state of the Postgres at this socket. The check is that of libpq's ``PQping``, without loading libpq."""
+    """The state of the Postgres at this socket, checked as libpq's ``PQping`` does, but without loading libpq."""
     asked = f"user\0{USER}\0database\0{DATABASE}\0\0".encode()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(1.0)
@@ -99,7 +100,7 @@ def initialise(places: Places) -> None:
     if places.postgres.exists():
         return
     new = places.home / "postgres.new"
-    # The initdb of a killed process may still write to the folder, and then holds this lock.
+    # After a process was killed, its child initdb may still write to the folder. Such a child holds this lock.
     with await_lock(places.server_lock("postgres"), 60.0) as held:
         if new.exists():
             shutil.rmtree(new)
@@ -122,7 +123,7 @@ def _make_cluster(places: Places, new: Path, fd: int) -> None:
     settings = [f"--set={key}={value}" for key, value in _SETTINGS.items()]
     _run(places, [str(programs / "initdb"), "-D", str(new), *_INITDB, *settings], fd)
     for database, sql in _SQL:
-        # A single-user server needs no socket. The folder gets its final name only when it is complete.
+        # Run the statements in a single-user server, which needs no socket.
         single = [str(programs / "postgres"), "--single", "-j", "-c", "exit_on_error=on", "-D", str(new), database]
         _run(places, single, fd, f"{sql};\n\n")
 

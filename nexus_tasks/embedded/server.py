@@ -22,8 +22,9 @@ START_SECONDS = 60.0  # the longest wait for a start: after a crash a server rep
 ORPHAN_SECONDS = 5.0  # the longest wait for a living server to open its socket
 _UNWRITABLE_SECONDS = 3.0  # Redis tries to write its file again every second
 
-# The errors of a connection to a unix socket. An error of the first line shows that no server runs. An error of the
-# second line, such as a full queue (EAGAIN) or a slow answer, shows that a server runs. Then no other may be started.
+# The errors of a connection to a unix socket. An error in NOT_LISTENING shows that no server listens. An error in
+# NO_ANSWER_YET, such as a full queue (EAGAIN) or a slow answer, shows that a server runs. In that case no second server
+# may start.
 NOT_LISTENING = (FileNotFoundError, ConnectionRefusedError)
 NO_ANSWER_YET = (TimeoutError, BlockingIOError, ConnectionError)
 
@@ -44,12 +45,12 @@ class Server:
     name: str
     folder: Path  # the server's data and working directory
     log: Path
-    lock: Path  # locked as long as the server or a child of the server lives
+    lock: Path  # the server and its children keep this file locked while they live
     pid_file: Path  # the server writes its pid into the first line
     leftovers: tuple[Path, ...]  # files of a killed server that would keep a new server from starting
     probe: Callable[[], State]
     command: Callable[[], list[str]]
-    stop: tuple[tuple[signal.Signals, float], ...]  # signals from polite to final, and the seconds to wait after each
+    stop: tuple[tuple[signal.Signals, float], ...]  # each signal in turn, and the seconds to wait after it
     account: Account | None = None
 
 
@@ -65,9 +66,9 @@ def start(server: Server) -> bool:
             with held:
                 launch(server, held)
             return True
-        # The server lives and does not listen. A process that died just launched the server, or the server is ending,
-        # or a cleaner of temporary files deleted the socket. In the last case the server must end before a new server
-        # opens the same files.
+        # The server lives and does not listen. Either it was launched a moment ago, or it is ending, or a cleaner of
+        # temporary files deleted its socket. In the last case the server must end before a new server opens the same
+        # files.
         if time.monotonic() > deadline:
             halt(server)
         time.sleep(0.02)
@@ -75,7 +76,7 @@ def start(server: Server) -> bool:
 
 
 def launch(server: Server, held: FileLock) -> None:
-    """Run the server in its own process session, as a child of init, with the descriptor of the server's lock."""
+    """Run the server in its own process session, as a child of init. The server inherits the lock file ``held``."""
     for path in server.leftovers:
         path.unlink(missing_ok=True)
     # The shell ends at once, so init adopts the server. The server outlives this process, gets no signal from this
@@ -102,7 +103,7 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
 
     Args:
         server: a server that :func:`start` was called for.
-        launched: the servers that this process launched. If ``server`` was just ending, it is launched and added.
+        launched: the servers that this process launched. A ``server`` that was ending is launched again and added.
         log_start: the size of the server's log before the start, bytes; errors quote the log after this offset.
 
     Raises:
@@ -120,7 +121,7 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
             if start(server):
                 launched.append(server)
         if waited > START_SECONDS:
-            launched.clear()  # leave the server running: after a stop the next start would replay the same log again
+            launched.clear()  # the caller stops no server: after a stop the next start would replay the same log again
             reason = _tail(server.log, log_start)
             raise EmbeddedError(
                 f"{server.name} runs, but has not answered for {START_SECONDS:.0f} s: {reason}",
@@ -142,7 +143,7 @@ def halt(server: Server) -> bool:
         deadline = time.monotonic() + seconds
         sent = False
         while time.monotonic() < deadline:
-            sent = sent or _signal(server, sign)  # tried again: a just launched server has no pid file yet
+            sent = sent or _signal(server, sign)  # tried again: a server has no pid file right after its launch
             if not is_locked(server.lock):
                 return True
             time.sleep(0.005)

@@ -1,12 +1,12 @@
-"""The address of a Redis in the spelling of redis-py, and in that of Celery.
+"""Convert a Redis URL between the spelling of redis-py and the spelling of Celery.
 
 Unix sockets: redis-py understands only ``unix:///path?db=0``. kombu (the broker), Celery's result backend and Flower
-understand only ``redis+socket:///path?virtual_host=0``. Flower uses database 0 whatever the URL says.
+understand only ``redis+socket:///path?virtual_host=0``. Flower always uses database 0, also when the URL names another.
 
-TLS (``rediss://``): redis-py checks the server's certificate by default, kombu does not, and Celery's result backend
-raises unless the URL says so.
+TLS (``rediss://``): without ``ssl_cert_reqs`` in the URL, redis-py checks the server's certificate, kombu does not
+check the certificate, and Celery's result backend raises. This module therefore always adds ``ssl_cert_reqs``.
 
-``redis://`` and ``sentinel://`` addresses are the same for all.
+``redis://`` and ``sentinel://`` URLs have one spelling for all clients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def celery_url(url: str) -> str:
 
 
 def _with_certificate_check(url: str) -> str:
-    """A TLS ``url`` with ``ssl_cert_reqs`` in the one spelling that all clients understand; default: ``required``."""
+    """Give a TLS ``url`` the option ``ssl_cert_reqs`` in the spelling that all clients understand.
+
+    The default is ``required``. Other URLs are returned unchanged.
+    """
     parts = urlsplit(url)
     if parts.scheme != "rediss":
         return url

@@ -1,4 +1,4 @@
-"""Which embedder a deployment uses."""
+"""Choose the embedder that a deployment's settings name."""
 
 from __future__ import annotations
 

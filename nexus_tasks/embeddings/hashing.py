@@ -1,17 +1,19 @@
 """The built-in embedder: hashed words and character n-grams. It needs no model and no network.
 
-It finds near wordings, not meaning. The vector of a text is
+Texts with the same words get near vectors. Texts with the same meaning in other words do not. The vector of a text is
 
     Σ over its words: (1 + ln count) · vector of the word
     + Σ over pairs of neighbouring content words: (1 + ln count) · 0.3 at the pair's hashed place
 
-A word's vector has its stem and its character 3- and 4-grams at hashed places with hashed signs. (The "hashing trick":
-Weinberger et al., ICML 2009. N-grams within word bounds: fastText, Bojanowski et al., TACL 2017.) A stem weighs
-min(length, 8) / 5: longer words are rarer, and there is no corpus to count in. A stop word weighs 0.1. Example: the
-stem of "peanuts" is "peanut" with 6 letters and weighs 1.2. The n-grams of "peanuts" together weigh 0.8 of that, 0.96.
+A word's vector has the word's stem and its character 3- and 4-grams at hashed places with hashed signs. (The "hashing
+trick": Weinberger et al., ICML 2009. N-grams within word bounds: fastText, Bojanowski et al., TACL 2017.) A stem weighs
+min(length, 8) / 5. The length stands in for rarity, because longer words are rarer and the embedder has no corpus to
+count words in. A stop word weighs 0.1. Example: the stem of "peanuts" is "peanut". It has 6 letters and weighs 1.2. The
+n-grams of "peanuts" together weigh 0.8 times as much, 0.96.
 
-The weights were chosen on the development half of LoCoMo: evidence recall@10 by cosine alone is 0.38, against 0.33 with
-equal weights for all words. Any change here needs a new ``name``, because stored vectors would not fit the new ones.
+The weights were chosen on the development half of LoCoMo, a benchmark of long conversations. With cosine similarity
+alone, the evidence recall@10 is 0.38. With equal weights for all words it is 0.33. Any change here needs a new
+``name``, because vectors of different versions must not be compared.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from nexus_tasks.text import NEGATIONS, STOP_WORDS, stem, words
 
 DIMENSIONS = 384
 NGRAM_SIZES = (3, 4)
-NGRAM_WEIGHT = 0.8  # the length of the sum of a word's n-grams (as if orthogonal); the stem has length 1
+NGRAM_WEIGHT = 0.8  # the weight of all n-grams of a word together (if orthogonal), when the stem weighs 1
 PAIR_WEIGHT = 0.3
 STOP_WEIGHT = 0.1
 FULL_LENGTH, LONGEST_LENGTH = 5, 8  # letters: a stem of 5 weighs 1, a longer stem more, up to 1.6 for 8
-NGRAM_CHARACTERS = 40  # n-grams are made of a word's first 40: a word of base64 may have a megabyte
+NGRAM_CHARACTERS = 40  # only a word's first 40 characters make n-grams: a base64 word may have a million
 CHUNK = 512  # texts per step, which bounds the memory of a call
 
 _Features = tuple[NDArray[np.int16], NDArray[np.float32]]  # places, signed weights
@@ -71,7 +73,7 @@ def _sum(texts: Sequence[str]) -> Vectors:
 
 def _terms(text: str) -> Counter[tuple[str, ...]]:
     """The words of ``text``, and its neighbouring pairs of content words as stems."""
-    found = words(text) or text.split()  # In a text of emoji and signs alone each piece is a word.
+    found = words(text) or text.split()  # a text without letters and digits, such as emoji, is split at white space
     content = [_stem(word) for word in found if word not in STOP_WORDS]
     return Counter([*((word,) for word in found), *pairwise(content)])
 

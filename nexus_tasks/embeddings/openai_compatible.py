@@ -1,4 +1,4 @@
-"""Vectors over HTTP, from any server that speaks OpenAI's ``POST …/embeddings``: OpenAI, Voyage, Ollama, TEI, vLLM."""
+"""The embedder for servers with OpenAI's HTTP API ``POST …/embeddings``: OpenAI, Voyage, Ollama, TEI, vLLM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nexus_tasks.errors import (
 )
 
 AT_ONCE = 128  # texts per request. OpenAI takes 2,048, Voyage 1,000, TEI 32 to 512 (a setting of the server).
-LONGEST = 24_000  # characters of a text that are sent: about 6,000 tokens. Common models take 8,192.
+LONGEST = 24_000  # characters: a longer text is cut here. That is about 6,000 tokens. Common models take 8,192.
 # Seconds. Chosen by hand, not measured.
 TIMEOUT = 30.0
 RETRY_AFTER_DEFAULT, RETRY_AFTER_LONGEST = 5.0, 3_600.0
@@ -49,16 +49,19 @@ class OpenAICompatibleEmbedder:
         return httpx2.Client(headers=headers, timeout=TIMEOUT)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``; long texts are cut.
+        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``.
+
+        A text of more than 24,000 characters is cut there.
 
         Raises:
+            ConfigurationError: the HTTP client is not installed.
             Transient: no answer, an error of the server, or an answer that is no list of vectors.
             Throttled: the server asks to be called later.
-            Misconfigured: the server refuses the key, or does not know the address or the model.
+            Misconfigured: the address is malformed, or the server refuses the key, the address or the model.
             OverBudget: the account has no credit.
             Permanent: the server refuses these texts.
         """
-        # Servers refuse an empty text, and many refuse white space alone. Instead of such a text, "." is sent.
+        # Servers refuse an empty text, and many refuse a text of white space. "." is sent in place of such a text.
         asked = [text[:LONGEST] if text.strip() else "." for text in texts]
         parts = [self._ask(asked[i : i + AT_ONCE]) for i in range(0, len(asked), AT_ONCE)]
         return unit(np.concatenate(parts)) if parts else np.zeros((0, 0), np.float32)
@@ -73,7 +76,7 @@ class OpenAICompatibleEmbedder:
             raise Misconfigured(
                 f"The embedder's address is malformed ({type(error).__name__}).", remedy=_REMEDY
             ) from None
-        except httpx2.HTTPError as error:  # its text may hold a password: only its class is shown
+        except httpx2.HTTPError as error:  # show only the error's class: its text may hold a password
             raise Transient(f"The embedder does not answer ({type(error).__name__}).") from None
         if response.status_code != 200:
             raise _refusal(response.status_code, response.headers)
@@ -95,7 +98,7 @@ def _in_order(answer: Mapping[str, Any], wanted: int) -> Iterator[Sequence[float
 
 
 def _refusal(status: int, headers: Mapping[str, str]) -> JobError:
-    # The error does not show the body: servers repeat the texts in it.
+    # Leave the answer's body out of the error: servers repeat the users' texts in the body.
     if status == 429:
         return Throttled("The embedder asked to be called later.", retry_after=_retry_after(headers))
     if status == 402:

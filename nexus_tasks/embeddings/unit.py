@@ -13,8 +13,8 @@ from nexus_tasks.embeddings.base import Vectors
 def unit(rows: NDArray[Any]) -> Vectors:
     """``rows`` scaled to length 1, ``float32[n, dimensions]``.
 
-    A row of zeros becomes the first unit vector. The cosine distance of a zero vector is NaN: Postgres sorts NaN last,
-    and an HNSW index leaves the vector out.
+    A row of zeros becomes the first unit vector, also in ``rows`` itself. A zero vector would have the cosine distance
+    NaN. Postgres sorts NaN last, and an HNSW index leaves a zero vector out.
     """
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     rows[norms[:, 0] == 0, 0] = 1.0

@@ -58,9 +58,9 @@ def count_queued(tx: Transaction, namespace_id: int) -> tuple[int, datetime | No
 
 
 def assemble(tx: Transaction, namespace_id: int) -> MessageBatch | None:
-    """Put the up to ``MAX_ITEMS`` oldest queued requests into a new batch, not submitted yet.
+    """Put the oldest queued requests, at most ``MAX_ITEMS``, into a new batch, and give them the state ``submitted``.
 
-    Returns ``None`` when no request is queued.
+    Returns the batch, which the caller still has to send to the API, or ``None`` when no request is queued.
     """
     oldest = (
         select(BatchRequest.id)
@@ -81,7 +81,7 @@ def assemble(tx: Transaction, namespace_id: int) -> MessageBatch | None:
 
 
 def give_up_queued(tx: Transaction, namespace_id: int) -> int:
-    """Fail every queued request, so that the request's job makes a live call. Returns the number of requests."""
+    """Fail every queued request, so that its job makes a live call. Returns the number of requests."""
     rows = tx.scalars(
         select(BatchRequest)
         .where(BatchRequest.namespace_id == namespace_id, BatchRequest.state == "queued")
@@ -124,7 +124,7 @@ def record_api_id(tx: Transaction, batch_id: int, api_id: str, *, poll_in: float
 
 
 def reject_api_id(tx: Transaction, batch: MessageBatch) -> None:
-    """Remove an API id that belongs to another batch, and remember not to use this id again."""
+    """Remove an API id that belongs to another batch. The list ``rejected`` keeps the id from being used again."""
     tx.execute(
         update(MessageBatch)
         .where(MessageBatch.id == batch.id)
@@ -145,7 +145,7 @@ def lock_submitted(tx: Transaction, request_id: int) -> BatchRequest | None:
 
 
 def store_result(tx: Transaction, row: BatchRequest, result: Mapping[str, Any], call_id: int) -> None:
-    """Store a request's result until the job reads the result. Delete a request that is not wanted any more."""
+    """Store a request's result until the job reads it. If the job does not want the request any more, delete it."""
     if not row.wanted:
         remove_request(tx, row)
         return
@@ -153,10 +153,10 @@ def store_result(tx: Transaction, row: BatchRequest, result: Mapping[str, Any], 
 
 
 def fail_request(tx: Transaction, row: BatchRequest) -> None:
-    """Fail a request, so that the request's job makes a live call. Delete a request that is not wanted any more.
+    """Fail a request, so that its job makes a live call. If the job does not want the request any more, delete it.
 
-    Callers fail a request that expired, or was cancelled or refused. They also fail a request when too few other
-    requests are queued for a batch.
+    Callers fail a request that expired, or was cancelled or refused. They also fail a queued request when too few
+    other requests are queued to fill a batch.
     """
     if row.wanted:
         _back(tx, row, state="failed")
@@ -194,10 +194,10 @@ def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
 
 
 def erase_texts(tx: Transaction, namespace_id: int, memory_ids: Sequence[int]) -> int:
-    """Delete every request that contains the text of these memories, with its result. Returns the number of requests.
+    """Delete every request that contains the text of these memories, and its result. Returns the number of requests.
 
-    A submitted request keeps its row without the text, because its result still costs money. The result is entered in
-    the ledger when it arrives, and then deleted.
+    A request without a result whose batch has an API id keeps its row, without the text. The call still costs money:
+    when the result arrives, its cost is entered in the ledger and the row is deleted.
     """
     gone = select(BatchRequest).where(
         BatchRequest.namespace_id == namespace_id, BatchRequest.sources.op("&&")(list(memory_ids))
@@ -207,7 +207,7 @@ def erase_texts(tx: Transaction, namespace_id: int, memory_ids: Sequence[int]) -
     query = select(MessageBatch.id).where(MessageBatch.id.in_(ids), MessageBatch.api_id.is_not(None))
     sent = set(tx.scalars(query))
     for row in rows:
-        if row.state == "submitted" and row.batch_id in sent:  # its cost is still to be entered in the ledger
+        if row.state == "submitted" and row.batch_id in sent:
             blank = {"wanted": False, "params": {}, "sources": []}
             tx.execute(update(BatchRequest).where(BatchRequest.id == row.id).values(**blank))
         else:

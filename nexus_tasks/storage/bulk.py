@@ -1,7 +1,7 @@
-"""Inserting any number of rows with one statement, whose text does not depend on the number.
+"""Bulk insert: one statement inserts any number of rows. The statement's text is the same for every number of rows.
 
-SQLAlchemy renders a multi-row VALUES for every number of rows, and psycopg parses the text each time: for twenty rows
-that takes longer than the insert. Here the rows are one JSON parameter, which Postgres splits into rows.
+SQLAlchemy would render a new multi-row VALUES for every number of rows, and psycopg would parse each new text. For
+twenty rows these two steps take longer than the insert. Here all rows are one JSON parameter, which Postgres splits.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ def insert_rows(
     returning: str = "",
     on_conflict: str = "",
 ) -> list[tuple[Any, ...]]:
-    """Insert ``rows``, which all have the same columns, in their order.
+    """Insert ``rows`` in the given order.
 
     Args:
+        rows: column → value; all rows have the same columns.
         computed: further columns, each an SQL expression that may use the columns of the row ``r``.
         returning: comma-separated columns to return.
         on_conflict: the SQL after ``ON CONFLICT``, for example ``DO NOTHING``.
 
     Returns:
-        the ``returning`` columns of the inserted rows, in the order of ``rows``, without rows left out by a conflict.
+        the ``returning`` columns of the inserted rows, in the order of ``rows``. Rows that a conflict kept from being
+        inserted are missing.
     """
     if not rows:
         return []

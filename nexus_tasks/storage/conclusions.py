@@ -1,4 +1,7 @@
-"""Writing a reflection's memories, evidence edges and changes of facts, with the values that an undo needs."""
+"""Writing a reflection: its memories, its evidence edges and its changes of facts.
+
+Each change is recorded with the old and the new values, so that the reflection can be undone.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow, ReflectionRow
 from nexus_tasks.text import estimate_tokens
 
-# Each lost contradiction lowers a fact's confidence by this much; chosen by hand, not measured.
+# A fact that loses a contradiction loses this much confidence (of 1). Chosen by hand, not measured.
 CONTRADICTION_PENALTY = 0.15
 
 

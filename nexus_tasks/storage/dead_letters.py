@@ -21,7 +21,7 @@ from nexus_tasks.storage.models import DeadLetter, Namespace
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why a job gave up.
+    """The error of a job that gave up, and the job's failures.
 
     ``errors`` counts the runs that raised. ``crashes`` counts the runs that ended with a worker's death. ``first_at``
     is the time of the first failure.

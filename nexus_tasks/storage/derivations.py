@@ -1,4 +1,7 @@
-"""Derivations. A derivation is one observer's request for facts from one message: the outbox of ``derive_memory``."""
+"""Derivations. A derivation is one observer's request for facts from one message.
+
+The table of derivations is the outbox of the job ``derive_memory``.
+"""
 
 from __future__ import annotations
 
@@ -72,9 +75,10 @@ _WANTED = text(
 def wanted_messages(
     tx: Transaction, session_id: int, observer: str, *, batch: str | None = None
 ) -> list[WantedMessage]:
-    """The up to 500 oldest messages of a session that ``observer`` wants facts from.
+    """The oldest messages of a session that ``observer`` wants facts from, at most 500.
 
-    With ``batch`` only the messages of one earlier model call, so that a rerun asks the same question.
+    Args:
+        batch: only the messages of this earlier model call, so that a rerun asks the same question.
     """
     rows = tx.execute(_WANTED, {"session_id": session_id, "observer": observer, "batch": batch})
     return [WantedMessage(**row._mapping) for row in rows]
@@ -87,7 +91,11 @@ _STORE_BATCH = text(
 
 
 def store_batch(tx: Transaction, memory_ids: Sequence[int], observer: str, batch: str) -> None:
-    """Store before a model call which messages go into the call. A rerun then asks the same question."""
+    """Record which messages a model call will contain, so that a rerun asks the same question. Call it before the call.
+
+    Args:
+        batch: the name that the messages of this call share.
+    """
     tx.execute(_STORE_BATCH, {"ids": list(memory_ids), "observer": observer, "batch": batch})
 
 
@@ -106,7 +114,8 @@ _MARK_DONE = text(
 def mark_done(tx: Transaction, memory_ids: Sequence[int], observer: str) -> set[int]:
     """Change wanted derivations to done and lock their messages. Returns the ids of these messages.
 
-    The ids of erased messages, and of messages that another run has derived, are missing: do not store their facts.
+    The ids of erased messages are missing, and so are the ids of messages that another run has derived. Do not store
+    facts from these messages.
     """
     return set(tx.scalars(_MARK_DONE, {"ids": list(memory_ids), "observer": observer}))
 

@@ -69,8 +69,9 @@ def count_sessions(tx: Transaction, namespace_id: int) -> int:
 def wanted(tx: Transaction, after: int, limit: int, settled: timedelta) -> list[tuple[int, str, str]]:
     """Live requests with ids above ``after``, as (request id, namespace, session key).
 
-    While a session has wanted derivations, its request is left out: the last derivation enqueues the digest, because a
-    digest of facts is better and cheaper than one of raw text. A request older than ``settled`` is always returned.
+    A request of a session with wanted derivations is left out, because a digest of facts is better and cheaper than a
+    digest of raw text. The session's last derivation enqueues the digest. A request older than ``settled`` is always
+    returned.
     """
     underived = (
         select(Derivation.id).where(Derivation.session_id == SessionRow.id, Derivation.state == "wanted").exists()
@@ -91,7 +92,7 @@ def wanted(tx: Transaction, after: int, limit: int, settled: timedelta) -> list[
 
 
 def mark(tx: Transaction, namespace_id: int, session_key: str, *, dead: bool) -> None:
-    """Take a session's requests out of the outbox when the job gives up, or put them back when it is retried."""
+    """Take a session's requests out of the outbox when the job gives up, or put them back when the job is retried."""
     session = select(SessionRow.id).where(
         SessionRow.namespace_id == namespace_id, SessionRow.session_key == as_stored(session_key)
     )

@@ -114,8 +114,8 @@ class NewDigest:
 def store(tx: Transaction, session: SessionRow, new: NewDigest) -> list[int]:
     """Store both kinds and supersede the previous digests. Call this with ``session`` locked.
 
-    Returns the new memory ids. The session's digest end only moves forward within a generation. After a newer digest an
-    older digest is not stored, and the list is empty.
+    Returns the new memory ids. Within a generation the session's digest end only moves forward. If a newer digest is
+    stored already, nothing is stored, and the list is empty.
     """
     moved = tx.execute(
         update(SessionRow)

@@ -1,6 +1,6 @@
-"""Dreams (consolidations of a namespace): the due namespaces, and the row of each dream.
+"""Dreams (scheduled consolidations of a namespace): finding the due namespaces, and the row of each dream.
 
-The row keeps a dream going when the dream's Celery chord is lost.
+When a dream's Celery chord is lost, reconcile continues the dream from its row.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from nexus_tasks.storage.models import (
 )
 
 # Chosen by hand, not measured.
-IDLE = timedelta(seconds=600)  # without a new message
-MIN_NEW_FACTS = 20
+IDLE = timedelta(seconds=600)  # the time without a new message after which a namespace with new facts is due
+MIN_NEW_FACTS = 20  # facts since the last dream
 MIN_INTERVAL = timedelta(hours=1)  # between the beginnings of two dreams of a namespace
 MAX_INTERVAL = timedelta(hours=24)  # after this time any new memory makes a namespace due
 
@@ -155,10 +155,10 @@ def reflections_to_come(tx: Transaction, dream: Dream) -> list[tuple[str, str]]:
 
 
 def ready_dream(tx: Transaction, namespace_id: int) -> int | None:
-    """Id of the namespace's open dream when ``finish_dream`` has something to do, else ``None``.
+    """The id of the namespace's open dream when ``finish_dream`` has work, else ``None``.
 
-    ``finish_dream`` has something to do when no digest is missing, and either ``reflect_namespace`` has not run yet or
-    no reflection is missing.
+    ``finish_dream`` has work when every digest is made, and ``reflect_namespace`` has not run yet. It also has work
+    when every digest and every reflection is made.
     """
     dream = tx.scalar(select(Dream).where(Dream.namespace_id == namespace_id, Dream.state == "open"))
     if dream is None or digests_to_come(tx, dream):
@@ -225,8 +225,9 @@ def due_namespaces(tx: Transaction) -> list[str]:
     """Namespaces that should dream now.
 
     A namespace is due when it got no message for the time ``IDLE`` and has ``MIN_NEW_FACTS`` new facts. A namespace
-    with any new memory is also due when its last dream (or, without a dream, its creation) is longer ago than
-    ``MAX_INTERVAL``. A namespace is never due while a dream is open, nor within ``MIN_INTERVAL`` of the last dream.
+    with any new memory is also due when its last dream began longer ago than ``MAX_INTERVAL``. Without a dream the
+    namespace's creation counts. A namespace is never due while its dream is open, nor within ``MIN_INTERVAL`` of the
+    beginning of its last dream.
     """
     rows = tx.execute(
         _DUE, {"min_interval": MIN_INTERVAL, "idle": IDLE, "min_new": MIN_NEW_FACTS, "max_interval": MAX_INTERVAL}

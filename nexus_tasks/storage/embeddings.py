@@ -28,11 +28,12 @@ _STORE = text(
 def store(
     tx: Transaction, namespace_id: int, model: str, wordings: Mapping[int, str], vectors: Mapping[str, Vectors]
 ) -> None:
-    """Store the vectors of memories, replacing the vector of an older wording.
+    """Store the vectors of memories. A new vector replaces the vector of an older wording.
 
-    For a wording without a vector a gap is recorded, and ``embed_memories`` fills the gap. No fact waits for a vector.
+    If a wording has no vector, a gap is recorded, and the job ``embed_memories`` computes the vector later.
 
     Args:
+        model: the name of the embedding model.
         wordings: memory id → content.
         vectors: content → vector.
     """
@@ -46,7 +47,7 @@ def store(
 
 
 def record_gap(tx: Transaction, namespace_id: int) -> None:
-    """Record that memories of a namespace lack vectors: this makes ``embed_memories`` wanted."""
+    """Record that memories of a namespace lack vectors. The gap makes the job ``embed_memories`` wanted."""
     now = func.clock_timestamp()
     said = insert(EmbeddingGap).values(namespace_id=namespace_id, since=now)
     tx.execute(said.on_conflict_do_update(index_elements=["namespace_id"], set_={"since": now}))
@@ -83,9 +84,9 @@ def wanted(tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, str]]
 
 
 def record_all_gaps(tx: Transaction, model: str) -> Sequence[str]:
-    """Record a gap for each namespace that has a memory without a vector of ``model``. Returns their names.
+    """Record a gap for each namespace that has a memory without a vector of ``model``. Returns the namespaces' names.
 
-    The query reads every memory, so call it rarely: when the model changed, or once a day.
+    The query reads every memory. Call it only after a change of the model, or once a day.
     """
     lacking = exists().where(_lacks(model), Memory.namespace_id == Namespace.id)
     found = tx.execute(select(Namespace.id, Namespace.name).where(lacking).order_by(Namespace.id)).all()
@@ -95,10 +96,12 @@ def record_all_gaps(tx: Transaction, model: str) -> Sequence[str]:
 
 
 def to_embed(tx: Transaction, namespace_id: int, model: str, *, before: int | None, limit: int) -> dict[int, str]:
-    """The up to ``limit`` newest memories that ``embed_memories`` has to embed, as id → content.
+    """The newest memories that ``embed_memories`` has to embed, at most ``limit``, as id → content.
 
-    With ``before`` only those with smaller ids. A message with a wanted derivation is left out: the derivation embeds
-    it.
+    A message with a wanted derivation is left out, because the derivation embeds the message.
+
+    Args:
+        before: only memories with smaller ids; ``None`` means all memories.
     """
     query = (
         select(Memory.id, Memory.content)
@@ -124,9 +127,9 @@ def lock_unchanged(tx: Transaction, wordings: Mapping[int, str]) -> dict[int, st
 
 
 def _lacks(model: str) -> ColumnElement[bool]:
-    """The condition for memories without a vector, except those that a wanted derivation will embed.
+    """The condition for memories without a vector, except messages that a wanted derivation will embed.
 
-    It includes superseded memories, because ``as_of`` searches the past.
+    Superseded memories meet the condition too, because a search with ``as_of`` finds them.
     """
     has = exists().where(Embedding.memory_id == Memory.id, Embedding.model == model)
     to_be_derived = exists().where(Derivation.memory_id == Memory.id, Derivation.state == "wanted")

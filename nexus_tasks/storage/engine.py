@@ -1,4 +1,4 @@
-"""Connections to Postgres, with a pool per deployment and process, and with transactions as ``with`` blocks."""
+"""Connections to Postgres: a connection pool per deployment and process, and transactions as ``with`` blocks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PASSING = ("08", "40", "53", "57", "58")
 _TOO_LARGE = "54"  # a limit of Postgres is exceeded, such as the size of a text in a full-text index
 _UNDEFINED_TABLE_OR_COLUMN = ("42P01", "42703")
 
-# A transaction here waits only for Postgres, so an idle transaction belongs to a frozen process. The limit is shorter
-# than a job's lease.
+# A process keeps a transaction open only while it waits for Postgres. A transaction that is idle this long therefore
+# belongs to a frozen process. The time is shorter than a job's default lease of 10 s.
 IDLE_IN_TRANSACTION_MS = 8_000
-# After a longer wait for a lock a transaction fails, and the job is retried. Until the retry the job holds no locks.
+# A transaction that waits longer for a lock fails, and its job is retried. The job holds no locks until the retry.
 LOCK_TIMEOUT_MS = 2 * IDLE_IN_TRANSACTION_MS
 
 PING_AFTER_IDLE = 1.0  # after this many seconds without use a connection is pinged before the next use
@@ -43,7 +43,7 @@ class Database:
             max_overflow=pool_size,
             pool_recycle=1_800,
             connect_args={"connect_timeout": 5, "application_name": "nexus-tasks"},
-            hide_parameters=True,  # no user's text in logs and dead letters
+            hide_parameters=True,  # without this, errors would show users' texts in logs and dead letters
         )
         event.listen(self.engine, "connect", _prepare)
         event.listen(self.engine, "checkin", _note_use)
@@ -98,7 +98,7 @@ _SETTINGS = (
     f"SET idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_MS}",
     f"SET lock_timeout = {LOCK_TIMEOUT_MS}",
     "SET jit = off",  # here compiling a statement takes longer than running the statement
-    # A vector search considers 100 vectors. When a filter rejects too many of these, it scans up to 20,000.
+    # A search in a vector index reads 100 vectors. When a filter rejects too many of these, it reads up to 20,000.
     "SET hnsw.ef_search = 100",
     "SET hnsw.iterative_scan = strict_order",
     "SET hnsw.max_scan_tuples = 20000",
@@ -106,7 +106,7 @@ _SETTINGS = (
 
 
 def _prepare(connection: Any, record: Any) -> None:
-    """Apply the settings with statements: poolers in front of Postgres refuse them as connection options."""
+    """Apply the settings with SET statements: poolers in front of Postgres refuse them as connection options."""
     connection.execute("; ".join(_SETTINGS))
     connection.commit()
     _note_use(connection, record)
@@ -117,7 +117,7 @@ def _note_use(_connection: Any, record: Any) -> None:
 
 
 def _ping_when_idle(connection: Any, record: Any, _proxy: object) -> None:
-    """Ping a connection after an idle second, so that no job fails on an old connection after a server's restart."""
+    """Ping a connection that was idle for 1 s, so that no job fails because the server closed it by a restart."""
     if time.monotonic() - record.info.get("used_at", 0.0) < PING_AFTER_IDLE:
         return
     try:
@@ -150,6 +150,6 @@ def _translate(error: DBAPIError) -> Exception:
         said = str(error.orig).strip().splitlines()
         kind = Transient if state.startswith("40") else StorageUnavailable  # 40 means a rollback by a running server
         return kind(f"Postgres: {said[0] if said else 'no answer'}.")
-    if isinstance(error, DataError) and "NUL" in str(error.orig):  # the driver's own check gives no error code
+    if isinstance(error, DataError) and "NUL" in str(error.orig):  # psycopg's own check gives no error code
         return InvalidInput("A text holds a NUL character, which Postgres cannot store.")
     return error

@@ -1,4 +1,4 @@
-"""Evidence edges: which source memories a memory rests on, each in a role."""
+"""Evidence edges. An edge says that a memory rests on a source memory, and in which role."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def link_all(
     *,
     reflection_id: int | None = None,
 ) -> list[tuple[int, int]]:
-    """Add edges given as (memory id, source id). Returns those that did not exist before.
+    """Add edges given as (memory id, source id). Returns the edges that did not exist before.
 
     Args:
         role: ``derived_from``, ``reinforces``, ``contradicts``, ``insight_support``, ``digested_from`` or
             ``supersedes``.
-        reflection_id: the reflection that adds the edges; undoing it deletes them.
+        reflection_id: the reflection that adds the edges; undoing this reflection deletes them.
     """
     if not edges:
         return []

@@ -1,4 +1,4 @@
-"""Extractions: how far each session is extracted, and the outbox of ``extract_session``."""
+"""Extractions: how far extraction has read each session, and the outbox of the job ``extract_session``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ Extractor = Literal["topics", "facts"]
 
 
 def find(tx: Transaction, session_id: int, *, lock: bool = False) -> Extraction | None:
-    """The session's extraction row, read again; ``None`` before the first request. ``lock`` locks the row."""
+    """The session's extraction row as it is in Postgres now; ``None`` before the first request.
+
+    With ``lock`` the row stays locked until the transaction ends.
+    """
     query = select(Extraction).where(Extraction.session_id == session_id).execution_options(populate_existing=True)
     return tx.scalar(query.with_for_update() if lock else query)
 
@@ -27,9 +30,10 @@ def last_read_seq(row: Extraction, extractor: Extractor) -> int:
 
 
 def want(tx: Transaction, session: SessionRow, *, known_only: bool = False) -> bool:
-    """Make a session's extraction wanted. Returns ``False`` when no message is new, or when its job gave up.
+    """Make a session's extraction wanted. Returns ``False`` when no message is new, or when the extraction gave up.
 
-    With ``known_only`` nothing happens unless the session's extraction was requested before.
+    Args:
+        known_only: change nothing and return ``False`` when the session's extraction was never requested before.
     """
     if not known_only:
         made = upsert(Extraction).values(namespace_id=session.namespace_id, session_id=session.id)
@@ -50,7 +54,7 @@ def want(tx: Transaction, session: SessionRow, *, known_only: bool = False) -> b
 
 
 def release_held(tx: Transaction, session_id: int) -> bool:
-    """Make a ``held`` extraction wanted, after a message was stored. Returns whether it was held."""
+    """Make a session's ``held`` extraction wanted, after a message was stored. Returns whether it was ``held``."""
     noted = tx.execute(
         update(Extraction)
         .where(Extraction.session_id == session_id, Extraction.state == "held")
@@ -62,13 +66,16 @@ def release_held(tx: Transaction, session_id: int) -> bool:
 
 
 def settle(tx: Transaction, row: Extraction, state: Literal["idle", "held"]) -> None:
-    """Set a state without work. Call it with the session locked, in the transaction that found no work."""
+    """Set the state ``idle`` or ``held``, which want no job. Call it in the transaction that found no work.
+
+    The caller has locked the session.
+    """
     if row.state != state:
         _set(tx, row.id, state=state)
 
 
 def advance(tx: Transaction, seen: Extraction, extractor: Extractor, through: int, rejected: int) -> bool:
-    """Move an extractor's cursor from where ``seen`` has it to ``through``, and count ``rejected`` items.
+    """Move an extractor's cursor from its value in ``seen`` to ``through``, and add ``rejected`` to the row's count.
 
     Returns ``False`` when another run or an erasure has moved the cursor meanwhile.
     """
@@ -84,7 +91,11 @@ def advance(tx: Transaction, seen: Extraction, extractor: Extractor, through: in
 
 
 def rewind(tx: Transaction, extractor: Extractor, before: Mapping[int, int]) -> None:
-    """Move cursors back after an erasure: each session (id → ``seq``) is extracted again from that ``seq`` on."""
+    """Move an extractor's cursors back after an erasure, and make the extractions wanted.
+
+    Args:
+        before: session id → the first ``seq`` to read again.
+    """
     for session_id, seq in sorted(before.items()):
         row = find(tx, session_id, lock=True)
         if row is not None:

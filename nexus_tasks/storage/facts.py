@@ -1,4 +1,4 @@
-"""Storing explicit facts: a new fact is inserted; a repeated fact reinforces the existing one."""
+"""Storing explicit facts. A new fact is inserted. A fact that exists already is reinforced."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FactChange(StrEnum):
     """The effect of storing a draft."""
 
     NEW = "new"
-    REWORDED = "reworded"  # the fact existed; the draft's source is earlier, so its wording replaces the old wording
+    REWORDED = "reworded"  # the fact existed, and took the wording of the draft, whose source is earlier
     REINFORCED = "reinforced"  # the fact existed and keeps its wording
 
 
@@ -56,11 +56,15 @@ class StoredFact:
 
 
 def store(tx: Transaction, perspectives: Mapping[str, PerspectiveRow], drafts: Sequence[FactDraft]) -> list[StoredFact]:
-    """Store facts. ``perspectives`` are locked and keyed by subject.
+    """Store facts, and return one :class:`StoredFact` for each fact.
 
-    One insert stores all new facts. One update reinforces each existing fact, once for every source that the fact did
-    not rest on before. A fact keeps the wording of its earliest source, so the result does not depend on the order of
+    One insert stores all new facts. An existing fact is updated, and counts one reinforcement for every source that it
+    did not rest on before. A fact has the wording of its earliest source, so the result does not depend on the order of
     the derivations.
+
+    Args:
+        perspectives: subject → perspective; the caller has locked the perspectives.
+        drafts: the facts to store; several drafts may be the same fact.
     """
     groups: dict[tuple[int, str], list[FactDraft]] = {}
     for draft in drafts:

@@ -19,7 +19,7 @@ from nexus_tasks.types import JobOutcome, Status
 class JobHeader:
     """The columns of a run row that describe the job, not its outcome.
 
-    ``ids`` are the job's own id and those of the reruns that were merged into it.
+    ``ids`` are the job's own id and the ids of the reruns that this job serves too.
     """
 
     ids: tuple[str, ...]
@@ -31,7 +31,7 @@ class JobHeader:
     started_at: datetime | None
 
 
-# The ledger's entries name the job that made the call.
+# The model calls of a job and their cost, from the ledger. Each entry of the ledger names the job that made the call.
 _SPENT = {
     "model_calls": "(SELECT count(*) FROM model_calls c WHERE c.job_id = r.job_id)",
     "cost_usd": "(SELECT coalesce(sum(c.cost_usd), 0) FROM model_calls c WHERE c.job_id = r.job_id)",
@@ -41,7 +41,8 @@ _SPENT = {
 def record(tx: Transaction, namespace_id: int, jobs: Sequence[JobHeader], outcome: JobOutcome) -> None:
     """Write one run row per job id, in the transaction that commits the jobs' effects. Existing rows stay.
 
-    The row of the job that made the call (the batch's primary at that time) holds the cost of a batch of jobs.
+    When one model call served several jobs, the row of the job that made the call holds the whole cost. That job was
+    the run's primary at the time of the call.
     """
     rows = [
         {
@@ -66,8 +67,8 @@ def find_outcome(tx: Transaction, job_id: str, kind: str, scope: str, since: dat
     """How a job ended: its run row, else its dead letter, else the newest run of the same kind and scope.
 
     Args:
-        since: the time of the request, by the claims' clock. A run of another job counts only when it started at or
-            after this time, because an earlier run has not seen the data of the request.
+        since: the time of the request, by the clock of Redis. A run of another job counts only when it started at or
+            after this time, because an earlier run may not have seen the data of the request.
     """
     run = tx.scalar(select(JobRun).where(JobRun.job_id == job_id))
     if run:
@@ -124,7 +125,7 @@ def recent(
 
 
 def mark_reviews_dropped(tx: Transaction, namespace_id: int, kind: str, scope: str) -> None:
-    """Change ``needs_review`` to ``dropped`` in the runs of one scope, after its held plan was discarded."""
+    """Change the status ``needs_review`` to ``dropped`` in a scope's runs, after the held plan was discarded."""
     tx.execute(
         update(JobRun)
         .where(

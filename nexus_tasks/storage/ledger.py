@@ -1,4 +1,7 @@
-"""The ledger of model calls, holds on the daily budget, and saved answers (paid for and not used yet)."""
+"""The ledger of model calls and their cost, holds on the daily budget, and saved answers.
+
+A saved answer is paid for. It is kept until its job commits the effects of the answer.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,10 @@ def cost_usd(usage: Usage, price: Price) -> Decimal:
 
 @dataclass(frozen=True, kw_only=True)
 class PaidCall:
-    """A model call that returned, also with a useless answer (then ``fault`` gives the reason).
+    """A model call that returned.
 
-    ``price`` is as in :func:`cost_usd`. A ``batched`` call costs the share ``BATCH_PRICE`` of the price. ``seconds`` is
-    the duration.
+    ``fault`` is the reason why the answer cannot be used, and empty for a usable answer. ``price`` is as in
+    :func:`cost_usd`. A ``batched`` call costs the share ``BATCH_PRICE`` of the price. ``seconds`` is the duration.
     """
 
     job_id: str
@@ -46,7 +49,7 @@ class PaidCall:
     batched: bool = False
 
     def row(self, namespace_id: int) -> dict[str, Any]:
-        """The columns of its ledger entry."""
+        """The columns of the call's entry in the ledger."""
         return {
             "namespace_id": namespace_id,
             "job_id": self.job_id,
@@ -105,7 +108,7 @@ def record_call_and_answer(
         rests_on: ids of the memories whose text the request contained.
 
     Returns:
-        ``False`` when one of these memories was erased meanwhile. Then the call is in the ledger without an answer.
+        ``False`` when one of these memories was erased meanwhile. Then only the call is stored, not the answer.
     """
     values = call.row(namespace_id) | {
         "request_hash": request_hash,

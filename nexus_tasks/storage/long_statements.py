@@ -1,9 +1,9 @@
-"""Preparing long statements, so that Postgres ends the transaction of a worker that freezes while it sends one.
+"""Preparing long SQL statements, so that a worker that freezes while it sends a statement cannot keep its locks.
 
-Postgres ends a session that is idle in a transaction (``idle_in_transaction_session_timeout``). Idle means waiting for
-a command. psycopg sends an unprepared statement as one command of several messages: Parse, Bind, Execute and Sync.
-libpq sends the bytes in pieces of 8 KiB. When a process freezes between two pieces, Postgres may have run the Parse
-already. The session then counts as active, no timeout applies, and its locks stay until the process continues.
+Postgres ends a session that is idle in a transaction (``idle_in_transaction_session_timeout``). A session is idle while
+it waits for a command. psycopg sends an unprepared statement as one command of several messages: Parse, Bind, Execute
+and Sync. libpq sends the bytes in pieces of 8 KiB. When a process freezes between two pieces, Postgres may have run the
+Parse already. The session then counts as active and has no timeout. Its locks stay until the process continues.
 
 A prepared statement is sent as two commands. Each command has one long message, and Postgres runs nothing before the
 whole message has arrived. Until then the session counts as idle, and the timeout applies.
@@ -18,7 +18,7 @@ from sqlalchemy import Engine, event
 
 from nexus_tasks.storage.reals import Reals
 
-PIECE = 8_192  # bytes; libpq sends when its buffer holds this many (pqPutMsgEnd in fe-misc.c)
+PIECE = 8_192  # bytes; libpq sends its buffer when the buffer holds this many (pqPutMsgEnd in fe-misc.c)
 _OVERHEAD = 32  # bytes; an upper bound for the framing of a parameter
 
 
@@ -42,7 +42,7 @@ def _execute_many(cursor: Any, statement: str, many: Sequence[Any], context: Any
     for parameters in many:
         cursor.execute(statement, parameters, prepare=True)
         rows += cursor.rowcount
-    context._rowcount = rows  # SQLAlchemy checks the total; the cursor has only the last count
+    context._rowcount = rows  # SQLAlchemy checks the total; the cursor has only the count of the last statement
     return True
 
 

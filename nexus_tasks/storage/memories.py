@@ -1,4 +1,4 @@
-"""Reading memories: by id, by filter, with their evidence."""
+"""Reading memories by id or by filter, reading their evidence, and counting them."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def _info(memory: Memory, session_key: str | None, observer: str | None, subject
 
 
 def matching(tx: Transaction, wanted: Filter, limit: int) -> list[MemoryInfo]:
-    """The up to ``limit`` newest memories that pass the filter, newest first."""
+    """The newest memories that pass the filter, at most ``limit``, newest first."""
     within = build_scope(wanted)
     query = _ROWS.where(text(within.both)).order_by(_M.occurred_at.desc(), _M.id.desc()).limit(limit)
     return _read(tx, query, within.values)
 
 
 def find(tx: Transaction, namespace_id: int, memory_id: int) -> MemoryInfo | None:
-    """One memory, also a superseded or archived one; ``None`` when there is none."""
+    """The memory of this id, which may be superseded or archived; ``None`` when the namespace has no such memory."""
     query = _ROWS.where(_M.namespace_id == namespace_id, _M.id == memory_id)
     return next(iter(_read(tx, query)), None)
 
@@ -90,7 +90,7 @@ def evidence_of(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[C
 
 
 def count_by_level(tx: Transaction, namespace_id: int) -> dict[str, int]:
-    """How many memories of each level are not superseded; every level is named."""
+    """How many memories of each level are not superseded. A level without memories has the count 0."""
     query = (
         select(Memory.level, func.count())
         .where(Memory.namespace_id == namespace_id, Memory.valid_to.is_(None))

@@ -1,6 +1,7 @@
-"""Storing messages as raw memories with a gapless ``seq`` and wanted derivations, and reading messages.
+"""Storing messages of a session, and reading them.
 
-A derivation is a request of one observer for facts from one message.
+A message is stored as a memory of level ``raw``. Its ``seq`` is its number in the session: 1, 2, 3 and so on. Only an
+erasure leaves gaps. Each observer gets a wanted derivation, which is a request for facts from the message.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from nexus_tasks.storage.models import Derivation, Memory, SessionRow
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import Message, to_utc
 
-UNBOUNDED_SEQ = 2**62  # above the ``seq`` of every message: "through the newest"
+UNBOUNDED_SEQ = 2**62  # above the ``seq`` of every message; as a bound it means "through the newest message"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ def store(
 ) -> StoredMessages:
     """Append ``messages`` to a session, except the messages that the session has already.
 
-    A missing session is created. An ended session is reopened when something new is appended.
+    A missing session is created. An ended session is reopened when a new message is appended.
 
     Args:
         observers: names of the observers that want facts from each new message.
@@ -86,7 +87,7 @@ def store(
 def message_keys(session_key: str, messages: Sequence[Message]) -> list[str]:
     """The idempotency key of each message: the message's own id, else a hash of the message's fields.
 
-    A counter follows the hash, so that two equal messages of one call (a second "ok") get different keys.
+    A counter follows the hash. Two equal messages of one call, such as two times "ok", therefore get different keys.
     """
     seen: Counter[str] = Counter()
     keys = []
@@ -162,10 +163,10 @@ MESSAGE_TEXT_COLUMNS = """m.id, m.seq, coalesce(m.author, m.role, 'user') AS aut
 class DerivationBatch:
     """Messages of one session to derive facts from, in conversation order, and their context.
 
-    ``earlier`` are the messages before the batch. A message with a dead derivation is left out, because it could make
-    this call fail too. ``participants`` are the authors up to the end of the batch, in order of first appearance,
-    without tools and system prompts. ``other_observers`` says whether another observer has a derivation of these
-    messages too.
+    ``earlier`` are messages before the batch. A message with a dead derivation is left out of ``earlier``, because it
+    could make this model call fail too. ``participants`` are the authors up to the end of the batch, in order of first
+    appearance, without tools and system prompts. ``other_observers`` says whether another observer has a derivation of
+    any of these messages.
     """
 
     session_id: int
@@ -206,7 +207,7 @@ _CONTEXT = text(
 def derivation_batch(
     tx: Transaction, memory_ids: Sequence[int], observer: str, *, context: int
 ) -> DerivationBatch | None:
-    """The given messages that still exist, with up to ``context`` earlier messages; ``None`` when all were erased."""
+    """The given messages that exist, with at most ``context`` earlier messages; ``None`` when all were erased."""
     chosen: list[MessageText] = []
     earlier: list[MessageText] = []
     for row in tx.execute(_BATCH, {"ids": list(memory_ids), "context": context}):

@@ -46,7 +46,7 @@ def find(tx: Transaction, name: str) -> NamespaceSettings | None:
 
 
 def get(tx: Transaction, name: str) -> NamespaceSettings:
-    """The namespace.
+    """The namespace of this name.
 
     Raises:
         NotFound: there is no namespace of this name.
@@ -70,7 +70,7 @@ def ensure(tx: Transaction, name: str) -> NamespaceSettings:
 
 
 def every(tx: Transaction) -> Sequence[NamespaceSettings]:
-    """All namespaces, by name."""
+    """All namespaces, sorted by name."""
     return [_settings(row) for row in tx.scalars(select(Namespace).order_by(Namespace.name))]
 
 
@@ -84,7 +84,17 @@ def change(
     observe: bool | None = None,
     unset: Sequence[str] = (),
 ) -> NamespaceSettings:
-    """Change the given settings. The settings named in ``unset`` return to the process-wide values."""
+    """Change the given settings. A setting that is ``None`` stays as it is.
+
+    Args:
+        budget_usd_per_day: the most USD that the namespace may spend on model calls per day.
+        concurrency: the most runs that the namespace may have at a time.
+        observe: whether observations replace the old messages of the namespace's sessions.
+        unset: names of settings that return to the process-wide values.
+
+    Raises:
+        NotFound: there is no namespace of this name.
+    """
     values: dict[str, Any] = dict.fromkeys(unset)
     if observers is not None:
         values["observers"] = list(observers)

@@ -1,9 +1,9 @@
 """Observation logs, chunks and reflections of sessions, and the outbox of the jobs that write them.
 
-A log replaces a session's old messages. A chunk (new observations) and a reflection (a shorter text) wait for their
-use in the log. The log's ``observed_through_seq`` and the end of the chunks only move forward, except in an erasure. A
-change of the log is a compare-and-set on the log's generation. When two runs change a log at once, the second run reads
-the log again.
+A log replaces a session's old messages. A chunk holds new observations that are not in the log yet. A reflection is a
+shorter text that does not replace the log's text yet. The log's ``observed_through_seq`` and the end of the chunks only
+move forward, except in an erasure. A change of the log is a compare-and-set on the log's generation. When two runs
+change a log at once, the change of the second run fails, and the second run reads the log again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from nexus_tasks.storage.models import (
 from nexus_tasks.types import ObservationStats
 
 Work = Literal["observing", "reflecting"]
-MOST_LISTED = 50  # observed sessions in a namespace's status, the last changed first
+MOST_LISTED = 50  # the most observed sessions that a namespace's status lists
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedText:
-    """A model's observations of messages, or its shorter log text.
+    """A model's observations of messages, or a model's shorter text for a log.
 
-    An empty task keeps the log's last task, and an empty response keeps the last response.
+    An empty ``current_task`` or ``suggested_response`` leaves the log's last value in place.
     """
 
     observations: str
@@ -45,7 +45,10 @@ class ObservedText:
 
 
 def find_log(tx: Transaction, session_id: int, *, lock: bool = False) -> ObservationLog | None:
-    """A session's log, read again; ``None`` when the session was never observed. ``lock`` locks the row."""
+    """A session's log as it is in Postgres now; ``None`` when the session was never observed.
+
+    With ``lock`` the row stays locked until the transaction ends.
+    """
     query = (
         select(ObservationLog).where(ObservationLog.session_id == session_id).execution_options(populate_existing=True)
     )
@@ -68,7 +71,7 @@ def chunks(tx: Transaction, session_id: int) -> Sequence[ObservationChunk]:
 
 
 def usable_reflection(tx: Transaction, found: ObservationLog) -> ObservationReflection | None:
-    """The shorter text for the log, or ``None`` when there is none or the log's beginning was replaced since."""
+    """The shorter text for the log. ``None`` without such a text, or when the log's beginning was replaced since."""
     query = select(ObservationReflection).where(ObservationReflection.session_id == found.session_id)
     ready = tx.scalar(query)
     return ready if ready and ready.base_generation >= found.rewritten else None
@@ -84,8 +87,13 @@ def last_observed_seq(tx: Transaction, found: ObservationLog) -> int:
 def store_chunk(tx: Transaction, seen: ObservationLog, from_seq: int, through_seq: int, noted: ObservedText) -> bool:
     """Store a chunk for the messages ``from_seq`` to ``through_seq``.
 
-    ``seen`` is the log as it was read before these messages. Returns ``False`` and stores nothing when another run has
-    observed the messages, or when anything was erased from the session meanwhile.
+    Args:
+        seen: the log, read before the messages were read.
+        noted: the observations of these messages.
+
+    Returns:
+        ``False`` when another run has observed the messages, or when a message of the session was erased meanwhile.
+        Then nothing is stored.
     """
     found = find_log(tx, seen.session_id, lock=True)
     if found is None or found.erasures != seen.erasures or last_observed_seq(tx, found) != from_seq - 1:
@@ -189,7 +197,7 @@ def erase_covering(tx: Transaction, session: SessionRow, seq: int) -> dict[str, 
 
 # --- the outbox -------------------------------------------------------------------------------------------------------
 def want(tx: Transaction, session_id: int, work: Work) -> bool:
-    """Make work of a session wanted. Returns ``False`` when the work is wanted already, or when its job gave up."""
+    """Make a session's ``work`` wanted. Returns ``False`` when it is wanted already, or when its job gave up."""
     column = getattr(ObservationLog, work)
     noted = tx.execute(
         update(ObservationLog)
@@ -202,7 +210,10 @@ def want(tx: Transaction, session_id: int, work: Work) -> bool:
 
 
 def settle(tx: Transaction, session_id: int, work: Work) -> None:
-    """Set work to idle. Call this with the session or log locked, in the transaction that found no work."""
+    """Set a session's ``work`` to idle. Call it in the transaction that found no work to do.
+
+    The caller has locked the session or the log.
+    """
     column = getattr(ObservationLog, work)
     tx.execute(
         update(ObservationLog)
@@ -235,7 +246,11 @@ def wanted(tx: Transaction, after: int, limit: int, work: Work) -> list[tuple[in
 
 # --- status -----------------------------------------------------------------------------------------------------------
 def stats(tx: Transaction, namespace_id: int, session_id: int | None = None) -> list[ObservationStats]:
-    """Figures of one session, or of the namespace's observed sessions, the last changed first."""
+    """The observation figures of a namespace's sessions, the last changed first, at most 50 sessions.
+
+    Args:
+        session_id: only this session; ``None`` means all observed sessions.
+    """
     tail = (
         select(func.count().label("messages"), func.coalesce(func.sum(Memory.tokens), 0).label("tokens"))
         .where(

@@ -1,8 +1,8 @@
-"""Open questions: what a run has asked the model about, until it commits what it makes of the answer.
+"""Open questions: the memories that a run has asked the model about, kept until the run commits.
 
-New facts and messages arrive while a run waits for its answer. When the run dies, its rerun must ask about the same
-memories as before: with the new ones the request would have another hash, and the saved answer, already paid for, would
-not be found.
+New facts and messages arrive while a run waits for the model's answer. When the run dies, its rerun must ask about the
+same memories as before. A request about other memories has another hash. The rerun would then not find the saved
+answer, and would pay for a second call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def find(tx: Transaction, namespace_id: int, purpose: str, about: int) -> dict[s
 
 
 def note(tx: Transaction, namespace_id: int, purpose: str, about: int, question: Mapping[str, Any]) -> None:
-    """Store a question before it is asked, replacing the one stored before."""
+    """Store a question before it is asked. It replaces an earlier question with the same purpose and ``about``."""
     tx.execute(
         upsert(OpenQuestion)
         .values(namespace_id=namespace_id, purpose=purpose, about=about, question=dict(question))
@@ -36,7 +36,7 @@ def note(tx: Transaction, namespace_id: int, purpose: str, about: int, question:
 
 
 def close(tx: Transaction, namespace_id: int, purpose: str, about: int) -> None:
-    """Delete a question, in the transaction that commits what was made of its answer."""
+    """Delete a question. Call it in the transaction that commits the effects of the answer."""
     tx.execute(
         delete(OpenQuestion).where(
             OpenQuestion.namespace_id == namespace_id, OpenQuestion.purpose == purpose, OpenQuestion.about == about

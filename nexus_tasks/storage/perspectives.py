@@ -1,4 +1,7 @@
-"""Perspectives. A perspective holds an observer's memories about a subject, and how far these were reflected on."""
+"""Perspectives. A perspective is an observer and a subject. It holds the observer's memories about the subject.
+
+Its watermark says how far its facts have been reflected on.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from nexus_tasks.storage.models import Memory, Namespace, PerspectiveRow
 
 
 def lock(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence[str]) -> dict[str, PerspectiveRow]:
-    """Lock the perspectives of ``observer`` on ``subjects`` until the commit. Returns the perspectives by subject.
+    """Lock the perspectives of ``observer`` on ``subjects`` until the transaction ends. Returns them by subject.
 
     Missing perspectives are created. Locks are taken in the order of ids, so that two transactions cannot deadlock. No
     other transaction adds facts to a locked perspective. Therefore fact ids grow in commit order, and the watermark
@@ -102,7 +105,7 @@ def wanted(
 
     Args:
         namespace_id: only perspectives of this namespace; ``None`` means all namespaces.
-        include_held: also perspectives with a held plan that still waits for a review.
+        include_held: also return perspectives with a held plan that waits for a review.
     """
     free = PerspectiveRow.held.is_(None) & (_unreflected() >= at_least)
     released = PerspectiveRow.held.is_not(None) if include_held else PerspectiveRow.held["released"].as_boolean()
@@ -130,7 +133,7 @@ def advance(tx: Transaction, perspective_id: int, *, seen: int, through: int) ->
 
 
 def mark(tx: Transaction, namespace_id: int, observer: str, subject: str, *, dead: bool) -> None:
-    """Take a perspective out of the outbox when its reflection gives up, or put it back for a retry."""
+    """Take a perspective out of the outbox when its reflection gives up, or put it back when the job is retried."""
     tx.execute(
         update(PerspectiveRow)
         .where(

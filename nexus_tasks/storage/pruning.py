@@ -1,4 +1,4 @@
-"""Deleting old job history: runs, resolved dead letters, unused answers and questions."""
+"""Pruning: deleting old runs, resolved dead letters, saved answers and open questions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from nexus_tasks.storage.models import DeadLetter, JobRun, OpenQuestion, SavedAn
 
 
 def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
-    """Delete what is older than ``days``: runs, resolved dead letters, saved answers and open questions.
+    """Delete runs, resolved dead letters, saved answers and open questions that are older than ``days`` days.
 
-    Open dead letters stay. A saved answer or open question of that age has no use, because its request has changed
-    since.
+    Open dead letters stay. A saved answer or open question of that age has no use, because its job would make another
+    request by now.
 
     Returns:
-        deleted rows by table (``job_runs``, ``dead_letters``, ``saved_answers``).
+        the number of deleted rows in ``job_runs``, ``dead_letters`` and ``saved_answers``, by table.
     """
     before = datetime.now(UTC) - timedelta(days=days)
     runs = tx.execute(delete(JobRun).where(JobRun.finished_at < before).returning(JobRun.id)).all()

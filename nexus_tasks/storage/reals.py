@@ -1,6 +1,6 @@
-"""Sending many vectors as one parameter, in Postgres' binary form of ``real[]``.
+"""Sending many vectors to Postgres as one parameter, in the binary form of ``real[]``.
 
-Sent as text, forty vectors of 384 numbers took longer than the rest of storing a batch of facts.
+In text form, sending 40 vectors of 384 numbers took longer than all other steps of storing a batch of facts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _RealsDumper(Dumper):
         flat = np.asarray(obj.values).ravel()
         items = np.empty(flat.size, dtype=_ITEM)
         items["size"], items["value"] = 4, flat
-        # One dimension, no nulls, the element type; its length, and the index of the first element.
+        # Header: 1 dimension, 0 for no nulls, the element type, the number of elements, the first element's index.
         return _HEAD.pack(1, 0, _FLOAT4, flat.size, 1) + items.tobytes()
 
 

@@ -17,7 +17,7 @@ _SOURCE = aliased(Memory)
 
 
 def unreflected_facts(tx: Transaction, perspective: PerspectiveRow, limit: int) -> Sequence[Memory]:
-    """The perspective's facts that have not been reflected on, oldest first."""
+    """The perspective's facts that have not been reflected on, at most ``limit``, oldest first."""
     query = (
         select(Memory)
         .where(
@@ -53,7 +53,7 @@ class LastSaid(NamedTuple):
 
 
 def last_said(tx: Transaction, ids: Sequence[int]) -> dict[int, LastSaid]:
-    """When each fact was last said. Of several messages with the same time, the one stored last counts."""
+    """When each fact was last said, by memory id. Of messages with the same time, the message stored last counts."""
     newest_first = aggregate_order_by(_SOURCE.id, _SOURCE.occurred_at.desc(), _SOURCE.id.desc())
     query = (
         select(Evidence.memory_id, func.max(_SOURCE.occurred_at), func.array_agg(newest_first)[1], func.count())
@@ -104,13 +104,17 @@ def has_insight(tx: Transaction, perspective_id: int, support: Sequence[int]) ->
 
 
 def hold_for_review(tx: Transaction, perspective_id: int, plan: dict[str, Any] | None) -> None:
-    """Store a reflection's plan until a person has reviewed it, or remove it with ``None``."""
+    """Store a reflection's plan until a person has reviewed it. ``None`` removes the stored plan."""
     held = null() if plan is None else plan  # a plain None would be stored as JSON's null, which IS NOT NULL
     tx.execute(update(PerspectiveRow).where(PerspectiveRow.id == perspective_id).values(held=held))
 
 
 def archive_messages(tx: Transaction, namespace_id: int, before: datetime) -> int:
-    """Archive messages stored before ``before`` that are derived and digested. Returns their number."""
+    """Archive the messages that were stored before ``before`` and are derived and digested.
+
+    A message is derived when it has a derivation, and none of its derivations is wanted or dead. Returns the number of
+    archived messages.
+    """
     archived = tx.execute(
         text(
             """

@@ -1,4 +1,4 @@
-"""Migrating a database to the schema that this version needs."""
+"""Schema migrations with Alembic: upgrading a database to the tables that this version needs, and downgrading it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOCK = 0x6E65787573
 
 
 def config(url: str) -> Config:
-    """Alembic's configuration for ``url``. It is made in code because the wheel has no ini file."""
+    """Alembic's configuration for the database ``url``. It is made in code, because the wheel contains no ini file."""
     made = Config()
     made.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
     made.attributes["url"] = url
@@ -27,7 +27,7 @@ def config(url: str) -> Config:
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Run the missing migrations up to ``revision``. Several processes may call it at once.
+    """Run the missing migrations up to ``revision``. Several processes may call this function at once.
 
     Raises:
         StorageUnavailable: the server does not answer.
@@ -36,7 +36,11 @@ def upgrade(url: str, revision: str = "head") -> None:
 
 
 def downgrade(url: str, revision: str) -> None:
-    """Undo migrations down to ``revision``. The revision ``base`` removes every table with its data."""
+    """Undo migrations down to ``revision``. The revision ``base`` removes every table with its data.
+
+    Raises:
+        StorageUnavailable: the server does not answer.
+    """
     _run(url, revision, up=False)
 
 

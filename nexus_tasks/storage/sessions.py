@@ -25,7 +25,7 @@ def find(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = F
 
 
 def get(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = False) -> SessionRow:
-    """The session.
+    """The session. With ``lock`` the row stays locked until the transaction ends.
 
     Raises:
         NotFound: the namespace has no session of that key.
@@ -39,8 +39,8 @@ def get(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = Fa
 def end(tx: Transaction, session: SessionRow) -> bool:
     """End a session and request its digest.
 
-    Returns ``False`` and makes no request in three cases: all messages are digested, this digest is requested already,
-    or the session had ended before and its digest became a dead letter.
+    Returns ``False`` and makes no request in three cases: all messages are digested, the digest of the session's end is
+    requested already, or the session had ended before and its digest became a dead letter.
     """
     ended_before = session.ended_at is not None
     if not ended_before:
@@ -62,7 +62,7 @@ _UNDERIVED = text(
 
 
 def count_underived(tx: Transaction, namespace_id: int, session_key: str) -> int:
-    """How many derivations (message and observer) of a session are wanted."""
+    """How many derivations of a session are wanted. A message has one derivation for each observer."""
     values = {"namespace_id": namespace_id, "session_key": as_stored(session_key)}
     return int(tx.execute(_UNDERIVED, values).scalar_one())
 

@@ -1,4 +1,4 @@
-"""Topics: a namespace's files of knowledge, each with the messages it was written from."""
+"""Topics: a namespace's files of knowledge, and the messages that each topic was written from."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from nexus_tasks.types import TopicDetails, TopicInfo
 class TopicDraft:
     """A validated topic to store.
 
-    ``seen`` is the revision that the writer has read; the draft replaces the content of this revision. With 0 the draft
-    is added to the existing content. ``sources`` are the ids of the messages that the draft was written from.
+    ``seen`` is the revision that the writer has read. The draft replaces the content of this revision. With 0 the lines
+    of the draft are added to the existing content. ``sources`` are the ids of the messages that the draft was written
+    from.
     """
 
     filename: str
@@ -54,14 +55,14 @@ def source_ids(tx: Transaction, topic_ids: Collection[int]) -> set[int]:
 def store(tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft]) -> int:
     """Store new topics or new versions. Returns how many changed.
 
-    A draft replaces the content only when the topic still has the revision that the draft has ``seen``. Otherwise the
-    draft's missing lines are appended, so that nothing another session wrote meanwhile is lost.
+    A draft replaces a topic's content only when the topic has the revision ``seen`` of the draft. Otherwise the lines
+    that the topic lacks are appended to it, so that no line that another session wrote meanwhile is lost.
     """
     return sum(_store(tx, namespace_id, draft) for draft in sorted(drafts, key=lambda draft: draft.filename))
 
 
 def overwrite(tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft]) -> int:
-    """Store topics with exactly the given content. Returns how many changed."""
+    """Store topics with exactly the given content, whatever revision they have. Returns how many changed."""
     there = {topic.filename: topic.revision for topic in every(tx, namespace_id)}
     return store(tx, namespace_id, [dataclasses.replace(one, seen=there.get(one.filename, 0)) for one in drafts])
 

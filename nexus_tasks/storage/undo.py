@@ -19,8 +19,8 @@ class UndoResult:
     """The memory ids that an undo changed."""
 
     removed: tuple[int, ...]  # the reflection's own memories
-    revived: tuple[int, ...]  # active again after the reflection had superseded these facts
-    restored: tuple[int, ...]  # facts whose counters, confidence or validity were changed back
+    revived: tuple[int, ...]  # memories that the reflection had superseded; they are active again
+    restored: tuple[int, ...]  # memories whose counters, confidence or validity were changed back
 
 
 def find_reflection(tx: Transaction, namespace_id: int, reflection: int | str) -> ReflectionRow | None:
@@ -30,7 +30,10 @@ def find_reflection(tx: Transaction, namespace_id: int, reflection: int | str) -
 
 
 def judged_by_undone(tx: Transaction, perspective_id: int) -> tuple[set[frozenset[int]], set[frozenset[int]]]:
-    """The fact pairs and insight supports of undone reflections, which later reflections must not judge again."""
+    """The pairs of facts and the supports of insights that undone reflections judged.
+
+    Later reflections must not judge these again. An insight's support is the set of facts that it rests on.
+    """
     rows = tx.scalars(
         select(ReflectionRow.judged).where(
             ReflectionRow.perspective_id == perspective_id, ReflectionRow.undone_at.is_not(None)
@@ -41,7 +44,7 @@ def judged_by_undone(tx: Transaction, perspective_id: int) -> tuple[set[frozense
 
 
 def facts_said_again(tx: Transaction, reflection_id: int) -> list[tuple[int, int]]:
-    """Superseded facts of the reflection that were said again since, as (old fact id, new active fact id)."""
+    """Facts that the reflection superseded and that were said again since, as (old fact id, new active fact id)."""
     old, since = aliased(Memory), aliased(Memory)
     query = (
         select(old.id, since.id)
@@ -73,11 +76,11 @@ def resting_on(tx: Transaction, reflection_id: int) -> list[int]:
 
 
 def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
-    """Reverse a reflection of a locked perspective (an observer's view of a subject).
+    """Undo a reflection. The caller has locked the reflection's perspective.
 
-    The perspective's watermark stays, so these facts are not reflected on again. Later reflections recorded values from
-    before and after their changes; the undo corrects these values together with the facts. Reflections can therefore be
-    undone in any order. Undoing all reflections restores the facts of the time before the first.
+    The perspective's watermark stays, so these facts are not reflected on again. Later reflections recorded the values
+    before and after their own changes. The undo corrects these records together with the facts, so reflections can be
+    undone in any order. Undoing all reflections restores the facts as they were before the first reflection.
     """
     mine = tx.scalars(
         select(ReflectionChange)
@@ -151,8 +154,9 @@ def _restore_validation(fact: Memory, mine: ReflectionChange, later: Sequence[Re
 def _restore_confidence(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange]) -> None:
     """Recompute the confidence from the later changes, without this reflection.
 
-    Between two reflections only a new source changes the value: a source with a higher confidence sets its own
-    confidence. So a ``confidence_before`` that differs from the previous ``confidence_after`` comes from such a source.
+    Between two reflections, the confidence changes only when the fact gets a new source with a higher confidence. The
+    fact then takes the source's confidence. A ``confidence_before`` that differs from the previous ``confidence_after``
+    therefore comes from such a source.
     """
     assert mine.confidence_before is not None
     value, left = mine.confidence_before, mine.confidence_after

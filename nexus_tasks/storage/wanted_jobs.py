@@ -15,7 +15,9 @@ from nexus_tasks.storage.models import Namespace, WantedJob
 
 
 def want(tx: Session | Connection, namespace: str, kind: str, scope: str, args: Mapping[str, Any]) -> None:
-    """Ask for a job. The newest arguments win, and a job that had given up is wanted again.
+    """Ask for a job. A row of the same kind and scope gets the new arguments.
+
+    A job that gave up is wanted again.
 
     Raises:
         NotFound: there is no such namespace.
@@ -31,14 +33,18 @@ def want(tx: Session | Connection, namespace: str, kind: str, scope: str, args: 
 
 
 def asked(tx: Transaction, kind: str, scope: str) -> int | None:
-    """How often the job was asked for, or ``None`` without a row that wants it."""
+    """How often the job was asked for, or ``None`` when no row wants the job."""
     return tx.scalar(
         select(WantedJob.asked).where(WantedJob.kind == kind, WantedJob.scope == scope, WantedJob.state == "wanted")
     )
 
 
 def settle(tx: Transaction, kind: str, scope: str, asked: int) -> None:
-    """Delete the row after a run. ``asked`` is the row's count when the run began; a later request keeps the row."""
+    """Delete the job's row after a run, unless the job was asked for again since the run began.
+
+    Args:
+        asked: the result of :func:`asked` when the run began.
+    """
     tx.execute(delete(WantedJob).where(WantedJob.kind == kind, WantedJob.scope == scope, WantedJob.asked == asked))
 
 
@@ -54,7 +60,7 @@ def wanted(tx: Transaction, after: int, limit: int, kind: str) -> Sequence[tuple
 
 
 def mark(tx: Transaction, kind: str, scope: str, *, dead: bool) -> None:
-    """Take a job out of the wanted jobs when the job gives up, or put it back when it is retried."""
+    """Take a job out of the wanted jobs when the job gives up, or put it back when the job is retried."""
     tx.execute(
         update(WantedJob)
         .where(WantedJob.kind == kind, WantedJob.scope == scope)

@@ -1,1 +1,1 @@
-"""Erasing memories: finding what must go with them, deleting it from every table, and removing it from the disk."""
+"""Erasing memories: finding the memories that rest on them, deleting all from every table, and rewriting the files."""

@@ -1,4 +1,4 @@
-"""The cascade of an erasure: which memories go with the erased ones, found by following their evidence."""
+"""The cascade of an erasure: the memories that must be deleted because they rest on erased memories."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ StillSupported = Callable[[Memory, Collection[Memory], Collection[Memory]], bool
 
 @dataclass(kw_only=True)
 class Cascade:
-    """What an erasure changes.
+    """The memories that an erasure deletes or changes.
 
-    ``memories`` are to be deleted. ``rederive`` are ids of messages that stay, but lose a fact: facts are derived from
-    them again. ``weakened`` maps a fact that stays to the number of sources it lost and to its remaining sources.
+    ``memories`` are deleted. ``rederive`` holds the ids of messages that stay and lose a fact; facts are derived from
+    these messages again. ``weakened`` holds, for each fact that stays and loses sources, the number of lost sources and
+    the remaining sources.
     """
 
     memories: dict[int, Memory] = field(default_factory=dict)
@@ -36,11 +37,15 @@ class Cascade:
 
 
 def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported: StillSupported) -> Cascade:
-    """Find everything that must be deleted with ``targets``, and lock it. ``targets`` are locked already.
+    """Find and lock the memories that must be deleted with ``targets``. The caller has locked ``targets``.
 
-    A digest or conclusion is deleted with any memory that it rests on. A fact is deleted in three cases: it has no
-    source left; the remaining sources do not support its wording (``still_supported``); or it superseded an older fact,
-    and no remaining source proves that it was said after the older fact.
+    A digest or conclusion is deleted when any memory that it rests on is deleted. A fact that loses a source is deleted
+    in three cases:
+
+    - The fact has no source left.
+    - The remaining sources do not support the fact's wording (``still_supported`` returns ``False``).
+    - The fact superseded another memory, and no remaining source has the time at which the other memory ended. A
+      superseded memory that was never valid does not count.
     """
     cascade = Cascade(memories=dict(targets))
     frontier = set(targets)
@@ -63,9 +68,9 @@ def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported
 
 
 def _resting_on(tx: Transaction, sources: Collection[int], gone: Collection[int]) -> list[Memory]:
-    """Memories that rest on ``sources``, locked, without those ``gone`` already.
+    """Memories that rest on ``sources``, locked, except the memories ``gone``.
 
-    A fact counts only with an edge ``derived_from``: its other edges relate it to facts that it does not rest on.
+    A fact rests only on the sources of its ``derived_from`` edges. Its other edges relate it to other facts.
     """
     edge = select(Evidence.memory_id).where(
         Evidence.source_id.in_(sources),
@@ -77,7 +82,7 @@ def _resting_on(tx: Transaction, sources: Collection[int], gone: Collection[int]
 
 
 def _may_stay_superseding(tx: Transaction, fact: Memory, left: Collection[Memory]) -> bool:
-    """Whether each fact that ``fact`` superseded ended at the time of a remaining source, or was never valid."""
+    """Whether each memory that ``fact`` superseded ended at the time of a source in ``left``, or was never valid."""
     others = tx.execute(select(Memory.valid_from, Memory.valid_to).where(Memory.superseded_by == fact.id))
     said = {source.occurred_at for source in left}
     return all(ended in said or ended == began for began, ended in others)

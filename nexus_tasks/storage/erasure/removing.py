@@ -52,7 +52,7 @@ Counts = Counter[str]
 
 
 def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
-    """Delete a cascade, revive the facts that it superseded, and request new derivations and digests.
+    """Delete a cascade's memories, reactivate the facts that they superseded, and request new derivations and digests.
 
     Returns the number of deleted rows by table.
     """
@@ -75,7 +75,10 @@ def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
 
 
 def remove_session(tx: Transaction, session: SessionRow) -> Counts:
-    """Delete a session, its runs and its dead letters, after its memories. Returns deleted rows by table."""
+    """Delete a session with its requests, runs and dead letters. Returns the number of deleted rows by table.
+
+    Call it after the session's memories were deleted.
+    """
     gone = Counts()
     for model in (DigestRequest, SessionDigest, Derivation):
         gone += _delete(tx, model, model.session_id == session.id)
@@ -93,7 +96,7 @@ def remove_session(tx: Transaction, session: SessionRow) -> Counts:
 
 
 def remove_namespace(tx: Transaction, namespace_id: int, spared: Collection[str]) -> Counts:
-    """Delete every row of a namespace, except in the tables ``spared``. Returns deleted rows by table."""
+    """Delete every row of a namespace, except in the tables ``spared``. Returns the number of deleted rows by table."""
     gone = Counts()
     for table in reversed(Base.metadata.sorted_tables):
         if table.name not in spared and "namespace_id" in table.c:
@@ -108,8 +111,8 @@ def _delete(tx: Transaction, model: type[Base], which: ColumnElement[bool]) -> C
 
 
 def _delete_traces(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
-    """Delete answers, open questions, batch requests, dead letters and held plans that may quote the memories."""
-    gone = _delete(tx, SavedAnswer, SavedAnswer.namespace_id == namespace_id)  # the cost stays in the ledger
+    """Delete saved answers, open questions, batch requests, dead letters and held plans that may quote the memories."""
+    gone = _delete(tx, SavedAnswer, SavedAnswer.namespace_id == namespace_id)  # the ledger keeps their cost
     gone += _delete(tx, OpenQuestion, OpenQuestion.namespace_id == namespace_id)
     gone += Counts({"batch_requests": batches.erase_texts(tx, namespace_id, list(cascade.memories))})
     keys = list(tx.scalars(select(SessionRow.session_key).where(SessionRow.id.in_(cascade.sessions_losing_digests()))))
@@ -161,7 +164,7 @@ def _weaken(tx: Transaction, cascade: Cascade) -> None:
 
 
 def _revive(tx: Transaction, ids: Collection[int]) -> None:
-    """Reactivate facts that a deleted memory had superseded, unless an active fact says the same."""
+    """Reactivate the memories that a deleted memory had superseded, except a fact whose wording is active already."""
     same = aliased(Memory)
     again = exists().where(
         same.namespace_id == Memory.namespace_id,
@@ -188,7 +191,10 @@ def _revive(tx: Transaction, ids: Collection[int]) -> None:
 
 
 def _request_again(tx: Transaction, namespace_id: int, cascade: Cascade) -> None:
-    """Make derivations of the ``rederive`` messages wanted, and request a digest for each session that lost one."""
+    """Make the derivations of the ``rederive`` messages wanted, and request a digest for each session that lost one.
+
+    A session without messages gets no digest request.
+    """
     rederive = cascade.rederive - cascade.memories.keys()
     tx.execute(
         update(Derivation)

@@ -11,7 +11,7 @@ from nexus_tasks.storage.models import Memory, SessionRow
 
 
 def lock_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Memory | None:
-    """The memory, locked, or ``None``. Its session is locked first, in the order that digests and observations use."""
+    """The memory, locked, or ``None``. The memory's session is locked before it, as in digests and observations."""
     query = select(Memory).where(Memory.namespace_id == namespace_id, Memory.id == memory_id)
     of = select(Memory.session_id).where(Memory.namespace_id == namespace_id, Memory.id == memory_id)
     tx.execute(select(SessionRow.id).where(SessionRow.id.in_(of)).with_for_update())
@@ -19,7 +19,10 @@ def lock_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Memory | 
 
 
 def lock_session(tx: Transaction, session_id: int) -> dict[int, Memory]:
-    """The messages and digests of a session, locked. The cascade finds its facts, since a fact may rest on two."""
+    """The messages and digests of a session, locked, by id.
+
+    Facts are left out, because a fact may also rest on another session. The cascade finds the facts to delete.
+    """
     own = (Memory.level == "raw") | Memory.level.like("summary%")
     query = select(Memory).where(Memory.session_id == session_id, own).order_by(Memory.id).with_for_update()
     return {found.id: found for found in tx.scalars(query)}
@@ -32,7 +35,7 @@ def lock_namespace(tx: Transaction, namespace_id: int) -> Sequence[int]:
 
 
 def keys_with_messages(tx: Transaction, session_ids: Collection[int | None]) -> Sequence[str]:
-    """The keys of those sessions that still have messages."""
+    """The keys of the given sessions that have messages."""
     left = select(Memory.id).where(Memory.session_id == SessionRow.id, Memory.level == "raw").exists()
     return tx.scalars(
         select(SessionRow.session_key).where(SessionRow.id.in_(session_ids), left).order_by(SessionRow.id)

@@ -1,4 +1,4 @@
-"""Erasing topics that may contain erased words. They are written again from the remaining messages."""
+"""Erasing the topics that may contain words of erased messages. Extraction writes them again from other messages."""
 
 from __future__ import annotations
 
@@ -14,14 +14,20 @@ from nexus_tasks.text import content_words
 
 
 def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], rederive: Collection[int]) -> int:
-    """Delete the topics that may contain words of ``erased`` memories. Call it before these are deleted.
+    """Delete the topics that may contain words of ``erased`` memories. Call it before these memories are deleted.
 
-    A topic is deleted when it was written from an erased message. The prompts of later topics contained such topics. So
-    a topic changed since is deleted too when it has a word of an erased message, and none of the topic's own messages
-    has this word. An imported topic has no messages and stays.
+    A topic is deleted when it was written from an erased message. The prompt for a later topic contained the topics of
+    that time, so a later topic may repeat their words. Therefore a topic is also deleted when all of this is true:
 
-    The sessions of the remaining messages are extracted again, and so are those of ``rederive``, the messages that
-    lose a fact. Returns the number of deleted topics.
+    - It changed after the oldest deleted topic was created.
+    - It contains a word of an erased message.
+    - None of the messages that it was written from contains this word.
+
+    A topic without messages (an imported topic) stays.
+
+    In each session, the extractor of topics reads again from the first remaining message of a deleted topic. The
+    extractor of facts reads again from the first message in ``rederive``, the messages that lose a fact. Returns the
+    number of deleted topics.
     """
     ids = {memory.id for memory in erased}
     spoken = _words(memory for memory in erased if memory.level == "raw")

@@ -1,4 +1,7 @@
-"""Removing deleted rows from the disk: Postgres keeps their bytes until it needs the space."""
+"""Removing the bytes of deleted rows from the disk with VACUUM FULL.
+
+Without VACUUM FULL the bytes stay in the files until Postgres reuses the space.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ LOCK_TIMEOUT_MS = 10_000  # how long rewriting a table waits for its readers
 
 
 # Tables without users' text: they hold ids, numbers, and names that stay. All other tables are rewritten, also when
-# this erasure deleted nothing from them: their files may still hold rows deleted long ago, such as used answers.
+# this erasure deleted no row of them. Their files may still hold rows that were deleted before, such as used answers.
 WORDLESS = frozenset(
     {
         *("namespaces", "model_calls", "budget_holds", "dreams", "embedding_gaps", "reflections", "message_batches"),
@@ -22,17 +25,18 @@ WORDLESS = frozenset(
 
 
 def rewrite_tables(database: Database, *, files: bool) -> list[str]:
-    """Renew the statistics of the tables, which contain common values of their columns.
+    """Renew Postgres' statistics of the tables. The old statistics may quote deleted values.
 
-    With ``files`` also rewrite the tables and their indexes without the deleted rows. Meanwhile each table is locked
-    against readers and writers, for seconds per gigabyte.
+    Args:
+        files: also rewrite the tables and their indexes without the deleted rows. While a table is rewritten, it is
+            locked against readers and writers, for seconds per gigabyte.
 
     Returns:
-        the tables that were left out, because their readers held them longer than ``LOCK_TIMEOUT_MS``.
+        the tables that were left out, because other transactions locked them for more than 10 s.
     """
     command = "VACUUM (FULL, ANALYZE)" if files else "ANALYZE"
     busy = []
-    # pg_statistic comes last: it is rewritten without the values that ANALYZE has replaced.
+    # pg_statistic comes last, because each ANALYZE before it leaves replaced values in its file.
     for table in (*sorted(set(Base.metadata.tables) - WORDLESS), *(["pg_statistic"] if files else [])):
         try:
             with database.dedicated_connection() as connection:

@@ -1,4 +1,4 @@
-"""Alembic's entry point: the connection comes from :mod:`nexus_tasks.storage.schema`."""
+"""Alembic's entry point. It runs migrations on the connection that :mod:`nexus_tasks.storage.schema` opens."""
 
 from alembic import context
 

@@ -1,4 +1,8 @@
-"""The tables. Every unique key and every query names the namespace; ids are never reused; times are UTC."""
+"""The tables of the database, as SQLAlchemy models.
+
+Every table except ``namespaces`` and ``postings`` has the column ``namespace_id``. Ids are never reused. Times
+have the type ``timestamptz``, a point in time.
+"""
 
 from nexus_tasks.storage.models.base import Base
 from nexus_tasks.storage.models.conversations import Derivation, Namespace, SessionRow

@@ -1,4 +1,4 @@
-"""Namespaces, the conversations in them, and which messages still need facts."""
+"""Tables of namespaces, sessions (conversations), and derivations (requests for facts from messages)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Namespace(Base):
 
 
 class SessionRow(Base):
-    """A session: one conversation inside a namespace. Not an SQLAlchemy session.
+    """A session: one conversation inside a namespace. (It is not an SQLAlchemy session.)
 
-    ``last_seq`` is the ``seq`` of its newest message, ``digest_end_seq`` that of the last digested message. ``observe``
-    says whether its old messages are replaced by observations; ``None`` means the namespace's setting.
+    ``last_seq`` is the ``seq`` of the session's newest message. ``digest_end_seq`` is the ``seq`` of the last digested
+    message. ``observe`` says whether observations replace old messages; ``None`` means the namespace's setting.
     """
 
     __tablename__ = "sessions"
@@ -47,7 +47,7 @@ class SessionRow(Base):
 
 
 class Derivation(Base):
-    """One observer wants facts from one message: the outbox of ``derive_memory``.
+    """One observer's request for facts from one message. The table is the outbox of the job ``derive_memory``.
 
     ``batch`` is the same for all messages of one model call. It is stored before the call, so that a rerun sends the
     same messages and finds the saved answer.

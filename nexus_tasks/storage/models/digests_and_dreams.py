@@ -1,4 +1,4 @@
-"""Digests of sessions, the requests for them, and dreams."""
+"""Tables of session digests, requests for digests, and dreams."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class DigestRequest(Base):
-    """A request for a digest: the outbox of ``digest_session``. The run that makes the digest deletes it."""
+    """A request for a digest. The run that makes the digest deletes the row.
+
+    The table is the outbox of the job ``digest_session``.
+    """
 
     __tablename__ = "digest_requests"
     __table_args__ = (Index("ix_digest_requests_session_id", "session_id"),)
@@ -36,7 +39,10 @@ class DigestRequest(Base):
 
 
 class SessionDigest(Base):
-    """The memory that holds the digest of a session up to ``end_seq``. A unique key prevents a second digest."""
+    """Which memory holds the digest of a session up to the message ``end_seq``.
+
+    The unique key keeps two runs from storing the same digest.
+    """
 
     __tablename__ = "session_digests"
     __table_args__ = (UniqueConstraint("namespace_id", "session_id", "kind", "end_seq", "generation"),)

@@ -1,4 +1,4 @@
-"""How far each session is extracted, and the topics that extraction writes."""
+"""Tables of extraction: how far each session is extracted, and the topics that extraction writes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class Extraction(Base):
-    """How far each extractor has read a session, as a ``seq``, and the outbox of ``extract_session``.
+    """The ``seq`` of the last message of a session that each extractor has read.
 
-    State ``held``: the last assistant message waits for its tool results, so the next stored message makes the row
+    The table is the outbox of the job ``extract_session``.
+
+    State ``held``: the last assistant message waits for its tool results. The next stored message makes the row
     ``wanted`` again. ``rejected`` counts the items of model answers that failed validation.
     """
 
@@ -35,7 +37,11 @@ class Extraction(Base):
 
 
 class Topic(Base):
-    """A file of knowledge of a namespace. A changed ``revision`` tells a run that it has read old content."""
+    """A file of knowledge of a namespace.
+
+    Each change increments ``revision``. A run compares revisions to find out whether the topic changed since the run
+    read it.
+    """
 
     __tablename__ = "topics"
     __table_args__ = (

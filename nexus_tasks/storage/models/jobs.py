@@ -1,4 +1,4 @@
-"""Finished jobs, dead letters and wanted jobs."""
+"""Tables of finished jobs, dead letters and wanted jobs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class DeadLetter(Base):
 
 
 class WantedJob(Base):
-    """A job that was asked for inside a transaction. The end of a later run deletes the row."""
+    """A job that was asked for inside a transaction. A run that begins after the request deletes the row at its end."""
 
     __tablename__ = "wanted_jobs"
     __table_args__ = (
@@ -79,6 +79,6 @@ class WantedJob(Base):
     kind: Mapped[str]
     scope: Mapped[str]
     args: Mapped[dict[str, Any]]
-    asked: Mapped[int] = mapped_column(Integer, server_default="1")  # how often; a run serves those before its begin
+    asked: Mapped[int] = mapped_column(Integer, server_default="1")  # number of requests; see `wanted_jobs.settle`
     state: Mapped[str] = mapped_column(server_default="wanted")
     created_at: Mapped[datetime] = now_column()

@@ -76,7 +76,7 @@ class Memory(Base):
     level: Mapped[str]
     content: Mapped[str]
     tokens: Mapped[int] = mapped_column(Integer)
-    author: Mapped[str | None]  # a message's speaker or a fact's subject: search finds the name
+    author: Mapped[str | None]  # a message's speaker or a fact's subject; search finds memories by this name
     occurred_at: Mapped[datetime]
     created_at: Mapped[datetime] = now_column()
 
@@ -152,9 +152,9 @@ class EmbeddingGap(Base):
 class PerspectiveRow(Base):
     """A perspective: ``observer`` holds memories about ``subject``.
 
-    Facts up to memory id ``reflected_through`` have been reflected on. ``held`` is the plan of a reflection that would
-    change too much at once; the plan waits for a person's review. ``dead`` means that the perspective's reflection gave
-    up and left a dead letter.
+    The watermark ``reflected_through`` is a memory id: facts up to this id have been reflected on. ``held`` is the plan
+    of a reflection that would change too much at once. The plan waits for a person's review. ``dead`` means that the
+    perspective's reflection gave up and left a dead letter.
     """
 
     __tablename__ = "perspectives"

@@ -27,7 +27,10 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class ModelCall(Base):
-    """The ledger: every model call that returned, also with a useless answer. Erasing memories does not delete rows."""
+    """The ledger: one row for every model call that returned, also for a call with an unusable answer.
+
+    ``fault`` is the reason why an answer cannot be used. Erasing memories deletes no row.
+    """
 
     __tablename__ = "model_calls"
     __table_args__ = (
@@ -52,7 +55,10 @@ class ModelCall(Base):
 
 
 class BudgetHold(Base):
-    """The most that a call under way may cost. It counts as spent, so that parallel calls stay within the budget."""
+    """The most that a call under way may cost. A hold counts as spent until ``expires_at``.
+
+    Parallel calls therefore stay within the budget together.
+    """
 
     __tablename__ = "budget_holds"
     __table_args__ = (Index("ix_budget_holds_namespace_id", "namespace_id", "expires_at"),)
@@ -75,7 +81,7 @@ class SavedAnswer(Base):
 
 
 class OpenQuestion(Base):
-    """The memory ids in a run's question to the model, until the run commits. A rerun asks the same question.
+    """The memory ids in a run's question to the model, kept until the run commits. A rerun asks the same question.
 
     ``about`` is the id of the perspective (purpose ``reflect``) or of the session (purpose ``digest``).
     """
@@ -92,8 +98,8 @@ class OpenQuestion(Base):
 class MessageBatch(Base):
     """A batch of requests for the Message Batches API.
 
-    ``api_id`` is unknown until the submission has returned. ``token`` is the prefix of each item's custom id: when a
-    crash lost the API's reply, the results identify the batch.
+    ``api_id`` is ``None`` until the submission has returned. ``token`` is the prefix of each item's custom id. When a
+    crash lost the API's reply to the submission, the prefix shows which results belong to the batch.
     """
 
     __tablename__ = "message_batches"
@@ -103,8 +109,8 @@ class MessageBatch(Base):
     namespace_id: Mapped[int] = namespace_column()
     token: Mapped[str] = mapped_column(unique=True)
     api_id: Mapped[str | None] = mapped_column(unique=True)
-    rejected: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # ids of other batches
-    due_at: Mapped[datetime] = now_column()  # when it is polled next
+    rejected: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # API ids of other batches
+    due_at: Mapped[datetime] = now_column()  # when the batch is polled next
     created_at: Mapped[datetime] = now_column()
 
 
@@ -125,11 +131,11 @@ class BatchRequest(Base):
     purpose: Mapped[str]
     model: Mapped[str]
     params: Mapped[dict[str, Any]]
-    sources: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))  # ids of the memories whose text it contains
+    sources: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))  # ids of the memories whose text the request contains
     state: Mapped[str] = mapped_column(server_default="queued")
-    wanted: Mapped[bool] = mapped_column(Boolean, server_default=text("true"))  # false: a live call was first
+    wanted: Mapped[bool] = mapped_column(Boolean, server_default=text("true"))  # false: the job made a live call
     batch_id: Mapped[int | None] = mapped_column(ForeignKey("message_batches.id", ondelete="SET NULL"))
     hold_id: Mapped[int | None]
-    call_id: Mapped[int | None]  # its entry in the ledger
+    call_id: Mapped[int | None]  # the id of the call's entry in the ledger
     result: Mapped[dict[str, Any] | None]
     created_at: Mapped[datetime] = now_column()

@@ -1,4 +1,4 @@
-"""Observation logs: dated notes that replace the old messages of a long conversation."""
+"""Tables of observation logs, which are dated notes that replace the old messages of a long session."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class ObservationLog(Base):
-    """A session's observation log, and the outbox of ``observe_session`` and ``reflect_observations``.
+    """A session's observation log. The table is the outbox of ``observe_session`` and ``reflect_observations``.
 
-    ``observations`` replaces the messages up to ``observed_through_seq``. Every change increments ``generation``. New
-    text is appended; ``rewritten`` is the last generation that replaced the beginning of the text. ``erasures`` counts
-    erasures. A run that read the log before an erasure cannot store text from the erased messages.
+    ``observations`` replaces the messages up to ``observed_through_seq``. Every change of the log increments
+    ``generation``. New text is appended. ``rewritten`` is the last generation that replaced the beginning of the text.
+    ``erasures`` counts erasures in the session. A run that read the log at a lower count stores nothing, because its
+    text may come from erased messages.
     """
 
     __tablename__ = "observation_logs"
@@ -44,7 +45,7 @@ class ObservationLog(Base):
 
 
 class ObservationChunk(Base):
-    """Observations of the messages ``from_seq`` to ``through_seq`` that are not in the log yet. The text may be ''."""
+    """Observations of the messages ``from_seq`` to ``through_seq`` that are not in the log yet. They may be empty."""
 
     __tablename__ = "observation_chunks"
     __table_args__ = (
@@ -65,7 +66,10 @@ class ObservationChunk(Base):
 
 
 class ObservationReflection(Base):
-    """A shorter text for the first ``covered_length`` characters of the log at ``base_generation``, not in use yet."""
+    """A shorter text that waits to replace the first ``covered_length`` characters of a session's log.
+
+    It was made from the log at ``base_generation``.
+    """
 
     __tablename__ = "observation_reflections"
     __table_args__ = (UniqueConstraint("session_id"),)

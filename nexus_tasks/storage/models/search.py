@@ -1,4 +1,4 @@
-"""The inverted index and the totals that search scores with."""
+"""Tables of search: the inverted index, the common words, and the totals that BM25 needs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from nexus_tasks.storage.models.base import Base, namespace_column
 class Posting(Base):
     """A word of a memory. ``key`` is a 64-bit hash of the word and its namespace; the word itself is not stored.
 
-    The primary key's index includes every column, so scoring never reads the table. There is no foreign key: Postgres
-    would check it for every word. Triggers on ``memories`` write and delete the rows.
+    The primary key's index includes every column, so scoring never reads the table. There is no foreign key, because
+    Postgres would check it for every word. Triggers on ``memories`` write and delete the rows.
     """
 
     __tablename__ = "postings"
@@ -27,7 +27,7 @@ class Posting(Base):
 
 
 class CommonWord(Base):
-    """A word that is in too many memories to count them at every search.
+    """A word that is in more than 5,000 memories of a namespace. Counting these memories at every search would be slow.
 
     When upkeep last counted, the namespace had ``total`` memories, and ``memories`` of them contained the word.
     """
@@ -44,9 +44,9 @@ class CommonWord(Base):
 class SearchTotal(Base):
     """A change of a namespace's totals. The sum of the rows is the total.
 
-    Triggers only insert rows, so that no writer waits for another; upkeep merges them into one row. With a ``model``,
-    ``count`` counts the vectors of that embedding model. With an empty ``model`` it counts memories, and ``length`` is
-    the sum of their words.
+    Triggers only insert rows, so that no writer waits for another. Upkeep merges the rows. In a row with a ``model``,
+    ``count`` counts the vectors of that embedding model. In a row with an empty ``model``, ``count`` counts memories,
+    and ``length`` counts the words of these memories.
     """
 
     __tablename__ = "search_totals"

@@ -4,9 +4,9 @@ One SQL statement finds up to ``pool`` memories by words and up to ``pool`` memo
 the statement adds the previous and the next message of the session. Every candidate gets a BM25 score (for its words)
 and a cosine similarity (for its vector).
 
-In a wide search only rare words find memories. Common words only add to the scores of the memories found, because
-summing BM25 costs 0.7 µs per posting (an occurrence of a word in a memory). A narrow search scores every memory that
-passes the filter.
+A narrow search scores every memory that passes the filter. In a wide search only rare words find memories. Common words
+only add to the scores of the memories found, because BM25 takes 0.7 µs per posting. (A posting is a row that says how
+often one word is in one memory.)
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def find_candidates(
     pool: int,
     way: VectorScan,
 ) -> list[Candidate]:
-    """The memories found by words or by vectors, and the neighbours of found messages, with scores, in no order.
+    """The memories found by words or by vectors, and the neighbours of found messages, with their scores, unsorted.
 
     Args:
         words: the question's words with their weights.
@@ -104,7 +104,7 @@ def find_candidates(
     return [Candidate(*row) for row in rows.all()]
 
 
-# Constants are cast to float8: Postgres takes decimals as numeric, which is ten times slower.
+# Constants are cast to float8. Postgres would read decimals as numeric, and compute ten times more slowly.
 _LENGTH = f"CAST({1 - B:.9g} AS float8) + CAST({B} AS float8) / :mean_length * p.length"
 _BM25 = (
     f"sum(asked.weight * p.frequency * CAST({K1 + 1} AS float8) / (p.frequency + CAST({K1} AS float8) * ({_LENGTH})))"
@@ -115,7 +115,7 @@ _SCORING = "unnest(CAST(:scoring AS bigint[]), CAST(:scoring_weights AS float8[]
 
 @lru_cache(maxsize=1_024)
 def _statement(visible: str, selected: str, vectors_of: str, near: str, way: VectorScan, pool: int) -> TextClause:
-    # The pool's size is part of the text, so that the planner knows that few rows are wanted.
+    # ``pool`` is part of the statement's text, so that the planner knows that few rows are wanted.
     narrow = way == "narrow"
     if narrow:
         arms = _every_member(f"{visible} AND {selected}", vectors_of, near, pool)
@@ -149,12 +149,12 @@ def _statement(visible: str, selected: str, vectors_of: str, near: str, way: Vec
 
 
 def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bool) -> str:
-    """The CTEs ``worded`` and ``near`` for a wide search, and the scores that ``worded`` sorts by.
+    """The SQL of the CTEs ``scored``, ``worded`` and ``near`` for a wide search.
 
-    Each of the two CTEs takes memories from the best score down, skips a memory that fails the filter, and stops at
-    ``pool`` memories. ``OFFSET 0`` keeps the planner from joining all memories first. Without an HNSW index a subquery
-    sorts the vectors before any memory is looked up. The planner uses an HNSW index only when ORDER BY and LIMIT are in
-    one query.
+    ``scored`` computes the scores that ``worded`` sorts by. ``worded`` and ``near`` take memories from the best score
+    down, skip memories that fail the filter, and stop at ``pool`` memories. ``OFFSET 0`` keeps the planner from joining
+    all memories first. Without an HNSW index, a subquery sorts the vectors before any memory is looked up. With an HNSW
+    index, ORDER BY and LIMIT are in one query, because the planner uses the index only then.
     """
     looked_up = "LATERAL (SELECT FROM memories AS m WHERE m.id = {0}.memory_id AND {1} OFFSET 0) AS fitting"
     nearest_vectors = f"FROM embeddings AS e {{0}} WHERE {vectors_of} ORDER BY {near}"
@@ -184,7 +184,7 @@ def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bo
 
 
 def _every_member(fits: str, vectors_of: str, near: str, pool: int) -> str:
-    """The CTEs ``worded`` and ``near`` for a narrow search.
+    """The SQL of the CTEs ``member``, ``worded`` and ``near`` for a narrow search.
 
     At most ``NARROW`` memories pass the filter, and each of these memories is scored.
     """

@@ -14,7 +14,7 @@ from nexus_tasks.storage.searching.scope import Filter, build_scope
 
 
 class ContextRow(NamedTuple):
-    """A memory as a context shows it. ``subject`` is whom it is about; for a message it is the author."""
+    """A memory as a context shows it. ``subject`` is the subject of a fact, or the author of a message."""
 
     id: int
     external_id: str | None
@@ -33,7 +33,7 @@ _COLUMNS = "m.id, m.external_id, m.level, m.content, m.author, m.occurred_at, m.
 def newest(
     tx: Transaction, wanted: Filter, levels: Sequence[tuple[str, float]], limit: int
 ) -> dict[str, list[ContextRow]]:
-    """The up to ``limit`` newest memories of each level that pass the filter, newest first, by level.
+    """The newest memories that pass the filter, at most ``limit`` of each level, newest first, by level.
 
     Args:
         levels: (level, least confidence) pairs.
@@ -100,9 +100,10 @@ _OF_SESSION = text(
 def of_session(
     tx: Transaction, wanted: Filter, session_key: str, limit: int
 ) -> tuple[dict[str, ContextRow], list[ContextRow]]:
-    """A session's digests by level, and its up to ``limit`` newest messages without facts yet, newest first.
+    """A session's digests by level, and its newest messages without facts, at most ``limit``, newest first.
 
-    A message counts when the filter's observer (without one: any observer) has a wanted derivation of it.
+    A message is without facts when the filter's observer has a wanted derivation of it. Without an observer in the
+    filter, a wanted derivation of any observer counts.
     """
     rows = tx.execute(
         _OF_SESSION,

@@ -1,4 +1,4 @@
-"""Reading what search returns: memories with the names of their sessions and perspectives, and their evidence."""
+"""Reading search hits: memories with the names of their sessions and perspectives, and their evidence."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _HITS = text(
 
 
 def read_hits(tx: Transaction, namespace_id: int, ids: Sequence[int]) -> dict[int, Hit]:
-    """The memories of these ids, by id. Memories erased meanwhile are missing."""
+    """The memories of these ids, by id. Erased memories are missing."""
     if not ids:
         return {}
     rows = tx.execute(_HITS, {"namespace_id": namespace_id, "ids": list(ids)})

@@ -1,4 +1,4 @@
-"""Statistics that BM25 needs before scoring: how rare the question's words are, and the namespace's totals."""
+"""Statistics that BM25 needs: how many memories contain each word of the question, and the namespace's totals."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from sqlalchemy import TextClause, text
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.scope import Scope
 
-MOST_WORDS = 32  # the first words of a question; further ones are ignored
-# Upkeep counts words that are in more memories than this. Before it has, such a word counts as in 5,001 memories.
+MOST_WORDS = 32  # a question's further words are ignored
+# A search counts up to 5,001 memories that contain a word. Upkeep stores the exact count for a word in more than 5,000
+# memories. Until upkeep has counted such a word, the word is scored as if 5,001 memories contained it.
 MOST_COUNTED = 5_000
-# A namespace with more vectors than this gets an index. Fewer are compared one by one, which is as fast, and exact.
+# A namespace with more vectors than this gets an index. Fewer vectors are compared one by one, exactly and as fast.
 MOST_UNINDEXED = 5_000
-NARROW = 2_000  # when at most this many memories pass the filter, each of them is scored
+NARROW = 2_000  # a search is narrow when at most this many memories pass the filter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,12 @@ class Word:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryStats:
-    """The words of a question, and the namespace's totals. ``narrow``: at most ``NARROW`` memories pass the filter."""
+    """The words of a question, and the totals of its namespace.
+
+    ``memories`` and ``vectors`` count all memories and vectors of the namespace. ``mean_length`` is the mean number of
+    words of a memory. ``narrow`` is true when the filter has a subject or a session, and at most ``NARROW`` memories
+    pass the filter.
+    """
 
     words: tuple[Word, ...]
     memories: int
@@ -38,7 +44,7 @@ class QueryStats:
 
     @property
     def missing_embeddings(self) -> int:
-        """How many memories have no vector, so that only their words find them."""
+        """How many memories have no vector. A search finds such a memory only by its words."""
         return max(self.memories - self.vectors, 0)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which memories of a namespace are read. ``None`` means no restriction.
+    """A filter for the memories of a namespace. ``None`` means no restriction.
 
-    ``as_of`` reads the memories that were valid at that time. ``since`` (inclusive) and ``until`` (exclusive) bound
+    ``as_of`` selects the memories that were valid at that time. ``since`` (inclusive) and ``until`` (exclusive) bound
     ``occurred_at``.
     """
 
@@ -30,10 +30,10 @@ class Filter:
 class Scope:
     """A filter's SQL conditions. ``values`` holds the parameters of the conditions.
 
-    ``visible`` selects the memories that are valid at ``as_of``. Without ``as_of`` it selects the memories valid now;
-    when the filter also names no levels, it leaves out archived memories. ``selected`` is the condition for levels,
-    categories, observer, subject, session and times. ``narrow`` is true when the filter has a subject or a session:
-    then few memories may pass. A narrow search first counts these memories, and scores each one when they are few.
+    ``visible`` selects the memories that are valid at ``as_of``. Without ``as_of``, ``visible`` selects the memories
+    that are valid now, and leaves out archived memories when the filter names no levels. ``selected`` is the condition
+    for levels, categories, observer, subject, session and times. ``narrow`` is true when the filter has a subject or a
+    session. A search with a ``narrow`` scope counts the memories that pass, and scores each of them when they are few.
     """
 
     visible: str

@@ -1,7 +1,7 @@
 """Upkeep of search: merging totals, counting common words, and building one vector index per large namespace.
 
-Without upkeep search is slower, and words in more than ``MOST_COUNTED`` memories have less exact weights. One
-process at a time does the upkeep, under an advisory lock. Other processes do not wait.
+Without upkeep a search is slower, and the weights of words in more than 5,000 memories are less exact. One process at a
+time does the upkeep, under an advisory lock. Other processes do not wait for the lock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ _LOCK = 0x6E65787574  # "nexut" in ASCII; the schema's lock is "nexus"
 
 @dataclass(frozen=True, kw_only=True)
 class Upkeep:
-    """The work of one run: rows of totals merged, namespaces with words counted, vector indexes built and dropped."""
+    """The work of one run of upkeep.
+
+    ``folded`` counts the totals whose rows were merged into one. ``counted`` counts the namespaces whose words were
+    counted. ``indexed`` and ``dropped`` are the names of the vector indexes that were built and dropped.
+    """
 
     folded: int = 0
     counted: int = 0
@@ -30,7 +34,10 @@ class Upkeep:
 
 
 def run(database: Database) -> Upkeep:
-    """Do the needed work, or nothing while another process does it. An index takes about 1 min per 100,000 vectors."""
+    """Do the needed upkeep. Do nothing when another process is doing upkeep.
+
+    Building a vector index takes about 1 min per 100,000 vectors.
+    """
     with database.dedicated_connection() as connection:
         if not connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}):
             return Upkeep()
@@ -46,7 +53,10 @@ def run(database: Database) -> Upkeep:
 
 
 def _fold(connection: Connection) -> int:
-    """Replace the rows of each total by their sum. One statement does this, so no reader sees half a change."""
+    """Replace the rows of each total by one row with their sum. Returns the number of new rows.
+
+    One statement deletes and inserts, so every reader sees the same total.
+    """
     return connection.execute(
         text(
             """
@@ -65,7 +75,11 @@ def _fold(connection: Connection) -> int:
 
 
 def _grown(connection: Connection) -> list[tuple[int, int]]:
-    """Namespaces whose number of memories changed by a tenth since the last count, as (id, memories)."""
+    """Namespaces whose words must be counted again, as (id, number of memories).
+
+    The number of memories of such a namespace differs from the number at the last count by more than 10 %. It is, or
+    was at the last count, above 5,000.
+    """
     rows = connection.execute(
         text(
             """
@@ -112,7 +126,8 @@ def _index_vectors(connection: Connection) -> tuple[list[str], list[str]]:
     )
     there = {str(name): bool(valid) for name, valid in rows}
     wanted = _large(connection, MOST_UNINDEXED)
-    kept = _large(connection, MOST_UNINDEXED // 2)  # half, so that no index is built and dropped in turns
+    # Keep an index down to half as many vectors, so that small changes do not build and drop the index in turns.
+    kept = _large(connection, MOST_UNINDEXED // 2)
     dropped = [name for name, valid in there.items() if name not in kept or not valid]
     for name in dropped:
         connection.execute(text(f"DROP INDEX CONCURRENTLY IF EXISTS {name}"))

@@ -1,4 +1,7 @@
-"""SQL for vectors. They are compared as half floats: an index is half as large, and LoCoMo's recall stays the same."""
+"""SQL that compares vectors as half floats (16 bits per number).
+
+An index of half floats is half as large as an index of floats. The recall on the benchmark LoCoMo is the same.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,20 @@ def as_text(vector: Vectors) -> str:
 
 
 def namespace_vectors(namespace_id: int, model: str) -> str:
-    """The condition for vectors ``e`` of a namespace and model. Its values are literals: a partial index needs that."""
+    """The condition for vectors ``e`` of a namespace and model.
+
+    The values are literals, because Postgres uses a partial index only for a condition with literals.
+    """
     return f"e.namespace_id = {int(namespace_id)} AND e.model = {_quoted(model)}"
 
 
 def distance(dimensions: int) -> str:
-    """The cosine distance of ``e.vector`` to ``:vector``, as the index's expression has it."""
+    """The cosine distance of ``e.vector`` to ``:vector``, written as in the index's expression."""
     return f"CAST(e.vector AS halfvec({int(dimensions)})) <=> CAST(CAST(:vector AS text) AS halfvec({int(dimensions)}))"
 
 
 def hnsw_definition(namespace_id: int, model: str, dimensions: int) -> str:
-    """The index that serves :func:`namespace_vectors` and :func:`distance`: its definition after the table's name."""
+    """The definition, after the table's name, of the index for :func:`namespace_vectors` and :func:`distance`."""
     return (
         f"USING hnsw (CAST(vector AS halfvec({int(dimensions)})) halfvec_cosine_ops)"
         f" WHERE namespace_id = {int(namespace_id)} AND model = {_quoted(model)}"

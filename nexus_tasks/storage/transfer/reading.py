@@ -1,4 +1,4 @@
-"""Importing an export into an empty namespace."""
+"""Importing an export of a namespace's memory into an empty namespace."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def store(tx: Transaction, namespace_id: int, documents: Iterable[tuple[int, Any
     transaction is rolled back.
 
     Raises:
-        InvalidInput: the namespace is not empty, or the file is no export, comes from a later version, or is cut off.
+        InvalidInput: the namespace has sessions already, or the documents are no export, have another version of the
+            format, are out of order or not valid, or are cut off.
     """
     if tx.scalar(text("SELECT 1 FROM sessions WHERE namespace_id = :n LIMIT 1"), {"n": namespace_id}):
         raise InvalidInput(
@@ -48,7 +49,7 @@ class _Reading:
         self.tx, self.namespace_id = tx, namespace_id
         self.ids: Ids = {name: {} for name in _MODELS}
         self.superseded: list[tuple[int, int]] = []  # (new memory id, exported id of the superseding memory)
-        self.perspectives: list[dict[str, Any]] = []  # exported rows that refer to later rows (memories)
+        self.perspectives: list[dict[str, Any]] = []  # exported rows; they refer to memories, which come later
         self.reflections: list[dict[str, Any]] = []
 
     def read(self, documents: Iterable[tuple[int, Any]]) -> None:
@@ -181,7 +182,7 @@ class _Reading:
 
 
 def _translate_plan(plan: Mapping[str, Any], ids: Mapping[int, int], through: Any) -> dict[str, Any]:
-    """A plan held for review, with the new ids of the plan's facts; 0 stands for an erased fact."""
+    """A plan held for review, with the new ids of the plan's facts. An erased fact gets the id 0."""
     relations = [
         {**one, "new_id": ids.get(one["new_id"], 0), "old_id": ids.get(one["old_id"], 0)} for one in plan["relations"]
     ]

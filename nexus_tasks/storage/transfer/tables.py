@@ -1,4 +1,4 @@
-"""Which tables an export contains, in an order in which every row follows the rows that it refers to."""
+"""The tables that an export contains. Each table follows the tables that its foreign keys name."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ AT_ONCE = 1_000
 
 
 def lines(tx: Transaction, namespace_id: int) -> Iterator[dict[str, Any]]:
-    """The documents of an export: a header with the settings, one document per row, and an end with their number.
+    """The documents of an export: a header with the settings, one document per row, and an end with the number of rows.
 
-    Call it first in its transaction: it sets REPEATABLE READ, so that all rows are of one moment.
+    The call must be the first in its transaction, because it sets REPEATABLE READ. All rows are then of one moment.
     """
     tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
     named = ", ".join(SETTINGS)

@@ -1,4 +1,4 @@
-"""The tables of the first release"""
+"""Create the tables of the first release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets held while a call is under way, and dreams."""
+"""Add the tables of budget holds (money set aside for model calls under way) and dreams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each reflection changed, so that it can be undone."""
+"""Add the tables that record each reflection's changes, so that a reflection can be undone."""
 
 from __future__ import annotations
 

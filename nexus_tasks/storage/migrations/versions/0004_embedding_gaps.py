@@ -1,4 +1,4 @@
-"""Embedding gaps: the namespaces where memories lack vectors.
+"""Add the table of embedding gaps: the namespaces whose memories lack vectors.
 
 Revision ID: 0004
 Revises: 0003

@@ -1,4 +1,4 @@
-"""Observation of long conversations."""
+"""Add the tables and settings for the observation of long sessions."""
 
 from __future__ import annotations
 

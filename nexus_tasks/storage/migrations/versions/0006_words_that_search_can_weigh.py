@@ -1,4 +1,7 @@
-"""Postings of the memories' words, and totals of memories and vectors; triggers write both."""
+"""Add tables for search: postings (the words of each memory), common words, and totals.
+
+The triggers write postings and totals. Upkeep writes common words.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Message batches, and a mark for the calls of the ledger that went through one."""
+"""Add the tables of message batches, and a ledger column that marks calls made through a message batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An index that leads from a session to all its memories, not only its messages."""
+"""Add an index that finds all memories of a session."""
 
 from __future__ import annotations
 

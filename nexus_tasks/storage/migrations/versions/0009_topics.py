@@ -1,4 +1,4 @@
-"""Topics, what they were written from, and how far each session is extracted."""
+"""Add the tables of topics, the messages of each topic, and extractions (how far each session is extracted)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open questions: what a run has asked the model about, so that its rerun asks the same."""
+"""Add the table of open questions: the memories that a run has asked the model about, for a rerun to ask again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that are wanted: asked for inside a caller's transaction, and by reconcile after a Redis flush."""
+"""Add the table of wanted jobs: jobs asked for inside a caller's transaction."""
 
 from __future__ import annotations
 
