@@ -1,4 +1,4 @@
-"""Messages that a worker has received and not begun (Celery: reserved). A message is revoked or held back."""
+"""Messages that a worker has received and not begun (Celery: reserved): drop revoked ones, keep the others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _is_job(task: Any) -> bool:
 
 
 def drop_revoked(engine: JobEngine, kind: JobKind, job_id: str, args: Mapping[str, Any]) -> None:
-    """Drop the claim with its wanted work when the claim's own id was revoked. Forget the revoked canvas delivery.
+    """Forget a revoked canvas delivery. If ``job_id`` is the claim's id, drop the claim and withdraw its wanted work.
 
     Raises:
         NexusError: Redis or Postgres does not answer.
