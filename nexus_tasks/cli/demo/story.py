@@ -118,7 +118,7 @@ def _facts(nexus: Nexus, namespace: str) -> tuple[Fact, ...]:
 
 
 def _sort_key(memory: MemoryInfo) -> tuple[float, ...]:
-    """Sorts reinforced facts first, then confident facts, then facts that fit on a line, the longest first."""
+    """Sorts the most reinforced facts first, then the most confident, then those that fit on a line, then the longest."""
     length = len(memory.content)
     return -memory.times_reinforced, -memory.confidence, length > _ONE_LINE, -length
 

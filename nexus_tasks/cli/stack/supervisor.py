@@ -1,4 +1,4 @@
-"""The supervisor starts the children, restarts a child that has ended, and stops all children on a signal."""
+"""The supervisor of ``nexus up``: starts the children, restarts a child that ended, stops all children on a signal."""
 
 from __future__ import annotations
 
