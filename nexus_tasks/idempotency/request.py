@@ -36,7 +36,7 @@ class Delivery:
     first: bool = True  # whether this is the first of these requests
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)  # slots: a dict in each of thousands slows the collector
+@dataclass(frozen=True, kw_only=True, slots=True)  # slots: thousands of dicts slow the garbage collector
 class Request:
     """One request for a job, ready to be claimed. ``scope`` and ``args`` are canonical JSON."""
 

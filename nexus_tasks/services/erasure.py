@@ -1,4 +1,4 @@
-"""Erasing memories: delete rows, drop claims of their jobs, ask for jobs that make results again, rewrite disk files."""
+"""Erasing memories: delete rows, drop claims of their jobs, ask for jobs that make results again, rewrite files."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def _facts(nexus: Nexus, namespace: str) -> tuple[Fact, ...]:
 
 
 def _sort_key(memory: MemoryInfo) -> tuple[float, ...]:
-    """Sorts the most reinforced facts first, then the most confident, then those that fit on a line, then the longest."""
+    """Sorts by most reinforced, then most confident, then whether a fact fits on a line, then the longest first."""
     length = len(memory.content)
     return -memory.times_reinforced, -memory.confidence, length > _ONE_LINE, -length
 

@@ -12,7 +12,7 @@ from kombu import pools
 
 
 def forget_connections(app: Celery) -> object:
-    """Let a forked child make its own connections. Returns the parent's connections, which the caller must keep."""
+    """Let a forked child make its own connections. Returns the parent's; the caller must keep a reference to them."""
     inherited = [dict(group) for group in (pools.connections, pools.producers)]
     pools.connections.clear()
     pools.producers.clear()

@@ -95,7 +95,7 @@ class Publisher:
         return made[kind]
 
     def _is_plain(self) -> bool:
-        """Whether messages may be made from a template. A signal or a setting may need Celery to send each message."""
+        """Whether messages may be made from a template: no signal and no setting requires Celery to send each one."""
         if signals.before_task_publish.receivers or signals.after_task_publish.receivers:
             return False
         changed = self.app.conf.changes  # a setting read through Celery's layers takes half a round trip to Redis

@@ -103,7 +103,7 @@ class Isolation:
             if run.lost.is_set():
                 return JobOutcome(status="superseded", job_id=primary.job_id)
             with self._ask([primary.kind, primary.key, primary.token, run.delivery]) as answers:
-                said = [json.loads(answer) for answer in answers]  # an outcome, unless the child died; an exit code
+                said = [json.loads(answer) for answer in answers]  # outcome (none if the child died), exit code
         if not said or isinstance(said[0], int):
             # The lease ends, and the sweep counts the crash.
             ended = said[0] if said else None

@@ -1,4 +1,7 @@
-"""Messages that a worker has received and not begun (Celery: reserved): drop revoked ones, keep the others."""
+"""Messages that a worker has received and not begun (Celery: reserved).
+
+This module drops the claim of a revoked message. It also tells Redis that the other messages are not lost.
+"""
 
 from __future__ import annotations
 

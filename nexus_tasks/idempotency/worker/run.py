@@ -47,7 +47,7 @@ class Run:
     store: Claims
     heartbeat: Heartbeat
     lease: float  # seconds
-    claims: list[Claim]  # the primary claim first; a change makes a new list: the heartbeat reads it
+    claims: list[Claim]  # the primary claim first; each change makes a new list: the heartbeat's thread reads it
     requests: list[Request]  # of each claim, in the same order
     settle: Callable[[Sequence[Claim], JobOutcome], None]  # ends the run of some claims with an outcome
     company: str = ""  # the wait reason of siblings that may be taken along
