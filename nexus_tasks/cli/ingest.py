@@ -43,9 +43,9 @@ def ingest(
 ) -> None:
     """Store the conversations in a file and queue the jobs for them. Repeating it stores nothing twice.
 
-    The whole file is checked first: one wrong line, and nothing is stored. The sessions are then ended, so that they
+    The whole file is checked first. If one line is wrong, nothing is stored. The sessions are then ended, so that they
     are derived and digested at once, unless you give --keep-open. With --wait the exit code is 3 when a job gave up or
-    the time is over.
+    did not end within --timeout.
     """
     start_logging()
     from nexus_tasks.integrations.importers import read

@@ -49,7 +49,7 @@ def list_(
     limit: Limit = 50,
     json: Json = False,
 ) -> None:
-    """List jobs: running and queued ones, dead letters, then recent runs, each newest first."""
+    """List jobs: running, waiting and queued jobs, then dead letters and recent runs, both newest first."""
     found = connect().jobs(namespace=namespace, status=status, limit=limit)
     if json:
         emit({"jobs": found})
@@ -70,7 +70,7 @@ def show(job: JobId, json: Json = False) -> None:
 
 @app.command()
 def retry(job: JobId, json: Json = False) -> None:
-    """Run a dead letter again, with its counters at 0. Retrying it twice queues one job."""
+    """Run a dead letter again with its counters at 0, or release a held reflection. Retrying twice queues one job."""
     client = connect()
     job_id = _full_id(client, job, status="dead")
     again = client.retry_job(job_id)
@@ -82,7 +82,7 @@ def retry(job: JobId, json: Json = False) -> None:
 
 @app.command()
 def drop(job: JobId, json: Json = False) -> None:
-    """Drop a dead letter, or a queued job. The work of the job is not done."""
+    """Drop a dead letter, a reflection that is held for review, or a queued job. The work of the job is not done."""
     client = connect()
     dropped = client.drop_job(_full_id(client, job))
     if json:

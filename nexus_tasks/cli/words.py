@@ -1,6 +1,6 @@
 """Numbers, times, scopes and waits as people read them.
 
-The package ``humanize`` prints other words ("9 seconds ago"), and could replace only :func:`span` and :func:`ago`.
+The package ``humanize`` could replace only :func:`span` and :func:`ago`, and prints other words ("9 seconds ago").
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def level(name: str, number: int = 1) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time, rounded to its largest units: ``9 s``, ``5 min``, ``2 h 10 min``, ``3 days``."""
+    """A length of time, rounded to its largest units: ``500 ms``, ``9 s``, ``5 min``, ``2 h 10 min``, ``3 days``."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.5:

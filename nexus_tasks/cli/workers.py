@@ -53,7 +53,7 @@ def warn_if_none() -> None:
 
 @contextmanager
 def worker_for_wait() -> Iterator[None]:
-    """Have a worker during the block. On the embedded stack it starts a worker when none runs.
+    """Have a worker during the block. When none runs, the embedded stack starts one, any other stack prints a warning.
 
     Raises:
         EmbeddedError: the worker does not start.

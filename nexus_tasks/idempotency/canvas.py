@@ -1,8 +1,8 @@
 """Canvas deliveries: messages that Celery itself waits for, because they are in a chord or a chain, or have links.
 
 Jobs are deduplicated, so another message's run may do the work of such a message. The delivery is therefore parked: it
-waits with the claim until the run that does its work has ended. Then a message under the delivery's own id lets Celery
-account for the delivery, with the outcome of that run.
+waits with the claim until the run that does its work has ended. Then a message with the delivery's own id makes Celery
+account for the delivery: Celery stores the run's outcome as the result, counts the part of a chord and sends the links.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AS_DELIVERED = {
 
 
 def is_canvas(task_id: str | None, options: Mapping[str, Any]) -> bool:
-    """Whether Celery waits for this very message. Then the message must be accounted for under its own id."""
+    """Whether Celery waits for this very message. If so, Celery needs the result under the message's own id."""
     waited_for = any(options.get(name) for name in CALLBACKS)
     return waited_for or task_id is not None or options.get("ignore_result") is False
 
@@ -55,7 +55,7 @@ def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> l
     once = {name: value for name, value in options.items() if name in _OF_THE_CALL}
     kept = {name: value for name, value in options.items() if value is not None and name not in once}
     parent = task.app.current_worker_task
-    if parent:  # the delivery may be published again: the republisher is not the parent task
+    if parent:  # noted now: a process that publishes the delivery again does not run the parent task
         kept.setdefault("parent_id", parent.request.id)
     kept.setdefault("root_id", (parent and parent.request.root_id) or requests[0].id)
     eager = task.app.conf.task_always_eager  # then the producer runs the job at once

@@ -1,4 +1,4 @@
-"""The answers of the claims in Redis: typed outcomes, the claim itself, and the wake-ups to publish."""
+"""The types that ``claims.py`` returns: the outcomes of requests, the claim in Redis, and the wake-ups to publish."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Begun(StrEnum):
     """What a worker finds when a message wakes it."""
 
     RUN = "run"
-    SUPERSEDED = "superseded"  # another live run has it
+    SUPERSEDED = "superseded"  # another live run has the claim
     STALE = "stale"  # the claim is done, or was dropped
     EARLY = "early"  # the claim waits
 
@@ -55,7 +55,7 @@ class Wakeup:
 
     @classmethod
     def parse(cls, row: list[str]) -> Wakeup:
-        """From the list that ``to_pending`` or ``settlement`` in ``common.lua`` returns."""
+        """Read a wake-up from the list that ``to_pending`` or ``settlement`` in ``common.lua`` returns."""
         key, job_id, kind, queue, args, published_at, namespace, *canvas = row
         return cls(
             key=key,
@@ -109,7 +109,7 @@ class Claim:
 
     @classmethod
     def parse(cls, key: str, fields: Mapping[str, str]) -> Claim:
-        """From a claim's hash."""
+        """Read a claim from its hash in Redis."""
         read = fields.get
         return cls(
             key=key,
@@ -142,7 +142,7 @@ class Claim:
 
     @property
     def remade(self) -> bool:
-        """Whether ``begin`` made the claim from a message because Redis had lost it, with the claim's history."""
+        """Whether ``begin`` made the claim from a message. Redis had lost the claim, with its counts of failures."""
         return "published_at" not in self.fields
 
     def as_json(self) -> str:

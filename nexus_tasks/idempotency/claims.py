@@ -34,7 +34,7 @@ class Claims:
 
     @cached_property
     def redis(self) -> Any:
-        """The claims' own client: kombu's key prefix reaches only the first key of a script."""
+        """The claims' own Redis client. kombu's client puts its key prefix before only the first key of a script."""
         return client(self.url, timeout=self._timeout, master_name=self._master_name)
 
     @cached_property
@@ -156,11 +156,17 @@ class Claims:
         )
         return [Wakeup.parse(row) for row in wakeups]
 
-    # --- what came ----------------------------------------------------------------------------------------------------
+    # --- waking, dropping and keeping claims --------------------------------------------------------------------------
     def hurry(
         self, reason: str, *, requests: Sequence[Request] = (), whose: str = "", limit: int = 1_000
     ) -> list[Wakeup]:
-        """Make claims pending that wait for ``reason``: the given ones, or those of ``whose`` that waited longest."""
+        """Make claims pending that wait for ``reason``. Other claims do not change.
+
+        Args:
+            requests: the claims of these requests; without requests, claims of ``whose``.
+            whose: a namespace, or for the reason ``pause`` a job kind. Its claims that have waited longest go first.
+            limit: at most this many claims of ``whose``.
+        """
         rows = self._run("hurry", [self.key(r) for r in requests], reason, whose, limit)
         return [Wakeup.parse(row) for row in rows]
 
@@ -353,7 +359,7 @@ def answering() -> Iterator[None]:
 
 
 def _refused(error: redis.exceptions.ResponseError) -> bool:
-    """Whether Redis takes no writes: memory or disk are full, a script runs for too long, or it is a replica."""
+    """Whether Redis takes no writes: its memory or disk is full, a script runs for too long, or it is a replica."""
     if isinstance(error, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError):
         return True
     # Redis 6 wraps the error of a command inside a script, and redis-py has no type for the other errors.

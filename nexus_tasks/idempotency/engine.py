@@ -1,7 +1,7 @@
 """The job engine: one deployment's claims, its Celery application, and the storage behind its jobs, in one process.
 
-Producers and workers reach everything through the engine. No module remembers an engine: its deployment keeps it, and a
-task finds it through the Celery application (:func:`engine_of`).
+Producers and workers reach everything through the engine. No global variable holds an engine: the deployment keeps its
+engine, and a task finds the engine through the Celery application (:func:`engine_of`).
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def engine_of(app: Celery) -> JobEngine:
     """The engine of the deployment whose jobs are registered in ``app``.
 
     Raises:
-        ConfigurationError: no deployment's jobs are, or a setting is wrong.
+        ConfigurationError: ``app`` has no jobs of a deployment, or a setting is wrong.
     """
     find: Callable[[], JobEngine] | None = getattr(app, _FIND_ENGINE, None)
     if find is None:

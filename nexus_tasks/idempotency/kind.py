@@ -35,7 +35,7 @@ class Arguments(BaseModel):
         return LIVE
 
     def each(self, deployment: Any) -> Sequence[Self]:  # noqa: ARG002 - a kind may need it to resolve a default
-        """The requests that this request stands for: itself, or several when a default means several."""
+        """The requests that this request stands for: itself, or several requests when a default stands for several."""
         return [self]
 
 
@@ -171,5 +171,5 @@ def on_declared(listener: Callable[[JobKind], None]) -> None:
 
 
 def task_name_of(kind: str) -> str:
-    """Celery's name of a kind's task. Claims name our own kinds without ``nexus_tasks.``, and other kinds in full."""
+    """Celery's name of a kind's task. Claims name this package's kinds without ``nexus_tasks.``, others in full."""
     return kind if "." in kind else OURS + kind

@@ -1,4 +1,4 @@
-"""The claims' Redis client, made from an address or from Sentinels that name the master."""
+"""The claims' Redis client, made from a Redis URL, or from the addresses of Sentinels, which know the master."""
 
 from __future__ import annotations
 

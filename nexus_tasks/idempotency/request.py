@@ -36,7 +36,7 @@ class Delivery:
     first: bool = True  # whether this is the first of these requests
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)  # a dict for each of thousands slows the garbage collector
+@dataclass(frozen=True, kw_only=True, slots=True)  # slots: thousands of dicts slow the garbage collector
 class Request:
     """One request for a job, ready to be claimed. ``scope`` and ``args`` are canonical JSON."""
 
@@ -52,7 +52,7 @@ class Request:
     live_ends_wait: str = ""  # the wait reason that this request ends at once when its urgency is `live`
     delay: float = 0.0  # seconds
     wait_reason: str = "delay"  # the reason of the wait for `delay` seconds
-    anew: bool = False  # ask past the done marker, and set no flag
+    anew: bool = False  # ignore the done marker; add no flag and no rerun to a claim that exists
     delivery: Delivery | None = None
 
     def key(self, prefix: str) -> str:
@@ -84,7 +84,7 @@ class Request:
         return to_json(fields).decode()
 
     def renewed(self) -> Request:
-        """The same request, past the done marker and without flags, as reconcile, erasure and retries make it."""
+        """The same request with ``anew`` and without flags. Reconcile, erasure and retries ask with such requests."""
         return replace(self, anew=True, flags=Flags())
 
 

@@ -62,7 +62,7 @@ class JobTask(Task):  # type: ignore[misc]
     ) -> JobResult:
         """Claim the job and, when it is new, publish it.
 
-        ``countdown`` (seconds) and ``eta`` delay it without Celery's own timers.
+        ``countdown`` (seconds) and ``eta`` delay the job: its claim waits in Redis, and no worker holds a timer.
 
         Raises:
             InvalidInput: an argument is wrong; nothing was queued.
@@ -129,7 +129,7 @@ class JobTask(Task):  # type: ignore[misc]
         return publisher.enqueue(requests, **options)
 
     def existing_result(self, request: Request) -> JobResult:
-        """The job that serves ``request`` now: the claim's job, else the job just finished. Asks for no job."""
+        """The job that serves ``request``: its claim's rerun or job, else its done marker's job. Asks for no job."""
         claims = self.engine.claims
         key = claims.key(request)
         claim = claims.get(key)
@@ -138,7 +138,11 @@ class JobTask(Task):  # type: ignore[misc]
         return self._result(request, Ticket(outcome=Claimed.MERGED, job_id=job_id, asked_at=claims.now()))
 
     def ask_again(self, args: Mapping[str, Any], *, delay: float) -> tuple[JobResult, Request]:
-        """Ask again for work that gave up, past its done marker, due in ``delay`` seconds. Also returns the request."""
+        """Ask again for work that gave up, due in ``delay`` seconds. A done marker does not stop the request.
+
+        Returns:
+            The job that does the work, and the request.
+        """
         request = self.kind.request_for(self.kind.load(args), delay=delay).renewed()
         [ticket] = self.enqueue([request])
         return self._result(request, ticket), request

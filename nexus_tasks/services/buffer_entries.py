@@ -25,7 +25,7 @@ _MESSAGE = TypeAdapter(Message)
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call of ``ingest``. ``observers=None`` means the namespace's observers. The entry was appended at ``time``."""
+    """A call of ``ingest``. ``observers=None`` means the namespace's observers. ``time`` is that of its entry."""
 
     messages: tuple[Message, ...]
     observers: tuple[str, ...] | None
@@ -75,7 +75,7 @@ def _call(start_id: str, entry: Entry) -> Call:
 
 
 def _identified(said: Message, start_id: str, entry: Entry) -> Message:
-    """The message with an id and a time. The entry's number is in the id, so equal texts in two entries stay two."""
+    """The message with an id and a time. The id holds the entry's number, so equal texts in two entries stay apart."""
     return replace(
         said,
         id=said.id or f"entry:{start_id}:{entry.entry_seq}",

@@ -1,4 +1,4 @@
-"""Storing this machine's session buffer. Every process of the machine may do it, and storing twice stores once."""
+"""Storing this machine's session buffer in Postgres. Any process of the machine may do it; a repeat stores nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AT_ONCE = 100  # segments of one session that are stored in one transaction
 
 @dataclass
 class StoreReport:
-    """The result of storing. ``stored`` and ``duplicates`` count messages, ``entries`` deleted buffer entries."""
+    """What was stored. ``stored`` and ``duplicates`` count messages; ``entries`` counts deleted buffer entries."""
 
     entries: int = 0
     stored: int = 0
@@ -36,7 +36,7 @@ class StoreReport:
     enqueued: int = 0
     sessions: int = 0
     waiting: int = 0  # events that wait for their line in the agent's transcript
-    busy: bool = False  # another process was storing, so this call stored nothing
+    busy: bool = False  # another process was storing the buffer, so this call stored nothing
     damages: list[Damage] = field(default_factory=list)
 
 

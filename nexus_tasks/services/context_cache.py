@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _HEADING = "What nexus remembers about this project from earlier sessions. Each line cites the memory it rests on."
 _TOPICS = "## Topics (each is read with `nexus topics show FILENAME`)"
-_MOST_NAMESPACES = 200  # the newest of an embedded database that get a file before a hook asks for it
+_MOST_NAMESPACES = 200  # of an embedded database, the last by name, that get a file before a hook asks for one
 
 
 class _Written(dict[str, tuple[int | None, ...]]):
@@ -55,7 +55,7 @@ def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
     try:
         known = namespaces.find(tx, check_namespace(name))
     except InvalidInput:
-        return False  # the file is not one of ours
+        return False  # no worker or hook wrote this file: its first line is no namespace
     if known is None:
         return False
     newest = select(func.coalesce(func.max(Memory.id), 0), func.count(Memory.valid_to))

@@ -1,4 +1,4 @@
-"""Erasing: the rows, the claims of their jobs, the jobs that make something again, and the bytes on the disk."""
+"""Erasing memories: delete rows, drop claims of their jobs, ask for jobs that make results again, rewrite files."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def forget(
     requeued = follow_ups.ask(
         deployment,
         [
-            # Past the marker of the run that derived them before.
+            # `renewed` ignores the done marker of the run that derived these messages before.
             *(request.renewed() for request in derive_memory.requests(namespace, forgotten.again)),
             *(digest_session.request(namespace, key, "manual_rebuild") for key in forgotten.digests),
         ],
     )
-    # Only the embedded server's files are rewritten: those of another server are its operator's.
+    # Only the embedded server's files are rewritten. The operator of any other server cares for its files.
     busy = vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)
     return ForgetReceipt(
         deleted=dict(sorted(forgotten.deleted.items())),
@@ -79,7 +79,7 @@ def _drop_claims(
 ) -> None:
     """Drop the queued claims whose work was erased.
 
-    Running claims stay: their runs have other siblings too, and notice by themselves that a source is gone.
+    A running claim stays: its run may have other siblings too, and the run itself notices that a source is gone.
     """
     try:
         if everything:

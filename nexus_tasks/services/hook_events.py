@@ -22,9 +22,9 @@ from nexus_tasks.types import Message, Role
 
 log = logging.getLogger(__name__)
 
-# An event whose message is not in the transcript yet waits for it, at most this long, seconds.
+# Seconds that an event waits for its message to appear in the transcript. Then the event itself is stored.
 PATIENCE = 3_600.0
-_SLACK = timedelta(minutes=5)  # an event's time may differ by at most this from its line's in the transcript
+_SLACK = timedelta(minutes=5)  # a prompt's line in the transcript may be this much older than the prompt's event
 
 
 @dataclass
@@ -93,8 +93,8 @@ def _standing_in(start_id: str, entry: Entry, kept: dict[str, Any]) -> Message |
 def settle(tx: Transaction, session_id: int | None, turn: Turn) -> tuple[list[Message], set[int]]:
     """Return the events to store as messages, and the ``entry_seq`` of events that go on waiting.
 
-    Called in the transaction that has stored the transcript's messages. An event whose message the transcript had is in
-    neither.
+    Called in the transaction that has stored the transcript's messages. An event is in neither list when the transcript
+    had its message.
     """
     lacking, waiting = list[Message](), set[int]()
     for entry, message in turn.standing_in:

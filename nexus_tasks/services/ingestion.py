@@ -29,7 +29,7 @@ from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import derive_memory, digest_session, extract_session, follow_ups, observe_session
 from nexus_tasks.types import Message
 
-# The other messages of one call wait at least these seconds, so that the run of the first message takes them along.
+# Seconds. The messages of one call after the first wait at least this long: the first message's run takes them along.
 SHORTEST_WAIT = 5.0
 
 
@@ -39,9 +39,9 @@ class SessionWriter:
     def __init__(self, deployment: Deployment, tx: Transaction, namespace: NamespaceSettings, session_key: str) -> None:
         self.deployment, self.tx, self.namespace, self.session_key = deployment, tx, namespace, session_key
         self.stored = list[StoredMessages]()
-        self.digest_wanted = False  # by the end of the session
+        self.digest_wanted = False  # whether the end of the session wants a digest
         self._ended = False
-        self._underived = list[tuple[int, str]]()  # (memory id, observer), at the end of the session
+        self._underived = list[tuple[int, str]]()  # (memory id, observer), wanted at the end of the session
         self._observe = self._extract = False
 
     def session(self) -> SessionRow | None:

@@ -13,7 +13,7 @@ from nexus_tasks.tasks import follow_ups, observe_session, reflect_observations
 from nexus_tasks.types import ContextBlock
 
 LONGEST_WAIT = 20.0  # seconds a reader waits for an observation
-AFTER_WAITING_IN_VAIN = 60.0  # seconds in which readers of that session in this process do not wait again
+AFTER_WAITING_IN_VAIN = 60.0  # seconds without another wait for the same session in this process
 
 
 class _WaitedInVain(dict[tuple[str, str], float]):
@@ -25,8 +25,9 @@ def read(
 ) -> ContextBlock:
     """The block of an observed session: its log, then the messages since, word for word.
 
-    Beyond the block-after bounds this waits for an observation, at most 20 s. When no observation comes, the longer
-    block is returned, and its ``notes`` say so.
+    A session with more tokens than ``observation_block_after_tokens`` or ``reflection_block_after_tokens`` makes this
+    call wait for an observation or a shorter log, at most 20 s. When neither comes in time, the longer block is
+    returned, and its ``notes`` say so.
     """
     view = _current_view(deployment, namespace, session_key)
     waited = view.observe_now or view.reflect_now

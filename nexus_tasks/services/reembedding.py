@@ -15,7 +15,7 @@ def reembed(deployment: Deployment, namespace: str | None, note: Callable[[int, 
     """Make the missing vectors of the present model, in one namespace or in all.
 
     Args:
-        note: called with the number of memories done, and of all.
+        note: called with the number of memories that are done, and the number of all memories to embed.
 
     Returns:
         The number of vectors made, the number of texts refused, and the model's name.

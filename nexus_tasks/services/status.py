@@ -47,7 +47,9 @@ def status(deployment: Deployment, namespace: str | None) -> StatusReport:
 
 
 def _first_waits(deployment: Deployment, counts: Mapping[str, int]) -> dict[str, list[Claim]]:
-    """The first 20 waiting claims of each namespace, also of those behind ten thousand claims of another one.
+    """The first 20 waiting claims of each namespace.
+
+    Claims are read until every namespace has its 20: ten thousand claims of another namespace may be due before them.
 
     Args:
         counts: waiting claims by namespace.

@@ -60,8 +60,8 @@ def import_(
 ) -> TransferReceipt:
     """Store the export in ``path`` in a new or empty namespace: all of it or nothing.
 
-    Derivations and digests that were wanted in the export are wanted here, and reconcile asks for their jobs. Another
-    job makes the vectors.
+    Derivations and digests that were wanted when the file was written are wanted here too. Reconcile asks for their
+    jobs, and for the job that makes the vectors.
 
     Args:
         note: called with the number of lines read so far.

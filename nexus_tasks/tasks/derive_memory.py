@@ -1,4 +1,4 @@
-"""derive_memory: facts from a message, together with its siblings in one model call.
+"""derive_memory: the job that derives facts from a message. One model call answers the message and its siblings.
 
 After the commit, ``_follow_up`` asks for a ``reflect_perspective`` per subject with new facts, and for a
 ``digest_session`` when the session has grown enough. ``cognition/derive.py`` decides which of them are due.
@@ -40,7 +40,7 @@ Culprit = tuple[Claim, JobError]  # a message that the model cannot answer even 
 
 
 class DeriveMemory(Arguments):
-    """``observer=None`` stands for each of the namespace's observers."""
+    """A message and an observer. ``observer=None`` stands for each of the namespace's observers."""
 
     scope: ClassVar = ("namespace", "memory_id", "observer")
     namespace: NamespaceName
@@ -109,7 +109,9 @@ def derive_memory(work: NamespaceRun, arguments: DeriveMemory) -> JobOutcome:
 
 
 def _derive(work: NamespaceRun, observer: str, *, call: str | None) -> JobOutcome:
-    """Derive the run's messages in one call. A batch without a valid answer is halved until each culprit is alone.
+    """Derive the run's messages in one call. Halve a batch without a valid answer until each culprit is alone.
+
+    A culprit is a message that the model cannot answer even alone.
 
     The halves are sent without the earlier messages for context, because the model may fail on these messages.
     """
@@ -132,7 +134,8 @@ def _derive(work: NamespaceRun, observer: str, *, call: str | None) -> JobOutcom
             if part is not whole:
                 run.part_done(part, outcome)
     if culprits:
-        # Only the culprits are left in the run. A culprit with another type of error must not end with this error.
+        # Only the culprits are left in the run. The run raises the first culprit's error. A culprit with an error of
+        # another type must not end with this error, so it leaves the run and fails in a run of its own.
         _, error = culprits[0]
         _give_back(work, observer, [claim for claim, other in culprits if type(other) is not type(error)])
         raise error

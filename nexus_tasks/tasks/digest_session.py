@@ -1,4 +1,4 @@
-"""digest_session: the rolling summary of a session."""
+"""digest_session: the job that writes the rolling summary of a session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Reason = Literal["rollover", "dream_digest", "session_end", "manual_digest", "ma
 # A digest for these reasons waits until its session is derived: facts are shorter than messages.
 PATIENT = frozenset(("rollover", "session_end"))
 DERIVATION = "derivation"  # the reason for which such a digest waits
-PATIENCE, LOOK_AGAIN = 300.0, 10.0  # seconds
+PATIENCE, LOOK_AGAIN = 300.0, 10.0  # seconds: the longest wait for derivations, and the pause between two checks
 
 
 class DigestSession(Arguments):
@@ -47,7 +47,8 @@ class DigestSession(Arguments):
 
 
 def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    # The last derivation of a session asks for its digest. Reconcile waits 300 s before it asks itself.
+    # The last derivation of a session asks for the session's digest. So for 300 s reconcile leaves out a session that
+    # has wanted derivations.
     rows = digest_requests.wanted(tx, after, limit, timedelta(seconds=PATIENCE))
     return [(cursor, request(namespace, key, "session_end")) for cursor, namespace, key in rows]
 
@@ -89,7 +90,7 @@ def digest_session(work: NamespaceRun, arguments: DigestSession) -> JobOutcome:
 
 
 def _the_rest(run: Run, arguments: DigestSession) -> Request:
-    """The same digest once more, for messages that came after the model was asked; without a second rebuild."""
+    """The same digest once more, for messages that came after the model was asked. There is no second rebuild."""
     reasons = tuple("manual_digest" if reason == "manual_rebuild" else reason for reason in run.flags.reasons)
     asked = digest_session.request_for(arguments)
     return replace(asked, flags=replace(run.flags, reasons=reasons))

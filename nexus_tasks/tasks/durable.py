@@ -1,8 +1,9 @@
 """Durable kinds: their jobs can be asked for inside a transaction, by a row that outlives Redis.
 
-``want`` writes the row. After the transaction the job is claimed and published. If that is lost, reconcile asks for the
-job within some 10 s. The row is deleted when a run ends well that began after the request. Jobs of kinds with an outbox
-of their own (``Outbox`` in ``idempotency/kind.py``; ``derive_memory.py`` has one) survive a flush of Redis too.
+``want`` writes the row. After the transaction the job is claimed and published. If this step fails, reconcile asks for
+the job within about 10 s. A run deletes the row when its handler has returned without an error, unless the job was
+asked for again during the run. Jobs of kinds with an outbox of their own (``Outbox`` in ``idempotency/kind.py``;
+``derive_memory.py`` has one) survive a flush of Redis too.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Wanted:
         self._deployment, self._request = deployment, request
 
     def enqueue(self) -> bool:
-        """After the commit: ask for the job now, not within 10 s. Returns whether the job's row is there."""
+        """After the commit: ask for the job now, before reconcile does. Returns whether the job's row was found."""
         try:
             with self._deployment.database.reading() as tx:
                 there = wanted_jobs.asked(tx, self._request.kind, self._request.scope) is not None

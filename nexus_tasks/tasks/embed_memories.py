@@ -1,4 +1,4 @@
-"""embed_memories: vectors for the memories of a namespace that lack them."""
+"""embed_memories: the job that makes the missing vectors of a namespace's memories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nexus_tasks.types import JobOutcome
 
 
 class EmbedMemories(Arguments):
-    """The whole namespace."""
+    """The namespace whose memories get vectors."""
 
     scope: ClassVar = ("namespace",)
     namespace: NamespaceName

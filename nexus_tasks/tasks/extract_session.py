@@ -1,4 +1,4 @@
-"""extract_session: topics and facts from the messages of a session since its last extraction."""
+"""extract_session: the job that writes topics and facts from a session's messages since its last extraction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nexus_tasks.types import JobOutcome
 
 
 class ExtractSession(Arguments):
-    """The session. How far it is extracted is in Postgres."""
+    """The session to extract from. Postgres holds how far the session is extracted."""
 
     scope: ClassVar = ("namespace", "session_key")
     namespace: NamespaceName

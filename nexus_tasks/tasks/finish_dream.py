@@ -1,4 +1,4 @@
-"""finish_dream: closes a dream. A dream digests every due session of a namespace, then reflects.
+"""finish_dream: the job that closes a dream. A dream digests every due session of a namespace, then reflects.
 
 Celery chords carry the digests of a dream; the ``dreams`` row is its durable state.
 """
@@ -57,7 +57,7 @@ def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
 @job(arguments=FinishDream, queue="digest", outbox=Outbox(page=_wanted, mark=_mark))
 @in_namespace
 def finish_dream(work: NamespaceRun, arguments: FinishDream) -> JobOutcome:
-    """Close a dream after its digests and its reflections. It does not wait for jobs that gave up."""
+    """Close a dream after its digests and its reflections. Jobs that gave up do not delay the end of the dream."""
     namespace = work.namespace
     with work.database.transaction() as tx:
         dream = dreams.get(tx, namespace.id, arguments.dream_id, lock=True)
@@ -124,7 +124,7 @@ def _open(tx: Transaction, namespace_id: int, urgency: Urgency) -> tuple[bool, i
 
 
 def _carry(deployment: Deployment, namespace: str, dream_id: int, keys: Sequence[str], urgency: Urgency) -> None:
-    """One chord per slice. Each chord's body checks the whole dream, and the last body closes the dream."""
+    """Ask for the digests, one chord per 200. Each chord's body checks the whole dream; the last body closes it."""
     digest, finish = digest_session.digest_session.on(deployment), finish_dream.on(deployment)
     try:
         with answering():
@@ -135,7 +135,7 @@ def _carry(deployment: Deployment, namespace: str, dream_id: int, keys: Sequence
                 ]
                 chord(header, finish.si(namespace=namespace, dream_id=dream_id)).apply_async()
     except NotImplementedError:
-        # The application has no result backend, or one without chords. The dream's own job looks every 15 s anyway.
+        # The application has no result backend with chords. The dream's own job looks every 15 s and closes the dream.
         digests = [digest_session.request(namespace, key, "dream_digest", urgency=urgency) for key in keys]
         follow_ups.ask(deployment, digests)
     except (QueueUnavailable, OperationalError) as error:

@@ -1,4 +1,4 @@
-"""Follow-ups: jobs that are asked for after a commit. Lost ones are found by reconcile in Postgres.
+"""Follow-ups: jobs that are asked for after a commit. If such a job is lost, reconcile asks for the job again.
 
 ``derive_memory._follow_up`` asks for the jobs that follow a derivation.
 """

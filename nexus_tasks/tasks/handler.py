@@ -43,7 +43,7 @@ class NamespaceRun:
         return self.deployment.database
 
     def context(self, claims: Sequence[Claim] | None = None) -> JobContext:
-        """The run as cognition sees it, for all of its claims or some. Each claim gets a run row with the effects."""
+        """The run as cognition sees it, for all of its claims or some. Its commit writes a run row for each claim."""
         chosen = list(claims or self.run.claims)
         namespace = self.namespace
 
@@ -71,7 +71,7 @@ class NamespaceRun:
 
 
 def in_namespace(handler: Callable[[NamespaceRun, A], JobOutcome]) -> Callable[[Run, A], JobOutcome]:
-    """Let a handler take a :class:`NamespaceRun`. Where the namespace is gone, the job ends as ``gone``."""
+    """Let a handler take a :class:`NamespaceRun`. Without such a namespace the job ends with the status ``gone``."""
 
     @functools.wraps(handler)
     def handle(run: Run, arguments: A) -> JobOutcome:

@@ -1,4 +1,4 @@
-"""observe_session: notes that replace a long conversation's old messages, made before a reader needs them."""
+"""observe_session: the job that writes notes in place of a long session's old messages, before a reader needs them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ Reason = Literal["ingest", "blocked"]
 
 
 class ObserveSession(Arguments):
-    """With reason ``blocked`` a reader waits. Then less than a whole interval is observed too, in larger batches."""
+    """The session to observe. With reason ``blocked`` a reader waits for the notes.
+
+    The job then takes larger batches, also when ``observation_buffer_tokens`` is 0 and nothing is observed ahead of
+    time. The newest ``observation_buffer_tokens`` tokens stay word for word.
+    """
 
     scope: ClassVar = ("namespace", "session_key")
     namespace: NamespaceName

@@ -23,12 +23,12 @@ class DerivationOften(round_robin_cycle):  # type: ignore[misc]
         self._in_a_row = 0
 
     def update(self, it: Sequence[str]) -> None:
-        """The queues that are consumed from have changed."""
+        """Kombu calls this when the queues of the worker have changed."""
         super().update(sorted(it, key=lambda queue: queue != OFTEN))
         self._in_a_row = 0
 
     def rotate(self, last_used: str) -> str:
-        """A message of ``last_used`` was taken."""
+        """Kombu calls this when the worker has taken a message of ``last_used``."""
         if last_used == OFTEN and self._in_a_row + 1 < IN_A_ROW:
             self._in_a_row += 1
             return last_used

@@ -1,4 +1,4 @@
-"""reflect_namespace: a reflection for every perspective that has new facts, then archiving of old messages."""
+"""reflect_namespace: the job that asks for a reflection of every perspective with new facts, then archives messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nexus_tasks.types import JobOutcome
 
 
 class ReflectNamespace(Arguments):
-    """The whole namespace."""
+    """The namespace to reflect on."""
 
     scope: ClassVar = ("namespace",)
     namespace: NamespaceName

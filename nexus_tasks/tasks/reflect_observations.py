@@ -1,4 +1,4 @@
-"""reflect_observations: a shorter observation log of a session, made before a reader needs it."""
+"""reflect_observations: the job that condenses a session's observation log before a reader needs a shorter log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nexus_tasks.types import JobOutcome
 
 
 class ReflectObservations(Arguments):
-    """One session's log."""
+    """The session whose log is condensed."""
 
     scope: ClassVar = ("namespace", "session_key")
     namespace: NamespaceName

@@ -1,4 +1,4 @@
-"""reflect_perspective: how new facts about a subject relate to the facts that an observer had."""
+"""reflect_perspective: the job that relates new facts about a subject to an observer's earlier facts."""
 
 from __future__ import annotations
 

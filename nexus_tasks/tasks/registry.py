@@ -59,7 +59,7 @@ class Job(Generic[P]):
         """Ask for the job now.
 
         Returns:
-            The job that does the work; ``created`` is ``False`` when the same job was already waiting.
+            The job that does the work; ``created`` is ``False`` when that is the job of an earlier request.
 
         Raises:
             InvalidInput: an argument is wrong; nothing was queued.
@@ -80,7 +80,8 @@ class Job(Generic[P]):
         """Ask for the job as Celery's ``apply_async`` does; see :meth:`JobTask.apply_async`.
 
         Args:
-            countdown: seconds from now; or ``eta``, a time.
+            countdown: seconds until the job is due. Default: now.
+            eta: the time when the job is due; a time without a zone is UTC. ``countdown`` wins over ``eta``.
             task_id: the caller's own id for the message.
         """
         positional = None if args is None else list(args)
@@ -89,9 +90,9 @@ class Job(Generic[P]):
     def want(self, tx: Session | Connection, /, *args: P.args, **kwargs: P.kwargs) -> Wanted:
         """Ask for the job inside a transaction, of a kind declared with ``durable=True``.
 
-        When the transaction rolls back there is no job. When it commits there is one, also if this process dies or
-        Redis is flushed: reconcile asks for it within some 10 s. Asking twice for the same scope is one job, with the
-        newest arguments.
+        When the transaction rolls back, there is no job. When the transaction commits, there is a job, even if this
+        process dies or Redis is flushed: reconcile asks for the job within about 10 s. Two calls for the same scope
+        make one job, with the arguments of the last call.
 
         Example::
 
@@ -104,7 +105,7 @@ class Job(Generic[P]):
                 ``Connection``. After a ``Connection``'s commit call ``enqueue()`` on the result, or reconcile will.
 
         Returns:
-            The wanted job. With a ``Session`` it is enqueued after the commit by itself.
+            The wanted job. With a ``Session`` the job is enqueued after the commit, without a call of ``enqueue()``.
 
         Raises:
             ConfigurationError: the kind is not durable.
@@ -167,8 +168,8 @@ def job(
             taken.
         live_ends_wait: the wait reason that a request of urgency ``live`` ends at once.
         outbox: the rows in Postgres that want its jobs, so that the jobs survive a Redis flush.
-        durable: its jobs can be asked for inside a transaction (:meth:`Job.want`), by rows in ``wanted_jobs``. Takes
-            the place of an ``outbox`` of its own.
+        durable: its jobs can be asked for inside a transaction (:meth:`Job.want`), by rows in ``wanted_jobs``. A
+            durable kind takes no ``outbox``.
         probe: raises while the cause of a pause lasts. Without it a paused kind is tried every 60 s.
         on_dead: ``(deployment, tx, claim)``, called in the transaction of a dead letter. It returns a step to take
             after the commit, or ``None``.

@@ -44,7 +44,7 @@ def dream_due(deployment: Deployment) -> list[str]:
 @tick
 @_once_per_slot(dict)
 def prune(deployment: Deployment) -> dict[str, int]:
-    """Delete job runs, and dead letters that were retried or dropped, after 30 days. Open dead letters stay."""
+    """Delete runs, closed dead letters, saved answers and open questions after 30 days. Open dead letters stay."""
     with deployment.database.transaction() as tx:
         return pruning.prune(tx)
 
@@ -52,7 +52,7 @@ def prune(deployment: Deployment) -> dict[str, int]:
 @tick
 @_once_per_slot(list)
 def find_embedding_gaps(deployment: Deployment) -> list[str]:
-    """Find memories without a vector of the present model, as after a change of model. Reconcile asks for jobs."""
+    """Find memories without a vector of the present model. Reconcile then asks for jobs that make the vectors."""
     with deployment.database.transaction() as tx:
         return list(embeddings.record_all_gaps(tx, deployment.embedder.name))
 
@@ -75,9 +75,10 @@ def _first_in_slot(deployment: Deployment, schedule: str) -> bool:
 
 
 def _slot_seconds(entries: Mapping[str, Mapping[str, Any]], schedule: str) -> float:
-    """The seconds between two runs of a tick: of the entry for its task, whatever that is called, else the default's.
+    """The seconds between two runs of a tick, from the first entry for the tick's task, else from our own schedule.
 
-    An application's own beat may have an entry of the tick's name, or another kind of schedule for it (a crontab).
+    The entry's name does not matter, because an application may use the tick's name for another task. An entry whose
+    schedule is not a number of seconds (a crontab) does not count.
     """
     for entry in entries.values():
         if entry.get("task") == OURS + schedule and isinstance(entry["schedule"], int | float):

@@ -24,7 +24,7 @@ def python() -> Check:
 
 
 def home(settings: Settings) -> Check:
-    """The home folder belongs to this user and is closed to others. The servers' first start makes a missing one."""
+    """The home folder belongs to this user and is closed to others. A missing folder passes: the servers make it."""
     path = settings.home.expanduser()
     if not path.exists():
         return passed("home", f"{path} is made when it is needed")
@@ -33,7 +33,7 @@ def home(settings: Settings) -> Check:
     found = f"{path}, mode {mode:04o}"
     if status.st_uid != os.geteuid():
         return failed("home", f"{found}, of another user", "Set NEXUS_HOME to a folder of your own.")
-    # The group may enter: when root starts Postgres, it runs as another user, who must reach the data folder.
+    # The group may enter. When root starts Postgres, Postgres runs as another user, which must reach the data folder.
     if mode & 0o027 or not os.access(path, os.W_OK | os.X_OK):
         return failed("home", found, f"Close it to others: `chmod 0700 {path}`.")
     return passed("home", found)

@@ -118,7 +118,7 @@ def _facts(nexus: Nexus, namespace: str) -> tuple[Fact, ...]:
 
 
 def _sort_key(memory: MemoryInfo) -> tuple[float, ...]:
-    """Sorts reinforced facts first, then confident facts, then facts that fit on a line, the longest first."""
+    """Sorts by most reinforced, then most confident, then whether a fact fits on a line, then the longest first."""
     length = len(memory.content)
     return -memory.times_reinforced, -memory.confidence, length > _ONE_LINE, -length
 

@@ -2,7 +2,8 @@
 
 It is called as ``python -m nexus_tasks.cli.stack.child READY_FD celery-arguments…``. Standard input is a pipe, and only
 the parent holds the pipe's other end. The system closes the pipe when the parent ends, also after a ``kill -9``. (Linux
-can send a signal instead, but sends it already when the parent's *thread* ends. Other systems have no such signal.)
+can send a signal instead, PR_SET_PDEATHSIG, but sends it as soon as the *thread* ends that started the child. Other
+systems have no such signal.)
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def supervisor_pid(home: Path) -> int | None:
 
 
 def claim(home: Path) -> FileLock:
-    """Take the lock of the one ``nexus up`` of ``home``.
+    """Take the lock that only one ``nexus up`` of ``home`` can hold.
 
     Raises:
         EmbeddedError: another ``nexus up`` holds the lock.

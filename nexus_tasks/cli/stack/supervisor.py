@@ -1,4 +1,4 @@
-"""The supervisor starts the children, restarts a child that has ended, and stops all children on a signal."""
+"""The supervisor of ``nexus up``: starts the children, restarts a child that ended, stops all children on a signal."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Supervisor:
             self._failures[child.name] = 0 if steady else self._failures[child.name] + 1
             pause = min(0.5 * 2 ** self._failures[child.name], _LONGEST_PAUSE)
             self._restart_at[child.name] = now + pause
-            self.report(f"{child.name} ended; it starts again in {pause:.0f} s")
+            self.report(f"{child.name} ended; it starts again in {pause:g} s")
         if now >= self._restart_at[child.name]:
             del self._restart_at[child.name]
             child.start()

@@ -1,4 +1,4 @@
-"""A worker for the duration of one command."""
+"""Run a worker for the duration of one command, and find the workers that answer."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 When the connection is lost, Celery 5.7 closes its channel at once. kombu 5.7 uses the closed channel again, to put
 unacknowledged messages back and to acknowledge messages whose runs end. kombu then reads the address of a connection
-that is gone, and the ``AttributeError`` ends the worker. With this patch kombu raises a connection error, which its
-callers expect and log. Claims need neither the messages nor the acknowledgements.
+that is gone, and the ``AttributeError`` ends the worker. With this patch kombu raises a connection error, which kombu's
+callers expect and log. No job is lost: claims need neither these messages nor these acknowledgements.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Patch of Celery 5.7 and kombu 5.7: closing an application's connections, so that the next use connects again.
 
-Celery closes the subscription to results, but keeps the object: every result that is garbage-collected later connects
-to Redis again, to unsubscribe. If that Redis is gone, Celery tries for 20 s.
+Celery closes its subscription to results, but keeps the subscription's object. Each result that is garbage-collected
+later uses this object: it connects to Redis again, to unsubscribe. If that Redis is gone, Celery tries for 20 s.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Patch of Celery 5.7: a child of ``os.fork()`` leaves the parent's connections to the broker and the results alone.
 
-Celery makes new connections in the children of billiard and multiprocessing. A child of a plain fork (as gunicorn's
-workers are) would speak on its parent's sockets, and find kombu's pools locked when a thread of the parent used them.
+Celery makes new connections in the children of billiard and multiprocessing, but not in a child of a plain fork, such
+as a worker of gunicorn. Without this patch such a child writes to its parent's sockets. It also finds kombu's pools
+locked if a thread of the parent used them during the fork.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from kombu import pools
 
 
 def forget_connections(app: Celery) -> object:
-    """Have a forked child make connections of its own. The caller must keep the parent's, which are returned, alive."""
+    """Let a forked child make its own connections. Returns the parent's; the caller must keep a reference to them."""
     inherited = [dict(group) for group in (pools.connections, pools.producers)]
     pools.connections.clear()
     pools.producers.clear()

@@ -13,7 +13,7 @@ from kombu.transport import redis
 
 
 class Channel(redis.Channel):  # type: ignore[misc]
-    """kombu's channel, but it keeps its client; kombu makes a new client each time. Threads may share a client."""
+    """A channel of kombu that keeps one Redis client. Threads may share this client."""
 
     _kept: Any = None
 

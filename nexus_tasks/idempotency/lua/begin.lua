@@ -6,8 +6,8 @@
 -- Returns {outcome, fields}. Only RUN comes with the fields of the claim:
 --   RUN         the run has begun
 --   SUPERSEDED  another live run has the claim
---   STALE       the claim is done or was dropped; or the message is a canvas delivery that is settled, accounted for or
---               revoked, even if the claim exists or no marker does
+--   STALE       the claim is done or was dropped. The message of a canvas delivery is also stale when the delivery is
+--               settled, accounted for or revoked; then the claim and its marker do not matter
 --   EARLY       the claim waits; this call may have made it wait
 
 local key, token, lease, cap = KEYS[1], ARGV[2], number(ARGV[3]), number(ARGV[4])

@@ -7,7 +7,7 @@
 --                                            args, version; force, reasons, urgency (merged for the next run) and run_*
 --                                            (of the current run); errors, crashes, retries, failing_since; token,
 --                                            lease_until, open, slot; due_at, wait_reason, wait_detail; rerun_id, also
---                                            (ids folded into this job); enqueued_at, published_at, republished
+--                                            (ids of reruns it serves); enqueued_at, published_at, republished
 --   <prefix>:done:<kind>:<hash>      string  "<job id> <status>" of the last run, for 15 minutes (`dropped`: 24 hours;
 --                                            `gone`: see `done`)
 --   <prefix>:due                     zset    waiting claims by due_at
@@ -47,8 +47,8 @@ local function field(key, name) return redis.call('HGET', key, name) end
 
 local function done_key(key) return prefix .. ':done:' .. string.sub(key, #prefix + 6) end
 
--- The marker that the claim's last run left behind. The status `gone` answers only callers that wait, never a new
--- request: by then the namespace that the job did not find may exist.
+-- The marker of the claim's last run: its job id and its status. The status `gone` says that the job did not find its
+-- namespace. Callers that wait get this status. A new request does not, because the namespace may exist by now.
 local function done(key)
   local id, status = string.match(redis.call('GET', done_key(key)) or '', '^(%S+) (%S+)$')
   if status ~= 'gone' then return id, status end
@@ -121,7 +121,7 @@ end
 
 local function to_waiting(key, reason, due_at, detail)
   leave(key)
-  redis.call('HDEL', key, 'republished') -- its last message did not kill a worker
+  redis.call('HDEL', key, 'republished') -- its last message has reached a worker and did not kill it
   enter(key, 'waiting')
   redis.call('HSET', key, 'due_at', integer(due_at), 'wait_reason', reason, 'wait_detail', detail or '')
   redis.call('ZADD', prefix .. ':due', integer(due_at), key)

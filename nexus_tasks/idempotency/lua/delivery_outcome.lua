@@ -1,4 +1,4 @@
--- delivery_outcome: a worker has a canvas delivery's message and asks how the runs ended for which the delivery waits.
+-- delivery_outcome: a worker has the message of a canvas delivery and asks how the delivery's runs ended.
 -- KEYS: none. ARGV: 1 the key prefix, 2 the delivery's id, 3 its queue, 4 published_at of the message (it moves the
 -- queue's watermark).
 -- Only one message of a delivery gets the outcome, and the worker that has this message completes the delivery. If that

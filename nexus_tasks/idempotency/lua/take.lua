@@ -3,7 +3,8 @@
 -- 4 '1' when the siblings were in this batch before its run was cut off (then they may wait for any reason), 5
 -- the wait reason of siblings that wait for a run to take them, 6.. a request per sibling (JSON): the script makes the
 -- sibling's claim from it when Redis has lost the claim.
--- A sibling is taken when all of this holds:
+-- A sibling without a claim is taken, unless a done marker says that its job is done. Any other sibling is taken when
+-- all of this holds:
 --   no other run has it, or that run has not gathered yet (two runs of one session that start together become one);
 --   it has fewer than two crashes and unknown errors;
 --   no newer release has written it;

@@ -1,4 +1,4 @@
-"""Sending wake-ups, the Celery messages of claims. No job is lost with a wake-up: the sweep sends another wake-up.
+"""Sending wake-ups, the Celery messages of claims. A lost wake-up loses no job: the sweep sends another wake-up.
 
 Where claims and messages share a Redis, :meth:`Publisher.enqueue` claims a job and pushes its message in one script:
 there is no claim without its message, and no message without its claim. With another broker there are two steps: the
@@ -95,10 +95,10 @@ class Publisher:
         return made[kind]
 
     def _is_plain(self) -> bool:
-        """Whether messages may be made from a template: no signal and no setting needs Celery to send each of them."""
+        """Whether messages may be made from a template: no signal and no setting requires Celery to send each one."""
         if signals.before_task_publish.receivers or signals.after_task_publish.receivers:
             return False
-        changed = self.app.conf.changes  # reading a setting through all of Celery's layers costs half a round trip
+        changed = self.app.conf.changes  # a setting read through Celery's layers takes half a round trip to Redis
         return not any(changed.get(name, configured) for name, configured in self._configured)
 
     @cached_property

@@ -53,7 +53,7 @@ class JobResult(AsyncResult):  # type: ignore[misc]
             super().__del__()
 
     def joined(self, others: Sequence[JobResult]) -> JobResult:
-        """Let this result also stand for ``others``; returns it. It has ended when all of them have ended."""
+        """Let this result stand for ``others`` too, and return it. The result has ended when all of them have ended."""
         self.parts = tuple(others)
         self.created = self.created or any(other.created for other in others)
         return self
@@ -87,7 +87,7 @@ class JobResult(AsyncResult):  # type: ignore[misc]
 
     def poll(self) -> JobOutcome | None:
         """How the job ended, or ``None`` while it has not."""
-        # In this order: when a job's claim is gone, its run row is committed already.
+        # The claim is read before the run row: when the claim is gone, the run row is committed already.
         claims = self._engine.claims
         key = claim_key(claims.prefix, self.kind, self.scope)
         claim = claims.get(key)

@@ -1,8 +1,8 @@
 """The messages that wake workers. Celery and kombu write one message per job kind; the others are copies of it.
 
-The cost of a message is Python, not the broker: Celery renders every argument, and kombu builds a client for every
-publish. A :class:`Template` pays that once per kind. Celery writes the template, so the template has everything that
-the deployment's settings and annotations put into a message.
+Most of the time of a message goes to Python code, not to the broker: Celery renders every argument, and kombu builds a
+client for every publish. A :class:`Template` takes this time once per kind. Celery writes the template, so the template
+has everything that the deployment's settings and annotations put into a message.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ import threading
 
 from celery import Celery, bootsteps
 
-PATIENCE = 3.0  # seconds that the worker's end waits for the thread
+PATIENCE = 3.0  # seconds that a worker that shuts down waits for the thread
 
 
 class BackgroundStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """A worker step whose :meth:`work` runs in a thread. On the worker's event loop it would hold up messages."""
+    """A worker step whose :meth:`work` runs in a thread, because work on the worker's event loop holds up messages."""
 
     requires = ("celery.worker.components:Pool",)  # threads start after the pool has forked
     thread_name = "nexus-background"

@@ -1,7 +1,7 @@
 """The circuit breaker: while storage does not answer, this process begins no job.
 
 Without the breaker each job would fail, wait and fail again, with two log lines every time. While the breaker is open,
-one thread asks storage once a second whether storage answers again.
+at most one of the waiting threads a second asks storage whether it answers again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 ASK_EVERY = 1.0  # seconds
 # A message is held back for at most this long, because a worker that shuts down waits for the messages it has taken.
-# Then the message is given up. The claim stays pending, and the sweep publishes another message once storage answers.
+# After that the worker ignores the message. The claim stays pending, and the sweep publishes another message once
+# storage answers.
 HOLD_SECONDS = 20.0
 
 

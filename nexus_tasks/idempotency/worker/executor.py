@@ -157,8 +157,8 @@ def _has_letter(engine: JobEngine, claim: Claim) -> bool:
 def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) -> JobOutcome:
     """Decide about the claims of a run that raised ``error``: they wait, or become dead letters.
 
-    Each claim's own history decides whether the claim becomes a dead letter. The other claims wait together, for as
-    long as the first of these must: only the same batch can reuse the saved answer of the batch.
+    Each claim's own history decides whether the claim becomes a dead letter. The other claims wait together, with the
+    wait of the first of them, because only the same batch can reuse the saved answer of the batch.
     """
     if not run.claims:
         log.error("%s raised after the end of its last claim.", kind.name, exc_info=error)
@@ -181,7 +181,7 @@ def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) ->
 
 
 def _redis_time(engine: JobEngine) -> float:
-    """The time of the Redis server: claims note in it when they began to fail. This machine's clock may be days off."""
+    """The Redis server's time, in which claims note when they began to fail. Without Redis, this machine's time."""
     try:
         return engine.claims.now()
     except QueueUnavailable:

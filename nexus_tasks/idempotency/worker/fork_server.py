@@ -1,7 +1,7 @@
 """The fork server: a process that has loaded the code of jobs, has no thread or connection, and forks a child per run.
 
-It reads a socket. Each message names a run and brings a pipe for its answers: ``taken``, then the run's outcome, then
-the exit code of the child. A child that dies leaves only its exit code.
+The fork server reads a socket. Each message names a run and carries the end of a pipe for three answers: ``taken``, the
+run's outcome, and the child's exit code. When a child dies, its outcome is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from celery.signals import worker_process_init
 
 from nexus_tasks.types import JobOutcome
 
-IDLE_SECONDS = 60.0  # after which an idle fork server ends, if it was started as a process: it holds a worker's memory
+# A fork server that was started as a process ends after this many seconds without a run, and frees its memory. It holds
+# as much memory as a worker.
+IDLE_SECONDS = 60.0
 LONGEST = 65_536  # bytes of a message
 
 

@@ -1,9 +1,9 @@
 """Isolation: a job that has crashed twice runs in its own process. If it crashes again, it kills only this process.
 
-A killed worker leaves a crash on up to hundreds of jobs, and nearly all of these jobs are innocent. A new process would
-take seconds to load the code that a job needs. So a worker with threads forks each such process from its fork server
-(:mod:`~nexus_tasks.idempotency.worker.fork_server`), which has loaded that code. Jobs in a prefork pool need no
-isolation: each child of the pool is a process already.
+When a worker is killed, each of its running jobs counts a crash. These may be hundreds of jobs, and nearly all of them
+did not cause the crash. A new process would take seconds to load the code that a job needs. So a worker with threads
+forks each such process from its fork server (:mod:`~nexus_tasks.idempotency.worker.fork_server`), which has loaded that
+code. Jobs in a prefork pool need no isolation: each child of the pool is a process already.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Isolation:
             if run.lost.is_set():
                 return JobOutcome(status="superseded", job_id=primary.job_id)
             with self._ask([primary.kind, primary.key, primary.token, run.delivery]) as answers:
-                said = [json.loads(answer) for answer in answers]  # the outcome, unless it died; then its exit code
+                said = [json.loads(answer) for answer in answers]  # outcome (none if the child died), exit code
         if not said or isinstance(said[0], int):
             # The lease ends, and the sweep counts the crash.
             ended = said[0] if said else None

@@ -1,4 +1,7 @@
-"""Messages that a worker has received and not begun (Celery: reserved). A message is revoked or held back."""
+"""Messages that a worker has received and not begun (Celery: reserved).
+
+This module drops the claim of a revoked message. It also tells Redis that the other messages are not lost.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def _is_job(task: Any) -> bool:
 
 
 def drop_revoked(engine: JobEngine, kind: JobKind, job_id: str, args: Mapping[str, Any]) -> None:
-    """Drop the claim with its wanted work when the claim's own id was revoked. Forget the revoked canvas delivery.
+    """Forget a revoked canvas delivery. If ``job_id`` is the claim's id, drop the claim and withdraw its wanted work.
 
     Raises:
         NexusError: Redis or Postgres does not answer.

@@ -47,7 +47,7 @@ class Run:
     store: Claims
     heartbeat: Heartbeat
     lease: float  # seconds
-    claims: list[Claim]  # the primary claim first, then its siblings; replaced, never changed: the heartbeat reads it
+    claims: list[Claim]  # the primary claim first; each change makes a new list: the heartbeat's thread reads it
     requests: list[Request]  # of each claim, in the same order
     settle: Callable[[Sequence[Claim], JobOutcome], None]  # ends the run of some claims with an outcome
     company: str = ""  # the wait reason of siblings that may be taken along
@@ -79,7 +79,7 @@ class Run:
         """Take siblings into this run (see :meth:`Claims.take`); returns the claims that were taken.
 
         Raises:
-            Superseded: a sibling's run took this one first.
+            Superseded: another run has taken this run's primary claim.
         """
         taken = self.store.take(self.primary, siblings, lease=self.lease, company=self.company, again=again)
         if taken is None:
@@ -95,7 +95,7 @@ class Run:
         self.heartbeat.hold(claims, self._on_lost)
 
     def part_done(self, claims: Sequence[Claim], outcome: JobOutcome) -> None:
-        """End the run for some of its claims now. It goes on with the other claims."""
+        """End the run for some of its claims now. The run goes on with the other claims."""
         self.leave(claims)
         self.settle(claims, outcome)
 

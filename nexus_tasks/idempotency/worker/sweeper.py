@@ -26,10 +26,11 @@ from nexus_tasks.idempotency.worker.run import new_token
 
 log = logging.getLogger(__name__)
 
-# When any process is killed, its job runs again within 20 s. The worst case is 18.8 s. The lease lasts 10 s more. A
-# sweeper that is killed in its tick keeps the lock for 2 s (LOCK_SECONDS). The next tick comes within 2.4 s and makes
-# the job due within 2 s (JITTER). If that sweeper is killed too, another tick comes within 2.4 s.
-# A lost message is found after 10 s (GRACE) and sent at once, so the worst case is 14.4 s.
+# When a process is killed, its jobs run again within 20 s. The worst case is 18.8 s, the sum of these times. The lease
+# ends after at most 10 s. A sweeper that is killed in its tick keeps the lock for 2 s (LOCK_SECONDS). The next tick
+# comes within 2.4 s and makes the job due within 2 s (JITTER). If its sweeper is killed too, another tick comes within
+# 2.4 s.
+# The worst case of a lost message is 14.4 s: 10 s (GRACE), then the same 2 s for the lock and 2.4 s for the tick.
 EVERY, GIVE_OR_TAKE = 2.0, 0.2
 JITTER = 2.0
 RECONCILE_EVERY = 10.0
@@ -40,13 +41,13 @@ LOCK_SECONDS = 2.0  # renewed after every step of a tick; two sweepers at once d
 
 
 class Sweeper:
-    """Returns to the queue what a dead worker, a lost message or a flushed Redis left behind."""
+    """Returns jobs to the queue after a worker died, a message was lost or Redis was flushed."""
 
     def __init__(self, engine: JobEngine) -> None:
         self.engine, self.claims = engine, engine.claims
         self.token = new_token()
         self._lock = self.claims.lock(LOCK, seconds=LOCK_SECONDS)
-        self._answered: float | None = None  # when Redis last answered, by its own clock; -inf while it does not
+        self._answered: float | None = None  # when Redis last answered, by its clock; -inf: it does not answer
         self._hold_leases_until = 0.0
         self._reconciled_at = self._probed_at = float("-inf")
         self.next_tick_in = EVERY  # seconds after the last tick
