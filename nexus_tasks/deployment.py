@@ -10,6 +10,7 @@ database, key prefix and home differ. In a forked child a deployment makes its o
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import threading
@@ -35,6 +36,7 @@ from nexus_tasks.idempotency.celery_patches.forking import forget_connections
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.engine import JobEngine, Limits, attach, has_jobs
 from nexus_tasks.idempotency.task import add_tasks
+from nexus_tasks.idempotency.worker.holder import LeaseHolder
 from nexus_tasks.idempotency.worker.isolation import Isolation
 from nexus_tasks.llm.anthropic import AnthropicModel
 from nexus_tasks.llm.base import LanguageModel
@@ -179,7 +181,13 @@ class Deployment:
             limits=Limits(lease=lease, max_attempts=self.settings.max_attempts, retry_for=self.settings.retry_for),
             kinds=kinds.declared,
             isolation=self.isolation,
+            holder=self._lease_holder(),
         )
+
+    def _lease_holder(self) -> LeaseHolder:
+        """This process among the workers of this deployment that have the same home."""
+        claims = hashlib.sha256(f"{self.endpoints.redis_url} {self.settings.key_prefix}".encode()).hexdigest()[:16]
+        return LeaseHolder(self.settings.home / "workers" / claims)
 
     @_Once
     def isolation(self) -> Isolation:
@@ -315,6 +323,8 @@ class Deployment:
         parent's sockets.
         """
         made, local, app = self._made, self._local, self._given_app or self._made.get("app")
+        if "engine" in made:
+            made["engine"].holder.leave_to_parent()
         self._inherited += [made, local]
         for name in made:
             self.__dict__.pop(name, None)

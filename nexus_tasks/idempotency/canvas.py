@@ -101,7 +101,8 @@ def deliver(task: Any, request: Request, header: Mapping[str, Any]) -> JobOutcom
         found = claims.delivery_outcome(request.id, queue=request.queue, published_at=published_at)
         if found is None and "status" not in header:  # a message with an outcome begins no run
             [asked] = _parked([request], as_sent(task.request))
-            outcome = execute(engine, task.kind, asked, published_at=published_at, eager=False)
+            node = task.request.hostname or ""
+            outcome = execute(engine, task.kind, asked, published_at=published_at, eager=False, node=node)
             found = claims.delivery_outcome(request.id, queue=request.queue)
     except NexusError as error:
         log.warning("The outcome of %s is not known: %s", request.id, error)

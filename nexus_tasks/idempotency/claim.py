@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -80,6 +80,33 @@ class Ticket:
     wakeup: Wakeup | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worker:
+    """The process that runs a job, or ran it last: the name of its Celery worker, its host and its process id.
+
+    ``node`` is empty when the job ran in the producer's process (``task_always_eager``, ``apply()``).
+    """
+
+    node: str
+    host: str
+    pid: int
+
+    @classmethod
+    def parse(cls, text: str) -> Worker | None:
+        """From a claim's field; ``None`` when no worker has begun the claim, or a worker of an earlier release has."""
+        if not text:
+            return None
+        known = json.loads(text)
+        return cls(node=known["node"], host=known["host"], pid=known["pid"])
+
+    def as_json(self) -> str:
+        """The text of a claim's field."""
+        return json.dumps(asdict(self))
+
+    def __str__(self) -> str:
+        return f"{self.node or self.host} (process {self.pid})"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """A claim as Redis has it. Times are seconds since the epoch, of the Redis server."""
@@ -104,7 +131,8 @@ class Claim:
     due_at: float | None
     wait_reason: str
     wait_detail: str
-    token: str
+    token: str  # its first part names the process that holds the lease
+    worker: Worker | None  # of the current run, or of the last one
     fields: Mapping[str, str] = field(repr=False, compare=False)  # the hash in Redis, when it was read
 
     @classmethod
@@ -137,6 +165,7 @@ class Claim:
             wait_reason=read("wait_reason", ""),
             wait_detail=read("wait_detail", ""),
             token=read("token", ""),
+            worker=Worker.parse(read("worker", "")),
             fields=fields,
         )
 

@@ -12,7 +12,7 @@ import redis
 from redis.lock import Lock
 
 from nexus_tasks.errors import QueueUnavailable
-from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Ticket, Wakeup
+from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Ticket, Wakeup, Worker
 from nexus_tasks.idempotency.redis_client import client
 from nexus_tasks.idempotency.request import VERSION, Request, claim_key
 
@@ -81,7 +81,15 @@ class Claims:
 
     # --- runs ---------------------------------------------------------------------------------------------------------
     def begin(
-        self, request: Request, token: str, *, lease: float, cap: int, gathers: bool, published_at: str
+        self,
+        request: Request,
+        token: str,
+        *,
+        lease: float,
+        cap: int,
+        gathers: bool,
+        published_at: str,
+        worker: Worker | None = None,
     ) -> tuple[Begun, Claim | None]:
         """Start a run of the request's claim under ``token``. Only with :attr:`Begun.RUN` is the claim returned.
 
@@ -90,10 +98,11 @@ class Claims:
             cap: how many runs the request's namespace may have at once.
             gathers: a sibling's run may take this run's claim along, until this run has called :meth:`take` itself.
             published_at: when the message was published; empty without a message.
+            worker: the process of the run, for people.
         """
-        key = self.key(request)
+        key, told = self.key(request), worker.as_json() if worker else ""
         outcome, fields = self._run(
-            "begin", [key], token, _ms(lease), cap, int(gathers), published_at or 0, request.as_json(), VERSION
+            "begin", [key], token, _ms(lease), cap, int(gathers), published_at or 0, request.as_json(), VERSION, told
         )
         return Begun[outcome], Claim.parse(key, _pairs(fields)) if fields else None
 

@@ -21,6 +21,7 @@ from nexus_tasks.idempotency.producer.publisher import Publisher
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.worker.circuit_breaker import CircuitBreaker
 from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
+from nexus_tasks.idempotency.worker.holder import LeaseHolder
 from nexus_tasks.idempotency.worker.isolation import Isolation
 from nexus_tasks.types import JobOutcome
 
@@ -85,6 +86,8 @@ class JobEngine:
         claims: for producers and runs.
         heartbeat_claims: the same claims through a client whose socket timeout is shorter than a third of a lease.
         kinds: every declared job kind by its name.
+        isolation: runs jobs that have crashed twice.
+        holder: this process, as the holder of its runs' leases.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class JobEngine:
         limits: Limits,
         kinds: Callable[[], Mapping[str, JobKind]],
         isolation: Isolation,
+        holder: LeaseHolder,
     ) -> None:
         self.app = app
         self.deployment = deployment
@@ -105,6 +109,7 @@ class JobEngine:
         self.storage = storage
         self.limits = limits
         self.isolation = isolation
+        self.holder = holder
         self.publisher = Publisher(app, claims)
         self.heartbeat = Heartbeat(heartbeat_claims, limits.lease)
         self._kinds = kinds

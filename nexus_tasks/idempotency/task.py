@@ -187,7 +187,8 @@ class JobTask(Task):  # type: ignore[misc]
         else:
             eager = bool(self.request.is_eager or self.request.called_directly)
             published_at = str(header.get("published_at", ""))
-            outcome = execute(engine, self.kind, request, published_at=published_at, eager=eager)
+            node = "" if eager else self.request.hostname or ""
+            outcome = execute(engine, self.kind, request, published_at=published_at, eager=eager, node=node)
             if eager and self.app.conf.task_always_eager:
                 canvas.raise_if_dead(engine, request, outcome)
         return {

@@ -53,7 +53,7 @@ def begins(name: str = "a") -> Claim:
     bound = engine
     bound.claims.claim([request])
     _, claim = bound.claims.begin(
-        request, new_token(), lease=bound.limits.lease, cap=16, gathers=False, published_at=""
+        request, new_token("nobody"), lease=bound.limits.lease, cap=16, gathers=False, published_at=""
     )
     assert claim is not None
     return claim

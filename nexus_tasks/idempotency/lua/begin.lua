@@ -2,7 +2,8 @@
 -- KEYS: 1 the claim. ARGV: 1 the key prefix, 2 token, 3 lease (ms), 4 cap: how many runs the namespace may have at
 -- once, 5 '1' when another run may take this run's claim along until this run has gathered its own batch, 6
 -- published_at of the message (it moves the queue's watermark), 7 the request of the message (JSON): the script makes
--- the claim from it when Redis has lost the claim, 8 the newest claim version that this worker understands.
+-- the claim from it when Redis has lost the claim, 8 the newest claim version that this worker understands, 9 the worker for
+-- people (JSON).
 -- Returns {outcome, fields}. Only RUN comes with the fields of the claim:
 --   RUN         the run has begun
 --   SUPERSEDED  another live run has the claim
@@ -48,6 +49,7 @@ if reason then
 end
 
 to_running(key, token, lease, true)
+redis.call('HSET', key, 'worker', ARGV[9])
 flags_to_run(key)
 if ARGV[5] == '1' then redis.call('HSET', key, 'open', '1') end
 return { 'RUN', redis.call('HGETALL', key) }

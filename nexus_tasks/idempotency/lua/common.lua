@@ -5,9 +5,11 @@
 --
 --   <prefix>:job:<kind>:<hash>       hash    the claim. state waiting|pending|running; id, kind, namespace, queue, scope,
 --                                            args, version; force, reasons, urgency (merged for the next run) and run_*
---                                            (of the current run); errors, crashes, retries, failing_since; token,
---                                            lease_until, open, slot; due_at, wait_reason, wait_detail; rerun_id, also
---                                            (ids of reruns it serves); enqueued_at, published_at, republished
+--                                            (of the current run); errors, crashes, retries, failing_since; token
+--                                            (its first part names the process that holds the lease), lease_until,
+--                                            open, slot; worker (of the current or last run, JSON); due_at,
+--                                            wait_reason, wait_detail; rerun_id, also (ids of reruns it serves);
+--                                            enqueued_at, published_at, republished
 --   <prefix>:done:<kind>:<hash>      string  "<job id> <status>" of the last run, for 15 minutes (`dropped`: 24 hours;
 --                                            `gone`: see `done`)
 --   <prefix>:due                     zset    waiting claims by due_at

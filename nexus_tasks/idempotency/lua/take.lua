@@ -39,6 +39,7 @@ for i = 2, #KEYS do
     local begun = field(key, 'state') == 'running' -- then the sibling's own run has its flags already
     if begun and field(key, 'slot') then freed = freed + 1 end
     to_running(key, token, lease, false)
+    redis.call('HSET', key, 'worker', field(lead, 'worker') or '')
     if not begun then flags_to_run(key) end
     taken[i - 1] = redis.call('HGETALL', key)
   else

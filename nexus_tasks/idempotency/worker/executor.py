@@ -29,12 +29,15 @@ log = logging.getLogger(__name__)
 TRY_AGAIN_AFTER = 0.5  # seconds between attempts to record a run's end
 
 
-def execute(engine: JobEngine, kind: JobKind, request: Request, *, published_at: str, eager: bool) -> JobOutcome:
+def execute(
+    engine: JobEngine, kind: JobKind, request: Request, *, published_at: str, eager: bool, node: str = ""
+) -> JobOutcome:
     """Run the job that ``request`` asks for, if its claim is free. Every end of the run is recorded in the claim.
 
     Args:
         published_at: when the message was published, in ms, as the message says; empty without a message.
         eager: run in the producer's process (``task_always_eager``, ``apply()``).
+        node: the name of the Celery worker; empty in a producer.
 
     Raises:
         celery.exceptions.Ignore: nothing was begun, and the claim stays pending.
@@ -42,13 +45,13 @@ def execute(engine: JobEngine, kind: JobKind, request: Request, *, published_at:
     if not eager and not engine.breaker.wait_until_closed():
         raise Ignore
     try:
-        begun, claim = _begin(engine, kind, request, published_at)
+        begun, claim = _begin(engine, kind, request, published_at, node)
         if eager and begun is Begun.STALE:
             # A direct call asks for the job once more, as `.delay()` does.
             [ticket] = engine.claims.claim([request])
             if ticket.outcome is Claimed.DONE:
                 return _outcome_of_marker(engine, request, ticket.job_id)
-            begun, claim = _begin(engine, kind, request, published_at)
+            begun, claim = _begin(engine, kind, request, published_at, node)
     except NexusError as error:
         # The claim stays pending. Once Redis answers, the sweep takes this message for lost and publishes another one.
         log.warning("Job %s was not begun: %s", request.id, error)
@@ -132,14 +135,17 @@ def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
     return replace(outcome, job_id=primary.job_id, reasons=primary.flags.reasons)
 
 
-def _begin(engine: JobEngine, kind: JobKind, request: Request, published_at: str) -> tuple[Begun, Claim | None]:
+def _begin(
+    engine: JobEngine, kind: JobKind, request: Request, published_at: str, node: str
+) -> tuple[Begun, Claim | None]:
     return engine.claims.begin(
         request,
-        new_token(),
+        new_token(engine.holder.id),
         lease=engine.limits.lease,
         cap=engine.storage.cap(request.namespace),
         gathers=bool(kind.gathers),
         published_at=published_at,
+        worker=engine.holder.worker(node),
     )
 
 

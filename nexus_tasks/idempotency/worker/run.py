@@ -34,9 +34,12 @@ class Wait(Exception):
         super().__init__(f"{reason} ({seconds:.1f} s) {detail}")
 
 
-def new_token() -> str:
-    """A fencing token. It is random, not counted: a counter in Redis does not survive a flush."""
-    return uuid.uuid4().hex
+def new_token(holder: str) -> str:
+    """A fencing token of a run in the process ``holder``, whose id is the token's first part.
+
+    The rest is random, not counted: a counter in Redis does not survive a flush.
+    """
+    return f"{holder}-{uuid.uuid4().hex}"
 
 
 @dataclass(kw_only=True)

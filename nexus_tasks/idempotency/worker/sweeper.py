@@ -45,7 +45,7 @@ class Sweeper:
 
     def __init__(self, engine: JobEngine) -> None:
         self.engine, self.claims = engine, engine.claims
-        self.token = new_token()
+        self.token = new_token(engine.holder.id)
         self._lock = self.claims.lock(LOCK, seconds=LOCK_SECONDS)
         self._answered: float | None = None  # when Redis last answered, by its clock; -inf: it does not answer
         self._hold_leases_until = 0.0
