@@ -6,6 +6,7 @@ import os
 import socket
 
 import pytest
+from celery.signals import worker_process_init
 
 from nexus_tasks import Nexus
 from nexus_tasks.idempotency.worker import executor, isolation
@@ -51,3 +52,14 @@ def test_a_child_of_a_prefork_pool_is_a_process_of_its_own_already(
     bench.set(request, crashes=2)
     assert executor.execute(engine, play.kind, request, published_at="", eager=False).status == "completed"
     assert [pid for pid, _ in attempts()] == [os.getpid()]
+
+
+@pytest.mark.usefixtures("_fork_server")
+def test_a_solo_pool_does_not_run_a_poisonous_job_in_the_worker_itself() -> None:
+    worker_process_init.send(sender=None)  # as Celery does in the worker's own process when its pool is solo
+    request = waited_for(play.request_for(Play()))
+    bench = Bench(engine.claims)
+    bench.set(request, crashes=2)
+    assert executor.execute(engine, play.kind, request, published_at="", eager=False).status == "completed"
+    [(pid, _)] = attempts()
+    assert pid != os.getpid()

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from billiard.process import current_process
 from celery.signals import worker_process_init
 
 from nexus_tasks.idempotency.worker.fork_server import serve
@@ -34,13 +35,16 @@ AT_ONCE = 4
 # Performs a run in a child: (kind, claim key, token, canvas delivery) -> outcome
 TakeUp = Callable[[str, str, str, str], JobOutcome]
 
+_imported_in = os.getpid()
 _in_pool_child = False
 
 
 @worker_process_init.connect  # type: ignore[untyped-decorator]
 def _note_pool_child(**_kwargs: object) -> None:
+    """Celery sends this signal in a solo pool too. A solo pool runs its jobs in the worker's own process."""
     global _in_pool_child
-    _in_pool_child = True
+    forked = os.getpid() != _imported_in
+    _in_pool_child = forked or current_process().name != "MainProcess"
 
 
 def in_pool_child() -> bool:
