@@ -2,8 +2,8 @@
 
 Most settings are constants. :data:`OF_THE_SETTINGS` and :data:`OF_THE_ENDPOINTS` name the settings that depend on the
 deployment. :class:`CeleryConfig` computes these settings when Celery first asks for them, because a read of the
-addresses may start the embedded servers, and an import must start nothing. Celery can also load this module as its
-configuration module. Then the settings are those of the deployment that the ``NEXUS_*`` variables describe.
+addresses may start the embedded servers, and an import must start nothing. The module itself can be Celery's
+configuration module: it has the settings of the environment's deployment.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ task_ignore_result = True  # a row in Postgres (`job_runs`) says how a job ended
 task_track_started = True
 worker_send_task_events = True
 broker_connection_retry_on_startup = True
+broker_connection_max_retries = None  # with Celery's 100 a worker ends after an outage of 50 minutes
 broker_pool_acquire_timeout = 5
 
 # --- what may be on the wire ------------------------------------------------------------------------------------------
@@ -39,8 +40,12 @@ enable_utc = True
 timezone = "UTC"
 
 # --- Redis ------------------------------------------------------------------------------------------------------------
-redis_socket_timeout = 30.0
-redis_socket_connect_timeout = 5.0
+# Seconds for each answer. A connection that has gone silent costs one user this long; the next user connects anew. A
+# worker's event loop may meet several such connections in turn, and everything must go on within 30 s.
+ANSWER_WITHIN = 5
+redis_socket_timeout = float(ANSWER_WITHIN)
+redis_socket_connect_timeout = float(ANSWER_WITHIN)
+redis_socket_keepalive = True
 redis_backend_health_check_interval = 25
 result_expires = 86_400
 result_chord_expires = 7 * 86_400  # seconds; when a chord waits longer, its body never runs
@@ -54,9 +59,8 @@ task_default_exchange = "nexus"
 task_default_routing_key = "maintenance"
 task_create_missing_queues = False  # a misspelt queue is an error in the producer, not a message that no worker reads
 
-# --- workers ----------------------------------------------------------------------------------------------------------
-# The pool is threads, because jobs wait for the network. For a prefork pool use `--pool processes`. Celery ignores
-# `--pool prefork`: prefork is its own default, so Celery takes `worker_pool` from here instead.
+# --- workers: threads, because jobs wait for the network. For a prefork pool use `--pool processes`: Celery ignores
+# `--pool prefork`, because prefork is its default, and takes this setting. --------------------------------------------
 worker_pool = "threads"
 worker_concurrency = 16
 worker_hijack_root_logger = True
@@ -116,10 +120,11 @@ def _of(settings: Settings) -> dict[str, Any]:
             "master_name": settings.redis_master,  # used with Sentinels only
             "visibility_timeout": 3_600,  # seconds; kombu reads it only here; the sweep recovers jobs sooner
             "unacked_restore_throttle": 1,
-            "socket_timeout": 30,
-            "socket_connect_timeout": 5,
+            "socket_timeout": ANSWER_WITHIN,
+            "socket_connect_timeout": ANSWER_WITHIN,
             "socket_keepalive": True,
-            "health_check_interval": 25,
+            # kombu also checks every so many seconds whether the consumer's BRPOP (1 s) is overdue by as many.
+            "health_check_interval": ANSWER_WITHIN,
         },
         "result_backend_transport_options": {
             "global_keyprefix": f"{settings.key_prefix}:results:",

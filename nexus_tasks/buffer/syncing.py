@@ -40,8 +40,7 @@ class Syncer:
             with self._marking:
                 paths, self._dirty = self._dirty, set()
             for path in (*paths, *{os.path.dirname(path) for path in paths}):
-                # The file may be sealed or deleted since it was written. If the disk fails, the next append fails.
-                with suppress(OSError):
+                with suppress(OSError):  # sealed or deleted meanwhile; a failing disk makes the next append fail
                     files.sync(path)
 
     def _begin(self) -> None:

@@ -6,8 +6,26 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import redis
+from redis.sentinel import SentinelConnectionPool
 
 SENTINEL_PORT = 26_379
+
+
+class _Wary(redis.ConnectionPool):
+    """A pool that closes its idle connections when one was lost: they are as old, and may be as silent.
+
+    Otherwise each of them would cost its next user the whole time-out.
+    """
+
+    def release(self, connection: Any) -> None:
+        """Take a connection back. redis-py has closed it if it was lost or its answer did not come in time."""
+        super().release(connection)
+        if not connection.is_connected:
+            self.disconnect(inuse_connections=False)
+
+
+class _WarySentinelPool(_Wary, SentinelConnectionPool):
+    """The same, for the master that Sentinels name."""
 
 
 def client(
@@ -30,7 +48,7 @@ def client(
     if not url.startswith("unix"):
         options["socket_keepalive"] = True
     if not url.startswith("sentinel"):
-        return redis.Redis.from_url(url, health_check_interval=25, **options)
+        return redis.Redis.from_pool(_Wary.from_url(url, health_check_interval=25, **options))
     nodes = [urlsplit(node) for node in url.split(";")]
     first = nodes[0]
     watchers: Any = redis.Sentinel(  # type: ignore[no-untyped-call]
@@ -41,4 +59,4 @@ def client(
         db=int(first.path.strip("/") or 0),
         **options,
     )
-    return watchers.master_for(master_name)
+    return watchers.master_for(master_name, connection_pool_class=_WarySentinelPool)

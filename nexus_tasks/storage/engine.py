@@ -8,16 +8,19 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import psycopg
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DataError, DBAPIError, InvalidatePoolError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.orm import Session
 
 from nexus_tasks.errors import InvalidInput, SchemaOutdated, StorageUnavailable, Transient
 from nexus_tasks.storage.long_statements import prepare_long_statements
+from nexus_tasks.storage.silent_connections import WHO_AM_I, WatchedConnection
 
-# A retry may succeed after an error of these classes: connection trouble (08), rollback by a deadlock or serialisation
-# failure (40), resources (53), operator intervention (57) and system errors (58).
-_PASSING = ("08", "40", "53", "57", "58")
+# A retry may succeed after an error of these classes: connection trouble (08), a server that only reads (25006: a
+# standby, or a former primary), rollback by a deadlock or serialisation failure (40), resources (53: the disk is full),
+# operator intervention (57) and system errors (58).
+_PASSING = ("08", "25006", "40", "53", "57", "58")
 _TOO_LARGE = "54"  # a limit of Postgres is exceeded, such as the size of a text in a full-text index
 _UNDEFINED_TABLE_OR_COLUMN = ("42P01", "42703")
 
@@ -28,6 +31,17 @@ IDLE_IN_TRANSACTION_MS = 8_000
 LOCK_TIMEOUT_MS = 2 * IDLE_IN_TRANSACTION_MS
 
 PING_AFTER_IDLE = 1.0  # after this many seconds without use a connection is pinged before the next use
+
+# TCP ends a connection about 10 s after its link went down, also while a statement waits for its answer. Options in the
+# URL win. `silent_connections.py` ends what TCP does not notice.
+CONNECT_ARGS = {
+    "application_name": "nexus-tasks",
+    "connect_timeout": 5,  # seconds
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 10_000,  # ms that sent bytes may stay unacknowledged
+}
 
 Transaction: TypeAlias = Session
 
@@ -42,9 +56,10 @@ class Database:
             pool_size=pool_size,
             max_overflow=pool_size,
             pool_recycle=1_800,
-            connect_args={"connect_timeout": 5, "application_name": "nexus-tasks"},
+            connect_args={name: value for name, value in CONNECT_ARGS.items() if name not in make_url(url).query},
             hide_parameters=True,  # without this, errors would show users' texts in logs and dead letters
         )
+        event.listen(self.engine, "do_connect", _connect)
         event.listen(self.engine, "connect", _prepare)
         event.listen(self.engine, "checkin", _note_use)
         event.listen(self.engine, "checkout", _ping_when_idle)
@@ -56,8 +71,9 @@ class Database:
         """One transaction, READ COMMITTED, committed at the end of the block and rolled back on any error.
 
         Raises:
-            StorageUnavailable: the server is down, restarting or out of connections.
-            Transient: Postgres rolled the transaction back to end a deadlock.
+            StorageUnavailable: the server is down, restarting, silent, read-only, or out of connections or disk.
+            Transient: Postgres rolled the transaction back to end a deadlock; or every connection of this process is in
+                use.
             SchemaOutdated: a table or column is missing.
             InvalidInput: a text is too large, or has a NUL character or half a surrogate pair.
         """
@@ -105,9 +121,16 @@ _SETTINGS = (
 )
 
 
+def _connect(_dialect: object, _record: object, args: list[Any], options: dict[str, Any]) -> WatchedConnection:
+    return WatchedConnection.connect(*args, **options)
+
+
 def _prepare(connection: Any, record: Any) -> None:
     """Apply the settings with SET statements: poolers in front of Postgres refuse them as connection options."""
-    connection.execute("; ".join(_SETTINGS))
+    cursor = connection.execute("; ".join([*_SETTINGS, WHO_AM_I]))
+    while cursor.nextset():
+        pass
+    connection.introduce(*cursor.fetchone())
     connection.commit()
     _note_use(connection, record)
 
@@ -135,6 +158,11 @@ def _translated() -> Iterator[None]:
         yield
     except UnicodeEncodeError as error:
         raise InvalidInput("A text holds half a surrogate pair, which is no character.") from error
+    except PoolExhausted as error:
+        raise Transient(
+            "Every Postgres connection of this process is in use.",
+            remedy="A job tries again by itself. Raise NEXUS_DATABASE_POOL_SIZE when this goes on.",
+        ) from error
     except DBAPIError as error:
         raise _translate(error) from error
 

@@ -18,7 +18,10 @@ RELIED_ON: dict[str, Any] = {
     "task_track_started": True,
     "worker_send_task_events": True,
     "broker_connection_retry_on_startup": True,
+    "broker_connection_max_retries": None,
     "broker_pool_acquire_timeout": 5,
+    "redis_socket_timeout": 5.0,
+    "redis_socket_keepalive": True,
     "task_serializer": "json",
     "result_serializer": "json",
     "accept_content": ["json"],
@@ -31,10 +34,10 @@ RELIED_ON: dict[str, Any] = {
 TRANSPORT: dict[str, Any] = {
     "visibility_timeout": 3_600,
     "unacked_restore_throttle": 1,
-    "socket_timeout": 30,
+    "socket_timeout": 5,
     "socket_connect_timeout": 5,
     "socket_keepalive": True,
-    "health_check_interval": 25,
+    "health_check_interval": 5,
 }
 
 

@@ -1,0 +1,111 @@
+"""Connections that go silent while new ones are fine, as after a failover without RST: all goes on within 30 s."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from nexus_tasks import Nexus
+from tests.sandbox import Sandbox, Worker, eventually
+from tests.silence import Proxy, proxy
+
+BOUND = 30.0
+POOLS = [pytest.param(("threads", 8), id="threads"), pytest.param(("processes", 2), id="prefork")]
+
+
+class Wires:
+    """The proxies between a worker and its servers."""
+
+    def __init__(self, here: Sandbox, stack: ExitStack) -> None:
+        postgres = urlsplit(here.database_url)
+        self.here = here
+        self.redis = stack.enter_context(proxy(Path(urlsplit(here.servers.redis_url).path)))
+        self.postgres = stack.enter_context(proxy(Path(parse_qs(postgres.query)["host"][0]) / ".s.PGSQL.5432"))
+
+    def worker(self, pool: tuple[str, int], **options: str) -> Worker:
+        """A worker that reaches its servers through the proxies only."""
+        return self.here.worker(
+            pool=pool[0],
+            concurrency=pool[1],
+            NEXUS_DATABASE_URL=f"postgresql+psycopg://nexus@127.0.0.1:{self.postgres.port}/{self.here.name}",
+            NEXUS_REDIS_URL=f"redis://127.0.0.1:{self.redis.port}/0",
+            **options,
+        )
+
+
+@pytest.fixture
+def wires(here: Sandbox) -> Iterator[Wires]:
+    with ExitStack() as stack:
+        yield Wires(here, stack)
+
+
+class Talk:
+    """Messages said at a steady pace."""
+
+    def __init__(self, here: Sandbox) -> None:
+        self.here, self.nexus, self.said = here, Nexus(), 0
+
+    def go_on(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.said += 1
+            self.nexus.ingest(
+                "n", f"s{self.said}", [{"author": "ann", "content": f"I moved to city {self.said}."}], end=True
+            )
+            time.sleep(0.25)
+
+    def derived(self) -> int:
+        [(done,)] = self.here.sql("SELECT count(*) FROM derivations WHERE state = 'done'")
+        return int(done)
+
+    def catch_up(self, within: float, why: str = "") -> None:
+        eventually(
+            lambda: self.derived() == self.said,
+            within=within,
+            why=why or f"{self.derived()} of {self.said} are derived",
+        )
+
+
+def struck(talk: Talk, *struck: Proxy, where: bytes = b"") -> float:
+    """Silence connections amid the work; returns the seconds after which all that was said by then is derived."""
+    talk.go_on(3)
+    talk.catch_up(30)
+    talk.go_on(2)
+    at = time.monotonic()
+    assert sum(one.silence(where) for one in struck) > 0
+    talk.go_on(10)
+    talk.catch_up(60)
+    took = time.monotonic() - at
+    print(f"all is derived {took:.1f} s after the silence")
+    return took
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_silent_redis_holds_nobody_up_for_long(here: Sandbox, wires: Wires, pool: tuple[str, int]) -> None:
+    wires.worker(pool)
+    assert struck(Talk(here), wires.redis) < BOUND
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_silent_postgres_holds_nobody_up_for_long(here: Sandbox, wires: Wires, pool: tuple[str, int]) -> None:
+    wires.worker(pool)
+    assert struck(Talk(here), wires.postgres) < BOUND
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_consumer_whose_own_connection_is_silent_consumes_again(
+    here: Sandbox, wires: Wires, pool: tuple[str, int]
+) -> None:
+    wires.worker(pool)
+    assert struck(Talk(here), wires.redis, where=b"BRPOP") < BOUND
