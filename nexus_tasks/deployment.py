@@ -55,6 +55,7 @@ WORKER_STEPS = (
     "nexus_tasks.worker:RedisClientStep",
     "nexus_tasks.worker:ForkServerStep",
     "nexus_tasks.worker:SweepStep",
+    "nexus_tasks.worker:ReconcileStep",
     "nexus_tasks.worker:BufferStep",
 )
 NAMESPACE_REMEMBERED_SECONDS = 10.0

@@ -10,13 +10,23 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
+from sqlalchemy import text
+
 from nexus_tasks.errors import StorageUnavailable
 from nexus_tasks.idempotency import kind as kinds
 from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.kind import Arguments, JobKind
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.storage import dead_letters, job_runs, namespaces
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.types import JobOutcome, clean_text
+
+# A page is read in the order of an index. Without fresh statistics Postgres may think that few rows are wanted, and
+# sort all of them for every page.
+_BY_INDEX = text(
+    "SELECT set_config(name, 'off', true) FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_hashjoin',"
+    " 'enable_mergejoin']) AS name"
+)
 
 
 class Owner(Protocol):
@@ -37,7 +47,6 @@ class PostgresJobStorage:
 
     def __init__(self, deployment: Owner) -> None:
         self.deployment = deployment
-        self._cursors: dict[str, int] = {}  # by kind: where its next page of wanted rows begins
 
     def dead_letter(self, claim: Claim, error: BaseException | None) -> None:
         """Commit a dead letter for each job id of the claim, and take the claim's work out of the outbox."""
@@ -82,17 +91,20 @@ class PostgresJobStorage:
         with self.deployment.database.transaction() as tx:
             return job_runs.find_outcome(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
 
-    def wanted(self, limit: int) -> Sequence[Request]:
-        """The next page of each kind's wanted rows. After a kind's last page its first page comes again."""
-        found = list[Request]()
+    def wanted(self, kind: JobKind, after: int, limit: int) -> Sequence[tuple[int, Arguments | Request | None]]:
+        """Up to ``limit`` wanted rows of a kind behind the cursor ``after``."""
+        assert kind.outbox is not None
         with self.deployment.database.transaction() as tx:
-            for name, kind in list(kinds.declared().items()):
-                if kind.outbox is None:
-                    continue
-                page = kind.outbox.page(self.deployment, tx, self._cursors.get(name, 0), limit)
-                self._cursors[name] = page[-1][0] if len(page) == limit else 0
-                found += [request for _, request in page]
-        return found
+            tx.execute(_BY_INDEX)
+            return kind.outbox.page(self.deployment, tx, after, limit)
+
+    def newest(self, kind: JobKind, rows: int) -> int | None:
+        """The cursor behind which the newest ``rows`` wanted rows of a kind are; ``None`` where the kind cannot say."""
+        if kind.outbox is None or kind.outbox.newest is None:
+            return None
+        with self.deployment.database.transaction() as tx:
+            tx.execute(_BY_INDEX)
+            return kind.outbox.newest(tx, rows)
 
     def cap(self, namespace: str) -> int:
         """How many runs a namespace may have at a time."""

@@ -284,6 +284,25 @@ class Claims:
             found.append(Claim.parse(claim_key(self.prefix, fields["kind"], fields["scope"]), fields))
         return found
 
+    # --- reconcile ----------------------------------------------------------------------------------------------------
+    def missing(self, kind: str, scopes: Sequence[str]) -> list[int]:
+        """The positions (from 0) of the canonical ``scopes`` that have no claim of ``kind``, each scope once."""
+        positions: dict[str, int] = {}
+        for position, scope in enumerate(scopes):
+            positions.setdefault(claim_key(self.prefix, kind, scope), position)
+        keys = list(positions)
+        return [positions[keys[found - 1]] for found in self._run("missing", keys)] if keys else []
+
+    def cursor(self, kind: str) -> int:
+        """Where reconcile goes on among the wanted rows of ``kind``; 0 before its first row."""
+        with answering():
+            return int(self.redis.get(f"{self.prefix}:reconcile:{kind}") or 0)
+
+    def move_cursor(self, kind: str, cursor: int) -> None:
+        """Note where reconcile goes on among the wanted rows of ``kind``."""
+        with answering():
+            self.redis.set(f"{self.prefix}:reconcile:{kind}", cursor)
+
     # --- pauses -------------------------------------------------------------------------------------------------------
     def pause(self, kind: str, reason: str) -> None:
         """Let no job of ``kind`` begin until :meth:`resume`. A later call changes the reason and keeps the time."""
@@ -318,14 +337,6 @@ class Claims:
         with answering():
             text = self.redis.get(key.replace(f"{self.prefix}:job:", f"{self.prefix}:done:", 1))
         return (text.partition(" ")[0], text.partition(" ")[2]) if text else None
-
-    def exist(self, requests: Sequence[Request]) -> list[bool]:
-        """Whether each request has a claim."""
-        with answering():
-            pipe = self.redis.pipeline(transaction=False)
-            for request in requests:
-                pipe.exists(self.key(request))
-            return [bool(found) for found in pipe.execute()]
 
     def counts(self, namespace: str) -> dict[str, int]:
         """How many claims a namespace has ``waiting``, ``pending`` and ``running``, and how many ``slots`` in use."""

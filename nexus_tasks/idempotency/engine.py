@@ -16,7 +16,7 @@ from celery import Celery
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
-from nexus_tasks.idempotency.kind import JobKind
+from nexus_tasks.idempotency.kind import Arguments, JobKind
 from nexus_tasks.idempotency.producer.publisher import Publisher
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.worker.circuit_breaker import CircuitBreaker
@@ -51,8 +51,12 @@ class JobStorage(Protocol):
         """
         ...
 
-    def wanted(self, limit: int) -> Sequence[Request]:
-        """Work that storage wants, at most ``limit`` requests per kind. Each call returns the next page."""
+    def wanted(self, kind: JobKind, after: int, limit: int) -> Sequence[tuple[int, Arguments | Request | None]]:
+        """Up to ``limit`` wanted rows of a kind behind the cursor ``after``; see :class:`Outbox`."""
+        ...
+
+    def newest(self, kind: JobKind, rows: int) -> int | None:
+        """The cursor behind which the newest ``rows`` wanted rows of a kind are; ``None`` where the kind cannot say."""
         ...
 
     def cap(self, namespace: str) -> int:

@@ -13,7 +13,8 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Derivation, Namespace
+from nexus_tasks.storage.models import Derivation
+from nexus_tasks.storage.newest import newest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +121,17 @@ def mark_done(tx: Transaction, memory_ids: Sequence[int], observer: str) -> set[
     return set(tx.scalars(_MARK_DONE, {"ids": list(memory_ids), "observer": observer}))
 
 
-def mark(tx: Transaction, memory_id: int, observer: str, *, dead: bool) -> None:
+def mark(tx: Transaction, namespace_id: int, memory_id: int, observer: str, *, dead: bool) -> None:
     """Take a derivation out of the outbox when the job gives up, or put it back when the job is retried."""
     was, becomes = ("wanted", "dead") if dead else ("dead", "wanted")
     tx.execute(
         update(Derivation)
-        .where(Derivation.memory_id == memory_id, Derivation.observer == observer, Derivation.state == was)
+        .where(
+            Derivation.memory_id == memory_id,
+            Derivation.observer == observer,
+            Derivation.namespace_id == namespace_id,
+            Derivation.state == was,
+        )
         .values(state=becomes, batch=None)
     )
 
@@ -138,16 +144,21 @@ def of_messages(tx: Transaction, memory_ids: Sequence[int], *, state: str | None
     return [(memory_id, observer) for memory_id, observer in tx.execute(query.order_by(Derivation.id))]
 
 
+# The limit comes before the join, and `wanted` is no parameter: both keep the page on the index of wanted rows.
+_WANTED_PAGE = text(
+    """
+    SELECT page.id, n.name, page.memory_id, page.observer
+    FROM (SELECT id, namespace_id, memory_id, observer FROM derivations WHERE state = 'wanted' AND id > :after
+          ORDER BY id LIMIT :limit) AS page
+    JOIN namespaces AS n ON n.id = page.namespace_id ORDER BY page.id
+    """
+)
+newest_wanted = newest("derivations", "state = 'wanted'")
+
+
 def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int, str]]:
     """Wanted derivations with ids above ``after``, as (derivation id, namespace, memory id, observer)."""
-    query = (
-        select(Derivation.id, Namespace.name, Derivation.memory_id, Derivation.observer)
-        .join(Namespace, Namespace.id == Derivation.namespace_id)
-        .where(Derivation.state == "wanted", Derivation.id > after)
-        .order_by(Derivation.id)
-        .limit(limit)
-    )
-    return list(tx.execute(query).all())
+    return list(tx.execute(_WANTED_PAGE, {"after": after, "limit": limit}).all())
 
 
 def backlog(tx: Transaction, namespace_id: int) -> tuple[int, datetime | None]:

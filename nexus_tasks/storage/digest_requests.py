@@ -8,7 +8,8 @@ from datetime import timedelta
 from sqlalchemy import func, insert, select, text, update
 
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Derivation, DigestRequest, Namespace, SessionRow
+from nexus_tasks.storage.models import DigestRequest, SessionRow
+from nexus_tasks.storage.newest import newest
 from nexus_tasks.types import as_stored
 
 
@@ -66,29 +67,27 @@ def count_sessions(tx: Transaction, namespace_id: int) -> int:
     return tx.scalar(query) or 0
 
 
-def wanted(tx: Transaction, after: int, limit: int, settled: timedelta) -> list[tuple[int, str, str]]:
-    """Live requests with ids above ``after``, as (request id, namespace, session key).
-
-    A request of a session with wanted derivations is left out, because a digest of facts is better and cheaper than a
-    digest of raw text. The session's last derivation enqueues the digest. A request older than ``settled`` is always
-    returned.
+_WANTED_PAGE = text(
     """
-    underived = (
-        select(Derivation.id).where(Derivation.session_id == SessionRow.id, Derivation.state == "wanted").exists()
-    )
-    query = (
-        select(DigestRequest.id, Namespace.name, SessionRow.session_key)
-        .join(SessionRow, SessionRow.id == DigestRequest.session_id)
-        .join(Namespace, Namespace.id == SessionRow.namespace_id)
-        .where(
-            DigestRequest.id > after,
-            ~DigestRequest.dead,
-            ~underived | (DigestRequest.created_at < func.now() - settled),
-        )
-        .order_by(DigestRequest.id)
-        .limit(limit)
-    )
-    return list(tx.execute(query).all())
+    SELECT page.id, n.name, s.session_key, page.reason,
+           page.created_at < now() - :settled
+           OR NOT EXISTS (SELECT FROM derivations d WHERE d.session_id = s.id AND d.state = 'wanted') AS ready
+    FROM (SELECT id, session_id, reason, created_at FROM digest_requests WHERE NOT dead AND id > :after
+          ORDER BY id LIMIT :limit) AS page
+    JOIN sessions AS s ON s.id = page.session_id JOIN namespaces AS n ON n.id = s.namespace_id ORDER BY page.id
+    """
+)
+newest_wanted = newest("digest_requests", "NOT dead")
+
+
+def wanted(tx: Transaction, after: int, limit: int, settled: timedelta) -> list[tuple[int, str, str, str, bool]]:
+    """Live requests with ids above ``after``, as (request id, namespace, session key, reason, ready).
+
+    A request of a session with wanted derivations is not ready, because a digest of facts is better and cheaper than a
+    digest of raw text. The session's last derivation enqueues the digest. A request older than ``settled`` is always
+    ready.
+    """
+    return list(tx.execute(_WANTED_PAGE, {"after": after, "limit": limit, "settled": settled}).all())
 
 
 def mark(tx: Transaction, namespace_id: int, session_key: str, *, dead: bool) -> None:

@@ -184,10 +184,10 @@ def mark(tx: Transaction, namespace_id: int, dream_id: int, *, dead: bool) -> No
     tx.execute(reopened.values(state="open", finished_at=None))
 
 
-def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
-    """Open dreams with ids above ``after``, as (dream id, namespace). Each needs a ``finish_dream`` job."""
+def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int]]:
+    """Open dreams with ids above ``after``, as (dream id, namespace, dream id). Each needs a ``finish_dream`` job."""
     query = (
-        select(Dream.id, Namespace.name)
+        select(Dream.id, Namespace.name, Dream.id)
         .join(Namespace, Namespace.id == Dream.namespace_id)
         .where(Dream.id > after, Dream.state == "open")
         .order_by(Dream.id)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from nexus_tasks.storage import sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Extraction, Namespace, SessionRow
+from nexus_tasks.storage.newest import newest
 
 Extractor = Literal["topics", "facts"]
 
@@ -120,13 +121,16 @@ def mark(tx: Transaction, namespace_id: int, session_key: str, *, dead: bool) ->
         _set(tx, row.id, state="dead" if dead else "wanted")
 
 
+newest_wanted = newest("extractions", "state = 'wanted'")
+
+
 def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, str]]:
     """Wanted extractions with ids above ``after``, as (extraction id, namespace, session key)."""
     query = (
         select(Extraction.id, Namespace.name, SessionRow.session_key)
         .join(SessionRow, SessionRow.id == Extraction.session_id)
         .join(Namespace, Namespace.id == Extraction.namespace_id)
-        .where(Extraction.state == "wanted", Extraction.id > after)
+        .where(text("extractions.state = 'wanted'"), Extraction.id > after)
         .order_by(Extraction.id)
         .limit(limit)
     )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import delete, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from nexus_tasks.storage import sessions
@@ -237,7 +237,7 @@ def wanted(tx: Transaction, after: int, limit: int, work: Work) -> list[tuple[in
         select(ObservationLog.id, Namespace.name, SessionRow.session_key)
         .join(SessionRow, SessionRow.id == ObservationLog.session_id)
         .join(Namespace, Namespace.id == ObservationLog.namespace_id)
-        .where(getattr(ObservationLog, work) == "wanted", ObservationLog.id > after)
+        .where(text(f"observation_logs.{work} = 'wanted'"), ObservationLog.id > after)
         .order_by(ObservationLog.id)
         .limit(limit)
     )

@@ -11,7 +11,8 @@ from sqlalchemy import ScalarSelect, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Memory, Namespace, PerspectiveRow
+from nexus_tasks.storage.models import Memory, PerspectiveRow
+from nexus_tasks.storage.newest import newest
 
 
 def lock(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence[str]) -> dict[str, PerspectiveRow]:
@@ -90,35 +91,50 @@ def count_unreflected(tx: Transaction, perspective_ids: Sequence[int]) -> dict[i
 
 
 def wanted(
-    tx: Transaction,
-    after: int = 0,
-    limit: int = 1_000,
-    *,
-    at_least: int,
-    namespace_id: int | None = None,
-    include_held: bool = False,
-) -> list[tuple[int, str, str, str]]:
-    """Perspectives with ids above ``after`` that need a reflection, as (id, namespace, observer, subject).
+    tx: Transaction, namespace_id: int, *, at_least: int = 1, limit: int = 1_000, include_held: bool = False
+) -> list[tuple[str, str]]:
+    """Perspectives of a namespace that need a reflection, as (observer, subject).
 
     A perspective needs a reflection when it has ``at_least`` unreflected facts and no held plan, or when its held plan
     was released after a review. A perspective is left out after its reflection gave up.
 
     Args:
-        namespace_id: only perspectives of this namespace; ``None`` means all namespaces.
         include_held: also return perspectives with a held plan that waits for a review.
     """
     free = PerspectiveRow.held.is_(None) & (_unreflected() >= at_least)
     released = PerspectiveRow.held.is_not(None) if include_held else PerspectiveRow.held["released"].as_boolean()
     query = (
-        select(PerspectiveRow.id, Namespace.name, PerspectiveRow.observer, PerspectiveRow.subject)
-        .join(Namespace, Namespace.id == PerspectiveRow.namespace_id)
-        .where(PerspectiveRow.id > after, ~PerspectiveRow.dead, free | released)
+        select(PerspectiveRow.observer, PerspectiveRow.subject)
+        .where(PerspectiveRow.namespace_id == namespace_id, ~PerspectiveRow.dead, free | released)
         .order_by(PerspectiveRow.id)
         .limit(limit)
     )
-    if namespace_id is not None:
-        query = query.where(PerspectiveRow.namespace_id == namespace_id)
-    return list(tx.execute(query).all())
+    return [(observer, subject) for observer, subject in tx.execute(query)]
+
+
+# The facts of each perspective are counted up to `at_least`.
+_PAGE = text(
+    """
+    SELECT page.id, n.name, page.observer, page.subject,
+           CASE WHEN page.held IS NULL THEN :at_least <= (
+               SELECT count(*) FROM (
+                   SELECT FROM memories m WHERE m.perspective_id = page.id AND m.level = 'explicit'
+                     AND m.id > page.reflected_through ORDER BY m.id LIMIT :at_least) AS unreflected)
+           ELSE coalesce(CAST(page.held ->> 'released' AS boolean), false) END AS ready
+    FROM (SELECT * FROM perspectives WHERE NOT dead AND id > :after ORDER BY id LIMIT :limit) AS page
+    JOIN namespaces AS n ON n.id = page.namespace_id ORDER BY page.id
+    """
+)
+newest_alive = newest("perspectives", "NOT dead")
+
+
+def page(tx: Transaction, after: int, limit: int, *, at_least: int) -> list[tuple[int, str, str, str, bool]]:
+    """Perspectives with ids above ``after`` whose reflection has not given up, in the order of their ids.
+
+    Each is (id, namespace, observer, subject, ready); ``ready`` says whether it needs a reflection, as in
+    :func:`wanted`.
+    """
+    return list(tx.execute(_PAGE, {"after": after, "limit": limit, "at_least": at_least}).all())
 
 
 def advance(tx: Transaction, perspective_id: int, *, seen: int, through: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, delete, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -48,15 +48,24 @@ def settle(tx: Transaction, kind: str, scope: str, asked: int) -> None:
     tx.execute(delete(WantedJob).where(WantedJob.kind == kind, WantedJob.scope == scope, WantedJob.asked == asked))
 
 
+_IS_WANTED = text("wanted_jobs.state = 'wanted'")  # no parameter: with one Postgres may leave out the partial index
+
+
 def wanted(tx: Transaction, after: int, limit: int, kind: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
     """A kind's wanted jobs with row ids above ``after``, as (row id, arguments)."""
     query = (
         select(WantedJob.id, WantedJob.args)
-        .where(WantedJob.kind == kind, WantedJob.state == "wanted", WantedJob.id > after)
+        .where(WantedJob.kind == kind, _IS_WANTED, WantedJob.id > after)
         .order_by(WantedJob.id)
         .limit(limit)
     )
     return [(row_id, args) for row_id, args in tx.execute(query)]
+
+
+def newest(tx: Transaction, rows: int, kind: str) -> int:
+    """The row id behind which the newest ``rows`` wanted jobs of a kind are; 0 where there are no more."""
+    query = select(WantedJob.id).where(WantedJob.kind == kind, _IS_WANTED)
+    return tx.scalar(query.order_by(WantedJob.id.desc()).offset(rows).limit(1)) or 0
 
 
 def mark(tx: Transaction, kind: str, scope: str, *, dead: bool) -> None:

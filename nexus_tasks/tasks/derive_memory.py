@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self, cast
+from typing import ClassVar, Self, cast
 
 from nexus_tasks.cognition import derive
 from nexus_tasks.cognition.derive import FollowUps
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidAnswer, JobError, Permanent, QueueUnavailable
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.idempotency.kind import Arguments, Outbox
+from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.worker.run import Wait
 from nexus_tasks.storage import derivations, sessions
@@ -25,6 +25,7 @@ from nexus_tasks.storage.models import Memory
 from nexus_tasks.tasks import digest_session, follow_ups, reflect_perspective
 from nexus_tasks.tasks.arguments import MemoryId, Name, NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
+from nexus_tasks.tasks.outboxes import of_rows
 from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
@@ -56,15 +57,6 @@ class DeriveMemory(Arguments):
         return [self.model_copy(update={"observer": observer}) for observer in observers]
 
 
-def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    rows = derivations.wanted(tx, after, limit)
-    return [(cursor, request(namespace, memory_id, observer)) for cursor, namespace, memory_id, observer in rows]
-
-
-def _mark(tx: Transaction, _namespace_id: int, args: Any, *, dead: bool) -> None:
-    derivations.mark(tx, int(args["memory_id"]), args["observer"], dead=dead)
-
-
 def _wake_digest(deployment: Deployment, tx: Transaction, claim: Claim) -> Callable[[], None] | None:
     """When the last derivation of a session gives up, make the waiting digest of the session due."""
     memory = tx.get(Memory, int(claim.args["memory_id"]))
@@ -83,7 +75,7 @@ def _wake_digest(deployment: Deployment, tx: Transaction, claim: Claim) -> Calla
     while_running="drop",
     immutable=True,
     gathers=RIPENESS,
-    outbox=Outbox(page=_wanted, mark=_mark),
+    outbox=of_rows(DeriveMemory, derivations.wanted, mark=derivations.mark, newest=derivations.newest_wanted),
     probe=probe_model,
     on_dead=_wake_digest,
 )

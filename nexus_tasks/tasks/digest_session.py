@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast, get_args
 
 from nexus_tasks.cognition import digest
 from nexus_tasks.deployment import Deployment
@@ -46,11 +45,15 @@ class DigestSession(Arguments):
         return Flags(force=self.reason != "rollover", reasons=(self.reason,), urgency=urgency)
 
 
-def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    # The last derivation of a session asks for the session's digest. So for 300 s reconcile leaves out a session that
-    # has wanted derivations.
+def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> list[tuple[int, DigestSession | None]]:
+    # The last derivation of a session enqueues the session's digest. Reconcile waits 300 s before it asks itself.
     rows = digest_requests.wanted(tx, after, limit, timedelta(seconds=PATIENCE))
-    return [(cursor, request(namespace, key, "session_end")) for cursor, namespace, key in rows]
+    return [(cursor, _asked(*row) if ready else None) for cursor, *row, ready in rows]
+
+
+def _asked(namespace: str, session_key: str, reason: str) -> DigestSession:
+    known = cast(Reason, reason) if reason in get_args(Reason) else "session_end"  # a newer release may know others
+    return DigestSession(namespace=namespace, session_key=session_key, reason=known)
 
 
 def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
@@ -60,7 +63,7 @@ def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
 @job(
     arguments=DigestSession,
     queue="digest",
-    outbox=Outbox(page=_wanted, mark=_mark),
+    outbox=Outbox(page=_wanted, mark=_mark, newest=digest_requests.newest_wanted),
     probe=probe_model,
     live_ends_wait="batch",
 )

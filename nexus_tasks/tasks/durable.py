@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, event
@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import ConfigurationError, InvalidInput, NexusError
-from nexus_tasks.idempotency.kind import JobKind, Outbox
+from nexus_tasks.idempotency.kind import Arguments, JobKind, Outbox
 from nexus_tasks.idempotency.request import Request, canonical
 from nexus_tasks.idempotency.worker.run import Run
 from nexus_tasks.storage import wanted_jobs
@@ -84,22 +84,28 @@ def _enqueue_pending(session: Session, transaction: Any) -> None:
 def outbox_of(kind: Callable[[], JobKind]) -> Outbox:
     """The outbox of a durable kind: its rows in ``wanted_jobs``."""
 
-    def page(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
+    def page(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> list[tuple[int, Arguments | None]]:
         declared = kind()
-        found = list[tuple[int, Request]]()
-        for row_id, args in wanted_jobs.wanted(tx, after, limit, declared.name):
-            try:
-                found.append((row_id, declared.request_for(declared.load(args))))
-            except InvalidInput as error:  # another release wrote the row; the other rows must not wait
-                log.warning("A wanted job of %s cannot be asked for: %s", declared.name, error)
-        return found
+        rows = wanted_jobs.wanted(tx, after, limit, declared.name)
+        return [(row_id, _read(declared, args)) for row_id, args in rows]
 
     def mark(tx: Transaction, _namespace_id: int, args: Any, *, dead: bool) -> None:
         declared = kind()
         scope = canonical({name: args.get(name) for name in declared.arguments.scope})
         wanted_jobs.mark(tx, declared.name, scope, dead=dead)
 
-    return Outbox(page=page, mark=mark)
+    def newest(tx: Transaction, rows: int) -> int:
+        return wanted_jobs.newest(tx, rows, kind().name)
+
+    return Outbox(page=page, mark=mark, newest=newest)
+
+
+def _read(kind: JobKind, args: Mapping[str, Any]) -> Arguments | None:
+    try:
+        return kind.load(args)
+    except InvalidInput as error:  # another release wrote the row; the other rows must not wait
+        log.warning("A wanted job of %s cannot be asked for: %s", kind.name, error)
+        return None
 
 
 def settling(handler: Callable[[Run, Any], JobOutcome]) -> Callable[[Run, Any], JobOutcome]:

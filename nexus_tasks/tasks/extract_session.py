@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from nexus_tasks.cognition.extraction import extract
-from nexus_tasks.deployment import Deployment
-from nexus_tasks.idempotency.kind import Arguments, Outbox
+from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.storage import extractions
-from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
+from nexus_tasks.tasks.outboxes import of_rows
 from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
@@ -30,16 +28,12 @@ class ExtractSession(Arguments):
         return Flags(force=False, reasons=("turn",), urgency="live")
 
 
-def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    rows = extractions.wanted(tx, after, limit)
-    return [(cursor, request(namespace, key)) for cursor, namespace, key in rows]
-
-
-def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
-    extractions.mark(tx, namespace_id, args["session_key"], dead=dead)
-
-
-@job(arguments=ExtractSession, queue="capture", outbox=Outbox(page=_wanted, mark=_mark), probe=probe_model)
+@job(
+    arguments=ExtractSession,
+    queue="capture",
+    outbox=of_rows(ExtractSession, extractions.wanted, mark=extractions.mark, newest=extractions.newest_wanted),
+    probe=probe_model,
+)
 @in_namespace
 def extract_session(work: NamespaceRun, arguments: ExtractSession) -> JobOutcome:
     """Extract topics and facts from a session."""

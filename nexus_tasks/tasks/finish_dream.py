@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from celery import chord
 from kombu.exceptions import OperationalError
@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claims import answering
-from nexus_tasks.idempotency.kind import Arguments, Outbox
+from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.worker.run import Wait
 from nexus_tasks.storage import dreams, namespaces
@@ -24,6 +24,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import digest_session, follow_ups, reflect_namespace, reflect_perspective
 from nexus_tasks.tasks.arguments import MemoryId, NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace
+from nexus_tasks.tasks.outboxes import of_rows
 from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome, Urgency
 
@@ -46,15 +47,7 @@ class FinishDream(Arguments):
         return Flags(urgency="dream")
 
 
-def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    return [(dream_id, request(namespace, dream_id)) for dream_id, namespace in dreams.wanted(tx, after, limit)]
-
-
-def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
-    dreams.mark(tx, namespace_id, int(args["dream_id"]), dead=dead)
-
-
-@job(arguments=FinishDream, queue="digest", outbox=Outbox(page=_wanted, mark=_mark))
+@job(arguments=FinishDream, queue="digest", outbox=of_rows(FinishDream, dreams.wanted, mark=dreams.mark))
 @in_namespace
 def finish_dream(work: NamespaceRun, arguments: FinishDream) -> JobOutcome:
     """Close a dream after its digests and its reflections. Jobs that gave up do not delay the end of the dream."""

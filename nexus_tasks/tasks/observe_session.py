@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from functools import partial
+from typing import ClassVar, Literal
 
 from nexus_tasks.cognition.observing import observe
-from nexus_tasks.deployment import Deployment
-from nexus_tasks.idempotency.kind import Arguments, Outbox
+from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.storage import observations
-from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.newest import newest
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
+from nexus_tasks.tasks.outboxes import of_rows
 from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
@@ -37,16 +37,15 @@ class ObserveSession(Arguments):
         return Flags(force=self.reason == "blocked", reasons=(self.reason,), urgency="live")
 
 
-def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    rows = observations.wanted(tx, after, limit, "observing")
-    return [(cursor, request(namespace, key)) for cursor, namespace, key in rows]
+_OUTBOX = of_rows(
+    ObserveSession,
+    partial(observations.wanted, work="observing"),
+    mark=partial(observations.mark, work="observing"),
+    newest=newest("observation_logs", "observing = 'wanted'"),
+)
 
 
-def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
-    observations.mark(tx, namespace_id, args["session_key"], "observing", dead=dead)
-
-
-@job(arguments=ObserveSession, queue="capture", outbox=Outbox(page=_wanted, mark=_mark), probe=probe_model)
+@job(arguments=ObserveSession, queue="capture", outbox=_OUTBOX, probe=probe_model)
 @in_namespace
 def observe_session(work: NamespaceRun, arguments: ObserveSession) -> JobOutcome:
     """Observe what is new in a session, batch after batch."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from functools import partial
+from typing import ClassVar
 
 from nexus_tasks.cognition.observing import condense
-from nexus_tasks.deployment import Deployment
-from nexus_tasks.idempotency.kind import Arguments, Outbox
+from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.storage import observations
-from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.newest import newest
 from nexus_tasks.tasks.arguments import Name, NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
+from nexus_tasks.tasks.outboxes import of_rows
 from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
@@ -25,16 +25,15 @@ class ReflectObservations(Arguments):
     session_key: Name
 
 
-def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    rows = observations.wanted(tx, after, limit, "reflecting")
-    return [(cursor, request(namespace, key)) for cursor, namespace, key in rows]
+_OUTBOX = of_rows(
+    ReflectObservations,
+    partial(observations.wanted, work="reflecting"),
+    mark=partial(observations.mark, work="reflecting"),
+    newest=newest("observation_logs", "reflecting = 'wanted'"),
+)
 
 
-def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
-    observations.mark(tx, namespace_id, args["session_key"], "reflecting", dead=dead)
-
-
-@job(arguments=ReflectObservations, queue="capture", outbox=Outbox(page=_wanted, mark=_mark), probe=probe_model)
+@job(arguments=ReflectObservations, queue="capture", outbox=_OUTBOX, probe=probe_model)
 @in_namespace
 def reflect_observations(work: NamespaceRun, arguments: ReflectObservations) -> JobOutcome:
     """Condense the observation log of a session."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -28,9 +27,14 @@ class ReflectPerspective(Arguments):
     subject: Name
 
 
-def _wanted(deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    rows = perspectives.wanted(tx, at_least=deployment.settings.reflect_min_new, after=after, limit=limit)
-    return [(cursor, request(namespace, observer, subject)) for cursor, namespace, observer, subject in rows]
+def _wanted(
+    deployment: Deployment, tx: Transaction, after: int, limit: int
+) -> list[tuple[int, ReflectPerspective | None]]:
+    rows = perspectives.page(tx, after, limit, at_least=deployment.settings.reflect_min_new)
+    return [
+        (cursor, ReflectPerspective(namespace=namespace, observer=observer, subject=subject) if ready else None)
+        for cursor, namespace, observer, subject, ready in rows
+    ]
 
 
 def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
@@ -40,7 +44,7 @@ def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
 @job(
     arguments=ReflectPerspective,
     queue="reflect",
-    outbox=Outbox(page=_wanted, mark=_mark),
+    outbox=Outbox(page=_wanted, mark=_mark, newest=perspectives.newest_alive),
     probe=probe_model,
     live_ends_wait="batch",
 )

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from nexus_tasks.cognition import message_batches
-from nexus_tasks.deployment import Deployment
-from nexus_tasks.idempotency.kind import Arguments, Outbox
+from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.worker.run import Wait
 from nexus_tasks.storage import batches
-from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
+from nexus_tasks.tasks.outboxes import of_rows
 from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
@@ -28,14 +26,10 @@ class SubmitBatch(Arguments):
     namespace: NamespaceName
 
 
-def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, Request]]:
-    return [(cursor, request(namespace)) for cursor, namespace in batches.wanted(tx, after, limit)]
-
-
 @job(
     arguments=SubmitBatch,
     queue="maintenance",
-    outbox=Outbox(page=_wanted),
+    outbox=of_rows(SubmitBatch, batches.wanted),
     probe=probe_model,
     live_ends_wait=BATCH,
 )

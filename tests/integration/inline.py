@@ -53,6 +53,13 @@ def pending() -> list[Claim]:
     return sorted(found, key=lambda claim: claim.enqueued_at)
 
 
+def wanted() -> set[str]:
+    """The kinds of which Postgres wants a job now."""
+    storage = engine.storage
+    kinds = [kind for kind in engine.kinds().values() if kind.outbox]
+    return {kind.name for kind in kinds if any(row is not None for _, row in storage.wanted(kind, 0, 500))}
+
+
 def waiting() -> list[Claim]:
     """Claims that wait, soonest due first."""
     return default_deployment().claims.waiting()

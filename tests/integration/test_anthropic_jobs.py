@@ -15,6 +15,7 @@ from nexus_tasks import Nexus, reflect_perspective
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import JobFailed, NotFound
 from nexus_tasks.idempotency.producer.result import JobResult
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from tests.integration.inline import NAMESPACE, due_at_once, facts, say, time_passes, waiting, work
 from tests.sandbox import Sandbox, engine, eventually
@@ -249,7 +250,7 @@ def test_an_invalid_answer_is_counted_and_a_dead_letter_after_max_attempts(
     assert len(facts()) == (0 if kind == "derive_memory" else 5)
     assert here.sql("SELECT * FROM saved_answers") == []  # an invalid answer is never used again
 
-    assert Sweeper(engine).reconcile() == 0  # it stays dead
+    assert Reconciler(engine).round() == 0  # it stays dead
     standin.heal()
     [(job_id,)] = here.sql("SELECT job_id FROM dead_letters")
     again = Nexus().retry_job(job_id)

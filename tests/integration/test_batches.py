@@ -12,7 +12,7 @@ from nexus_tasks import Nexus, digest_session
 from nexus_tasks.cognition import message_batches
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import Transient
-from nexus_tasks.idempotency.worker.sweeper import Sweeper
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.llm.anthropic.batches import AnthropicBatchProvider
 from nexus_tasks.storage import batches
 from nexus_tasks.tasks import digest_session as digests
@@ -218,7 +218,7 @@ def test_a_flushed_redis_forgets_no_batch(here: Sandbox, slow: StandIn) -> None:
     dream(*SESSIONS)
     run()
     here.flush()
-    Sweeper(engine).reconcile()
+    Reconciler(engine).round()
     assert "submit_batch" in {claim.kind for claim in pending()}
     # Reconcile asks for the digests too, and nobody knows any more how urgent they are: what is in a batch is awaited.
     asked = [digests.request(NAMESPACE, key, "dream_digest") for key in SESSIONS]

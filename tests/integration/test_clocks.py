@@ -16,7 +16,6 @@ from nexus_tasks.cognition import derive
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.claim import Claimed
 from nexus_tasks.idempotency.worker.executor import perform, run_of
-from nexus_tasks.outbox import PostgresJobStorage
 from nexus_tasks.settings import load_settings
 from nexus_tasks.storage import ledger, namespaces
 from nexus_tasks.tasks import ticks
@@ -156,12 +155,9 @@ def test_reconcile_leaves_a_digest_to_its_derivations_for_a_while(
     inline.say("I moved to Lisbon.", session="s", end=True)
     clock_is(monkeypatch, wrong)
 
-    def wanted() -> list[str]:
-        return [one.kind for one in PostgresJobStorage(default_deployment()).wanted(10)]
-
-    assert "digest_session" not in wanted()
+    assert "digest_session" not in inline.wanted()
     here.sql("UPDATE digest_requests SET created_at = now() - interval '6 minutes'")
-    assert "digest_session" in wanted()
+    assert "digest_session" in inline.wanted()
 
 
 @pytest.mark.usefixtures("bench")

@@ -11,7 +11,7 @@ from nexus_tasks import Message, Nexus, digest_session
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
-from nexus_tasks.idempotency.worker.sweeper import Sweeper
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.storage import dreams
 from nexus_tasks.tasks import finish_dream, ticks
 from nexus_tasks.tasks.finish_dream import Started
@@ -160,7 +160,7 @@ def test_a_dream_whose_chord_is_lost_is_finished_by_reconcile(here: Sandbox) -> 
         dreams.start(tx, known.id, dreams.due_sessions(tx, known.id), urgency="dream")
     here.flush()
     for _ in range(4):
-        Sweeper(engine).reconcile()
+        Reconciler(engine).round()
         work()
         time_passes(here)
         work()

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from nexus_tasks import Nexus
 from nexus_tasks.errors import ConfigurationError, InvalidInput, NotFound
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.jobs import Arguments, JobOutcome, Run, job
 from nexus_tasks.tasks import follow_ups
@@ -83,7 +84,7 @@ def test_a_session_and_a_connection_of_the_callers_own(shop: Sandbox) -> None:
     assert not wanted.enqueue()
     with own.begin() as connection:
         ship.want(connection, namespace="shop", parcel=4)  # and never enqueued by its caller
-    assert Sweeper(engine).reconcile() == 1
+    assert Reconciler(engine).round() == 1
     own.dispose()
     work()
     assert [parcel for parcel, _ in shipped(shop)] == [1, 2, 4]
@@ -129,7 +130,7 @@ def test_a_producer_that_dies_after_its_commit_loses_nothing(shop: Sandbox, monk
     want(shop)
     monkeypatch.undo()
     assert names() == []
-    assert Sweeper(engine).reconcile() == 1
+    assert Reconciler(engine).round() == 1
     assert names() == [SHIP]
 
 
@@ -159,11 +160,11 @@ def test_what_gives_up_is_a_dead_letter_until_somebody_retries_it(shop: Sandbox)
     [letter] = shop.sql("SELECT job_id FROM dead_letters WHERE resolution IS NULL")
     assert rows(shop) == [(SHIP, "dead")]
     shop.flush()
-    assert Sweeper(engine).reconcile() == 0
+    assert Reconciler(engine).round() == 0
     Nexus().retry_job(letter[0])
     assert rows(shop) == [(SHIP, "wanted")]
     shop.flush()
-    assert Sweeper(engine).reconcile() == 1
+    assert Reconciler(engine).round() == 1
     work()
     assert (shipped(shop), rows(shop)) == ([(1, False)], [])
 

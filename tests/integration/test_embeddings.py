@@ -14,7 +14,7 @@ from nexus_tasks import Nexus
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.embeddings.hashing import HashingEmbedder
 from nexus_tasks.errors import Permanent, Transient
-from nexus_tasks.idempotency.worker.sweeper import Sweeper
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.tasks import ticks
 from tests.commandline import nexus
 from tests.integration.inline import NAMESPACE, dump, facts, job_context, pending, say, time_passes, waiting, work
@@ -48,7 +48,7 @@ def use(monkeypatch: pytest.MonkeyPatch, embedder: Any) -> Any:
 
 
 def reconcile() -> int:
-    return Sweeper(engine).reconcile()
+    return Reconciler(engine).round()
 
 
 def lacking(here: Sandbox, model: str) -> int:

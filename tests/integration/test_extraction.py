@@ -9,7 +9,7 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.idempotency.worker.sweeper import Sweeper
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from tests.integration.inline import NAMESPACE, facts, pending, say, time_passes, waiting, work
 from tests.integration.test_forget import traces
 from tests.sandbox import Sandbox, engine
@@ -175,7 +175,7 @@ def test_what_is_wanted_survives_a_flush_of_redis(ours: Sandbox) -> None:
     Nexus().extract(NAMESPACE, "chat")
     ours.flush()
     assert pending() == []
-    Sweeper(engine).reconcile()
+    Reconciler(engine).round()
     assert [one["status"] for one in work(KIND)] == ["completed"]
     assert cursors(ours) == (4, 0, "idle")
 
@@ -381,7 +381,7 @@ def test_nothing_of_an_erased_message_is_left_in_topics(ours: Sandbox, standin: 
     standin.answer("topics", lambda _: {"topics": []})
     say(*turns(1, 20))
     standin.counters.requests.clear()
-    Sweeper(engine).reconcile()
+    Reconciler(engine).round()
     work(KIND)
     told = "\n".join(call.text for call in asked(standin, "topics"))
     assert [n for n in (1, 2, 3, 10, 11, 12, 13, 20) if f"Thing {n} is" not in told] == []

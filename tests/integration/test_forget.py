@@ -16,7 +16,7 @@ import pytest
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.cognition import derive as deriving
 from nexus_tasks.errors import InvalidInput, NotFound
-from nexus_tasks.idempotency.worker.sweeper import Sweeper
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.storage.erasure.vacuum import WORDLESS
 from nexus_tasks.storage.models import Base
 from tests import commandline
@@ -83,7 +83,7 @@ def test_a_flushed_redis_does_not_forget_what_is_to_be_made_anew(here: Sandbox) 
     work()
     Nexus().forget(NAMESPACE, memory_id=target)
     here.flush()
-    Sweeper(engine).reconcile()
+    Reconciler(engine).round()
     assert [(one["kind"], one["status"]) for one in work()] == [("digest_session", "completed")]
 
 

@@ -16,11 +16,11 @@ from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.idempotency.producer.result import JobResult
-from nexus_tasks.outbox import PostgresJobStorage
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.services import observation
 from nexus_tasks.types import ContextBlock, ObservationStats
-from tests.integration.inline import NAMESPACE, time_passes, work
-from tests.sandbox import Sandbox
+from tests.integration.inline import NAMESPACE, time_passes, wanted, work
+from tests.sandbox import Sandbox, engine
 from tests.standin import Call, StandIn, faults
 
 SMALL = {
@@ -126,11 +126,11 @@ def test_a_session_can_be_left_out_and_a_namespace_turned_off(small: Sandbox) ->
 def test_a_flushed_redis_loses_no_observation(small: Sandbox) -> None:
     say(*map(turn, range(30)), observe=True)
     small.flush()
-    [request] = [one for one in PostgresJobStorage(default_deployment()).wanted(100) if one.kind in KINDS]
-    default_deployment().claims.claim([request.renewed()])
+    assert wanted() & set(KINDS)
+    Reconciler(engine).round()
     assert [one["status"] for one in work(*KINDS)] == ["completed"]
     assert standing().chunks > 3
-    assert not [one for one in PostgresJobStorage(default_deployment()).wanted(100) if one.kind in KINDS]
+    assert not wanted() & set(KINDS)
 
 
 @pytest.mark.usefixtures("small")

@@ -17,8 +17,8 @@ from nexus_tasks import Nexus, derive_memory, digest_session
 from nexus_tasks.cli.jobs import _full_id
 from nexus_tasks.errors import ConfigurationError, InvalidInput, NotFound, Permanent, QueueUnavailable
 from nexus_tasks.idempotency.claims import Claims
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.idempotency.worker.reserved import drop_revoked, report_reserved
-from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.services import jobs, status
 from tests.integration import inline
 from tests.integration.claiming import Bench
@@ -199,7 +199,7 @@ def test_what_is_dropped_is_not_asked_for_again(here: Sandbox, how: str) -> None
     else:
         drop_revoked(engine, derive_memory.kind, claim.job_id, claim.args)
     assert here.sql("SELECT state FROM derivations") == [("dead",)]
-    assert Sweeper(engine).reconcile() == 0
+    assert Reconciler(engine).round() == 0
 
 
 def test_what_is_wanted_again_is_asked_for_past_its_marker(here: Sandbox) -> None:
@@ -207,4 +207,4 @@ def test_what_is_wanted_again_is_asked_for_past_its_marker(here: Sandbox) -> Non
     inline.time_passes(here)
     inline.work()
     assert here.sql("UPDATE derivations SET state = 'wanted' WHERE state = 'done' RETURNING 1") == [(1,)]
-    assert Sweeper(engine).reconcile() == 1
+    assert Reconciler(engine).round() == 1

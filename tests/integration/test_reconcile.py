@@ -1,16 +1,19 @@
-"""Whatever Postgres wants is asked for by the sweep's next tick after Redis has lost everything: each kind of it."""
+"""What Postgres wants is asked for again after Redis lost it: each kind of it, among any number of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from sqlalchemy import event, text
 
 from nexus_tasks import Nexus
 from nexus_tasks.deployment import default_deployment
-from nexus_tasks.idempotency.worker.sweeper import Sweeper
+from nexus_tasks.idempotency.worker import reconciler
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.storage import embeddings
-from nexus_tasks.tasks import finish_dream
+from nexus_tasks.tasks import derive_memory, finish_dream
 from tests.integration.inline import NAMESPACE, pending, say, work
 from tests.sandbox import Sandbox, engine
 
@@ -86,5 +89,135 @@ def test_what_postgres_wants_outlives_a_flush(here: Sandbox, kind: str, wanted: 
     wanted(here)
     here.flush()
     assert pending() == []
-    Sweeper(engine).tick()
+    assert Reconciler(engine).tick()
     assert kind in {claim.kind for claim in pending()}
+
+
+# --- among many rows --------------------------------------------------------------------------------------------------
+def want_derivations(here: Sandbox, rows: int) -> None:
+    """Make rows that want derivations, without messages: foreign keys and statistics are off."""
+    Nexus().create_namespace(NAMESPACE)
+    with here.deployment.database.transaction() as tx:
+        tx.execute(text("SET LOCAL session_replication_role = replica"))
+        tx.execute(text("ALTER TABLE derivations SET (autovacuum_enabled = off)"))
+        tx.execute(
+            text(
+                "INSERT INTO derivations (namespace_id, memory_id, session_id, observer)"
+                " SELECT (SELECT id FROM namespaces), n, 1000000 + n, 'assistant' FROM generate_series(1, :rows) AS n"
+            ),
+            {"rows": rows},
+        )
+
+
+def lose(memory_id: int) -> None:
+    """Redis loses the claim of one derivation."""
+    claims = default_deployment().claims
+    claims.drop(claims.key(derive_memory.request(NAMESPACE, memory_id, "assistant")))
+
+
+def lost(memory_id: int) -> bool:
+    request = derive_memory.request(NAMESPACE, memory_id, "assistant")
+    return bool(default_deployment().claims.missing(request.kind, [request.scope]))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, here: Sandbox) -> Sandbox:
+    """Rounds that look at few rows; 200 rows want derivations, and each has a claim."""
+    monkeypatch.setattr(reconciler, "NEWEST", 20)
+    monkeypatch.setattr(reconciler, "FURTHER", 30)
+    monkeypatch.setattr(reconciler, "PAGE", 10)
+    want_derivations(here, 200)
+    claims = default_deployment().claims
+    claims.claim([derive_memory.request(NAMESPACE, n, "assistant") for n in range(1, 201)])
+    return here
+
+
+def test_a_lost_claim_of_a_new_row_is_asked_for_by_the_next_round(small: Sandbox) -> None:  # noqa: ARG001
+    lose(185)
+    assert Reconciler(engine).round() == 1
+    assert not lost(185)
+
+
+def test_a_lost_claim_of_any_row_is_found_by_workers_that_take_turns(small: Sandbox) -> None:  # noqa: ARG001
+    for once_more in range(2):  # the last row is followed by the first
+        lose(1)
+        lose(170)
+        made = [Reconciler(engine).round() for _ in range(6)]  # each of them could be another worker's
+        assert sum(made) == 2, (once_more, made)
+        assert not lost(1)
+        assert not lost(170)
+
+
+def test_one_worker_at_a_time_looks_for_wanted_rows(small: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+    monkeypatch.setattr(Reconciler, "round", lambda self: asked.append(self._lock.local.token) or 0)
+    workers = [Reconciler(engine) for _ in range(5)]
+    for worker in workers:
+        worker.tick()
+    assert len(asked) == 1
+    small.flush()  # with the claims the lock is gone, and work goes on at once
+    workers[3].tick()
+    assert len(asked) == 2
+
+
+def test_rows_that_wait_and_rows_that_cannot_be_read_hold_up_no_other(
+    small: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler, "PAGE", 2)
+    small.sql("UPDATE derivations SET observer = '' WHERE memory_id = 184")  # no observer has this name
+    lose(185)
+    assert Reconciler(engine).round() == 1
+    kind = engine.kinds()["digest_session"]
+    say("Hello.", session="busy", observers=["bob"])
+    for session in ("busy", "busy", "busy", "idle"):
+        small.sql(
+            "INSERT INTO sessions (namespace_id, session_key) SELECT id, :key FROM namespaces ON CONFLICT DO NOTHING",
+            key=session,
+        )
+        small.sql(
+            "INSERT INTO digest_requests (namespace_id, session_id, reason)"
+            " SELECT namespace_id, id, 'session_end' FROM sessions WHERE session_key = :key",
+            key=session,
+        )
+    assert [row is not None for _, row in engine.storage.wanted(kind, 0, 10)] == [False, False, False, True]
+    Reconciler(engine).round()
+    assert [claim.scope for claim in pending() if claim.kind == kind.name] == [
+        '{"namespace":"acme","session_key":"idle"}'
+    ]
+
+
+@pytest.mark.parametrize("kind", ["derive_memory", "digest_session", "reflect_perspective", "extract_session"])
+def test_a_page_is_read_by_an_index_also_without_statistics(here: Sandbox, kind: str) -> None:
+    """Of 50,000 rows in tables that were never analyzed, a page costs what it returns."""
+    want_derivations(here, 50_000)
+    for table in ("sessions", "digest_requests", "perspectives", "extractions"):
+        here.sql(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+    many = "FROM namespaces, generate_series(1, 20000) AS n"
+    here.sql(f"INSERT INTO sessions (namespace_id, session_key) SELECT id, n {many}")
+    here.sql(f"INSERT INTO perspectives (namespace_id, observer, subject) SELECT id, 'assistant', n {many}")
+    each = "SELECT namespace_id, id FROM sessions"
+    here.sql(
+        "INSERT INTO digest_requests (namespace_id, session_id, reason)"
+        " SELECT namespace_id, id, 'rollover' FROM sessions"
+    )
+    here.sql(f"INSERT INTO extractions (namespace_id, session_id) {each}")
+    here.sql("UPDATE extractions SET state = 'wanted'")
+    declared = engine.kinds()[kind]
+    statements = list[str]()
+
+    def explain(connection: Any, _cursor: Any, statement: str, values: Any, _context: Any, _many: bool) -> None:
+        if statement.lstrip().startswith("SELECT") and "set_config" not in statement:
+            plan = connection.connection.cursor().execute("EXPLAIN (ANALYZE) " + statement, values).fetchall()
+            statements.append("\n".join(line for (line,) in plan))
+
+    event.listen(here.deployment.database.engine, "before_cursor_execute", explain)
+    try:
+        engine.storage.wanted(declared, 10_000, 500)
+        engine.storage.newest(declared, 1_000)
+    finally:
+        event.remove(here.deployment.database.engine, "before_cursor_execute", explain)
+    assert len(statements) == 2
+    for plan in statements:
+        assert "Seq Scan" not in plan, plan
+        assert "Bitmap" not in plan, plan
+        assert "Sort" not in plan, plan

@@ -12,7 +12,7 @@ from nexus_tasks import Nexus, reflect_namespace, reflect_perspective
 from nexus_tasks.cognition import reflect
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import JobFailed
-from nexus_tasks.idempotency.worker.sweeper import Sweeper
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from tests.integration.inline import NAMESPACE, dump, facts, job_context, pending, say, work
 from tests.integration.reflecting import again, day, insight, judge, know, made, read, relation, run, too_much
 from tests.sandbox import Sandbox, engine
@@ -283,7 +283,7 @@ def test_a_reflection_that_would_change_too_much_is_held_for_review(claude: Clau
     assert (kept["relations"], kept["supersedes"]) == (plan, held["supersedes"])
     assert through == 0
 
-    Sweeper(engine).reconcile()
+    Reconciler(engine).round()
     reflect_namespace.delay(namespace=NAMESPACE)
     work("reflect_namespace")
     assert [claim for claim in pending() if claim.kind == "reflect_perspective"] == []  # it is not asked for again

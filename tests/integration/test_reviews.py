@@ -8,7 +8,7 @@ import pytest
 
 from nexus_tasks import Nexus
 from nexus_tasks.errors import NotFound
-from nexus_tasks.idempotency.worker.sweeper import Sweeper
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.types import HeldReflection
 from tests.integration.inline import NAMESPACE, dump, facts, pending, say, work
 from tests.integration.reflecting import insight, judge, know, relation, run, too_much
@@ -73,7 +73,7 @@ def test_a_released_plan_is_found_by_reconcile(held: Held) -> None:
     here, _, shown = held
     Nexus().retry_job(shown.job_id)
     here.flush()
-    Sweeper(engine).reconcile()
+    Reconciler(engine).round()
     assert asked()
     work("reflect_perspective")
     assert len(facts(subject="ann")) == 6
@@ -88,7 +88,7 @@ def test_a_dropped_plan_changes_nothing_and_does_not_come_back(held: Held, stand
     assert Nexus().job(shown.job_id).status == "dropped"
     assert dump(here, *untouched) == before
     assert here.sql("SELECT held, reflected_through FROM perspectives WHERE subject = 'ann'") == [(None, ids[-1])]
-    Sweeper(engine).reconcile()
+    Reconciler(engine).round()
     assert not asked()
     assert run("unchanged") == {}
     assert standin.counters.calls == calls

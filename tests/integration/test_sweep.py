@@ -18,6 +18,7 @@ from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.engine import attach
 from nexus_tasks.idempotency.worker import sweeper as sweeping
+from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.idempotency.worker.run import new_token
 from nexus_tasks.idempotency.worker.sweeper import LOCK, Sweeper, SweepStep
 from tests.broker import holds, lose, queued
@@ -271,7 +272,7 @@ def test_jobs_that_used_up_their_attempts_are_buried(sweeper: Sweeper, worn_out:
     sweeper.tick()
     assert dead_jobs() == {claim.job_id for claim in worn_out}
     assert [state_of(claim) for claim in worn_out] == ["", "", ""]
-    assert sweeper.reconcile() == 0
+    assert Reconciler(engine).round() == 0
 
 
 def test_a_letter_that_cannot_be_written_stops_no_other(
@@ -358,20 +359,20 @@ def test_a_model_that_hangs_does_not_hold_the_sweep_up(
     answer.set()
 
 
-def test_what_postgres_wants_is_asked_for_unless_it_has_a_claim(bench: Bench, sweeper: Sweeper) -> None:
+def test_what_postgres_wants_is_asked_for_unless_it_has_a_claim(bench: Bench) -> None:
     nexus = Nexus()
     nexus.ingest("acme", "chat", [{"content": f"Fact {i}.", "author": "ann"} for i in range(3)])
     assert sum(bench.claims.counts("acme").values()) == 3
-    assert sweeper.reconcile() == 0
+    assert Reconciler(engine).round() == 0
     lose(1, "derive")  # the first takes the others along
     bench.flush()
-    assert sweeper.reconcile() == 3
-    assert sweeper.reconcile() == 0
+    assert Reconciler(engine).round() == 3
+    assert Reconciler(engine).round() == 0
     assert holds(3, "derive")
     bench.audit()
 
 
-def test_reconcile_asks_an_absent_broker_once(bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reconcile_asks_an_absent_broker_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     Nexus().ingest("acme", "chat", [{"content": f"Fact {i}.", "author": "ann"} for i in range(5)])
     bench.flush()
     tried = []
@@ -382,7 +383,7 @@ def test_reconcile_asks_an_absent_broker_once(bench: Bench, sweeper: Sweeper, mo
 
     monkeypatch.setattr("nexus_tasks.idempotency.producer.publisher.send", lambda _task, wakeup, **_: fails(wakeup))
     engine.publisher._templates["derive_memory"] = None  # claims and messages in two steps, as with another broker
-    assert sweeper.reconcile() == 5
+    assert Reconciler(engine).round() == 5
     assert len(tried) == 1  # each attempt takes a second: hundreds of them would keep the sweep from its work
     assert bench.claims.counts("acme") == {"pending": 5}
 

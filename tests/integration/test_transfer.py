@@ -80,12 +80,12 @@ def test_what_refers_to_memories_names_those_of_the_copy(here: Sandbox, exported
 
 
 def test_wanted_work_goes_on_in_the_copy(exported: Path) -> None:
-    from nexus_tasks.idempotency.worker.sweeper import Sweeper
+    from nexus_tasks.idempotency.worker.reconciler import Reconciler
 
     work()
     Nexus().import_("copy", exported)
     assert Nexus().status("copy").namespaces[0].underived == 1
-    assert Sweeper(engine).reconcile()
+    assert Reconciler(engine).round()
     work()
     after = Nexus().status("copy").namespaces[0]
     assert after.underived == 0

@@ -24,7 +24,7 @@ def plan_dream(resources: Resources, job: JobContext) -> DreamPlan:
     """
     with resources.database.transaction() as tx:
         sessions = tuple(due.session_key for due in dreams.due_sessions(tx, job.namespace_id))
-        due = [(observer, subject) for _, _, observer, subject in _due_perspectives(tx, job.namespace_id)]
+        due = _due_perspectives(tx, job.namespace_id)
     return DreamPlan(
         namespace=job.namespace,
         sessions=sessions,
@@ -32,8 +32,8 @@ def plan_dream(resources: Resources, job: JobContext) -> DreamPlan:
     )
 
 
-def _due_perspectives(tx: Transaction, namespace_id: int) -> list[tuple[int, str, str, str]]:
-    return perspectives.wanted(tx, at_least=1, namespace_id=namespace_id, include_held=True)
+def _due_perspectives(tx: Transaction, namespace_id: int) -> list[tuple[str, str]]:
+    return perspectives.wanted(tx, namespace_id, include_held=True)
 
 
 def _plan_reflection(resources: Resources, job: JobContext, observer: str, subject: str) -> ReflectionPlan:

@@ -89,9 +89,9 @@ def _apply(
 def reflect_namespace(resources: Resources, job: JobContext) -> tuple[JobOutcome, list[tuple[str, str]]]:
     """Archive old messages. Returns the outcome, and the perspectives (observer, subject) that have new facts."""
     with resources.database.transaction() as tx:
-        ripe = perspectives.wanted(tx, at_least=1, namespace_id=job.namespace_id)
+        ripe = perspectives.wanted(tx, job.namespace_id)
         archived = reflections.archive_messages(tx, job.namespace_id, datetime.now(UTC) - ARCHIVE_AFTER)
         details = {"perspectives": len(ripe), "archived": archived}
         status: Status = "completed" if ripe or archived else "unchanged"
         outcome = job.commit(tx, JobOutcome(status=status, details=details))
-        return outcome, [(observer, subject) for _, _, observer, subject in ripe]
+        return outcome, ripe

@@ -15,8 +15,8 @@ from kombu import Queue
 from kombu.exceptions import OperationalError
 from redis.exceptions import LockError
 
-from nexus_tasks.errors import NexusError, QueueUnavailable, StorageUnavailable
-from nexus_tasks.idempotency.claim import Claim, Claimed
+from nexus_tasks.errors import NexusError, QueueUnavailable
+from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.worker.background import BackgroundStep
@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 # The worst case of a lost message is 14.4 s: 10 s (GRACE), then the same 2 s for the lock and 2.4 s for the tick.
 EVERY, GIVE_OR_TAKE = 2.0, 0.2
 JITTER = 2.0
-RECONCILE_EVERY = 10.0
 GRACE, LONGEST_GRACE = 10.0, 600.0
 AT_ONCE = 500  # claims per step of a tick
 LOCK = "sweeping"
@@ -49,7 +48,7 @@ class Sweeper:
         self._lock = self.claims.lock(LOCK, seconds=LOCK_SECONDS)
         self._answered: float | None = None  # when Redis last answered, by its clock; -inf: it does not answer
         self._hold_leases_until = 0.0
-        self._reconciled_at = self._probed_at = float("-inf")
+        self._probed_at = float("-inf")
         self.next_tick_in = EVERY  # seconds after the last tick
 
     def tick(self) -> None:
@@ -98,23 +97,6 @@ class Sweeper:
             self._probed_at = now
             # In its own thread: a model that hangs must not hold up crashed jobs.
             yield threading.Thread(target=self.probe, name="nexus-probe", daemon=True).start
-        if now - self._reconciled_at >= RECONCILE_EVERY:
-            self._reconciled_at = now
-            yield self.reconcile
-
-    def reconcile(self) -> int:
-        """Ask for the jobs that storage wants and that have no claim. Returns how many jobs this made."""
-        try:
-            wanted = self.engine.storage.wanted(AT_ONCE)
-        except StorageUnavailable:
-            self.engine.breaker.trip()
-            raise
-        exist = self.claims.exist(wanted) if wanted else []
-        missing = [request.renewed() for request, there in zip(wanted, exist, strict=True) if not there]
-        made = sum(ticket.outcome is Claimed.ENQUEUED for ticket in self.engine.publisher.enqueue(missing))
-        if made:
-            log.info("Reconcile enqueued %d jobs that storage wanted.", made)
-        return made
 
     def probe(self) -> None:
         """Lift each pause whose cause is gone."""

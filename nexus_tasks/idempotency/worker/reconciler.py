@@ -1,0 +1,146 @@
+"""Reconcile: asks again for jobs that storage wants and that Redis has lost. One worker at a time does it, every 10 s.
+
+A round looks at each kind's newest 10,000 wanted rows, then at the next 20,000 of the older rows. Where the next round
+goes on is in Redis, so that another worker can do it: among a million rows each row is looked at within 10 minutes. A
+row whose job has a claim costs a hash of its scope and one EXISTS.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from celery import Celery
+from redis.exceptions import LockError
+
+from nexus_tasks.errors import NexusError, StorageUnavailable
+from nexus_tasks.idempotency.claim import Claimed
+from nexus_tasks.idempotency.claims import answering
+from nexus_tasks.idempotency.engine import JobEngine, engine_of
+from nexus_tasks.idempotency.kind import Arguments, JobKind
+from nexus_tasks.idempotency.request import Request
+from nexus_tasks.idempotency.worker.background import BackgroundStep
+
+log = logging.getLogger(__name__)
+
+# A lost claim of a newest row is found within 20 s: the lock lasts 8 s after a round's last page, another worker tries
+# to take it every 2 s, and a round takes about 2 s when each of its rows has a claim.
+EVERY, TRY_EVERY = 8.0, 2.0
+NEWEST = 10_000  # rows of a kind that every round looks at
+FURTHER = 20_000  # older rows of a kind that a round looks at
+PAGE = 500  # rows that are read in one transaction, and claimed in one script
+LOCK = "reconciling"
+
+
+class Reconciler:
+    """Asks for the jobs that storage wants and that have no claim."""
+
+    def __init__(self, engine: JobEngine) -> None:
+        self.engine, self.claims, self.storage = engine, engine.claims, engine.storage
+        self._lock = self.claims.lock(LOCK, seconds=EVERY)
+
+    def tick(self) -> int:
+        """Do a round, unless a round was done in the last 8 s or another worker does one. Returns as :meth:`round`."""
+        with answering():
+            # The lock is not released: until it expires no other worker begins a round.
+            return self.round() if self._lock.acquire() else 0
+
+    def round(self) -> int:
+        """Look at the newest wanted rows of each kind, then at some older ones. Returns how many jobs this made.
+
+        Raises:
+            StorageUnavailable: storage does not answer.
+            QueueUnavailable: Redis does not answer.
+        """
+        made = 0
+        kinds = [kind for kind in list(self.engine.kinds().values()) if kind.outbox is not None]
+        try:
+            newest = {kind.name: self._newest(kind) for kind in kinds}
+            for kind in kinds:
+                since = newest[kind.name]
+                made += 0 if since is None else sum(asked for _, asked in self._look(kind, since))
+            for kind in kinds:
+                made += self._look_further(kind, newest[kind.name])
+        except StorageUnavailable:
+            self.engine.breaker.trip()
+            raise
+        if made:
+            log.info("Reconcile enqueued %d jobs that storage wanted.", made)
+        return made
+
+    def _newest(self, kind: JobKind) -> int | None:
+        """The cursor behind which the kind's newest rows are; ``None`` where the kind cannot say."""
+        try:
+            return self.storage.newest(kind, NEWEST)
+        except NexusError:
+            raise
+        except Exception:  # the SQL of somebody else's kind: it must not stop the other kinds
+            log.exception("The newest wanted rows of %s could not be found.", kind.name)
+            return None
+
+    def _look_further(self, kind: JobKind, newest: int | None) -> int:
+        """Look at rows older than the newest ones, from the shared cursor on. After the last comes the first again."""
+        if newest == 0:
+            return 0  # there are no older ones
+        last = float("inf") if newest is None else newest
+        cursor, looked, made = self.claims.cursor(kind.name), 0, 0
+        for reached, asked in self._look(kind, cursor if cursor < last else 0):
+            cursor, made, looked = reached, made + asked, looked + PAGE
+            if cursor >= last or looked >= FURTHER:
+                break
+        else:
+            cursor = 0
+        self.claims.move_cursor(kind.name, cursor)
+        return made
+
+    def _look(self, kind: JobKind, cursor: int) -> Iterator[tuple[int, int]]:
+        """Look at the rows behind a cursor, page by page. Yields the cursor after a page and how many jobs it made."""
+        while True:
+            try:
+                page = self.storage.wanted(kind, cursor, PAGE)
+                made = self._ask(kind, [row for _, row in page if row is not None])
+            except NexusError:
+                raise
+            except Exception:
+                log.exception("The wanted rows of %s behind %d could not be asked for.", kind.name, cursor)
+                return
+            with suppress(LockError), answering():
+                self._lock.reacquire()
+            if page:
+                cursor = page[-1][0]
+                yield cursor, made
+            if len(page) < PAGE:
+                return
+
+    def _ask(self, kind: JobKind, rows: Sequence[Request | Arguments]) -> int:
+        scopes = [row.scope if isinstance(row, Request) else kind.scope_of(row) for row in rows]
+        missing = [rows[i] for i in self.claims.missing(kind.name, scopes)]
+        requests = [row if isinstance(row, Request) else kind.request_for(row) for row in missing]
+        tickets = self.engine.publisher.enqueue([request.renewed() for request in requests])
+        return sum(ticket.outcome is Claimed.ENQUEUED for ticket in tickets)
+
+
+class ReconcileStep(BackgroundStep):
+    """Reconciles in every worker, in a thread of its own: a slow database must not hold up the sweep."""
+
+    thread_name = "nexus-reconcile"
+
+    def work(self, app: Celery) -> None:
+        """Try to do a round every 2 s until the worker ends. An error does not end it."""
+        reconciler: Reconciler | None = None
+        silent_until = 0.0
+        while True:
+            try:
+                reconciler = reconciler or Reconciler(engine_of(app))
+                reconciler.tick()
+            except NexusError as error:
+                # One line a minute while a server is away. The next round tries again.
+                if time.monotonic() >= silent_until:
+                    log.warning("Reconcile failed, it tries again: %s", error)
+                    silent_until = time.monotonic() + 60
+            except Exception:
+                log.exception("Reconcile failed, it tries again.")
+            if self.ends_within(TRY_EVERY):
+                return
