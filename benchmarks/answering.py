@@ -28,7 +28,8 @@ from nexus_tasks import Nexus, embedded
 from nexus_tasks.integrations.importers import read
 from nexus_tasks.settings import Settings
 from nexus_tasks.text import estimate_tokens
-from tests.sandbox import eventually, make_template, sandbox
+from tests.databases import make_template
+from tests.sandbox import eventually, sandbox
 
 CATEGORIES = {1: "several hops", 2: "time", 3: "open domain", 4: "single hop", 5: "adversarial"}
 LONGEST_ANSWER = 200  # tokens

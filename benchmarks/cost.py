@@ -23,7 +23,8 @@ from benchmarks.drain import LOCOMO, _claude, standin
 from benchmarks.machine import calibration, table
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.integrations.importers import Conversation, read
-from tests.sandbox import Sandbox, eventually, make_template, sandbox
+from tests.databases import make_template
+from tests.sandbox import Sandbox, eventually, sandbox
 
 COLUMNS = "count(*), sum(input_tokens + cache_write_tokens + cache_read_tokens), sum(cache_read_tokens)"
 HEADINGS = ["mode", "purpose", "calls", "input tokens", "of them cached", "output tokens", "USD"]

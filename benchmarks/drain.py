@@ -25,7 +25,8 @@ from typing import Any
 from benchmarks.machine import calibration, cpu_seconds, peak_mib, resident_mib, table
 from nexus_tasks import Message, Nexus, embedded
 from nexus_tasks.integrations.importers import read
-from tests.sandbox import Sandbox, eventually, make_template, sandbox
+from tests.databases import make_template
+from tests.sandbox import Sandbox, eventually, sandbox
 
 LOCOMO = Path(__file__).parents[2] / "shared" / "data" / "locomo" / "dev.json"
 Talk = Sequence[tuple[str, Sequence[Message]]]

@@ -31,7 +31,8 @@ from nexus_tasks.deployment import default_deployment
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.embedded.urls import celery_url, client_url
 from nexus_tasks.tasks.derive_memory import DeriveMemory
-from tests.sandbox import Sandbox, make_template, sandbox
+from tests.databases import make_template
+from tests.sandbox import Sandbox, sandbox
 
 TURN = 200  # calls in a series
 Call = Callable[[int], object]

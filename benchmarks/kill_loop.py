@@ -37,7 +37,8 @@ from benchmarks.kill_report import Result
 from benchmarks.machine import calibration
 from nexus_tasks import Message, Nexus, embedded
 from nexus_tasks.embedded.urls import celery_url
-from tests.sandbox import Sandbox, engine, eventually, make_template, sandbox
+from tests.databases import make_template
+from tests.sandbox import Sandbox, engine, eventually, sandbox
 
 SLOTS = WORKERS * CONCURRENCY
 PAUSE = 0.1, 2.5  # between two kills, in multiples of the time that workers take to start

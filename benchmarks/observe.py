@@ -25,8 +25,9 @@ from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest
 from nexus_tasks.llm.offline import OfflineModel
 from nexus_tasks.settings import Settings
 from nexus_tasks.text import estimate_tokens
+from tests.databases import make_template
 from tests.integration.inline import work
-from tests.sandbox import make_template, sandbox
+from tests.sandbox import sandbox
 
 LOCOMO = Path(__file__).parents[2] / "shared" / "data" / "locomo" / "dev.json"
 NAMESPACE = "bench"

@@ -31,7 +31,8 @@ from nexus_tasks.storage import embeddings, facts, namespaces, perspectives
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.tasks.handler import dry_context
-from tests.sandbox import make_template, sandbox
+from tests.databases import make_template
+from tests.sandbox import sandbox
 from tests.standin import StandIn
 
 AT_ONCE = 100

@@ -32,7 +32,8 @@ from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.text import content_words
 from nexus_tasks.types import Message
-from tests.sandbox import make_template, sandbox
+from tests.databases import make_template
+from tests.sandbox import sandbox
 
 LOCOMO = Path(__file__).parents[2] / "shared" / "data" / "locomo" / "dev.json"
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}

@@ -28,7 +28,8 @@ from nexus_tasks.deployment import default_deployment
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.searching import upkeep
-from tests.sandbox import make_template, sandbox
+from tests.databases import make_template
+from tests.sandbox import sandbox
 
 NAMESPACE = "crowd"
 PARTS = {

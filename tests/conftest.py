@@ -15,7 +15,8 @@ from hypothesis import settings
 from nexus_tasks import embedded
 from nexus_tasks.embedded import ServerAddresses
 from tests import rabbitmq
-from tests.sandbox import Sandbox, make_template, sandbox
+from tests.databases import make_template
+from tests.sandbox import Sandbox, sandbox
 
 # What lands must not depend on luck: there the same examples are tried every time, elsewhere new ones.
 settings.register_profile("ci", derandomize=True)

@@ -12,19 +12,17 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import redis
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import text
 
 from nexus_tasks.deployment import Deployment, default_deployment, use
 from nexus_tasks.embedded import ServerAddresses
-from tests import rabbitmq
+from tests import databases, rabbitmq
 
 T = TypeVar("T")
-TEMPLATE = "nexus_template"
 
 
 class Current:
@@ -98,6 +96,11 @@ class Sandbox:
         """The test's own database."""
         return self.environment["NEXUS_DATABASE_URL"]
 
+    @property
+    def database_name(self) -> str:
+        """The name of that database."""
+        return self.database_url.rpartition("/")[2].partition("?")[0]
+
     @contextmanager
     def another(self) -> Iterator[Deployment]:
         """Another deployment, of the environment as it is now, and the default one meanwhile."""
@@ -161,37 +164,13 @@ class Sandbox:
         self.flush()
 
 
-def make_template(servers: ServerAddresses) -> None:
-    """A migrated database that each test's own is copied from: faster than migrating every time."""
-    from nexus_tasks.storage import schema
-
-    # No test cuts the power, and making and dropping a database takes a fifth of the time without waiting for the disk.
-    for setting in ("fsync", "full_page_writes"):
-        administer(servers, f"ALTER SYSTEM SET {setting} = off")
-    administer(servers, "SELECT pg_reload_conf()")
-    administer(servers, f"CREATE DATABASE {TEMPLATE}")
-    schema.upgrade(servers.database_url.replace("/nexus?", f"/{TEMPLATE}?"))
-
-
-def administer(servers: ServerAddresses, statement: str) -> None:
-    """Run a statement outside any transaction, on the run's first database."""
-    with _administration(servers.database_url).connect() as connection:
-        connection.execute(text(statement))
-
-
-@lru_cache
-def _administration(url: str) -> Engine:
-    """One connection for the whole run: every test makes and drops a database."""
-    return create_engine(url, isolation_level="AUTOCOMMIT", pool_size=1, pool_pre_ping=True)
-
-
 @contextmanager
 def sandbox(servers: ServerAddresses, **settings: str) -> Iterator[Sandbox]:
     """A fresh deployment, the default one of this process meanwhile."""
     name = f"t{uuid.uuid4().hex[:12]}"
-    administer(servers, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY FILE_COPY")
+    database = databases.take(servers)
     ours = {
-        "NEXUS_DATABASE_URL": servers.database_url.replace("/nexus?", f"/{name}?"),
+        "NEXUS_DATABASE_URL": databases.url(servers, database),
         "NEXUS_REDIS_URL": servers.redis_url,
         "NEXUS_KEY_PREFIX": name,
         "NEXUS_MODEL": "offline",
@@ -221,6 +200,6 @@ def sandbox(servers: ServerAddresses, **settings: str) -> Iterator[Sandbox]:
             made.deployment.close()
             os.environ.clear()
             os.environ.update(before)
-            administer(servers, f"DROP DATABASE {name} WITH (FORCE)")
+            databases.give_back(servers, database)
             if node:
                 rabbitmq.drop_vhost(node, name)

@@ -18,8 +18,9 @@ from nexus_tasks import Nexus, embedded
 from nexus_tasks.errors import NexusError
 from nexus_tasks.integrations.importers import read
 from nexus_tasks.integrations.importers.conversation import Conversation
+from tests.databases import administer, make_template
 from tests.faults.test_kills import LOCOMO, check, derived, ingest, quiet
-from tests.sandbox import Sandbox, administer, eventually, make_template, sandbox
+from tests.sandbox import Sandbox, eventually, sandbox
 
 TURNS, SESSIONS = 419, 19
 AWAY_SECONDS = 30.0

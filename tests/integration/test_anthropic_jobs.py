@@ -102,7 +102,7 @@ def test_no_transaction_is_open_while_a_model_or_an_embedder_works(
     def look() -> None:
         query = text("SELECT count(*) FROM pg_stat_activity WHERE datname = :d AND state LIKE 'idle in transaction%'")
         with engine.connect() as connection:
-            seen.append(connection.execute(query, {"d": here.name}).scalar_one())
+            seen.append(connection.execute(query, {"d": here.database_name}).scalar_one())
 
     class Watched:
         name = embedder.name

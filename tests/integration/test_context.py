@@ -158,7 +158,7 @@ def test_the_same_call_gives_the_same_bytes(options: dict[str, Any]) -> None:
 def test_times_are_utc_whatever_zone_the_database_speaks(claude: Any, standin: StandIn) -> None:
     here = claude()
     [said] = say({"content": "I like tea.", "author": "ann", "occurred_at": datetime(2026, 1, 1, 20, tzinfo=UTC)})
-    here.sql(f"ALTER DATABASE {here.name} SET timezone TO 'Asia/Tokyo'")
+    here.sql(f"ALTER DATABASE {here.database_name} SET timezone TO 'Asia/Tokyo'")
     default_deployment().database.dispose()
     assert "2026-01-01 20:00 ann: I like tea." in context().text
     work("derive_memory")

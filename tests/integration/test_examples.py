@@ -14,7 +14,8 @@ import pytest
 
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.embedded.urls import celery_url
-from tests.sandbox import TEMPLATE, Sandbox, administer, eventually
+from tests.databases import TEMPLATE, administer
+from tests.sandbox import Sandbox, eventually
 
 FOLDER = Path(__file__).parents[2] / "examples"
 

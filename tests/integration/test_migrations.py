@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, inspect
 
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.storage import schema
-from tests.sandbox import administer
+from tests.databases import administer
 
 
 @pytest.fixture
