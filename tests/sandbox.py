@@ -99,7 +99,7 @@ class Sandbox:
     @property
     def database_name(self) -> str:
         """The name of that database."""
-        return self.database_url.rpartition("/")[2].partition("?")[0]
+        return self.database_url.partition("?")[0].rpartition("/")[2]
 
     @contextmanager
     def another(self) -> Iterator[Deployment]:
