@@ -53,7 +53,7 @@ def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Erasure
 
 
 def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> ErasureResult:
-    """Erase a session with its messages and digests. Each is erased in the same way as by :func:`forget_memory`.
+    """Erase a session. Each message and digest of the session is erased as :func:`forget_memory` erases a memory.
 
     Raises:
         NotFound: the namespace has no such session.
