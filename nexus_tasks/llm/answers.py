@@ -47,7 +47,7 @@ class Observations(_Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class PromptLine:
-    """A message as the model sees it. No fact is derived from a ``context_only`` line, which only explains the batch."""
+    """A message as the model sees it. A ``context_only`` line explains the batch, and no fact is derived from it."""
 
     id: int
     author: str
@@ -237,8 +237,8 @@ class ObserveMaterial:
     def rests_on(self) -> frozenset[int]:
         """Every message that the prompt shows.
 
-        The messages from which ``previous`` was written are left out. An erasure of such a message is noticed by the
-        log's counter ``erasures``, which the erasure raises.
+        The messages from which ``previous`` was written are left out. When such a message is erased, the log's counter
+        ``erasures`` grows.
         """
         return frozenset(line.id for line in self.lines)
 
@@ -252,7 +252,7 @@ class CondenseMaterial:
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """The empty set. An erasure of a message from which the log was written raises the log's counter ``erasures``."""
+        """The empty set. When a message from which the log was written is erased, the log's ``erasures`` grows."""
         return frozenset()
 
 

@@ -39,7 +39,7 @@ class ClientHolder:
         self._client: anthropic.Anthropic | None = None
 
     def after_fork(self) -> None:
-        """Replace the client and the lock in a forked child. A thread of the parent may have held the lock at the fork."""
+        """Replace the client and the lock in a forked child, because a thread of the parent may have held the lock."""
         if self._client is not None:
             # This reference keeps the parent's client from garbage collection. Garbage collection would take the lock
             # of the client's connection pool. A thread of the parent may have held that lock at the fork.
@@ -145,7 +145,7 @@ def credentials_found() -> bool:
     This function makes no network call. Only ``AnthropicModel.probe`` can tell whether the credentials are valid.
 
     Raises:
-        Misconfigured: the environment names a profile that cannot be read.
+        Misconfigured: a profile is selected explicitly, and the SDK cannot read the profile.
     """
     if os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_AUTH_TOKEN"):
         return True

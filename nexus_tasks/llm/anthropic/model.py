@@ -63,7 +63,7 @@ class AnthropicModel:
         began = time.monotonic()
         message = self.call(lambda client: client.messages.create(**params))
         seconds = time.monotonic() - began
-        # The SDK does not validate answers. When a gateway sends an error page with status 200, the message is a string.
+        # The SDK does not validate answers. A gateway's error page with status 200 gives a string as the message.
         if not isinstance(message, Message) or not isinstance(message.usage, Billed) or message.content is None:
             raise Transient("The Claude API (or a gateway before it) answered with something that is no message.")
         return completion(message, request, params["model"], seconds)
