@@ -1,4 +1,4 @@
-"""The work of each job, as functions. They need a database, a model and an embedder, but no Celery and no Redis.
+"""The work of each job, as functions. The functions need a database, a model and an embedder, but no Celery or Redis.
 
 - ``derive`` finds facts in messages.
 - ``digest`` writes the rolling summary of a session.

@@ -14,8 +14,8 @@ from nexus_tasks.storage import ledger
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.text import estimate_tokens
 
-# A hold expires after this many model timeouts. When a process dies during a call, it cannot release its hold, so only
-# the expiry gives the money back to the budget.
+# A hold expires after this many model timeouts. A process that dies during a call cannot release its hold, so only the
+# expiry gives the money back to the budget.
 HOLD_TIMEOUTS = 2
 # The hold of a batched request expires after 26 hours, because a batch ends within 24 hours.
 BATCH_SECONDS = 26 * 3_600.0

@@ -1,4 +1,4 @@
-"""The job context: one run of a job, with its namespace, budget and urgency, and the commit of its effects."""
+"""The job context: the namespace, budget and urgency of one run of a job, and the commit of the run's effects."""
 
 from __future__ import annotations
 

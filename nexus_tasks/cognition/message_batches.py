@@ -102,7 +102,7 @@ def _queued_row(
 def _take_answer(
     tx: Transaction, job: JobContext, provider: BatchProvider, request: ModelRequest[AnswerT], row: BatchRequest
 ) -> Completion[AnswerT]:
-    """Read an answer that a batch brought. Like a live answer, it is saved until its job commits."""
+    """Read an answer that a batch brought. The answer is saved until its job commits, as after a live call."""
     completion = provider.completion_of(row.result or {}, request, row.model)
     # An answer is not saved when one of its sources has been erased, because the job's commit then raises Erased.
     if completion.answer is not None and memories.lock_existing(tx, job.rests_on):
@@ -228,7 +228,8 @@ def _collect(resources: Resources, provider: BatchProvider, batch: MessageBatch)
         ours += 1
         _store_result(resources, int(number), result, seconds)
     with resources.database.transaction() as tx:
-        if not ours:  # This is another deployment's batch. A rerun took it for the batch that an earlier run submitted.
+        if not ours:
+            # This is another deployment's batch. A rerun confused it with the batch that an earlier run submitted.
             batches.reject_api_id(tx, batch)
             return False
         batches.close_batch(tx, batch.id)

@@ -37,7 +37,7 @@ class OpenAICompatibleEmbedder:
     Args:
         url: the server's address, with or without ``/embeddings`` at the end.
         model: the model's name in the requests.
-        key: the API key; without a key, no authorization header is sent.
+        key: the API key. Without a key, no authorization header is sent.
     """
 
     def __init__(self, url: str, model: str, key: str = "") -> None:

@@ -14,7 +14,8 @@ def unit(rows: NDArray[Any]) -> Vectors:
     """``rows`` scaled to length 1, ``float32[n, dimensions]``.
 
     A row of zeros becomes the first unit vector (1, 0, 0, …). This function also makes that change in ``rows``. A zero
-    vector must not be stored: its cosine distance is NaN, which Postgres sorts last, and HNSW indexes leave it out.
+    vector must not be stored, because it has the cosine distance NaN. Postgres sorts NaN last. An HNSW index leaves a
+    zero vector out.
     """
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     rows[norms[:, 0] == 0, 0] = 1.0

@@ -31,7 +31,10 @@ FACT_TOKENS = 16  # tokens of a short fact's line: for a block of 800 tokens, a 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextRequest:
-    """A caller's request for a context. ``observer`` and ``subject`` select perspectives; ``None`` selects all."""
+    """A caller's request for a context.
+
+    ``observer`` and ``subject`` select perspectives. ``None`` selects all observers or all subjects.
+    """
 
     namespace: str
     namespace_id: int
@@ -50,8 +53,8 @@ def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Contex
     - the session's digest, at most 40 % of the tokens
     - contradictions, at most 10 % of the tokens and at most two contradictions
     - reflections, at most 25 % of the tokens plus the tokens that the digest and the contradictions leave over
-    - facts, at most the tokens that are left
-    - the session's messages that are not derived yet, at most the tokens that are left
+    - facts, in the tokens that the sections above leave over
+    - the session's messages that are not derived yet, in the tokens that all sections above leave over
     """
     wanted = Filter(namespace_id=ask.namespace_id, observer=ask.observer, subject=ask.subject)
     levels = ["contradiction", "derived", *([] if ask.query else ["explicit"])]

@@ -21,8 +21,8 @@ def fit_to_count(assemble: Callable[[int], ContextBlock], max_tokens: int, count
 
     Args:
         assemble: makes a block for a bound of estimated tokens.
-        count: counts the tokens of a text. When it raises a ``JobError``, the result is the block of ``max_tokens``
-            estimated tokens, with a note that says so.
+        count: counts the tokens of a text. When ``count`` raises a ``JobError``, the result is the block of
+            ``max_tokens`` estimated tokens, with a note that the tokens are estimated.
     """
     bound, tries = max_tokens, 0
     while True:

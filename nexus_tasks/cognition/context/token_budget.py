@@ -12,7 +12,7 @@ from nexus_tasks.types import CitedMemory, ContextSection
 
 @dataclass(kw_only=True)
 class BudgetedBlock:
-    """A block under construction. A line is added only when it fits its section's allowance and ``max_tokens``."""
+    """A block under construction. Each added line fits into its section's allowance and into ``max_tokens``."""
 
     max_tokens: int
     used: int = 0

@@ -17,7 +17,8 @@ from nexus_tasks.storage.extractions import Extractor
 from nexus_tasks.storage.models import Extraction, Memory, SessionRow
 from nexus_tasks.text import estimate_tokens, shorten
 
-# An extractor has a gate. The gate opens at these numbers, which are chosen by hand, not measured.
+# An extractor reads messages only when its gate is open. The numbers below open the gates. They are chosen by hand, not
+# measured.
 # The topic extractor's gate opens at this many new messages.
 TOPICS_FROM = 4
 # Before the first batch, the fact extractor's gate opens when the session has this many messages. After the first

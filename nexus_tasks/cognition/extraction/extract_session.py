@@ -74,8 +74,8 @@ def _next_batch(
     session_key: str,
     without: Collection[extractions.Extractor],
 ) -> ExtractionBatch | JobOutcome:
-    # The session stays locked until the caller's transaction ends. While the session is locked, no message of the
-    # session can be stored. So no new message is overlooked when this transaction stores that nothing is left to do.
+    # The session stays locked until the caller's transaction ends. During the lock, no message of the session can be
+    # stored. So no new message is overlooked when the transaction stores that nothing is left to do.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     if session is None:
         return JobOutcome(status="gone")

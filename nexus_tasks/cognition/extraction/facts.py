@@ -18,8 +18,8 @@ from nexus_tasks.storage.facts import FactDraft
 from nexus_tasks.storage.models import Memory
 
 CATEGORIES = ("preference", "project", "pattern", "decision", "constraint")
-# Names that models use for the categories. A name is looked up unchanged first. If the name is unknown, it is looked up
-# again without a prefix such as "user" or a suffix such as "fact".
+# Names that models use for the categories. First a name is looked up unchanged. An unknown name is looked up again
+# without a suffix such as "fact", without a prefix such as "user", or without both.
 _ALIASES = {
     **{name: name for name in CATEGORIES},
     **dict.fromkeys(("preferences", "like", "likes", "style"), "preference"),

@@ -47,7 +47,7 @@ def note_if_due(
         observe: the producer's new setting for the session. ``None`` leaves the session's setting unchanged.
 
     Returns:
-        Whether this call marked the session. If it did, the caller must enqueue the job.
+        Whether this call marked the session. If so, the caller must enqueue the job ``observe_session``.
     """
     if observe is not None and session.observe is not observe:
         session.observe = observe
@@ -133,7 +133,7 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
 def _next_batch(
     tx: Transaction, settings: Settings, job: JobContext, session_key: str, *, urgent: bool
 ) -> ObservationBatch | JobOutcome:
-    # Session and log stay locked until the caller's transaction ends. While they are locked, no message of the session
+    # Session and log stay locked until the caller's transaction ends. During the lock, no message of the session
     # is stored and no reader moves chunks into the log. So the state "nothing to do" is still true when it is stored.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     found = observations.find_log(tx, session.id, lock=True) if session else None

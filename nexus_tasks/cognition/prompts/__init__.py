@@ -37,7 +37,9 @@ def instructions(purpose: Purpose) -> str:
 
 
 def transcript(lines: Iterable[PromptLine], *, cited: bool = True) -> str:
-    """Render messages between transcript tags: a line per day, and below it ``[id] time author (role): text``.
+    """Render messages between transcript tags. Below a line with the day, each message is a line of this form:
+
+    ``[id] time author (role): text``
 
     The role ``user`` is not shown, and context-only lines are marked. All lines of a message after its first line are
     indented, so that no content of a message looks like a line of the transcript.

@@ -23,7 +23,7 @@ COUNTED = ("reinforced", "contradictions", "superseded", "insights")
 
 
 def texts_to_embed(changes: Changes, said: Mapping[int, str]) -> list[str]:
-    """Every text that the changes may store. The texts are embedded before the transaction, to keep it short.
+    """Every text that the changes may store. They are embedded before the transaction, so that it is short.
 
     Args:
         said: the wording of each fact, by the fact's id.
@@ -122,7 +122,7 @@ class PendingChanges:
         return old if relation.holds == "new" else new
 
     def _conclude_insight(self, insight: Insight) -> None:
-        """Store one insight. Skip it when one of its facts no longer holds, or when the same facts have an insight.
+        """Store one insight, unless one of its facts no longer holds or the same facts have an insight already.
 
         An insight from n facts has the confidence min(0.92, 0.72 + 0.05 · (n − 3)): 0.72 for three facts, and 0.92 for
         seven or more. The numbers are chosen by hand, not measured.

@@ -45,7 +45,7 @@ def from_plan(held: Mapping[str, Any]) -> Proposal:
 
 
 def summary_of(held: Mapping[str, Any]) -> dict[str, Any]:
-    """The counts and ids of a plan, for a run row. The row stays when facts are erased, so no fact's text is in it."""
+    """The counts and ids of a plan, for a run row. The run row outlives erased facts, so it has no fact's text."""
     return {
         "facts": held["facts"],
         "supersedes": held["supersedes"],

@@ -4,8 +4,8 @@
 
 The function is standardised(x) = (x − mean) / standard deviation, over all candidates that pass the filter. Before the
 standardisation, a message's scores for words and for vectors each grow by 0.4 of its neighbours' scores. A message's
-neighbours are the turns directly before and after the message. They count because an answer often shares no word with
-the question, while the turn beside the answer does share a word.
+neighbours are the turns directly before and after the message. Neighbours count, because an answer often shares no word
+with the question, while the turn beside the answer does share a word.
 
 Example: three candidates have the BM25 scores 6, 3 and 0 (mean 3, deviation 2.45) and the cosines 0.2, 0.5 and 0.2
 (mean 0.3, deviation 0.14). The first candidate has standardised(words) 1.22 and standardised(vectors) −0.71. With
@@ -124,7 +124,7 @@ def _known(found: Sequence[Candidate]) -> dict[int, float]:
 
 
 def _standardised(scores: Sequence[float]) -> list[float]:
-    """(score − mean) / standard deviation; all 0 when the scores are equal."""
+    """(score − mean) / standard deviation, for each score. When all scores are equal, each result is 0."""
     mean = math.fsum(scores) / len(scores)
     deviation = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
     return [(score - mean) / deviation for score in scores] if deviation > 1e-12 else [0.0] * len(scores)

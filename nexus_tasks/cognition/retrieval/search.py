@@ -41,7 +41,7 @@ def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limi
 def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> tuple[list[Ranked], int]:
     """The ids and scores of the best memories, and how many memories of the namespace have no vector.
 
-    While the embedder does not answer, the search uses words alone, and no memory counts as having a vector.
+    While the embedder does not answer, the search uses words alone, and every memory counts as without a vector.
     """
     question = clean_text(query[:LONGEST_QUESTION])
     within = build_scope(wanted)

@@ -106,7 +106,7 @@ def _build(settings: Settings) -> anthropic.Anthropic:
     seconds = settings.model_timeout
     try:
         return anthropic.Anthropic(
-            # When this is None, the SDK uses ANTHROPIC_BASE_URL. When that is not set, it uses the URL of the profile.
+            # With None, the SDK uses ANTHROPIC_BASE_URL. If that variable is not set, the SDK uses the profile's URL.
             base_url=settings.anthropic_base_url or None,
             max_retries=0,  # the queue retries
             # This timeout must differ from the SDK's default, because with the default the SDK limits max_tokens.

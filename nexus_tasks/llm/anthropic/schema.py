@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-# Keys that are left out. Pydantic adds titles and defaults, and no call needs them. Structured output does not support
-# bounds, so the answer type checks the bounds when it validates an answer.
+# Keys that are left out. Pydantic adds titles and defaults, which no call needs. Structured output does not support
+# bounds, so the answer type checks the bounds when an answer is validated.
 _REMOVED = frozenset(("title", "default", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"))
 
 

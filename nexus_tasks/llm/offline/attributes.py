@@ -1,6 +1,7 @@
 """Find contradictions in attributes of a person: home, workplace, age, favourites and preferences.
 
-Such an attribute has one value at a time, so two different values contradict each other.
+Such an attribute has one value at a time, so two different values contradict each other. Preferences are an exception,
+because a person may prefer many things.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from nexus_tasks.text import NEGATIONS, STOP_WORDS, content_key, content_words, 
 
 Words = frozenset[str]
 
-REACH = 2  # a negation denies the next two content words of its clause; chosen by hand, not measured
+REACH = 2  # a negation denies the next two content words of its clause (chosen by hand, not measured)
 _CHANGE_VERB = r"(?:switch|mov|chang|shift|reschedul|migrat|push|postpon)(?:e|es|ed|ing)?"
 _CLAUSE = r"[^,;!?()–—]"
 

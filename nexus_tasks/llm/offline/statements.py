@@ -1,8 +1,9 @@
 """Find the sentences that state something worth remembering about their speaker, and rate their clarity.
 
 Every rule looks at one sentence alone, so that the division of messages into batches does not change the result. The
-rules are for English. They were written with the development half of LoCoMo, a benchmark of long conversations. The rules
-keep 3 of 10 sentences. Of 10 turns that LoCoMo names as the evidence of a question, 9 keep at least one sentence.
+rules are for English. They were written with the development half of LoCoMo, a benchmark of long conversations. The
+rules keep 3 of 10 sentences. LoCoMo names turns that are the evidence for a question. Of 10 such turns, 9 keep at least
+one sentence.
 """
 
 from __future__ import annotations
