@@ -1,4 +1,4 @@
-"""A namespace's budget per UTC day, enforced before the model is called."""
+"""Enforce a namespace's budget per UTC day: the highest cost of a model call is set aside (held) before the call."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from nexus_tasks.storage import ledger
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.text import estimate_tokens
 
-# A hold expires after this many model timeouts. That matters when the process dies during the call: then no code
-# releases the hold, and the ledger has no entry for the call.
+# A hold expires after this many model timeouts. A process that dies during a call cannot release its hold, so only the
+# expiry gives the money back to the budget.
 HOLD_TIMEOUTS = 2
-BATCH_SECONDS = 26 * 3_600.0  # seconds until the hold of a batched request expires; a batch ends within 24 hours
+# The hold of a batched request expires after 26 hours, because a batch ends within 24 hours.
+BATCH_SECONDS = 26 * 3_600.0
 
 
 @contextmanager
@@ -32,7 +33,7 @@ def hold_for_call(
     """Hold the highest cost of ``request`` while the call is under way.
 
     Args:
-        budget: the namespace's budget in USD per UTC day; with ``None`` nothing is held.
+        budget: the namespace's budget in USD per UTC day. With ``None``, no money is held.
 
     Raises:
         OverBudget: the day's budget does not allow the call.
@@ -64,10 +65,10 @@ def hold_for_batch(
     """Hold the highest cost of ``request`` at the price of a message batch, for 26 hours.
 
     Args:
-        budget: the namespace's budget in USD per UTC day; with ``None`` nothing is held.
+        budget: the namespace's budget in USD per UTC day. With ``None``, no money is held.
 
     Returns:
-        The hold's id; ``None`` when there is no budget or the request costs nothing.
+        The hold's id; ``None`` when ``budget`` is ``None`` or the request costs nothing.
 
     Raises:
         OverBudget: the day's budget does not allow the request.
@@ -91,8 +92,8 @@ def _over_budget(budget: float, used: Decimal, cost: Decimal) -> OverBudget:
 def highest_cost(settings: Settings, model: LanguageModel, request: ModelRequest[Any]) -> Decimal:
     """The most that a live call may cost, in USD.
 
-    All of the estimated input is priced as a cache write, the dearest kind of input. The answer is priced at its
-    longest, which is ``max_tokens_PURPOSE`` tokens.
+    The estimated input tokens are priced as cache writes, which are the most expensive kind of input. The answer is
+    priced at its highest length, ``max_tokens_PURPOSE`` tokens.
     """
     text = request.instructions + request.transcript + request.question
     usage = Usage(

@@ -1,4 +1,4 @@
-"""derive_memory: one observer's facts about each subject, from a batch of messages of one session."""
+"""The job derive_memory: find facts in a batch of messages of one session, for one observer."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
-MIN_CONFIDENCE = 0.70  # observations with a lower confidence are dropped; chosen by hand, not measured
-# Caps on untrusted answers: characters of a fact, characters of a label, labels of a fact. Chosen by hand.
-LONGEST_FACT = 500
-LONGEST_LABEL, MOST_LABELS = 40, 5
+# An observation with a lower confidence is dropped. The value is chosen by hand, not measured.
+MIN_CONFIDENCE = 0.70
+# A model's answer is untrusted, so its length is bounded. The bounds are chosen by hand, not measured.
+LONGEST_FACT = 500  # characters of a fact
+LONGEST_LABEL, MOST_LABELS = 40, 5  # characters of a label, and labels of a fact
 
 
 @dataclass(frozen=True, kw_only=True)
 class DerivationPlan:
-    """The batch that a run should derive, or the ``outcome`` of a run that has nothing to do."""
+    """The batch that a run should derive, or the ``outcome`` of a run that has nothing to derive."""
 
     outcome: JobOutcome | None = None
     memory_ids: tuple[int, ...] = ()
-    again: bool = False  # an earlier run stored this batch and ended without a commit
-    wait: float = 0.0  # seconds until the batch is ripe
-    wanted_tokens: int = 0  # tokens of all messages of the session that are not derived yet for this observer
-    next_id: int | None = None  # the first message that did not fit; another run may derive it at once
+    again: bool = False  # whether an earlier run stored this batch and ended without a commit
+    wait: float = 0.0  # seconds until the session is ripe
+    wanted_tokens: int = 0  # tokens of the session's messages that are not derived for this observer yet
+    # The id of the oldest message that did not fit into the batch. Another run may derive this message without a wait.
+    next_id: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DueDigest:
-    """A session with a due digest, and the reason."""
+    """A session whose digest is due, and the reason for the digest."""
 
     session_key: str
     reason: str
@@ -60,10 +62,10 @@ class FollowUps:
 def plan_derivation(
     tx: Transaction, settings: Settings, namespace_id: int, memory_id: int, observer: str, *, alone: bool = False
 ) -> DerivationPlan:
-    """Choose the batch for a message: the message, and other messages of its session that are not derived yet.
+    """Choose the batch of a derivation: the message ``memory_id``, and other underived messages of its session.
 
     Args:
-        alone: leave out the other messages. The caller sets it when the job has crashed twice.
+        alone: leave out the other messages. The caller sets ``alone`` when the job has crashed twice.
     """
     primary = derivations.find_target(tx, memory_id, observer)
     if primary is None or primary.namespace_id != namespace_id:
@@ -96,7 +98,13 @@ def plan_derivation(
 def _choose_batch(
     wanted: Sequence[derivations.WantedMessage], primary_id: int, tokens: int, most: int
 ) -> tuple[int, ...]:
-    """Ids of the primary message (it has ``tokens`` tokens) and of the oldest others, up to ``most`` tokens in all."""
+    """Ids of the primary message and of the oldest other messages.
+
+    Together the messages have at most ``most`` tokens, unless the primary message alone has more.
+
+    Args:
+        tokens: the tokens of the primary message.
+    """
     ids = [primary_id]
     for one in wanted:
         if one.memory_id != primary_id:
@@ -108,7 +116,10 @@ def _choose_batch(
 
 
 def _seconds_until_ripe(wanted: Sequence[derivations.WantedMessage], settings: Settings) -> float:
-    """Seconds until a batch of an open session is ripe: it has enough tokens, or its oldest message is old enough."""
+    """Seconds until an open session is ripe.
+
+    A session is ripe when its wanted messages have enough tokens, or when its oldest wanted message is old enough.
+    """
     if not wanted or sum(one.tokens for one in wanted) >= settings.derive_min_tokens:
         return 0.0
     return max(settings.derive_max_wait - max(one.age for one in wanted), 0.0)
@@ -123,15 +134,20 @@ def derive(
     context: bool = True,
     call: str | None = None,
 ) -> tuple[JobOutcome, FollowUps]:
-    """Derive one batch: ask the model for facts, and commit them in one transaction.
+    """Derive one batch: ask the model for facts, and commit the facts in one transaction.
 
     Args:
-        context: show the model also the messages before the batch, at most ``derive_context_messages`` of them.
+        context: also show the model at most ``derive_context_messages`` messages from before the batch.
         call: a new id for the batch. The batch is stored under this id before the model is asked, so that a rerun asks
-            about the same messages. ``None`` stores nothing: the batch is stored already, or is part of a stored one.
+            about the same messages. With ``None`` nothing is stored, because an earlier call has stored these messages
+            as a batch or as a part of a batch.
+
+    Returns:
+        The outcome, and the work that the derivation makes due.
 
     Raises:
-        InvalidAnswer, Permanent: the model gave no usable answer about the whole batch. The caller may try each half.
+        InvalidAnswer, Permanent: the model gave no usable answer about the batch. The caller may derive each half of
+            the batch alone.
     """
     with resources.database.transaction() as tx:
         if call:
@@ -148,7 +164,7 @@ def derive(
     with resources.database.transaction() as tx:
         wanted = derivations.mark_done(tx, memory_ids, observer)
         _embed(tx, resources, job, [one for one in batch.messages if one.id in wanted], vectors)
-        # Other batches about the same subjects wait for this lock, so it is taken as late as possible.
+        # Other runs that store facts about the same subjects wait for this lock, so the lock is taken late.
         kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]
         locked = perspectives.lock(tx, job.namespace_id, observer, [draft.subject for draft in kept])
         stored = facts.store(tx, locked, kept)
@@ -184,7 +200,7 @@ def _embed(
     worded: Sequence[messages.MessageText | facts.StoredFact],
     vectors: Mapping[str, Vectors],
 ) -> None:
-    """Store the vectors of messages or facts. embed_memories fills in a missing vector later."""
+    """Store the vectors of messages or facts. The job embed_memories adds missing vectors later."""
     wordings = {one.id: one.content for one in worded}
     embeddings.store(tx, job.namespace_id, resources.embedder.name, wordings, vectors)
 
@@ -205,7 +221,10 @@ def _request(observer: str, batch: messages.DerivationBatch) -> ModelRequest[Obs
 def _ask_for_observations(
     resources: Resources, job: JobContext, request: ModelRequest[Observations]
 ) -> Sequence[Observation]:
-    """The model's answer. When a batch of one message gets no answer, ask once more without the earlier messages."""
+    """The observations in the model's answer.
+
+    When a batch of one message gets no usable answer, the model is asked once more, without the earlier messages.
+    """
     assert isinstance(request.material, DeriveMaterial)
     batch = tuple(line for line in request.material.lines if not line.context_only)
     try:
@@ -238,8 +257,8 @@ def _drafts(
 ) -> list[facts.FactDraft]:
     """The observations to keep, as facts.
 
-    Each of them has a confidence of at least 0.70, names a wanted subject, cites only messages of the batch, and is no
-    echo.
+    An observation is kept when its confidence is at least 0.70, its subject is wanted, and its sources are messages of
+    the batch. An echo and an empty text are not kept.
     """
     assert isinstance(material, DeriveMaterial)
     by_id = {one.id: one for one in batch.messages}
@@ -277,11 +296,11 @@ def _labels(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _due_digest(tx: Transaction, settings: Settings, session_id: int) -> DueDigest | None:
-    """The session's digest when it is due; ``None`` while a message of the session is not derived."""
+    """The session's digest, or ``None`` when no digest is due. No digest is due while a message is underived."""
     try:
         found = sessions.backlog(tx, session_id)
     except NoResultFound:
-        return None  # The session was erased meanwhile.
+        return None  # Another transaction has erased the session.
     if found.underived:
         return None
     due = found.messages >= settings.digest_min_messages or found.tokens >= settings.digest_short_tokens

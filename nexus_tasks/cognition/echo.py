@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-# A line that context() rendered, quoted or not: a bullet with a citation id, a heading, or the whole block as JSON.
-# The MCP tool `recall` renders its hits with the same ids.
+# Matches a line that context() rendered, even when the agent quotes the line. Such a line is a bullet with a citation
+# id, a heading, or the whole block as JSON. The MCP tool `recall` renders its hits with the same ids.
 _CITED = re.compile(
     r"^[\s>]*(?:"
     r"[\"']?(?:[-*]\s*)?\[m\d+\]"
@@ -14,12 +14,12 @@ _CITED = re.compile(
     r"|\"(?:text|cited|short|long)\":.*(?:\[m\d+\]|<observation-log>)"
     r")"
 )
-# An observation log has no citations. Its tags identify it.
+# A rendered observation log has tags and no citations, so the tags identify the log.
 _LOG = re.compile(r"<observation-log>.*?</observation-log>", re.DOTALL)
 
 
 def without_echo(text: str) -> str:
-    """``text`` without its echoed lines; empty when all lines are echoes."""
+    """``text`` without its echoed lines. The result is empty when all lines are echoes."""
     kept, echo = list[str](), False
     for line in _LOG.sub("", text).splitlines():
         # The later lines of a rendered message are indented by four spaces.

@@ -1,7 +1,7 @@
-"""Embed texts; and the job embed_memories, which stores missing vectors.
+"""Embed texts, and run the job embed_memories, which stores the missing vectors of memories.
 
-A memory has no vector when the embedder did not answer, when no observer derives the message, or after a change of the
-embedding model.
+A memory has no vector in three cases: the embedder did not answer, no observer derives the message, or the embedding
+model has changed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from nexus_tasks.types import JobOutcome
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 256  # memories per transaction; chosen by hand, not measured
+AT_ONCE = 256  # memories per transaction (chosen by hand, not measured)
 
 
 def vectors_of(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
-    """The vectors by text. When the embedder fails, the result is empty, and embed_memories embeds the texts later."""
+    """The vector of each text, by text.
+
+    When the embedder fails, the result is empty, and the job embed_memories embeds the texts later.
+    """
     once = list(dict.fromkeys(texts))
     if not once:
         return {}
@@ -38,7 +41,7 @@ def embed_memories(resources: Resources, job: JobContext) -> JobOutcome:
     """Store the missing vectors of a namespace's memories, 256 memories at a time, the newest first.
 
     Raises:
-        JobError: the embedder does not answer, or refuses its key. Vectors that are already stored stay.
+        JobError: the embedder does not answer, or refuses its key. The vectors stored before the error stay.
     """
     with resources.database.transaction() as tx:
         since = embeddings.gap_since(tx, job.namespace_id)
@@ -61,11 +64,11 @@ def fill_missing_vectors(
     """Embed the memories of a namespace that have no vector.
 
     Args:
-        note: called before each page is stored, with the number of vectors stored so far. An error that it raises ends
-            the work.
+        note: a function that is called before each page of 256 memories is stored. Its argument is the number of
+            vectors stored so far. An error that ``note`` raises ends the work.
 
     Returns:
-        How many vectors were stored, and how many texts the embedder refused.
+        The number of stored vectors, and the number of texts that the embedder refused.
     """
     filled, refused, before = 0, 0, None
     while True:
@@ -84,7 +87,7 @@ def fill_missing_vectors(
 
 
 def _vectors_of_accepted(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
-    """The vectors by text, without the texts that the embedder refuses. Halving the list finds the refused texts."""
+    """The vector of each text that the embedder accepts, by text. Halving the list finds the refused texts."""
     try:
         return dict(zip(texts, embedder.embed(texts), strict=True))
     except Permanent:

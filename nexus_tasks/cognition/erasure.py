@@ -1,4 +1,4 @@
-"""Erase a memory, a session or a namespace, with the memories derived from it, and say which work is due again."""
+"""Erase a memory, a session or a namespace, and the memories that rest on it. Report the work that is due again."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from nexus_tasks.storage.erasure import cascade, removing, targets
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.text import content_words
 
-# Tables that stay when a namespace is erased. The namespace keeps its name, settings and spending. If the spending were
-# deleted, erasing would reset the day's budget. Database triggers keep `search_totals` in step with the memories.
+# Tables that stay when a namespace is erased. The namespace keeps its name, settings and spending. Deleting the
+# spending would reset the day's budget. Database triggers update `search_totals` when memories are deleted.
 SPARED = frozenset({"namespaces", "model_calls", "budget_holds", "search_totals"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErasureResult:
-    """What an erasure deleted, and what has to be done after it is committed.
+    """The rows that an erasure deleted, and the work that the caller must do after the commit.
 
     Attributes:
-        deleted: rows by table.
-        ids: the erased memories.
-        unwanted: derivations (memory id, observer) of erased messages. The caller must drop their claims.
+        deleted: the number of deleted rows, by table.
+        ids: ids of the erased memories.
+        unwanted: derivations (memory id, observer) of erased messages. The caller must drop the claims of these
+            derivations.
         again: derivations (memory id, observer) that are wanted again, because a fact from the message was deleted.
         digests: keys of the sessions that must be digested again.
     """
@@ -38,10 +39,9 @@ class ErasureResult:
 
 
 def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> ErasureResult:
-    """Erase one memory and what rests on it.
+    """Erase one memory, and the digests, conclusions and facts that rest on the memory.
 
-    Digests and conclusions that rest on the memory are erased. A fact from the memory is erased, too, unless the fact's
-    other sources support it.
+    A fact stays when its other sources support the fact.
 
     Raises:
         NotFound: the namespace has no such memory.
@@ -53,7 +53,7 @@ def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Erasure
 
 
 def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> ErasureResult:
-    """Erase a session: its messages and digests, and what :func:`forget_memory` erases with each of them.
+    """Erase a session. Each message and digest of the session is erased as :func:`forget_memory` erases a memory.
 
     Raises:
         NotFound: the namespace has no such session.
@@ -96,8 +96,8 @@ def _forget(
 def _is_still_supported(fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> bool:
     """Whether a fact may stay after its ``lost`` sources are erased.
 
-    It may stay when each of its content words that is in a lost source is also in a source that is ``left`` or in the
-    name of the fact's author.
+    The fact may stay unless one of its content words loses its source. A word loses its source when a ``lost`` source
+    contains the word, and neither a ``left`` source nor the name of the fact's author contains the word.
     """
     said = set(content_words(fact.content))
     known = {word for source in left for word in _words(source)} | set(content_words(fact.author or ""))

@@ -1,4 +1,4 @@
-"""One run of a job as cognition sees it, and how the run commits its effects."""
+"""The job context: the namespace, budget and urgency of one run of a job, and the commit of the run's effects."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ class JobContext:
 
     Attributes:
         budget_usd: the namespace's budget in USD per UTC day; ``None`` sets no bound.
-        still_mine: raises when the run has lost its claim. It is called before the run commits effects.
-        record: writes the job's run row in the transaction that stores the effects.
-        urgency: ``live`` means that a caller waits, so the model is asked at once. ``dream`` sends requests to a
-            message batch. An empty text means that the urgency is not known: no new request goes to a batch, but the
-            run waits for a request that is in a batch already.
-        queued: called after a request was stored for the next message batch.
+        still_mine: a function that raises when the run has lost its claim. The run calls the function before it commits
+            effects.
+        record: a function that writes the job's run row in the transaction of the effects.
+        urgency: ``live`` means that a caller waits, so the model is asked at once. ``dream`` means that requests go to
+            a message batch. An empty text means that the urgency is not known. A run of unknown urgency puts no new
+            request into a batch, but waits for the answer to a request that is in a batch already.
+        queued: a function that is called after a request was stored for the next message batch.
         asked: hashes of the requests whose answers this run used.
-        rests_on: ids of all memories that the model was shown. When any of these memories was erased meanwhile, the run
-            discards the answer.
+        rests_on: ids of all memories that the model was shown. When one of these memories is erased before the commit,
+            the run discards the answer.
     """
 
     namespace_id: int
@@ -45,10 +46,10 @@ class JobContext:
     rests_on: set[int] = field(default_factory=set)
 
     def commit(self, tx: Transaction, outcome: JobOutcome) -> JobOutcome:
-        """Write the run row and delete the saved answers that the run used. This must be the last step of ``tx``.
+        """Write the run row and delete the saved answers that the run used. Call this method last in ``tx``.
 
         Raises:
-            Erased: a memory that the model was shown is gone. The run commits nothing and is tried again.
+            Erased: the model was shown a memory that is erased. The run commits nothing and is tried again.
         """
         self.still_mine()
         if not memories.lock_existing(tx, self.rests_on):

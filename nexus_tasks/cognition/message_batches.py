@@ -1,14 +1,14 @@
-"""Model requests through the provider's message batches: at half the price, with answers within a day.
+"""Send model requests through the provider's message batches: at half the price, with answers within a day.
 
 A job of urgency ``dream`` stores its request and waits. One job per namespace submits the stored requests and collects
-the answers. Each step of that job is durable before the next step starts, so the job may be cut off anywhere:
+the answers. That job stores the result of each step before the next step starts, so its process may die at any point:
 
-1. The batch is put together in Postgres, then submitted, then the provider's id is stored. When a rerun finds no id, it
-   first asks the provider for batches of the same size that were submitted since the batch was put together. It
-   submits the batch again only when the provider names no such batch.
+1. The job puts the batch together in Postgres, submits the batch, and stores the provider's id of the batch. When a
+   rerun finds a batch without an id, the rerun first asks the provider for recent batches of the same size. The rerun
+   submits the batch again only when the provider names no batch that is unknown to Postgres.
 2. One transaction enters an answer in the ledger and stores the answer for its job. Fetching the results a second time
    changes nothing.
-3. When the batch has ended without an answer to a request, the request's job calls the model live.
+3. When a batch has ended without an answer to a request, the request's job calls the model live.
 """
 
 from __future__ import annotations
@@ -28,21 +28,24 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BatchRequest, MessageBatch
 
 PURPOSES = frozenset(("digest", "reflect"))  # purposes whose requests may go to a message batch
-PATIENCE = 600.0  # seconds that a stored request waits for enough others to make a batch; then its job asks live
-POLL = 60.0  # seconds between two polls of a batch; chosen by hand, not measured
-CLOCK_SKEW = timedelta(minutes=5)  # the most that Postgres's and the provider's clocks may differ; chosen by hand
+# For this many seconds, a stored request waits for enough other requests to make a batch. After the wait, the request's
+# job calls the model live.
+PATIENCE = 600.0
+POLL = 60.0  # seconds between two polls of a batch (chosen by hand, not measured)
+# The largest allowed difference between the clocks of Postgres and of the provider. Chosen by hand, not measured.
+CLOCK_SKEW = timedelta(minutes=5)
 
 
 # --- the job that asks ------------------------------------------------------------------------------------------------
 def find_answer(
     resources: Resources, job: JobContext, provider: BatchProvider, request: ModelRequest[AnswerT], request_hash: str
 ) -> Completion[AnswerT] | None:
-    """The answer to ``request`` when a batch has brought it; ``None`` when the caller must ask live.
+    """Return the answer that a message batch brought to ``request``; ``None`` when the caller must ask live.
 
     Raises:
-        AwaitsBatch: the request is in a batch, or is now stored for the next batch.
+        AwaitsBatch: the request is in a batch, or is stored for the next batch.
         OverBudget: the namespace's budget for the day does not allow the request.
-        Erased: a memory that the request shows was erased meanwhile.
+        Erased: the request shows a memory that has been erased.
     """
     with resources.database.transaction() as tx:
         row = batches.lock_request(tx, job.namespace_id, request_hash)
@@ -99,9 +102,9 @@ def _queued_row(
 def _take_answer(
     tx: Transaction, job: JobContext, provider: BatchProvider, request: ModelRequest[AnswerT], row: BatchRequest
 ) -> Completion[AnswerT]:
-    """Read an answer that a batch brought. It becomes a saved answer, as after a live call, until its job commits."""
+    """Read an answer that a batch brought. The answer is saved until its job commits, as after a live call."""
     completion = provider.completion_of(row.result or {}, request, row.model)
-    # When a source was erased, the answer is not saved: the job's commit raises Erased.
+    # An answer is not saved when one of its sources has been erased, because the job's commit then raises Erased.
     if completion.answer is not None and memories.lock_existing(tx, job.rests_on):
         ledger.save_answer(tx, job.namespace_id, row.request_hash, completion.answer.model_dump(mode="json"))
     elif completion.fault and row.call_id is not None:
@@ -113,11 +116,11 @@ def _take_answer(
 # --- the job that submits and collects --------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class BatchProgress:
-    """How far a namespace's batches have come.
+    """The progress of a namespace's message batches.
 
     Attributes:
         back: whether waiting jobs can continue now.
-        seconds: until the next run is due; ``None`` when no request is stored and no batch is under way.
+        seconds: seconds until the next run is due; ``None`` when no request is stored and no batch is under way.
         detail: a text that says how many batches are under way and how many requests are stored.
     """
 
@@ -130,10 +133,10 @@ def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], No
     """Take each of a namespace's batches to its next step.
 
     Args:
-        still_mine: raises when the run has lost its claim.
+        still_mine: a function that raises when the run has lost its claim.
 
     Raises:
-        JobError: the provider does not answer. Nothing is lost; the next run continues here.
+        JobError: the provider does not answer. Nothing is lost, and the next run repeats the step that failed.
     """
     provider = resources.model.batches
     back = False
@@ -172,7 +175,7 @@ def _progress(resources: Resources, namespace_id: int, back: bool) -> BatchProgr
 
 
 def _advance_batch(resources: Resources, provider: BatchProvider, batch: MessageBatch, now: datetime) -> bool:
-    """Submit a batch, or collect its results when it has ended. Returns whether waiting jobs can continue."""
+    """Submit a batch, or collect its results when the batch has ended. Return whether waiting jobs can continue."""
     if batch.api_id is None:
         _submit(resources, provider, batch, again=True)
         return False
@@ -192,11 +195,11 @@ def _advance_batch(resources: Resources, provider: BatchProvider, batch: Message
 
 
 def _submit(resources: Resources, provider: BatchProvider, batch: MessageBatch, *, again: bool = False) -> None:
-    """Submit a batch and store its id.
+    """Submit a batch, and store the id that the provider gives to the batch.
 
     Args:
-        again: an earlier run was cut off before it stored the id. It may have submitted the batch, so the provider is
-            asked first.
+        again: whether an earlier run was cut off before it stored the id. The earlier run may have submitted the batch,
+            so the provider is asked first.
     """
     with resources.database.transaction() as tx:
         items = {f"{batch.token}-{row.id}": row.params for row in batches.outstanding_requests(tx, batch.id)}
@@ -209,9 +212,8 @@ def _submit(resources: Resources, provider: BatchProvider, batch: MessageBatch, 
     api_id = lost[-1] if lost else provider.submit(items)
     with resources.database.transaction() as tx:
         called = batches.record_api_id(tx, batch.id, api_id, poll_in=POLL)
-    if (
-        called != api_id and not lost
-    ):  # Another run submitted the same batch, because one of the two runs was wrongly taken for dead.
+    if called != api_id and not lost:
+        # Another run submitted the same batch. That happens when a live run is taken for dead and is started again.
         provider.cancel(api_id)
 
 
@@ -226,7 +228,8 @@ def _collect(resources: Resources, provider: BatchProvider, batch: MessageBatch)
         ours += 1
         _store_result(resources, int(number), result, seconds)
     with resources.database.transaction() as tx:
-        if not ours:  # A rerun after a cut-off submission took another deployment's batch for this one.
+        if not ours:
+            # This is another deployment's batch. A rerun confused it with the batch that an earlier run submitted.
             batches.reject_api_id(tx, batch)
             return False
         batches.close_batch(tx, batch.id)
@@ -234,10 +237,12 @@ def _collect(resources: Resources, provider: BatchProvider, batch: MessageBatch)
 
 
 def _store_result(resources: Resources, request_id: int, result: BatchItemResult, seconds: float) -> None:
-    """Enter one answer in the ledger and store it for its job, in one transaction. A second call changes nothing.
+    """Enter one answer in the ledger and store the answer for its job, in one transaction.
+
+    A second call for the same request changes nothing.
 
     Args:
-        seconds: the time since the batch was put together.
+        seconds: seconds from the creation of the batch to the collection of its results.
     """
     with resources.database.transaction() as tx:
         row = batches.lock_submitted(tx, request_id)

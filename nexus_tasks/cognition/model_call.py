@@ -1,4 +1,4 @@
-"""Ask the model under a budget. Each call is entered in the ledger; a saved answer is used again without a call."""
+"""Ask the model under a budget. Each call is entered in the ledger. A saved answer is used again without a call."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from nexus_tasks.storage import ledger
 def ask(resources: Resources, job: JobContext, request: ModelRequest[AnswerT]) -> AnswerT:
     """Return the model's validated answer to ``request``.
 
-    1. A saved answer to the same request is used at no cost. An earlier run of the job, or a dry run, has saved it.
-    2. A digest or a reflection of a dream may be answered through a message batch (:mod:`message_batches`).
-    3. Else the model is called under the namespace's budget. Directly after the call, one transaction enters the call
-       in the ledger and saves a valid answer.
+    1. When an earlier run of the job or a dry run has saved an answer to the same request, the saved answer is returned
+       at no cost.
+    2. A message batch (:mod:`message_batches`) may answer a digest or a reflection of a dream.
+    3. Otherwise the model is called under the namespace's budget. Directly after the call, one transaction enters the
+       call in the ledger and saves a valid answer.
 
     Raises:
         InvalidAnswer: the answer does not fit its schema, or was cut off.
         Refused: the model refused.
         OverBudget: the namespace's budget for the day does not allow the call.
-        Erased: a memory that the request shows was erased meanwhile.
-        AwaitsBatch: the answer comes through a message batch.
+        Erased: the request shows a memory that has been erased.
+        AwaitsBatch: the request waits for the answer of a message batch.
         JobError: any error of :meth:`LanguageModel.complete`.
     """
     model = resources.model.model_for(request.purpose)

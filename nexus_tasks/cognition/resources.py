@@ -12,7 +12,7 @@ from nexus_tasks.storage.engine import Database
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """The database, model, embedder and settings of a process, which each job's function gets as an argument."""
+    """The database, model, embedder and settings of a process. Each job's function gets this object as an argument."""
 
     database: Database
     model: LanguageModel

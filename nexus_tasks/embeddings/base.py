@@ -1,4 +1,4 @@
-"""The interface of an embedder: texts in, unit vectors out."""
+"""The interface of an embedder, which turns texts into unit vectors."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Vectors = NDArray[np.float32]
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors. ``name`` identifies the model: vectors of different names are never compared."""
+    """An embedder turns texts into vectors. Only vectors of embedders with the same ``name`` are compared."""
 
     name: str
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``; an empty array for no texts.
+        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``. Without texts, an empty array.
 
         Raises:
-            JobError: an embedder over the network did not answer, or refused.
+            JobError: the embedder's server did not answer or refused the request, or the model cannot be loaded.
             ConfigurationError: the embedder's library is not installed.
         """
         ...

@@ -1,4 +1,4 @@
-"""Choose the embedder that a deployment's settings name."""
+"""Choose the embedder by the setting ``NEXUS_EMBEDDER``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ KNOWN = ("hashing", "openai-compatible", "sentence-transformers")
 
 
 def embedder(settings: Settings) -> Embedder:
-    """The embedder that ``settings`` name. Loads no model and calls no server.
+    """The embedder that ``settings.embedder`` names. This function loads no model and calls no server.
 
     Raises:
-        ConfigurationError: no embedder has that name, or the embedder lacks a setting that it needs.
+        ConfigurationError: no embedder has this name, or a setting that the embedder needs is missing.
     """
     name, model, url = settings.embedder, settings.embedder_model, settings.embedder_url
     if name == "hashing":

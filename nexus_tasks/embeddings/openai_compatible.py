@@ -20,16 +20,25 @@ from nexus_tasks.errors import (
     Transient,
 )
 
-AT_ONCE = 128  # texts per request. OpenAI takes 2,048, Voyage 1,000, TEI 32 to 512 (a setting of the server).
-LONGEST = 24_000  # characters: a longer text is cut here. That is about 6,000 tokens. Common models take 8,192.
-# Seconds. Chosen by hand, not measured.
+# The most texts of a request. OpenAI accepts 2,048 texts, and Voyage accepts 1,000 texts. TEI accepts 32 to 512 texts,
+# depending on a setting of the server.
+AT_ONCE = 128
+# A longer text is cut to this many characters, which are about 6,000 tokens. Common models accept 8,192 tokens.
+LONGEST = 24_000
+# These values are in seconds. They are chosen by hand, not measured.
 TIMEOUT = 30.0
 RETRY_AFTER_DEFAULT, RETRY_AFTER_LONGEST = 5.0, 3_600.0
 _REMEDY = "Check NEXUS_EMBEDDER_URL, NEXUS_EMBEDDER_KEY and NEXUS_EMBEDDER_MODEL, then run `nexus doctor`."
 
 
 class OpenAICompatibleEmbedder:
-    """Speaks to ``url`` (with or without a trailing ``/embeddings``). Safe to share between threads."""
+    """An embedder that sends requests to ``url``. Threads may share the object.
+
+    Args:
+        url: the server's address, with or without ``/embeddings`` at the end.
+        model: the model's name in the requests.
+        key: the API key. Without a key, no authorization header is sent.
+    """
 
     def __init__(self, url: str, model: str, key: str = "") -> None:
         self.name = f"openai-compatible/{model}"
@@ -51,17 +60,17 @@ class OpenAICompatibleEmbedder:
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``.
 
-        A text of more than 24,000 characters is cut there.
+        A text of more than 24,000 characters is cut to 24,000 characters.
 
         Raises:
             ConfigurationError: the HTTP client is not installed.
-            Transient: no answer, an error of the server, or an answer that is no list of vectors.
+            Transient: the server does not answer, has an error, or answers with something other than vectors.
             Throttled: the server asks to be called later.
             Misconfigured: the address is malformed, or the server refuses the key, the address or the model.
             OverBudget: the account has no credit.
             Permanent: the server refuses these texts.
         """
-        # Servers refuse an empty text, and many refuse a text of white space. "." is sent in place of such a text.
+        # Servers refuse an empty text, and many servers refuse a text of only white space. "." is sent in its place.
         asked = [text[:LONGEST] if text.strip() else "." for text in texts]
         parts = [self._ask(asked[i : i + AT_ONCE]) for i in range(0, len(asked), AT_ONCE)]
         return unit(np.concatenate(parts)) if parts else np.zeros((0, 0), np.float32)
@@ -76,7 +85,7 @@ class OpenAICompatibleEmbedder:
             raise Misconfigured(
                 f"The embedder's address is malformed ({type(error).__name__}).", remedy=_REMEDY
             ) from None
-        except httpx2.HTTPError as error:  # show only the error's class: its text may hold a password
+        except httpx2.HTTPError as error:  # Only the error's class is shown, because its text may contain a password.
             raise Transient(f"The embedder does not answer ({type(error).__name__}).") from None
         if response.status_code != 200:
             raise _refusal(response.status_code, response.headers)
@@ -90,7 +99,7 @@ class OpenAICompatibleEmbedder:
 
 
 def _in_order(answer: Mapping[str, Any], wanted: int) -> Iterator[Sequence[float]]:
-    """The vectors sorted by their ``index``, because an answer may have any order."""
+    """The vectors in the order of the texts. The server's answer may have another order, so ``index`` decides."""
     placed = {int(item["index"]): item["embedding"] for item in answer["data"]}
     if sorted(placed) != list(range(wanted)):
         raise ValueError
@@ -98,7 +107,7 @@ def _in_order(answer: Mapping[str, Any], wanted: int) -> Iterator[Sequence[float
 
 
 def _refusal(status: int, headers: Mapping[str, str]) -> JobError:
-    # Leave the answer's body out of the error: servers repeat the users' texts in the body.
+    # The error does not show the answer's body, because servers repeat the users' texts in the body.
     if status == 429:
         return Throttled("The embedder asked to be called later.", retry_after=_retry_after(headers))
     if status == 402:

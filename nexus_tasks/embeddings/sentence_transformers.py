@@ -1,4 +1,4 @@
-"""Vectors from a model on this machine, through the library `sentence-transformers`."""
+"""The embedder for a model on this machine, through the library `sentence-transformers`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ AT_ONCE = 32  # texts per step of the model: the library's default
 
 
 class SentenceTransformerEmbedder:
-    """A model, given by its name on the Hugging Face hub or as a folder. Loaded once per process, at first use."""
+    """An embedder that runs a model in this process. The model is loaded once per process, at the first call.
+
+    Args:
+        model: the model's name on the Hugging Face hub, or a folder with the model.
+    """
 
     def __init__(self, model: str = DEFAULT_MODEL) -> None:
         self.name = f"sentence-transformers/{model.rstrip('/').rpartition('/')[2]}"
         self._source = model
-        self._lock = threading.Lock()  # a model is not safe to use from two threads
+        self._lock = threading.Lock()  # Two threads must not use the model at the same time.
 
     @cached_property
     def _model(self) -> Any:
@@ -43,7 +47,9 @@ class SentenceTransformerEmbedder:
             ) from error
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``. The model cuts long texts.
+        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``.
+
+        The model reads only the beginning of a text that is longer than its input.
 
         Raises:
             ConfigurationError: the library is not installed.

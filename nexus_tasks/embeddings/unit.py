@@ -1,4 +1,4 @@
-"""Scaling vectors to length 1, so that they can be compared."""
+"""Scale vectors to length 1, so that they can be compared."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from nexus_tasks.embeddings.base import Vectors
 def unit(rows: NDArray[Any]) -> Vectors:
     """``rows`` scaled to length 1, ``float32[n, dimensions]``.
 
-    A row of zeros becomes the first unit vector, also in ``rows`` itself. A zero vector would have the cosine distance
-    NaN. Postgres sorts NaN last, and an HNSW index leaves a zero vector out.
+    A row of zeros becomes the first unit vector (1, 0, 0, …). This function also makes that change in ``rows``. A zero
+    vector must not be stored, because it has the cosine distance NaN. Postgres sorts NaN last. An HNSW index leaves a
+    zero vector out.
     """
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     rows[norms[:, 0] == 0, 0] = 1.0

@@ -1,10 +1,12 @@
-"""The types of a model's answers, and the material of its questions, for each purpose of a model call.
+"""The types of a model's answers, and the material of the questions, for each purpose of a model call.
 
-Answers are untrusted. These types check the schema. Then cognition checks every citation and caps every length.
+Answers are untrusted. These types check that an answer fits its schema. After that, the package ``cognition`` checks
+every citation and limits every length.
 
 The schema is sent with every call, so a field's description is part of the prompt. Only fields that the instructions do
-not explain have a description. The docstring of an answer type is not sent. But the docstring, the type's name and its
-fields are part of the request hash: a change of any of them makes saved answers unusable, and the model is asked again.
+not explain have a description. The docstring of an answer type is not sent. But the request hash covers the docstring,
+the name and the fields of the answer type. After a change of one of them, saved answers are unusable, and the model is
+asked again.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Observations(_Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class PromptLine:
-    """A message as the model sees it. A ``context_only`` line explains the batch; no fact is derived from it."""
+    """A message as the model sees it. A ``context_only`` line explains the batch, and no fact is derived from it."""
 
     id: int
     author: str
@@ -57,7 +59,7 @@ class PromptLine:
 
 @dataclass(frozen=True, kw_only=True)
 class DeriveMaterial:
-    """A batch of messages of one session, the observer, and the subjects that facts are wanted about."""
+    """A batch of messages of one session, the observer, and the subjects. Facts about these subjects are wanted."""
 
     lines: tuple[PromptLine, ...]
     observer: str
@@ -100,8 +102,8 @@ class PromptFact:
     """A fact as the model sees it.
 
     Attributes:
-        said_again: when the fact was last said; ``None`` when it was said once.
-        last_message: id of the last message that said the fact. It orders facts of the same moment.
+        said_again: the time when the fact was last said, or ``None`` when the fact was said once.
+        last_message: id of the last message that said the fact. The id orders facts that were said at the same moment.
     """
 
     id: int
@@ -136,7 +138,7 @@ class Digest(_Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class DigestMaterial:
-    """The material of a digest: the previous long digest, and the facts and underived messages since."""
+    """The material of a digest: the previous long digest, and the facts and underived messages after that digest."""
 
     session_key: str
     previous: str
@@ -151,9 +153,9 @@ class DigestMaterial:
 
 
 # --- observe ----------------------------------------------------------------------------------------------------------
-# An answer beyond either bound is malformed. Both bounds are chosen by hand, not measured.
-LONGEST_LINE = 10_000  # characters of one observation
-MOST_REPEATED = 0.5  # share of the lines that repeat an earlier line
+# An answer that exceeds one of these bounds is malformed. Both bounds are chosen by hand, not measured.
+LONGEST_LINE = 10_000  # the most characters of one observation
+MOST_REPEATED = 0.5  # the greatest share of lines that repeat an earlier line
 
 
 class Note(_Answer):
@@ -235,7 +237,8 @@ class ObserveMaterial:
     def rests_on(self) -> frozenset[int]:
         """Every message that the prompt shows.
 
-        Messages behind ``previous`` are left out: an erasure of such a message raises the log's counter ``erasures``.
+        The messages from which ``previous`` was written are left out. When such a message is erased, the log's counter
+        ``erasures`` grows.
         """
         return frozenset(line.id for line in self.lines)
 
@@ -249,7 +252,7 @@ class CondenseMaterial:
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """The empty set: an erasure of a message behind the log raises the log's counter ``erasures``."""
+        """The empty set. When a message from which the log was written is erased, the log's ``erasures`` grows."""
         return frozenset()
 
 
@@ -287,7 +290,7 @@ class KnownTopic:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicsMaterial:
-    """New messages of a session, the existing topics, and ids of the messages from which these topics were written."""
+    """New messages of a session, the existing topics, and the ids of the topics' source messages (``known_from``)."""
 
     lines: tuple[PromptLine, ...]
     known: tuple[KnownTopic, ...]
@@ -310,8 +313,8 @@ class SessionFact(_Answer):
     @field_validator("confidence", mode="before")
     @classmethod
     def _a_number(cls, given: object) -> float:
-        # -1 is out of range, so cognition rejects this fact alone and keeps the others. NaN and infinity become -1 too,
-        # because JSON cannot hold them.
+        # -1 is out of range, so cognition rejects only this fact and keeps the other facts. NaN and infinity also
+        # become -1, because JSON has no such numbers.
         try:
             number = float(given)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""The interface of a language model: a request in, a validated answer out, with its cost in tokens."""
+"""The interface of a language model. The model takes a request, and returns a validated answer and the tokens used."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ModelRequest(Generic[AnswerT]):
     """One question to a model. A provider may cache the prefix that ends with the transcript.
 
     Attributes:
-        instructions: the same for every call of a purpose.
-        transcript: the same for every observer of the same messages.
-        question: the part that varies.
+        instructions: the first part of the prompt, which is the same for every call of a purpose.
+        transcript: the second part of the prompt, which is the same for every observer of the same messages.
+        question: the last part of the prompt, which differs from call to call.
         answer: the type that the answer must fit.
-        material: the data that the prompt was rendered from. The offline model reads it in place of the text.
-        shared: whether calls with the same transcript follow within minutes, for other observers. Input that is written
-            to a cache costs 25 % more than other input, so a transcript that is sent only once is not cached.
+        material: the data from which the prompt was rendered. The offline model reads the data in place of the prompt.
+        shared: whether calls for other observers send the same transcript within minutes. Input that is written to a
+            cache costs 25 % more than other input. So a transcript that is sent only once is not cached.
     """
 
     purpose: Purpose
@@ -54,7 +54,11 @@ def _schema(answer: type[BaseModel]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Tokens of one call. As in the Messages API, ``input_tokens`` leaves out the tokens that a cache read or wrote."""
+    """Tokens of one call.
+
+    As in Anthropic's Messages API, ``input_tokens`` does not include the tokens that were read from a cache or written
+    to a cache.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -64,9 +68,10 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True)
 class Completion(Generic[AnswerT]):
-    """A call that returned. ``answer`` is ``None`` when the reply is unusable; ``fault`` says why.
+    """The result of a model call. ``answer`` is ``None`` when the reply is unusable. ``fault`` is the reason.
 
-    A fault is a value, not an exception: an unusable reply costs money too, so the ledger needs its usage.
+    An unusable reply also costs money, and the ledger records its usage. Therefore a fault is a value of the result and
+    not an exception.
     """
 
     model: str
@@ -80,7 +85,10 @@ class Completion(Generic[AnswerT]):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchItemResult:
-    """The result of one batch item: the provider's message (``None`` when the item failed) and the tokens used."""
+    """The result of one batch item: the provider's message, and the tokens used.
+
+    ``message`` is ``None`` when the item failed.
+    """
 
     custom_id: str
     message: Mapping[str, Any] | None
@@ -88,7 +96,7 @@ class BatchItemResult:
 
 
 class BatchProvider(Protocol):
-    """A provider's message batches: many requests, answered later and cheaper.
+    """A provider's message batches. A batch holds many requests, which are answered later at a lower price.
 
     Every method raises the errors of :meth:`LanguageModel.complete`.
     """
@@ -98,11 +106,14 @@ class BatchProvider(Protocol):
         ...
 
     def submit(self, items: Mapping[str, Mapping[str, Any]]) -> str:
-        """Submit items, keyed by custom id; returns the batch's id."""
+        """Submit a batch and return its id. The keys of ``items`` are the custom ids of the items."""
         ...
 
     def submitted_since(self, moment: datetime, items: int) -> list[str]:
-        """Ids of the batches with exactly ``items`` items that were submitted at ``moment`` or later, newest first."""
+        """Ids of the batches that have exactly ``items`` items and were submitted at ``moment`` or later.
+
+        The newest batch comes first.
+        """
         ...
 
     def has_ended(self, batch_id: str) -> bool:
@@ -131,7 +142,7 @@ class LanguageModel(Protocol):
 
     @property
     def batches(self) -> BatchProvider | None:
-        """The provider's message batches; ``None`` when it has none."""
+        """The provider's message batches, or ``None`` when the provider has no message batches."""
         ...
 
     def model_for(self, purpose: Purpose) -> str:
@@ -142,10 +153,14 @@ class LanguageModel(Protocol):
         """Call the model once, without retries.
 
         Raises:
-            Transient, Throttled, OverBudget, Misconfigured, TooLarge, Permanent: the call returned no answer.
+            Transient, Throttled, OverBudget, Misconfigured, TooLarge, Permanent: the call brought no reply.
         """
         ...
 
     def probe(self) -> None:
-        """Check credentials and model names at no cost; raises the errors of :meth:`complete`."""
+        """Check credentials and model names at no cost.
+
+        Raises:
+            JobError: the errors of :meth:`complete`.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Choose the language model that ``NEXUS_MODEL`` asks for."""
+"""Choose the language model by the setting ``NEXUS_MODEL``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from nexus_tasks.settings import Settings
 
 
 def language_model(settings: Settings) -> LanguageModel:
-    """The model that ``settings`` ask for.
+    """The model that ``settings.model`` names.
 
-    ``auto`` is Claude when the SDK finds credentials, else the offline model. With a ``database_url``, ``auto`` without
-    credentials is an error: otherwise a worker without its key would write the offline model's facts into production.
+    ``auto`` means Claude when the SDK finds credentials, else the offline model. When ``database_url`` is set, ``auto``
+    without credentials is an error. Without this error, a worker without its key would write the offline model's facts
+    into a production database.
 
     Raises:
-        ConfigurationError: ``auto`` with a ``database_url`` and no credentials, or unreadable credentials.
+        ConfigurationError: the model is ``auto``, and the credentials are unreadable, or no credentials were found
+            although ``database_url`` is set.
     """
     if settings.model == "anthropic" or (settings.model == "auto" and _claude_speaks(settings)):
         from nexus_tasks.llm.anthropic import AnthropicModel

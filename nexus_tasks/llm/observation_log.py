@@ -12,7 +12,7 @@ _NOTE = re.compile(r"- \[(high|medium|low)\] (?:(\d\d:\d\d) )?(.+)")
 
 
 def format_days(days: Iterable[Day]) -> str:
-    """The notes as lines under their dates; empty without notes."""
+    """The notes as lines under their dates. Without notes the result is empty."""
     lines: list[str] = []
     for day in days:
         if day.notes:
@@ -25,7 +25,7 @@ def _line(note: Note) -> str:
 
 
 def parse_days(text: str) -> list[Day]:
-    """The notes of a text that :func:`format_days` wrote; other lines are left out."""
+    """The notes of a text that :func:`format_days` wrote. Lines in any other format are ignored."""
     days: list[Day] = []
     for line in text.splitlines():
         if heading := _DATE.fullmatch(line):
@@ -47,7 +47,7 @@ def append(log: str, text: str) -> str:
 
 
 def text_after(log: str, length: int) -> str:
-    """``log`` after its first ``length`` characters. The text begins with the date of its first note."""
+    """``log`` without its first ``length`` characters. The result begins with the date of its first note."""
     rest = log[length:].removeprefix("\n")
     if not rest or rest.startswith("## "):
         return rest
@@ -56,7 +56,10 @@ def text_after(log: str, length: int) -> str:
 
 
 def first_lines(log: str, tokens: int) -> str:
-    """The most whole lines from the start of ``log`` within ``tokens`` (characters / 4); at least the first note."""
+    """The start of ``log``, up to the last whole line within ``tokens`` (characters / 4).
+
+    The result has at least the first note of ``log``.
+    """
     most = 4 * tokens
     if len(log) <= most:
         return log
@@ -66,7 +69,7 @@ def first_lines(log: str, tokens: int) -> str:
 
 
 def last_lines(log: str, tokens: int) -> str:
-    """The most whole lines from the end of ``log`` within ``tokens`` (characters / 4)."""
+    """The end of ``log``: the most whole lines that fit into ``tokens`` (characters / 4)."""
     if len(log) <= 4 * tokens:
         return log
     if tokens <= 0:

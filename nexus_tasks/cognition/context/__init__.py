@@ -1,10 +1,11 @@
 """Context: a block of memories for an agent's prompt, under a hard token bound, with a citation in every line.
 
-``assemble`` chooses the memories, ``token_budget`` keeps the bound, ``render`` gives the block its form, ``counting``
-replaces estimated tokens by counted tokens.
+``assemble`` chooses the memories. ``token_budget`` keeps the bound. ``render`` renders the block as text, Anthropic
+messages or JSON. ``counting`` replaces estimated tokens by counted tokens.
 
 This package only reads, and asks no model for text. As long as the memories do not change, the same request gives the
-same bytes, so a prompt cache stays valid. Therefore recency is measured from the newest memory, not from the clock.
+same bytes, so a prompt cache stays valid. For the same bytes at any time, recency is measured from the newest memory,
+not from the clock.
 """
 
 from nexus_tasks.cognition.context.assemble import ContextRequest, assemble

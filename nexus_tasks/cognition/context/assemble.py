@@ -1,4 +1,4 @@
-"""Choosing the memories of a context, their order, and each section's share of the tokens."""
+"""Choose the memories of a context, their order, and each section's share of the tokens."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ MOST_CONTRADICTIONS = 2
 MIN_CONFIDENCE = {"explicit": 0.70, "derived": 0.70, "contradiction": 0.65}
 RECENCY_STEPS = ((1, 1.0), (6, 0.8), (24, 0.6), (72, 0.35))  # (hours, weight)
 OLDEST = 0.15  # the weight beyond 72 hours
-REINFORCEMENT = 0.1  # weight of each repetition of a memory, up to five
-# Both are chosen by hand, not measured.
-POOL = 300  # memories that a section chooses from
+REINFORCEMENT = 0.1  # the weight of each repetition of a memory, for at most five repetitions
+# Both numbers are chosen by hand, not measured.
+POOL = 300  # the most memories from which a section chooses
 FACT_TOKENS = 16  # tokens of a short fact's line: for a block of 800 tokens, a search returns 800 / 16 + 1 = 51 facts
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextRequest:
-    """A caller's request for a context. ``observer`` and ``subject`` select perspectives; ``None`` selects all."""
+    """A caller's request for a context.
+
+    ``observer`` and ``subject`` select perspectives. ``None`` selects all observers or all subjects.
+    """
 
     namespace: str
     namespace_id: int
@@ -45,9 +48,13 @@ class ContextRequest:
 def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> ContextBlock:
     """Choose the memories of a context and render them as a block of at most ``ask.max_tokens`` tokens.
 
-    The block's sections are, in order: the session's digest (at most 40 % of the tokens), contradictions (10 %, at most
-    two), reflections (25 %), facts, and the session's messages that are not derived yet. Reflections may also use the
-    tokens that the digest and the contradictions leave over. Facts and messages may use all tokens that are left.
+    The block has these sections, in this order:
+
+    - the session's digest, at most 40 % of the tokens
+    - contradictions, at most 10 % of the tokens and at most two contradictions
+    - reflections, at most 25 % of the tokens plus the tokens that the digest and the contradictions leave over
+    - facts, in the tokens that the sections above leave over
+    - the session's messages that are not derived yet, in the tokens that all sections above leave over
     """
     wanted = Filter(namespace_id=ask.namespace_id, observer=ask.observer, subject=ask.subject)
     levels = ["contradiction", "derived", *([] if ask.query else ["explicit"])]
@@ -74,7 +81,7 @@ def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Contex
 
 
 def _digest_that_fits(digests: dict[str, ContextRow], share: float) -> list[ContextRow]:
-    """The long digest when it fits, else the short digest. Both cover the same messages, so a block has only one."""
+    """The long digest when it fits, else the short digest. Both cover the same messages, so one of them is enough."""
     for level in ("summary_long", "summary_short"):
         if line := digests.get(level):
             fits = line_tokens(f"- [m{line.id}] {line.content}") + 8 <= share
@@ -84,15 +91,16 @@ def _digest_that_fits(digests: dict[str, ContextRow], share: float) -> list[Cont
 
 
 def _ranked(found: Sequence[ContextRow]) -> list[ContextRow]:
-    """Memories by weight (see :func:`_weight`), the greatest first."""
+    """Memories sorted by weight (see :func:`_weight`), the greatest weight first."""
     newest = max((line.occurred_at for line in found), default=None)
     return sorted(found, key=lambda line: (-_weight(line, newest), -line.occurred_at.timestamp(), line.id))
 
 
 def _weight(line: ContextRow, newest: datetime | None) -> float:
-    """recency + confidence + 0.1 · min(repetitions, 5), where recency depends on the hours before the newest memory.
+    """The weight of a memory: recency + confidence + 0.1 · min(repetitions, 5).
 
-    Example: a fact 3 hours before the newest one, of confidence 0.9, repeated twice, weighs 0.8 + 0.9 + 0.2 = 1.9.
+    Recency depends on the hours between this memory and the newest memory. Example: a fact is 3 hours older than the
+    newest fact, has a confidence of 0.9 and was repeated twice. Its weight is 0.8 + 0.9 + 0.2 = 1.9.
     """
     assert newest is not None
     hours = (newest - line.occurred_at).total_seconds() / 3_600
@@ -109,7 +117,7 @@ def _by_query(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, m
 
 
 def _without_echoes(tail: Sequence[ContextRow]) -> list[ContextRow]:
-    """Messages without their echoed lines. A message of echoed lines alone is left out."""
+    """Messages without their echoed lines. A message is left out when all its lines are echoes."""
     said = (line._replace(content=without_echo(line.content)) for line in tail)
     return [line for line in said if line.content]
 

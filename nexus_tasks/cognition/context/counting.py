@@ -1,4 +1,4 @@
-"""Fitting a context under its bound by counted tokens, not by estimated tokens."""
+"""Fit a context under its bound by counted tokens, not by estimated tokens."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from nexus_tasks.types import ContextBlock
 
 log = logging.getLogger(__name__)
 
-# Both are chosen by hand, not measured.
+# Both numbers are chosen by hand, not measured.
 ROOM = 0.98  # a new bound is 2 % below the bound that the last count suggests, because tokens per character vary
-QUICK = 4  # from this try on, each new bound is half the last bound, so that the search ends soon
+QUICK = 4  # from this try on, each new bound is half of the bound before, so that the search ends soon
 
 
 def fit_to_count(assemble: Callable[[int], ContextBlock], max_tokens: int, count: Callable[[str], int]) -> ContextBlock:
@@ -21,8 +21,8 @@ def fit_to_count(assemble: Callable[[int], ContextBlock], max_tokens: int, count
 
     Args:
         assemble: makes a block for a bound of estimated tokens.
-        count: counts the tokens of a text. When it raises a ``JobError``, the result is the block of ``max_tokens``
-            estimated tokens, with a note that says so.
+        count: counts the tokens of a text. When ``count`` raises a ``JobError``, the result is the block of
+            ``max_tokens`` estimated tokens, with a note that the tokens are estimated.
     """
     bound, tries = max_tokens, 0
     while True:

@@ -1,4 +1,4 @@
-"""A block that grows section by section under a hard bound of tokens."""
+"""Build a context block section by section under a hard bound of tokens."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from nexus_tasks.types import CitedMemory, ContextSection
 
 @dataclass(kw_only=True)
 class BudgetedBlock:
-    """A block under construction. A line is added only when it fits its section's allowance and ``max_tokens``."""
+    """A block under construction. Each added line fits into its section's allowance and into ``max_tokens``."""
 
     max_tokens: int
     used: int = 0
-    said: set[str] = field(default_factory=set)  # texts in the block: several observers may hold the same text
+    # The texts in the block. A text is added only once, although several observers may have the same text.
+    said: set[str] = field(default_factory=set)
     sections: list[ContextSection] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     citations: dict[str, CitedMemory] = field(default_factory=dict)
@@ -30,11 +31,11 @@ class BudgetedBlock:
         *,
         oldest_first: bool = False,
     ) -> float:
-        """Add a section with the rows that fit, in the order given. A row whose text is in the block is left out.
+        """Add a section with the rows that fit, in the order given. A row is left out when its text is in the block.
 
         Args:
             allowance: tokens that the section may use.
-            render: the text of a row.
+            render: returns the text of a row.
             oldest_first: put the chosen rows in the order of the conversation.
 
         Returns:

@@ -1,6 +1,7 @@
-"""digest_session: the rolling summary of a session, in a short and a long version.
+"""The job digest_session: write the rolling summary of a session, in a short and a long version.
 
-``digest_session`` makes one digest: ``window`` chooses its facts and messages, ``summarize`` asks the model.
+``digest_session`` makes one digest. ``window`` chooses the facts and messages of the digest. ``summarize`` asks the
+model.
 """
 
 from nexus_tasks.cognition.digest.digest_session import digest

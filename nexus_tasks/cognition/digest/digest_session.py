@@ -1,4 +1,4 @@
-"""digest_session: write one digest of a session's new facts and messages, and commit it."""
+"""The job digest_session: write one digest of a session's new facts and messages, and commit the digest."""
 
 from __future__ import annotations
 
@@ -27,24 +27,25 @@ def digest(
     """Write a digest of the facts and messages since a session's last digest.
 
     Args:
-        force: write the digest even when there are fewer new messages and tokens than ``digest_min_messages`` and
-            ``digest_short_tokens``.
+        force: write the digest even when the new messages are fewer than ``digest_min_messages`` and have fewer tokens
+            than ``digest_short_tokens``.
         rebuild: ignore the last digest and begin at the session's first message.
-        patient: no caller waits. So the digest may cover only the window that an earlier run saved (see
-            :func:`next_window`).
+        patient: whether no caller waits. When no caller waits, the digest may cover only the window that an earlier run
+            saved (see :func:`next_window`).
 
     Returns:
         The outcome, and whether another run is due because messages came after a saved window.
 
     Raises:
-        InvalidAnswer, Permanent: the model gave no usable answer, also without the messages whose derivation gave up.
-        Erased: a memory that the model was shown is gone. The run is tried again.
+        InvalidAnswer, Permanent: the model gave no usable answer, even when the messages whose derivation gave up were
+            left out.
+        Erased: the model was shown a memory that has been erased. The run is tried again.
     """
     with resources.database.transaction() as tx:
         session = sessions.find(tx, job.namespace_id, session_key)
         if session is None:
             return job.commit(tx, JobOutcome(status="gone")), False
-        # The reasons are read from Postgres, too, because Redis may have lost the flags of the request.
+        # The reasons are also read from Postgres, because Redis may have lost the flags of the request.
         asked = digest_requests.pending(tx, session.id)
         force = force or any(reason != "rollover" for reason in asked.reasons)
         rebuild = rebuild or "manual_rebuild" in asked.reasons

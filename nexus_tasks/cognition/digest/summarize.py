@@ -1,4 +1,4 @@
-"""Summarizing a window by one model call, or, for a long window, by a call per chunk and calls that merge summaries."""
+"""Summarize a window by one model call. A long window takes a call per chunk, and further calls to merge summaries."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.text import estimate_tokens, shorten
 from nexus_tasks.types import clean_text
 
-# Both are chosen by hand, not measured.
+# Both numbers are chosen by hand, not measured.
 LINE_TOKENS = 20  # tokens that are reserved for the id, time and author of a line
-PARTS = 4  # a chunk has room for this many summaries of chunks, so each round of merging has fewer chunks
+# A chunk has room for this many summaries of chunks. So each round of merging has fewer chunks than the round before.
+PARTS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A digest at both lengths. A text is empty when the model wrote none."""
+    """The short and the long text of a digest. A text is empty when the model wrote no such text."""
 
     short: str
     long: str
@@ -32,7 +33,8 @@ def summarize(
 ) -> Summary:
     """Write a digest that continues the ``previous`` digest with ``lines``.
 
-    When the model writes no long text, the previous long text stays; likewise for the short text.
+    When the model writes no long text, the previous long text stays. When the model writes no short text, the beginning
+    of the model's long text becomes the short text. When the model writes neither text, both previous texts stay.
     """
     settings = resources.settings
     chunks = _chunks(lines, settings.digest_chunk_tokens)
@@ -51,7 +53,7 @@ def summarize(
 
 
 def _part(chunk: Sequence[PromptLine], summary: Summary) -> PromptLine:
-    """The summary of a chunk as a line, to be merged with the other chunks' summaries."""
+    """The summary of a chunk as a line. A later call merges this line with the other chunks' summaries."""
     content = summary.long or summary.short
     return PromptLine(
         id=chunk[-1].id, author="digest", role="digest", content=content, occurred_at=chunk[-1].occurred_at

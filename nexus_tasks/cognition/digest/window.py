@@ -1,4 +1,4 @@
-"""The window of a session's next digest: the facts and messages since the last digest."""
+"""Choose the window of a session's next digest: the facts and messages after the last digest."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Window:
     end: int  # the seq of the window's last message
     generation: int
     requests: int  # the id of the last digest request that the digest satisfies
-    previous: dict[str, str]  # the digests so far, by kind (short, long)
+    previous: dict[str, str]  # the texts of the last digest, by kind (short, long)
     lines: tuple[PromptLine, ...]
     given_up: frozenset[int]  # ids of the messages in ``lines`` whose derivation gave up
     sources: tuple[int, ...]  # ids of the memories that the digest will rest on
-    asked: bool  # an earlier run asked about this window and committed nothing; messages may have come since
+    asked: bool  # whether an earlier run saved this window and ended without a commit
 
     def without_given_up(self) -> Window:
         """The window without messages whose derivation gave up, because the model may fail on such messages again."""
@@ -40,13 +40,13 @@ class Window:
 
 
 def next_window(tx: Transaction, session: SessionRow, requests: int, *, rebuild: bool, patient: bool) -> Window:
-    """The window of the next digest: all facts and messages since the last digest.
+    """The window of the next digest: all facts and messages after the last digest.
 
     Args:
         requests: the id of the last digest request of the session.
         rebuild: begin at the session's first message.
         patient: when an earlier run saved its window, return the saved window, because a message batch may bring the
-            answer about it. Later messages are left to the next run.
+            answer about the saved window. The next run covers the later messages.
     """
     after = 0 if rebuild else session.digest_end_seq
     generation = session.digest_generation + rebuild
@@ -75,7 +75,7 @@ def next_window(tx: Transaction, session: SessionRow, requests: int, *, rebuild:
 
 
 def save_window(tx: Transaction, window: Window) -> None:
-    """Save the window before the model is asked: a rerun asks the same question, even after new messages came."""
+    """Save the window before the model is asked. So a rerun asks the same question, even after new messages came."""
     question = {
         "after": window.after,
         "end": window.end,
@@ -88,9 +88,10 @@ def save_window(tx: Transaction, window: Window) -> None:
 
 
 def _new(tx: Transaction, session: SessionRow, after: int) -> tuple[list[digests.WindowItem], list[int]]:
-    """The facts and messages to show, in the conversation's order; and the ids of all memories that were found.
+    """The new facts and messages in the conversation's order, and their ids.
 
-    Facts and messages up to seq ``after`` are left out.
+    Facts and messages up to seq ``after`` are not new. A fact that repeats another fact is not shown, but its id is
+    among the ids.
     """
     found = digests.window_facts(tx, session.id, after, session.last_seq)
     said = digests.window_messages(tx, session.id, after, session.last_seq)
@@ -101,7 +102,7 @@ def _new(tx: Transaction, session: SessionRow, after: int) -> tuple[list[digests
 
 
 def _each_once(found: Sequence[digests.WindowItem]) -> list[digests.WindowItem]:
-    """The facts without repetitions: two observers may hold the same fact."""
+    """The facts without repetitions. Two observers may have the same fact."""
     first: dict[tuple[str, str | None], digests.WindowItem] = {}
     for fact in found:
         first.setdefault((fact.text.author, fact.content_key), fact)

@@ -1,4 +1,4 @@
-"""Choose the messages that an extractor reads next. An extractor's gate is closed until enough messages are new."""
+"""Choose the messages that an extractor reads next. An extractor reads nothing until enough messages are new."""
 
 from __future__ import annotations
 
@@ -17,15 +17,25 @@ from nexus_tasks.storage.extractions import Extractor
 from nexus_tasks.storage.models import Extraction, Memory, SessionRow
 from nexus_tasks.text import estimate_tokens, shorten
 
-# An extractor's gate opens at these numbers. Chosen by hand, not measured.
-TOPICS_FROM = 4  # new messages for the topic extractor
-FACTS_FROM = 20  # for the fact extractor: messages of the session before the first batch, new messages after it
-FACTS_FROM_CALLS = 3  # after the first batch, this many new tool calls open the fact extractor's gate, too
+# An extractor reads messages only when its gate is open. The numbers below open the gates. They are chosen by hand, not
+# measured.
+# The topic extractor's gate opens at this many new messages.
+TOPICS_FROM = 4
+# Before the first batch, the fact extractor's gate opens when the session has this many messages. After the first
+# batch, the gate opens at this many new messages.
+FACTS_FROM = 20
+# After the first batch, this many new tool calls also open the fact extractor's gate.
+FACTS_FROM_CALLS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionBatch:
-    """The next messages of a session for one extractor, up to seq ``through``. The model sees ``lines``."""
+    """The next messages of a session for one extractor.
+
+    Attributes:
+        through: the seq of the last message of the batch.
+        lines: the messages as the model sees them.
+    """
 
     seen: Extraction
     extractor: Extractor
@@ -37,10 +47,11 @@ class ExtractionBatch:
 def next_batch(
     tx: Transaction, session: SessionRow, row: Extraction, extractor: Extractor, most: int
 ) -> ExtractionBatch | None:
-    """The next batch after the cursor, of about ``most`` tokens; ``None`` when the gate is closed.
+    """The next batch after the cursor, or ``None`` when the gate is closed.
 
-    System messages are skipped, and so are messages by which the agent wrote memory itself. Skipped messages do not
-    count for the gate, with one exception: before the first batch of facts, only system messages are not counted.
+    A batch has at most ``most`` tokens, unless one message alone has more. System messages are skipped, and so are
+    messages by which the agent wrote memory itself. A skipped message does not count for the gate. There is one
+    exception: before the first batch of facts, messages by which the agent wrote memory count.
     """
     after = extractions.last_read_seq(row, extractor)
     pending = messages.window(tx, session.id, after, messages.UNBOUNDED_SEQ)

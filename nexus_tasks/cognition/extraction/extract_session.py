@@ -1,4 +1,4 @@
-"""extract_session: extract topics and facts from a session's new messages. Each batch is committed on its own."""
+"""The job extract_session: extract topics and facts from a session's new messages. Each batch has its own commit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from nexus_tasks.storage import topics as stored_topics
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.types import JobOutcome
 
-# Both are chosen by hand, not measured.
-MOST_BATCHES = 20  # batches per run; another run does the rest
-RECENT = 200  # the last messages of the session that are searched for unanswered tool calls
+# Both bounds are chosen by hand, not measured.
+MOST_BATCHES = 20  # the most batches of one run, after which another run continues
+RECENT = 200  # only this many of the session's last messages are searched for unanswered tool calls
 
 Tally = Counter[str]
 
@@ -31,17 +31,17 @@ def extract(
 ) -> tuple[JobOutcome, bool]:
     """Extract topics and facts from a session.
 
-    When one extractor gets no usable answer, its cursor stays, and the other extractor continues.
+    When one extractor gets no usable answer, its cursor stays where it is, and the other extractor continues.
 
     Args:
-        observers: the observers that will hold the facts.
+        observers: the observers for whom the facts are stored.
 
     Returns:
         The outcome, and whether another run is due because batches are left.
 
     Raises:
         InvalidAnswer, Permanent: an extractor got no usable answer.
-        Erased: a message that the model was shown is gone. The run is tried again.
+        Erased: the model was shown a message that has been erased. The run is tried again.
     """
     done, failed = Tally(), dict[extractions.Extractor, JobError]()
     while True:
@@ -74,8 +74,8 @@ def _next_batch(
     session_key: str,
     without: Collection[extractions.Extractor],
 ) -> ExtractionBatch | JobOutcome:
-    # The session stays locked until this transaction has stored "nothing to do". Meanwhile no message can be stored, so
-    # no new message is overlooked.
+    # The session stays locked until the caller's transaction ends. During the lock, no message of the session can be
+    # stored. So no new message is overlooked when the transaction stores that nothing is left to do.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     if session is None:
         return JobOutcome(status="gone")
@@ -141,7 +141,10 @@ def _facts(
 
 
 def _advance_cursor(tx: Transaction, job: JobContext, batch: ExtractionBatch, rejected: int) -> bool:
-    """Move the cursor past the batch; ``False`` when another run did so. The caller stores the results in ``tx``."""
+    """Move the cursor past the batch. Return ``False`` when another run has moved the cursor.
+
+    The caller stores the batch's results in the same transaction ``tx``.
+    """
     job.still_mine()
     if not memories.lock_existing(tx, job.rests_on):
         raise Erased

@@ -1,4 +1,4 @@
-"""The fact extractor: its question to the model, and the check of the answer."""
+"""The fact extractor: build the question to the model, and check the facts in the model's answer."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from nexus_tasks.storage.facts import FactDraft
 from nexus_tasks.storage.models import Memory
 
 CATEGORIES = ("preference", "project", "pattern", "decision", "constraint")
-# Names that models use for the categories. A name is looked up as it is, then without a prefix such as "user" or a
-# suffix such as "fact".
+# Names that models use for the categories. First a name is looked up unchanged. An unknown name is looked up again
+# without a suffix such as "fact", without a prefix such as "user", or without both.
 _ALIASES = {
     **{name: name for name in CATEGORIES},
     **dict.fromkeys(("preferences", "like", "likes", "style"), "preference"),
@@ -30,13 +30,13 @@ _ALIASES = {
 }
 _BEFORE = re.compile(r"^(?:users?|project|technical|coding|session)")
 _BEHIND = re.compile(r"(?:facts?|info|item)$")
-LONGEST = 500  # characters of a fact; chosen by hand, not measured
+LONGEST = 500  # the most characters of a fact (chosen by hand, not measured)
 
 
 def user_of(tx: Transaction, session_id: int) -> str | None:
-    """The author of the most ``user`` messages of a session; ``None`` when the session has no such message.
+    """The author with the most messages of role ``user`` in a session, or ``None`` when there is no such message.
 
-    Of several authors with the same number of messages, the author of the earliest message is chosen.
+    When several authors have the same number of messages, the author of the earliest message is chosen.
     """
     said = (
         select(Memory.author)
@@ -61,7 +61,7 @@ def build_request(session_key: str, batch: ExtractionBatch, user: str) -> ModelR
 
 
 def category_of(given: str) -> str | None:
-    """The category that ``given`` means (``user_preference``, ``Project Fact``, …), or ``None``."""
+    """The category that ``given`` means, or ``None``. Example: ``user_preference`` means ``preference``."""
     word = re.sub(r"[^a-z]", "", given.casefold())
     forms = (word, _BEHIND.sub("", word), _BEFORE.sub("", word), _BEFORE.sub("", _BEHIND.sub("", word)))
     return next((_ALIASES[form] for form in forms if form in _ALIASES), None)
@@ -70,8 +70,8 @@ def category_of(given: str) -> str | None:
 def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str) -> tuple[list[FactDraft], int]:
     """The valid facts, and the number of rejected facts.
 
-    A fact is rejected for an unknown category, a confidence outside 0 to 10, empty content, an echo as content, or
-    sources that are missing or outside the batch.
+    A fact is rejected in these cases: its category is unknown, its confidence is outside 0 to 10, its content is empty
+    or an echo, it has no sources, or one of its sources is outside the batch.
     """
     when = {line.id: line.occurred_at for line in batch.lines}
     kept = list[FactDraft]()

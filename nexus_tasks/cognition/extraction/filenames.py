@@ -1,23 +1,23 @@
-"""Names of topic files. They come from a model or from an imported folder, so they are untrusted."""
+"""Check the names of topic files. The names come from a model or from an imported folder, so they are untrusted."""
 
 from __future__ import annotations
 
 import re
 
-LONGEST = 128  # characters, with the suffix ".md"
+LONGEST = 128  # the most characters of a name, including the suffix ".md"
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_-])?")
-# Names of Windows devices are unsafe with any suffix. Also reserved are the names of files that the export writes or
-# that agents read as instructions.
+# Names of Windows devices. They are unsafe with any suffix.
 _DEVICES = frozenset(("con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))))
+# Names of other files: the export writes such a file, or an agent reads such a file as instructions.
 _TAKEN = frozenset(("memory", "facts", "agents", "claude", "readme"))
 
 
 def checked(given: str) -> str | None:
-    """``given`` in lower case, ending in ``.md``; ``None`` when that is not a safe file name on every system.
+    """``given`` in lower case with the suffix ``.md``, or ``None`` when the name is not safe on every system.
 
-    A safe name has at most 128 characters, all of them ASCII letters, digits, ``.``, ``_`` or ``-``. It does not begin
-    with a dot or hyphen, has no dot directly before ``.md``, and is not reserved. It is in lower case, because some
-    systems do not distinguish case.
+    A safe name has at most 128 characters, all of them ASCII letters, digits, ``.``, ``_`` or ``-``. A safe name does
+    not begin with a dot or hyphen, and has no dot directly before ``.md``. A safe name is not the name of a Windows
+    device or of another known file. The result is in lower case, because some systems do not distinguish case.
     """
     name = given.lower() if given.isascii() else ""
     name = name if name.endswith(".md") else f"{name}.md"

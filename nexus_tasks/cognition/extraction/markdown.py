@@ -1,4 +1,4 @@
-"""Writing topics and facts as Markdown files, and reading topic files."""
+"""Write topics and facts as Markdown files, and read topic files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nexus_tasks.text import shorten
 from nexus_tasks.types import MemoryInfo, clean_text, to_utc
 
 INDEX, FACTS = "MEMORY.md", "facts.md"
-MOST_LINES, LONGEST_LINE = 200, 150  # lines of the index, and characters of a line
+MOST_LINES, LONGEST_LINE = 200, 150  # the most lines of the index, and the most characters of one line
 TYPES: tuple[str, ...] = get_args(TopicType)
 _FIELD = re.compile(r"(name|description|type):[ \t]*(.*)")
 
@@ -26,7 +26,8 @@ _FIELD = re.compile(r"(name|description|type):[ \t]*(.*)")
 def index(topics: Sequence[Topic]) -> str:
     """The text of ``MEMORY.md``: a line per topic, in the order given, at most 200 lines.
 
-    With more than 200 topics, the first 199 topics have a line, and the last line says how many are not listed.
+    When there are more than 200 topics, the first 199 topics have a line, and the last line says how many other topics
+    there are.
     """
     lines = [_line(topic) for topic in topics]
     if len(lines) > MOST_LINES:
@@ -49,7 +50,7 @@ def file(topic: Topic) -> str:
 
 
 def read(filename: str, text: str) -> TopicDraft:
-    """Read the topic of a file that :func:`file` or a person has written.
+    """Read a topic from the text of a topic file. :func:`file` or a person has written the text.
 
     Raises:
         InvalidInput: the file name or the type is not valid, or the file has no content.
@@ -97,8 +98,8 @@ def _plain(value: str) -> str:
 def facts(found: Sequence[MemoryInfo]) -> str:
     """The text of ``facts.md``: facts under their dates, the newest date first.
 
-    Under a date, facts are sorted by category, then by confidence, the highest first. A fact that two observers hold is
-    listed once.
+    Under a date, facts are sorted by category. Within a category, facts with a higher confidence come first. When two
+    observers have the same fact, the fact is listed once.
     """
     once = {(fact.subject, fact.content): fact for fact in reversed(found)}.values()
     ordered = sorted(once, key=lambda fact: (fact.category or "", -fact.confidence, fact.id))

@@ -1,4 +1,4 @@
-"""Tool calls in messages: calls without an answer, and calls by which the agent wrote memory itself."""
+"""Find tool calls in messages: calls without an answer, and calls by which the agent wrote memory itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from nexus_tasks.storage.models import Memory
 
 _WRITERS = frozenset(("Write", "Edit", "MultiEdit", "FileWrite", "FileEdit"))
-# "~/.claude/projects/x/memory/deploys.md", or a file MEMORY.md in any folder.
+# Matches "~/.claude/projects/x/memory/deploys.md", and a file MEMORY.md in any folder.
 _MEMORY_FOLDER = re.compile(r"(?:^|[/\\])\.[\w.-]+[/\\](?:.*[/\\])?memor(?:y|ies)[/\\]|(?:^|[/\\])MEMORY\.md$")
 _REMEMBER = re.compile(r"(?:^|__)remember$")
 _COMMAND = re.compile(r"(?:^|[\s;&|(])nexus\s+remember\b")
@@ -40,7 +40,7 @@ def count_calls(messages: Iterable[Memory]) -> int:
 
 
 def memory_writing_messages(messages: Iterable[Memory]) -> set[int]:
-    """Ids of the messages by which the agent wrote memory itself, and of the messages with the tools' answers."""
+    """Ids of the messages by which the agent wrote memory itself, and ids of the messages that answer these calls."""
     found, ids = set[int](), set[str]()
     for message in messages:
         writing = [call for call in _calls(message) if _writes_memory(call)]
@@ -67,7 +67,7 @@ def _writes_memory(call: dict[str, Any]) -> bool:
 
 
 def _calls(message: Memory) -> Iterator[dict[str, Any]]:
-    """The calls of a message. The same field stores answers to calls; these are left out."""
+    """The calls of a message. The field ``tool_calls`` also stores answers to calls. The answers are left out."""
     for call in message.tool_calls or ():
         if isinstance(call, dict) and not any(key in call for key in _ANSWERS):
             yield call

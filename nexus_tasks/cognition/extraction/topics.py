@@ -1,4 +1,4 @@
-"""The topic extractor: its question to the model, and the check of the topic files in the answer."""
+"""The topic extractor: build the question to the model, and check the topic files in the model's answer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from nexus_tasks.storage.topics import TopicDraft
 from nexus_tasks.text import content_words, estimate_tokens, shorten
 from nexus_tasks.types import clean_text
 
-# Chosen by hand, not measured.
-MOST_KNOWN = 200  # topics in the manifest, the last changed first
-SHOWN_LINES = 3  # lines that the model sees of a topic that is not shown whole
+# These bounds are chosen by hand, not measured.
+MOST_KNOWN = 200  # the most topics in the manifest, which begins with the most recently changed topic
+SHOWN_LINES = 3  # the model sees this many lines of a topic that is not shown whole
 LONGEST_NAME, LONGEST_DESCRIPTION, LONGEST_CONTENT = 80, 200, 20_000  # characters
 
-Seen = dict[str, int]  # filename → revision; only topics that the model was shown whole
+Seen = dict[str, int]  # the revision of each topic that the model was shown whole, by filename
 
 
 def build_request(
@@ -30,7 +30,7 @@ def build_request(
     """Build the model request for a batch, with a manifest of the existing topics.
 
     Args:
-        shown_tokens: tokens for the long topics that are shown whole.
+        shown_tokens: the most tokens of the long topics that are shown whole.
 
     Returns:
         The request, and the revision of each topic that the request shows whole.
@@ -55,7 +55,7 @@ def build_request(
 
 
 def drafts(answer: TopicFiles, batch: ExtractionBatch, seen: Seen, made_by: str) -> tuple[list[TopicDraft], int]:
-    """The valid topic files, and how many were rejected for an unsafe name or empty content."""
+    """The valid topic files, and the number of rejected files. An unsafe name or empty content is rejected."""
     kept = list[TopicDraft]()
     for file in answer.topics:
         filename = checked(file.filename.strip())
@@ -83,9 +83,10 @@ def one_line(text: str, most: int) -> str:
 
 
 def _whole(there: Sequence[Topic], lines: Sequence[PromptLine], budget: int) -> set[int]:
-    """Ids of the topics to show whole: all short topics, then the topics that share most words with the messages.
+    """Ids of the topics to show whole.
 
-    ``budget`` bounds the tokens of the second group.
+    All short topics are shown whole. Long topics are shown whole while they together have at most ``budget`` tokens.
+    The long topics with the most words in common with the messages come first.
     """
     said = {word for line in lines for word in content_words(line.content)}
     found = {topic.id for topic in there if len(topic.content.splitlines()) <= SHOWN_LINES}

@@ -1,4 +1,4 @@
-"""reflect_observations: a shorter text of an observation log, written before it is needed."""
+"""The job reflect_observations: write a shorter text of an observation log, before a reader needs the text."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from nexus_tasks.storage.observations import ObservedText
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import JobOutcome, clean_text
 
-# All are multiples of the log's length. Chosen by hand, not measured.
-TARGET = 0.75  # an answer of at most this length ends the attempts
+# All these lengths are multiples of the log's length. Chosen by hand, not measured.
+TARGET = 0.75  # the first answer of at most this length ends the attempts
 ASKED = (0.75, 0.5, 0.35)  # the lengths that the three attempts ask for, one after the other
-PATIENCE = 1.25  # after attempts that missed the target, the next job waits until the log has grown to this length
+PATIENCE = 1.25  # when all attempts miss the target, the next job waits until the log has grown to this length
 
 
 def is_due(settings: Settings, found: ObservationLog) -> bool:
@@ -32,7 +32,7 @@ def is_due(settings: Settings, found: ObservationLog) -> bool:
 
 
 def condense(resources: Resources, job: JobContext, session_key: str) -> JobOutcome:
-    """Write a shorter text of a session's log. A later read puts it in place of the log.
+    """Write a shorter text of a session's log. A later read of the session replaces the log with the shorter text.
 
     Raises:
         InvalidAnswer: an answer is malformed, or most of its lines are repetitions.
@@ -63,7 +63,10 @@ def condense(resources: Resources, job: JobContext, session_key: str) -> JobOutc
 
 
 def _shorter(resources: Resources, job: JobContext, session_key: str, covered: str) -> ObservedText | None:
-    """The first answer that is short enough, else the shortest one; ``None`` when none is shorter than the log."""
+    """The first answer that is short enough, else the shortest answer.
+
+    The result is ``None`` when no answer is shorter than the log.
+    """
     best: ObservedText | None = None
     whole = estimate_tokens(covered)
     for share in ASKED:

@@ -1,4 +1,7 @@
-"""The text of one message of an observed session, and its tokens. All bounds of observation count these tokens."""
+"""Render one message of an observed session as text, and estimate its tokens.
+
+All token bounds of observation count the tokens that :func:`tokens_of` returns.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,16 @@ from nexus_tasks.storage.models import Memory
 from nexus_tasks.text import estimate_tokens, shorten
 from nexus_tasks.types import to_utc
 
-MOST_OF_A_CALL = 400  # characters of a tool call's arguments that are shown; chosen by hand, not measured
+# At most this many characters of a tool call's arguments are shown. Chosen by hand, not measured.
+MOST_OF_A_CALL = 400
 _REASONING = re.compile(r"<(thinking|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
 _ATTACHED = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,[A-Za-z0-9+/=\s]{64,}")
 
 
 def text_of(message: Memory) -> str:
-    """The text of a message with its tool calls, without reasoning. An attachment is replaced by a marker.
+    """The text of a message with its tool calls, without reasoning. A marker replaces an attachment.
 
-    A system message gives an empty text, because it is the agent's own prompt and is not observed.
+    A system message gives an empty text, because a system message is the agent's prompt and is not observed.
     """
     if message.role == "system":
         return ""
@@ -36,7 +40,10 @@ def _call_text(call: object) -> str:
 
 
 def cited_line(message: Memory) -> str:
-    """The message with its citation, time and author; later lines are indented. A message without text gives ``""``."""
+    """The message with its citation, time and author. A message without text gives ``""``.
+
+    All lines of the message after the first line are indented.
+    """
     text = text_of(message)
     if not text:
         return ""
@@ -45,6 +52,6 @@ def cited_line(message: Memory) -> str:
 
 
 def tokens_of(message: Memory) -> int:
-    """Tokens of :func:`cited_line` with its line break: characters / 4, rounded up. 0 for a message without text."""
+    """Tokens of :func:`cited_line` with its line break: characters / 4, rounded up. A message without text has 0."""
     shown = cited_line(message)
     return estimate_tokens(shown + "\n") if shown else 0

@@ -1,4 +1,4 @@
-"""observe_session: notes on messages that will soon be old, written before they are needed."""
+"""The job observe_session: write notes on messages that will soon be old, before a reader needs the notes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from nexus_tasks.storage.observations import ObservedText
 from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
-# Both are chosen by hand, not measured.
-MOST_BATCHES = 20  # batches per run; another run does the rest, so that other jobs need not wait for a whole backlog
-LONGEST_TASK = 1_000  # characters of the current task, and of the suggested response
+# Both bounds are chosen by hand, not measured.
+MOST_BATCHES = 20  # batches per run: another run does the rest, so that other jobs need not wait for a whole backlog
+LONGEST_TASK = 1_000  # the most characters of the current task, and also of the suggested response
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationBatch:
-    """The next messages to observe, and the log before them."""
+    """The next messages to observe, and the end of the log before these messages."""
 
     seen: ObservationLog
     from_seq: int
@@ -40,14 +40,14 @@ class ObservationBatch:
 def note_if_due(
     tx: Transaction, settings: Settings, session: SessionRow, *, by_default: bool, observe: bool | None
 ) -> bool:
-    """Mark a session for observation when the messages just stored make a batch.
+    """Mark a session for observation when its unobserved messages make a batch.
 
     Args:
-        by_default: the namespace's setting.
-        observe: the producer's setting for the session; ``None`` leaves the setting unchanged.
+        by_default: the namespace's setting for observation.
+        observe: the producer's new setting for the session. ``None`` leaves the session's setting unchanged.
 
     Returns:
-        Whether the session is newly marked, so that the caller must enqueue a job.
+        Whether this call marked the session. If so, the caller must enqueue the job ``observe_session``.
     """
     if observe is not None and session.observe is not observe:
         session.observe = observe
@@ -62,25 +62,26 @@ def note_if_due(
 
 
 def is_observed(session: SessionRow, *, by_default: bool) -> bool:
-    """Whether a session is observed: its own setting, else its namespace's (``by_default``)."""
+    """Whether a session is observed: the session's setting, or else the namespace's setting ``by_default``."""
     return by_default if session.observe is None else session.observe
 
 
 def is_due(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> bool:
-    """Whether the messages after the last observation make a batch.
+    """Whether the pending messages (the messages after the last observation) make a batch.
 
-    A batch is due when they have at least one interval of tokens (``observation_buffer_tokens``). When a reader waits
-    (``urgent``), they must have more than one interval, because the last interval stays word for word.
+    A batch is due when the pending messages have at least one interval of tokens (``observation_buffer_tokens``). When
+    a reader waits (``urgent``), the pending messages must have more than one interval of tokens, because the last
+    interval stays in the prompt word for word.
     """
     interval, total = settings.observation_buffer_tokens, sum(map(message_text.tokens_of, pending))
     return total > interval if urgent else 0 < interval <= total
 
 
 def batch_of(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> tuple[Memory, ...]:
-    """The messages of the next batch. No message is split; a message longer than a batch is a batch of its own.
+    """The messages of the next batch. No message is split. A message that is longer than a batch is a batch alone.
 
-    Unless ``urgent``, a batch is at most one interval, even when more messages have come. So a rerun asks the same
-    question.
+    Unless ``urgent``, a batch has at most one interval of tokens, even when more messages are pending. Therefore a
+    rerun asks the same question.
     """
     interval = settings.observation_buffer_tokens
     most = min(interval, settings.observation_max_batch_tokens)
@@ -98,10 +99,10 @@ def batch_of(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> 
 
 
 def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: bool) -> tuple[JobOutcome, bool]:
-    """Write notes on a session's unobserved messages, batch by batch. Each batch is committed on its own.
+    """Write notes on a session's unobserved messages, batch by batch. Each batch has a commit of its own.
 
     Args:
-        urgent: a reader waits.
+        urgent: whether a reader waits.
 
     Returns:
         The outcome, and whether another run is due because batches are left.
@@ -132,8 +133,8 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
 def _next_batch(
     tx: Transaction, settings: Settings, job: JobContext, session_key: str, *, urgent: bool
 ) -> ObservationBatch | JobOutcome:
-    # Session and log stay locked until this transaction has stored "nothing to do". Meanwhile no message is stored and
-    # no reader moves chunks.
+    # Session and log stay locked until the caller's transaction ends. During the lock, no message of the session
+    # is stored and no reader moves chunks into the log. So the state "nothing to do" is still true when it is stored.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     found = observations.find_log(tx, session.id, lock=True) if session else None
     if session is None or found is None:
@@ -164,7 +165,7 @@ def _pending(tx: Transaction, session: SessionRow, reach: int) -> Sequence[Memor
 
 
 def _request(settings: Settings, session_key: str, batch: ObservationBatch) -> ModelRequest[Observed]:
-    # A batch of one message may be longer than the model's input. Then the model sees the message's beginning.
+    # A batch of one message may be longer than the model's input. The model sees only the beginning of such a message.
     most = 4 * settings.observation_max_batch_tokens
     lines = tuple(
         PromptLine(
@@ -200,5 +201,5 @@ def _notes_of(resources: Resources, answer: Observed) -> ObservedText:
 
 
 def one_line(text: str | None) -> str:
-    """The task or response that a model wrote, on one line of at most 1,000 characters; empty when it wrote none."""
+    """The task or response that a model wrote, on one line of at most 1,000 characters. ``None`` gives ``""``."""
     return shorten(prompts.inert(" ".join(clean_text(text or "").split())), LONGEST_TASK)

@@ -1,7 +1,7 @@
 """Read an observed session: update the log from prepared notes, and say which jobs are due.
 
-This module asks no model. It reads the log first, then the messages that the log does not cover. Messages are only
-added, so log and messages fit together even when messages are stored between the two reads.
+This module asks no model. It reads the log first, and the messages after the log second. Stored messages do not change,
+so log and messages fit together even when new messages are stored between the two reads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, ObservationChunk, ObservationLog, ObservationReflection, SessionRow
 from nexus_tasks.text import estimate_tokens
 
-# The most times that one call reads the log. Then it returns the last view. Chosen by hand, not measured.
+# One call reads the log at most this many times, and then returns the last view. Chosen by hand, not measured.
 ATTEMPTS = 20
 
 
@@ -29,10 +29,12 @@ class SessionView:
     Attributes:
         observed_through: the seq of the last message that the log covers.
         tail: the messages that the log does not cover.
-        ask_observe, ask_reflect: this read marked the session as wanting the job, so the caller must enqueue the job.
-        observe_now: the tail has at least ``observation_block_after_tokens``, and the job that would shorten it is due.
-        reflect_now: the log has at least ``reflection_block_after_tokens``, and the job that would shorten it is due.
-        gave_up: a job that is due has a dead letter, so waiting for the job does not help.
+        ask_observe: whether this read marked the session for ``observe_session``, so that the caller must enqueue the
+            job.
+        ask_reflect: the same for ``reflect_observations``.
+        observe_now: whether ``observe_session`` is due and the tail has at least ``observation_block_after_tokens``.
+        reflect_now: whether ``reflect_observations`` is due and the log has at least ``reflection_block_after_tokens``.
+        gave_up: whether a due job has a dead letter. Waiting for such a job does not help.
     """
 
     session_key: str
@@ -57,7 +59,7 @@ class SessionView:
 
 
 def current_view(tx: Transaction, settings: Settings, session: SessionRow, *, by_default: bool) -> SessionView:
-    """The log and the messages after it. When an update of the log is due, it is made first.
+    """The log and the messages after the log. When an update of the log is due, this function first makes the update.
 
     Args:
         by_default: the namespace's setting for observation.
@@ -77,7 +79,8 @@ def current_view(tx: Transaction, settings: Settings, session: SessionRow, *, by
         update = due_update(tx, settings, found, tail) if attempt < ATTEMPTS - 1 else None
         if update is None:
             break
-        apply_update(tx, update)  # This reader or another one has made the update, so the log is newer now.
+        # After this call the log is newer: this reader or another reader has made the update.
+        apply_update(tx, update)
         found = observations.find_log(tx, session.id)
         assert found is not None
     return _view(tx, settings, session, found, tail, observed=observed)
@@ -89,7 +92,7 @@ def _total_tokens(said: Sequence[Memory]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class LogUpdate:
-    """An update of the log ``seen``: chunks of notes to append, or a shorter text (reflection) to put in its place."""
+    """An update of the log ``seen``: chunks of notes to append, or a shorter text (reflection) to replace the log."""
 
     seen: ObservationLog
     chunks: tuple[ObservationChunk, ...] = ()
@@ -97,7 +100,7 @@ class LogUpdate:
 
 
 def due_update(tx: Transaction, settings: Settings, found: ObservationLog, tail: Sequence[Memory]) -> LogUpdate | None:
-    """The update that the log is due for, or ``None``."""
+    """The due update of the log, or ``None``."""
     threshold = min(settings.observation_message_tokens, settings.observation_block_after_tokens)
     if _total_tokens(tail) >= threshold:
         chosen = _chunks_to_take(observations.chunks(tx, found.session_id), found.observed_through_seq, settings, tail)
@@ -113,7 +116,10 @@ def due_update(tx: Transaction, settings: Settings, found: ObservationLog, tail:
 def _chunks_to_take(
     ready: Sequence[ObservationChunk], through: int, settings: Settings, tail: Sequence[Memory]
 ) -> tuple[ObservationChunk, ...]:
-    """The next consecutive chunks, until the messages after them have at most ``observation_buffer_tokens``."""
+    """The next consecutive chunks to append to the log.
+
+    No more chunks are taken once the messages after the taken chunks have at most ``observation_buffer_tokens``.
+    """
     chosen: list[ObservationChunk] = []
     weights = [(message.seq or 0, message_text.tokens_of(message)) for message in tail]
     for chunk in ready:
@@ -126,7 +132,7 @@ def _chunks_to_take(
 
 
 def apply_update(tx: Transaction, update: LogUpdate) -> bool:
-    """Make the log's next generation. When another reader has made it, change nothing and return ``False``."""
+    """Make the log's next generation. Change nothing and return ``False`` when another reader has made it."""
     seen = update.seen
     if update.reflection:
         return _apply_reflection(tx, seen, update.reflection)
@@ -144,12 +150,12 @@ def apply_update(tx: Transaction, update: LogUpdate) -> bool:
 
 
 def _apply_reflection(tx: Transaction, seen: ObservationLog, ready: ObservationReflection) -> bool:
-    """Replace the part of the log that the shorter text covers. Later notes stay after the shorter text."""
+    """Replace the beginning of the log with the shorter text ``ready``. Notes that ``ready`` does not cover stay."""
     text = observation_log.append(
         ready.observations, observation_log.text_after(seen.observations, ready.covered_length)
     )
     task, response = seen.current_task, seen.suggested_response
-    if seen.generation == ready.base_generation:  # Else the log's own task and response are newer.
+    if seen.generation == ready.base_generation:  # In a later generation, the log's task and response are newer.
         task, response = ready.current_task or task, ready.suggested_response or response
     missed = len(ready.observations) > condense.TARGET * ready.covered_length
     done = observations.activate(

@@ -1,7 +1,7 @@
 """Render an observed session as a block for a prompt: the log, then the messages after the log, word for word.
 
-Within one generation of the log, the log does not change and messages are only added after it. So a prompt cache that
-holds the log stays valid.
+Within one generation, the log does not change, and new messages come after the log. So a prompt cache with the log
+stays valid.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from nexus_tasks.types import CitedMemory, ContextBlock, ContextSection, to_utc
 OPENING, CLOSING = "<observation-log>", "</observation-log>"
 RECENT = "## Recent messages"
 BESIDES = 600  # tokens: 500 for the task and the suggested response (see LONGEST_TASK), 100 for headings and tags
-_STEPS = 12  # how often a block is made smaller, at most, until it fits; chosen by hand, not measured
+_STEPS = 12  # the most attempts to make a block small enough (chosen by hand, not measured)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownView:
-    """The part of a view that is shown: the end of its log and its newest messages."""
+    """The part of a view that is shown: the end of the view's log, and the newest messages."""
 
     view: SessionView
     log: str
     tail: tuple[Memory, ...]
-    left_out: int  # messages
+    left_out: int  # the number of messages that are not shown
     log_left_out: bool = False
 
 
 def default_bound(settings: Settings) -> int:
-    """The tokens below which a block without ``max_tokens`` stays while the observation jobs keep up."""
+    """The bound of a block without ``max_tokens``. A block is longer only when the observation jobs are behind."""
     return settings.observation_block_after_tokens + settings.reflection_block_after_tokens + BESIDES
 
 
@@ -47,9 +47,10 @@ def lay_out(
     """Render the view as a block.
 
     Args:
-        max_tokens: the bound. The oldest part that does not fit is left out, and ``notes`` says so.
+        max_tokens: the block's bound in tokens. The oldest part that does not fit is left out, and the block's
+            ``notes`` say so.
         form: ``text``, ``anthropic`` or ``json``.
-        waited: the reader waited for an observation. If observation is still behind, ``notes`` says so.
+        waited: whether the reader waited for an observation. If observation is still behind, ``notes`` say so.
     """
     most = max_tokens if max_tokens is not None else max(default_bound(settings), 1)
     notes = _notes(view, waited=waited)
@@ -142,7 +143,7 @@ def _json(shown_view: ShownView, namespace: str) -> str:
 
 
 def _messages(shown_view: ShownView) -> tuple[dict[str, Any], ...]:
-    """One user message of two blocks. The block with the log is marked for the prompt cache."""
+    """One user message of two blocks: the log, and the recent messages. The log's block is marked for the cache."""
     head, recent = _head(shown_view), _recent(shown_view)
     content: list[dict[str, Any]] = []
     if head:
@@ -165,7 +166,10 @@ def _sections(shown_view: ShownView) -> tuple[ContextSection, ...]:
 
 # --- under a bound ----------------------------------------------------------------------------------------------------
 def _fitting(view: SessionView, most: int, form: str, namespace: str) -> tuple[ShownView, str]:
-    """The largest part of a view that fits when it is rendered. JSON needs more room than text, so less of it fits."""
+    """The largest part of a view that was found to fit, and its rendered text of at most ``most`` tokens.
+
+    The same part needs more tokens as JSON than as text, so a smaller part fits as JSON.
+    """
     room = float(most)
     for _ in range(_STEPS):
         shown_view = _shown_within(view, int(room))
@@ -183,7 +187,8 @@ def _fitting(view: SessionView, most: int, form: str, namespace: str) -> tuple[S
 def _shown_within(view: SessionView, most: int) -> ShownView:
     """The newest messages and the log's end, within ``most`` tokens.
 
-    Each of the two may use half of the tokens, and what the other one leaves of its half.
+    The messages may use half of the tokens, and so may the log. When one of the two needs less than its half, the other
+    one may use the tokens that are left.
     """
     whole = ShownView(view=view, log=view.log, tail=view.tail, left_out=0)
     if estimate_tokens(_plain(whole)) <= most:

@@ -1,4 +1,4 @@
-"""The prompts: the instructions of each purpose (one Markdown file each), and how messages are laid out for a model.
+"""The prompts: the instructions of each purpose (one Markdown file each), and the layout of messages for a model.
 
 | file | job that sends it | what the model returns |
 | --- | --- | --- |
@@ -10,9 +10,9 @@
 | `observe.md` | `observe_session` | notes on a long conversation |
 | `condense.md` | `reflect_observations` | fewer notes that say the same |
 
-Each prompt begins with the instructions, which are the same bytes for every call of a purpose. So a provider can cache
-the instructions together with a transcript that several observers share. The request hash covers the whole prompt, so a
-change of this text makes saved answers unusable: the model is asked again.
+Each prompt begins with the instructions. The instructions are the same bytes for every call of a purpose. So a provider
+can cache the instructions together with a transcript that several observers share. The hash of a request covers the
+whole prompt. So after a change of a Markdown file, saved answers are unusable and the model is asked again.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ def instructions(purpose: Purpose) -> str:
 
 
 def transcript(lines: Iterable[PromptLine], *, cited: bool = True) -> str:
-    """Messages as delimited data: under each day, one line per message, ``[id] time author (role): text``.
+    """Render messages between transcript tags. Below a line with the day, each message is a line of this form:
 
-    The role ``user`` is left out, and context-only lines are marked. Later lines of a message are indented, so that no
-    content can pass for a line of the transcript.
+    ``[id] time author (role): text``
+
+    The role ``user`` is not shown, and context-only lines are marked. All lines of a message after its first line are
+    indented, so that no content of a message looks like a line of the transcript.
 
     Args:
-        cited: show ids. Facts without ids are shown as items of a list.
+        cited: show ids. Without ids, each fact is shown as an item of a list.
     """
     rendered, today = ["<transcript>"], ""
     for line in lines:
@@ -65,7 +67,7 @@ def moment(when: datetime) -> str:
 
 
 def inert(text: str) -> str:
-    """``text`` with a space in each closing tag that the prompts use, so that data cannot end its own delimiters."""
+    """``text`` with a space in each closing tag that the prompts use, so that no text can close a prompt's tag."""
     return _CLOSING.sub("< /", text)
 
 

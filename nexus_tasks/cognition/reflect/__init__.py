@@ -1,8 +1,15 @@
-"""reflect_perspective and reflect_namespace: how new facts relate to old facts, and what several facts show together.
+"""The jobs reflect_perspective and reflect_namespace: relate new facts to old facts, and find insights.
 
-A reflection takes these steps: ``new_facts`` chooses the facts, ``propose`` asks the model, ``perspective`` checks how
-much would change, ``apply`` writes the changes, and ``perspective`` commits. ``review`` holds a plan that changes too
-much, ``dry_run`` shows what a dream would do, ``undo`` reverses one reflection.
+An insight is a statement that several facts support together. A reflection takes these steps:
+
+1. ``new_facts`` chooses the facts.
+2. ``propose`` asks the model.
+3. ``perspective`` checks how much would change.
+4. ``apply`` writes the changes.
+5. ``perspective`` commits.
+
+``review`` stores a plan that would change too much, until a person releases or drops the plan. ``dry_run`` shows
+the reflections that a dream would make. ``undo`` reverses one reflection.
 """
 
 from nexus_tasks.cognition.reflect.dry_run import plan_dream

@@ -1,4 +1,4 @@
-"""Writing the changes of a reflection: counters, contradictions, insights. Each change is recorded for undo."""
+"""Write the changes of a reflection: reinforcements, contradictions and insights. Undo can reverse each change."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from nexus_tasks.text import content_key
 
 # Confidence of the memories that a reflection writes. Chosen by hand, not measured.
 CONTRADICTION_CONFIDENCE = 0.70
-REWORDED_CONFIDENCE = 0.75  # of a memory that rests on two wordings of one fact and has the new fact's wording
+# When a new fact rewords an old fact, a memory with the new wording is written. This is its confidence.
+REWORDED_CONFIDENCE = 0.75
 COUNTED = ("reinforced", "contradictions", "superseded", "insights")
 
 
 def texts_to_embed(changes: Changes, said: Mapping[int, str]) -> list[str]:
-    """Every text that the changes may store. The texts are embedded before the transaction to keep it short.
+    """Every text that the changes may store. They are embedded before the transaction, so that it is short.
 
     Args:
-        said: fact id → wording.
+        said: the wording of each fact, by the fact's id.
     """
     texts = [insight.content for insight in changes.insights]
     for relation in changes.relations:
@@ -43,13 +44,13 @@ def _contradiction_text(relation: Relation, loser: str, winner: str) -> str:
 
 @dataclass(kw_only=True)
 class PendingChanges:
-    """The changes of one reflection that are still to be made; after :meth:`write`, also the written memories.
+    """The changes that one reflection still has to make. After :meth:`write`, also the memories that were written.
 
     Attributes:
-        active_facts: the facts that hold, by id. :meth:`write` removes the facts that it supersedes, and skips later
-            changes that name them.
-        counts: how many changes of each kind were made.
-        made: the memories that were written, id → content.
+        active_facts: the facts that are not superseded, by id. When :meth:`write` supersedes a fact, it removes the
+            fact from ``active_facts``, and skips all later changes that name the fact.
+        counts: the number of changes made, by kind.
+        made: the content of each written memory, by the memory's id.
     """
 
     tx: Transaction
@@ -68,7 +69,7 @@ class PendingChanges:
         return {loser.id for relation in decided if (loser := self._weakened_fact(relation)) is not None}
 
     def write(self, job_id: str) -> int | None:
-        """Make the changes; returns the reflection's id, or ``None`` when there is nothing to change."""
+        """Make the changes. Return the reflection's id, or ``None`` when there is nothing to change."""
         if not (self.relations or self.insights):
             return None
         pairs = [(relation.new_id, relation.old_id) for relation in self.relations]
@@ -83,7 +84,7 @@ class PendingChanges:
     def _relate(self, relation: Relation) -> None:
         new, old = self.active_facts.get(relation.new_id), self.active_facts.get(relation.old_id)
         if new is None or old is None:
-            return  # An earlier relation of this run has superseded the fact.
+            return  # An earlier relation of this reflection has superseded one of the two facts.
         if relation.kind == "contradicts":
             self._contradict(relation, new, old)
             return
@@ -109,7 +110,10 @@ class PendingChanges:
             self.counts["superseded"] += 1
 
     def _weakened_fact(self, relation: Relation) -> Memory | None:
-        """The fact that a contradiction weakens: the fact that no longer holds or, when both hold, the earlier fact."""
+        """The fact that a contradiction weakens, or ``None`` when ``relation`` weakens no fact.
+
+        A contradiction weakens the fact that no longer holds. When both facts hold, it weakens the earlier fact.
+        """
         new, old = self.active_facts.get(relation.new_id), self.active_facts.get(relation.old_id)
         if relation.kind != "contradicts" or new is None or old is None:
             return None
@@ -118,10 +122,10 @@ class PendingChanges:
         return old if relation.holds == "new" else new
 
     def _conclude_insight(self, insight: Insight) -> None:
-        """Store one insight, unless the same facts have one already or one of these facts no longer holds.
+        """Store one insight, unless one of its facts no longer holds or the same facts have an insight already.
 
-        Its confidence is min(0.92, 0.72 + 0.05 · (n − 3)) for n facts: 0.72 for three, 0.92 from seven on. The numbers
-        are chosen by hand, not measured.
+        An insight from n facts has the confidence min(0.92, 0.72 + 0.05 · (n − 3)): 0.72 for three facts, and 0.92 for
+        seven or more. The numbers are chosen by hand, not measured.
         """
         supports = [self.active_facts[i] for i in insight.support if i in self.active_facts]
         if len(supports) < len(insight.support) or reflections.has_insight(
@@ -154,9 +158,10 @@ class PendingChanges:
 
 
 def pending_changes(tx: Transaction, perspective: PerspectiveRow, changes: Changes, made_by: str) -> PendingChanges:
-    """The changes that are still to be made.
+    """The proposed changes without the changes that must not be made.
 
-    Left out are changes whose facts no longer hold, changes that are made already, and changes that an undo reversed.
+    A change must not be made when one of its facts no longer holds, when the change has been made before, or when an
+    undo has reversed the change.
     """
     found = reflections.by_id(tx, changes.facts())
     active_facts = {i: memory for i, memory in found.items() if memory.valid_to is None}

@@ -1,4 +1,4 @@
-"""A dry run of a dream: it lists what the dream would digest and reflect on, and changes no memory."""
+"""A dry run of a dream: list the digests and reflections that the dream would make, without changing a memory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from nexus_tasks.types import DreamPlan, PlannedInsight, PlannedRelation, Reflec
 
 
 def plan_dream(resources: Resources, job: JobContext) -> DreamPlan:
-    """The sessions that a dream would digest now, and the plan of each reflection that it would make.
+    """The sessions that a dream would digest now, and the plan of each reflection that the dream would make.
 
-    The model is asked the questions of the dream, live. The calls are entered in the ledger, and the answers are saved
-    for the dream. No memory changes. The plan covers only the next hundred new facts of each perspective.
+    The model is asked the reflections' questions live. The calls are entered in the ledger, and the answers are saved
+    for the dream. No memory changes. A plan covers only the next hundred new facts of a perspective.
     """
     with resources.database.transaction() as tx:
         sessions = tuple(due.session_key for due in dreams.due_sessions(tx, job.namespace_id))

@@ -1,4 +1,4 @@
-"""The facts of one reflection: a perspective's next new facts, and for each of them the nearest other facts."""
+"""Choose the facts of one reflection: a perspective's next new facts, and the facts nearest to each new fact."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from nexus_tasks.storage import open_questions, reflections
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow
 
-# New facts of one run, and near facts per new fact. Both are chosen by hand, not measured.
-FACTS_PER_RUN = 100
-NEAREST = 8
+# Both numbers are chosen by hand, not measured.
+FACTS_PER_RUN = 100  # new facts of one run
+NEAREST = 8  # near facts of each new fact
 PURPOSE = "reflect"
 
 Clusters = Sequence[tuple[int, Sequence[int]]]  # (id of a new fact, ids of the facts nearest to it)
@@ -32,12 +32,15 @@ class NewFacts:
 
     facts: int  # the number of new facts
     through: int  # the id of the last new fact
-    material: ReflectMaterial | None  # ``None`` when no other fact is near: then the model is not asked
-    said: Mapping[int, reflections.LastSaid]  # fact id → when it was last said
+    material: ReflectMaterial | None  # ``None`` when no fact is near a new fact, so that the model is not asked
+    said: Mapping[int, reflections.LastSaid]  # when each fact was last said, by the fact's id
 
 
 def choose_new_facts(resources: Resources, perspective: PerspectiveRow) -> NewFacts | None:
-    """The facts of an earlier run's saved question, else up to a hundred new facts; ``None`` without new facts."""
+    """The facts of the question that an earlier run saved, or else up to a hundred new facts.
+
+    The result is ``None`` when the perspective has no new facts.
+    """
     with resources.database.transaction() as tx:
         asked = open_questions.find(tx, perspective.namespace_id, PURPOSE, perspective.id)
         if asked and asked["after"] == perspective.reflected_through:
@@ -55,7 +58,7 @@ def choose_new_facts(resources: Resources, perspective: PerspectiveRow) -> NewFa
 
 
 def save_question(resources: Resources, job: JobContext, perspective: PerspectiveRow, chosen: NewFacts) -> None:
-    """Save the question before the model is asked: a rerun asks the same question, even after new facts came."""
+    """Save the question before the model is asked. So a rerun asks the same question, even after new facts came."""
     if chosen.material is None:
         return
     question: dict[str, Any] = {
@@ -71,13 +74,13 @@ def save_question(resources: Resources, job: JobContext, perspective: Perspectiv
 
 
 def valid_from(memory: Memory) -> datetime:
-    """The time at which a fact became valid, or was said when that time is unknown."""
+    """The time at which a fact became valid. When this time is unknown, the time at which the fact was said."""
     return memory.valid_from or memory.occurred_at
 
 
 @dataclass
 class _Embedded:
-    """An embedder for texts with known vectors, so that no transaction waits for the real embedder."""
+    """An embedder that returns known vectors, so that no transaction waits for the real embedder."""
 
     name: str
     vectors: Mapping[str, Vectors]
@@ -89,10 +92,11 @@ class _Embedded:
 def _with_nearest(
     resources: Resources, perspective: PerspectiveRow, new: Sequence[Memory]
 ) -> tuple[ReflectMaterial | None, dict[int, reflections.LastSaid]]:
-    """Each new fact with the eight nearest other facts by words and vectors. There is one search per new fact.
+    """Find the eight facts nearest to each new fact, by words and vectors. There is one search per new fact.
 
     Returns:
-        The material (``None`` when no other fact is near a new fact), and for each fact when it was last said.
+        The material, and the time at which each fact was last said. The material is ``None`` when no other fact is near
+        a new fact.
     """
     active = {memory.id: memory.content for memory in new if memory.valid_to is None}
     texts = list(dict.fromkeys(active.values()))
@@ -109,7 +113,7 @@ def _with_nearest(
 def _material(
     tx: Transaction, perspective: PerspectiveRow, clusters: Clusters, said: Mapping[int, reflections.LastSaid]
 ) -> ReflectMaterial | None:
-    """The facts of ``clusters`` as the model sees them, without facts that were erased meanwhile."""
+    """The facts of ``clusters`` as the model sees them. Facts that have been erased are left out."""
     named: Iterable[int] = {i for new, olds in clusters if olds for i in (new, *olds)}
     found = reflections.by_id(tx, sorted(named))
     if not found:

@@ -1,4 +1,4 @@
-"""reflect_perspective: reflect on a perspective's new facts and commit. reflect_namespace: archive old messages."""
+"""The jobs reflect_perspective (reflect on a perspective's new facts) and reflect_namespace (archive old messages)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from nexus_tasks.storage import embeddings, open_questions, perspectives, reflec
 from nexus_tasks.storage.models import PerspectiveRow
 from nexus_tasks.types import JobOutcome, Status
 
-# A run's changes are held for review when they would supersede more than 5 facts and more than 30 % of the
-# perspective's active facts. Chosen by hand, not measured.
+# A run's changes wait for a review by a person when they would supersede more than 5 facts and also more than 30 % of
+# the perspective's active facts. Chosen by hand, not measured.
 GUARD_SHARE, GUARD_COUNT = 0.30, 5
-ARCHIVE_AFTER = timedelta(days=30)  # age at which a derived and digested message is archived; chosen by hand
+# A derived and digested message of this age is archived. Chosen by hand, not measured.
+ARCHIVE_AFTER = timedelta(days=30)
 
 
 def reflect_perspective(resources: Resources, job: JobContext, observer: str, subject: str) -> tuple[JobOutcome, bool]:
-    """Reflect on up to a hundred new facts. Returns the outcome, and whether more new facts are waiting."""
+    """Reflect on up to a hundred new facts. Return the outcome, and whether the perspective has more new facts."""
     with resources.database.transaction() as tx:
         perspective = perspectives.find(tx, job.namespace_id, observer, subject)
         if perspective is None:
@@ -45,12 +46,15 @@ def reflect_perspective(resources: Resources, job: JobContext, observer: str, su
 def _apply(
     resources: Resources, job: JobContext, perspective: PerspectiveRow, proposal: Proposal
 ) -> tuple[JobOutcome, bool]:
-    """Commit a proposal, unless another run has changed the perspective. A proposal that changes too much is held."""
+    """Commit a proposal, unless another run has changed the perspective.
+
+    A proposal that changes too much is stored for review instead.
+    """
     made_by = resources.model.model_for("reflect")
     changes = proposal.changes
     with resources.database.transaction() as tx:
         said = {i: memory.content for i, memory in reflections.by_id(tx, changes.facts()).items()}
-    # While a plan waited for its release, some of its facts may have been erased.
+    # Some facts of the proposal may have been erased, for example while a stored plan waited for its release.
     changes = review.without_erased(changes, said)
     texts = texts_to_embed(changes, said)
     vectors = vectors_of(resources.embedder, texts)
@@ -87,7 +91,7 @@ def _apply(
 
 
 def reflect_namespace(resources: Resources, job: JobContext) -> tuple[JobOutcome, list[tuple[str, str]]]:
-    """Archive old messages. Returns the outcome, and the perspectives (observer, subject) that have new facts."""
+    """Archive old messages. Return the outcome, and the perspectives (observer, subject) with new facts."""
     with resources.database.transaction() as tx:
         ripe = perspectives.wanted(tx, job.namespace_id)
         archived = reflections.archive_messages(tx, job.namespace_id, datetime.now(UTC) - ARCHIVE_AFTER)

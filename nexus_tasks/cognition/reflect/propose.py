@@ -14,14 +14,14 @@ from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.text import shorten
 from nexus_tasks.types import clean_text
 
-# Both are chosen by hand, not measured.
-LONGEST_INSIGHT = 180  # characters
-FEWEST_SUPPORTS = 3  # facts that an insight must rest on
+# Both bounds are chosen by hand, not measured.
+LONGEST_INSIGHT = 180  # the most characters of an insight
+FEWEST_SUPPORTS = 3  # the fewest facts that an insight may rest on
 
 
 @dataclass(kw_only=True)
 class Changes:
-    """The changes that a reflection proposes, checked against what the model was shown."""
+    """The changes that a reflection proposes. They name only facts that the model was shown."""
 
     relations: list[Relation] = field(default_factory=list)
     insights: list[Insight] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Proposal:
 
 
 def propose(resources: Resources, job: JobContext, chosen: NewFacts) -> Proposal:
-    """Ask the model how each new fact relates to the facts near it. Without near facts the model is not asked."""
+    """Ask the model how each new fact relates to its near facts. Without near facts the model is not asked."""
     changes = Changes()
     if chosen.material:
         changes = _checked(ask(resources, job, _request(chosen.material)), chosen.material)
@@ -68,10 +68,10 @@ def _request(material: ReflectMaterial) -> ModelRequest[Reflection]:
 
 
 def _lines(material: ReflectMaterial) -> list[str]:
-    """The lines of the prompt: the newest fact first, each with the facts near it.
+    """The lines of the prompt: each new fact with its near facts, the newest fact first.
 
-    A fact of a conversation is often near to many others. The prompt writes each fact out once and then names only its
-    id, which halves the length of the prompt.
+    One fact is often near to many other facts. The prompt writes each fact out once, and later names only the fact's
+    id. This halves the length of the prompt.
     """
     not_written = {fact.id: fact for fact in material.facts}
     lines = []
@@ -93,8 +93,8 @@ def _line(fact: PromptFact) -> str:
 def _checked(answer: Reflection, material: ReflectMaterial) -> Changes:
     """The valid parts of an answer.
 
-    A relation is valid when its two facts were shown together and no earlier relation names them. An insight is valid
-    when it has a text and rests on three or more of the facts shown.
+    A relation is valid when its two facts were shown together and no earlier relation names the same two facts. An
+    insight is valid when it has a text, and rests on three or more facts that were all shown.
     """
     shown = {frozenset((new, old)) for new, olds in material.clusters for old in olds}
     ids = {fact.id for fact in material.facts}

@@ -1,4 +1,7 @@
-"""A reflection that changes too much at once is held as a plan until a person releases or drops the plan."""
+"""Store a reflection that would change too much as a plan, until a person releases or drops the plan.
+
+A stored plan is called held.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ HeldPlan = dict[str, Any]  # as stored in the perspective's row, in JSON
 
 
 def to_plan(proposal: Proposal, superseded: set[int], job_id: str) -> HeldPlan:
-    """The plan that is held for a proposal, with the ids of the facts that the proposal would supersede."""
+    """The plan to store for a proposal. The plan includes the ids of the facts that would be superseded."""
     return {
         "job_id": job_id,
         "held_at": datetime.now(UTC).isoformat(),
@@ -42,7 +45,7 @@ def from_plan(held: Mapping[str, Any]) -> Proposal:
 
 
 def summary_of(held: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan as counts and ids, for a run row. The row stays when facts are erased, so it holds no text of a fact."""
+    """The counts and ids of a plan, for a run row. The run row outlives erased facts, so it has no fact's text."""
     return {
         "facts": held["facts"],
         "supersedes": held["supersedes"],
@@ -57,10 +60,11 @@ def is_released(held: Mapping[str, Any]) -> bool:
 
 
 def release(tx: Transaction, namespace_id: int, observer: str, subject: str, *, drop: bool) -> bool:
-    """Let the next run carry out a held plan; ``False`` when no plan is held.
+    """Let the next run carry out a held plan. Return ``False`` when no plan is held.
 
     Args:
-        drop: discard the plan instead. Its facts count as reflected on, so that no run proposes the same plan again.
+        drop: discard the plan instead of releasing it. The plan's new facts count as reflected on, so no run proposes
+            the same plan again.
     """
     row = perspectives.lock(tx, namespace_id, observer, [subject]).get(subject)
     if row is None or row.held is None:
@@ -74,7 +78,7 @@ def release(tx: Transaction, namespace_id: int, observer: str, subject: str, *, 
 
 
 def without_erased(changes: Changes, said: Mapping[int, str]) -> Changes:
-    """Leave out changes about erased facts, which are the facts that ``said`` (id → wording) lacks."""
+    """The changes without the changes about erased facts. ``said`` has the wording of each fact that still exists."""
     return Changes(
         relations=[r for r in changes.relations if r.new_id in said and r.old_id in said],
         insights=[insight for insight in changes.insights if said.keys() >= set(insight.support)],

@@ -1,4 +1,4 @@
-"""Undoing one reflection: every change that it made is reversed."""
+"""Undo one reflection: reverse every change that the reflection made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> UndoRecei
     """Reverse a reflection.
 
     Args:
-        reflection: its number, or the id of the job that made it.
+        reflection: the reflection's number, or the id of the job that made the reflection.
 
     Returns:
         The ids of the changed memories. The status is ``unchanged`` when the reflection was undone before.
@@ -31,7 +31,7 @@ def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> UndoRecei
         )
     perspective = tx.get_one(PerspectiveRow, found.perspective_id)
     perspectives.lock(tx, namespace_id, perspective.observer, [perspective.subject])
-    tx.refresh(found)  # Another transaction may have undone it before this one got the lock.
+    tx.refresh(found)  # Another transaction may have undone the reflection before this transaction got the lock.
     undone_before = found.undone_at is not None
     if undone_before:
         changed = undoing.UndoResult(removed=(), revived=(), restored=())

@@ -1,12 +1,12 @@
-"""The first half of BM25: the weight of each word of a question, and which words may find memories.
+"""The first half of BM25: compute the weight of each word of a question, and choose the words that may find memories.
 
-The BM25 score of a memory is the sum, over the words of the question that it contains, of
+Each word that a question and a memory have in common adds this number to the BM25 score of the memory:
 
     weight · frequency · (K1 + 1) / (frequency + K1 · (1 − B + B · length / mean length))
 
-``weight`` is computed here (:func:`inverse_document_frequency`). The sum is computed in SQL, in
-``storage/searching/candidates.py``, with K1 = 0.9 and B = 0.4. ``frequency`` is how often the memory has the word.
-``length`` is the number of the memory's words without stop words.
+``weight`` is computed in this module (:func:`inverse_document_frequency`). ``storage/searching/candidates.py`` computes
+the sum in SQL, with K1 = 0.9 and B = 0.4. ``frequency`` is the number of times that the memory has the word. ``length``
+is the number of the memory's words without stop words.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import math
 from nexus_tasks.storage.searching.candidates import WeightedWord
 from nexus_tasks.storage.searching.query_stats import QueryStats, Word
 
-# The words that find memories have at most this many postings (pairs of word and memory) together, unless the rarest
-# word alone has more. On 100,000 memories, recall@10 was 0.356 with 2,500 postings, 0.399 with 5,000 and 0.390 with
-# 20,000.
+# A posting is a pair of a word and a memory with the word. The words that find memories together have at most this many
+# postings, unless the rarest word alone has more. On 100,000 memories, recall@10 was 0.356 with 2,500 postings, 0.399
+# with 5,000 postings and 0.390 with 20,000 postings.
 MOST_POSTINGS = 5_000
 
 
 def weigh_words(opening: QueryStats) -> list[WeightedWord]:
     """The question's words with their weights, the rarest first.
 
-    The rarest words may find memories: at least one word, and more while all of them together have at most
-    :data:`MOST_POSTINGS` postings. The other words only score the memories that were found.
+    The rarest word may find memories. The next rarest words may find memories while all these words together have at
+    most :data:`MOST_POSTINGS` postings. The other words only add to the scores of memories that were found.
     """
     found: list[WeightedWord] = []
     spent = 0
@@ -40,8 +40,9 @@ def weigh_words(opening: QueryStats) -> list[WeightedWord]:
 def inverse_document_frequency(word: Word, memories: int) -> float:
     """The weight of a word that n of N memories have: ln(1 + (N − n + ½) / (n + ½)). It is never negative.
 
-    This is Lucene's form of BM25's weight. Example for N = 1,000: a word in one memory weighs ln(1 + 999.5 / 1.5) =
-    6.50, a word in 100 memories ln(1 + 900.5 / 100.5) = 2.30, a word in all memories 0.0005.
+    Lucene uses the same formula. Example for N = 1,000: a word in one memory weighs ln(1 + 999.5 / 1.5) = 6.50. A word
+    in 100 memories weighs ln(1 + 900.5 / 100.5) = 2.30. A word in all memories weighs 0.0005.
     """
-    total = max(memories, word.memories)  # the two counts may have been made at different times
+    # The two counts may have been made at different times, so the word's count may be the greater one.
+    total = max(memories, word.memories)
     return math.log(1 + (total - word.memories + 0.5) / (word.memories + 0.5))

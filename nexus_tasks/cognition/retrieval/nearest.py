@@ -1,4 +1,4 @@
-"""The nearest facts of a perspective, by words and vectors. A reflection compares a new fact with the nearest facts."""
+"""Find the nearest facts of a perspective, by words and vectors. A reflection compares a new fact with these facts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from nexus_tasks.storage.searching.scope import Filter
 def nearest_facts(
     tx: Transaction, embedder: Embedder, perspective: PerspectiveRow, facts: Mapping[int, str], count: int
 ) -> dict[int, list[int]]:
-    """For each of ``facts`` (id → wording), the ids of the ``count`` nearest other active facts, nearest first.
+    """The ids of the ``count`` active facts nearest to each of ``facts``, nearest first.
 
     There is one search per fact, so the cost grows with the number of ``facts``, not with the number of pairs.
+
+    Args:
+        facts: the wording of each fact, by the fact's id.
     """
     wanted = Filter(
         namespace_id=perspective.namespace_id,

@@ -20,17 +20,17 @@ from nexus_tasks.types import Recall, Recalls, clean_text
 
 log = logging.getLogger(__name__)
 
-# A search takes up to this many candidates by words and as many by vectors, or more when the caller's limit is higher.
-# With 400 the recall was the same.
+# A search takes up to this many candidates by words, and the same number by vectors. When the caller's limit is higher,
+# the search takes as many as the limit. With 400 candidates the recall was the same as with 100.
 POOL = 100
-# The model's name and the question's vector while the embedder does not answer. No stored vector has this model's name,
-# so the search finds memories by words alone.
+# While the embedder does not answer, a search uses this model name and this vector for the question. No stored vector
+# has this model name, so the search finds memories by words alone.
 _NO_MODEL, _NOWHERE = "none", np.ones(1, np.float32)
-LONGEST_QUESTION = 10_000  # characters; the rest of a longer question is ignored
+LONGEST_QUESTION = 10_000  # characters: the rest of a longer question is ignored
 
 
 def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> Recalls:
-    """The memories that best answer ``query``, best first, each with its evidence and its scores (``why``)."""
+    """The memories that best answer ``query``, best first. Each memory has its evidence and its scores (``why``)."""
     ranked, missing = ranking(tx, embedder, wanted, query, limit)
     read = read_hits(tx, wanted.namespace_id, [one.id for one in ranked])
     results = Recalls(_recall(one, read[one.id]) for one in ranked if one.id in read)
@@ -41,7 +41,7 @@ def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limi
 def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> tuple[list[Ranked], int]:
     """The ids and scores of the best memories, and how many memories of the namespace have no vector.
 
-    While the embedder does not answer, the search uses words alone, and every memory counts as one without a vector.
+    While the embedder does not answer, the search uses words alone, and every memory counts as without a vector.
     """
     question = clean_text(query[:LONGEST_QUESTION])
     within = build_scope(wanted)

@@ -1,4 +1,4 @@
-"""The Message Batches API: the same requests as live calls, answered within a day at half the price."""
+"""Anthropic's Message Batches API: it answers the same requests as live calls, within a day and at half the price."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ class AnthropicBatchProvider:
         return request_params(request, self.settings)
 
     def submit(self, items: Mapping[str, Mapping[str, Any]]) -> str:
-        """Submit items, keyed by custom id; returns the batch's id."""
+        """Submit a batch and return its id. The keys of ``items`` are the custom ids of the items."""
         requests: Any = [{"custom_id": custom_id, "params": params} for custom_id, params in items.items()]
         return self.client.call(lambda client: client.messages.batches.create(requests=requests)).id
 
     def submitted_since(self, moment: datetime, items: int) -> list[str]:
-        """Ids of the batches with exactly ``items`` items that were submitted at ``moment`` or later, newest first."""
+        """Ids of the batches that have exactly ``items`` items and were submitted at ``moment`` or later.
+
+        The newest batch comes first.
+        """
         found = []
         for batch in self.client.call(lambda client: client.messages.batches.list(limit=100)):
             if batch.created_at < moment:
@@ -68,7 +71,7 @@ class AnthropicBatchProvider:
             )
 
     def cancel(self, batch_id: str) -> None:
-        """Cancel a batch. Items that were answered before still cost money."""
+        """Cancel a batch. Items that were answered before the cancellation cost money."""
         self.client.call(lambda client: client.messages.batches.cancel(batch_id))
 
     def completion_of(

@@ -1,4 +1,4 @@
-"""Hold one Claude client per process, built at the first call; and check whether the SDK finds credentials."""
+"""Build one Claude client per process at the first call, and check whether the SDK finds credentials."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ if TYPE_CHECKING:  # importing the SDK costs more than a second
 
 ResultT = TypeVar("ResultT")
 
-_LONGEST_CONNECT = 10.0  # seconds; chosen by hand, not measured
+_LONGEST_CONNECT = 10.0  # the most seconds for opening a connection (chosen by hand, not measured)
 
 
 class ClientHolder:
-    """The process's client for one ``settings``. Threads may share the holder; a forked child builds its own client."""
+    """The process's client for one ``settings`` object.
+
+    Threads may share the holder. After a fork, the child process builds a client of its own.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -36,10 +39,10 @@ class ClientHolder:
         self._client: anthropic.Anthropic | None = None
 
     def after_fork(self) -> None:
-        """Start a forked child without the parent's client and lock. A thread of the parent may have held the lock."""
+        """Replace the client and the lock in a forked child, because a thread of the parent may have held the lock."""
         if self._client is not None:
-            # This reference keeps the parent's client from garbage collection. Collecting it would take the lock of its
-            # connection pool, which a thread of the parent may have held at the fork.
+            # This reference keeps the parent's client from garbage collection. Garbage collection would take the lock
+            # of the client's connection pool. A thread of the parent may have held that lock at the fork.
             self._inherited.append(self._client)
         self._start_afresh()
 
@@ -58,7 +61,7 @@ class ClientHolder:
             return self._client
 
     def call(self, ask: Callable[[anthropic.Anthropic], ResultT]) -> ResultT:
-        """Call ``ask`` with the client; errors of the SDK become job errors.
+        """Call ``ask`` with the client. Errors of the SDK become job errors.
 
         Raises:
             JobError: see :func:`~nexus_tasks.llm.anthropic.errors.job_error`.
@@ -74,10 +77,10 @@ class ClientHolder:
             raise job_error(error) from None
 
     def forget(self, client: anthropic.Anthropic) -> None:
-        """Drop ``client`` after it was refused with 401, so that the next call reads the credentials again.
+        """Drop ``client`` after the API refused it with 401, so that the next call reads the credentials again.
 
-        The SDK drops a refused token only when the SDK retries, and its retries are off. ``client`` is not closed,
-        because other threads may be using it.
+        The SDK drops a refused token only when the SDK retries, and the SDK's retries are off. ``client`` is not
+        closed, because other threads may be using ``client``.
         """
         with self._lock:
             if self._client is client:
@@ -103,10 +106,10 @@ def _build(settings: Settings) -> anthropic.Anthropic:
     seconds = settings.model_timeout
     try:
         return anthropic.Anthropic(
-            # With None the SDK takes ANTHROPIC_BASE_URL, then the URL of the profile.
+            # With None, the SDK uses ANTHROPIC_BASE_URL. If that variable is not set, the SDK uses the profile's URL.
             base_url=settings.anthropic_base_url or None,
             max_retries=0,  # the queue retries
-            # This timeout must differ from the SDK's default: with the default, the SDK limits max_tokens.
+            # This timeout must differ from the SDK's default, because with the default the SDK limits max_tokens.
             timeout=anthropic.Timeout(seconds, connect=min(seconds, _LONGEST_CONNECT)),
         )
     except anthropic.AnthropicError as error:
@@ -130,19 +133,19 @@ def _with_credentials(client: anthropic.Anthropic) -> anthropic.Anthropic:
 
 
 def _has_credentials(client: anthropic.Anthropic) -> bool:
-    if client.credentials is not None:  # A profile or federation: the SDK fetches a token at the first call.
+    if client.credentials is not None:  # With a profile or federation, the SDK fetches a token at the first call.
         return True
     # The headers come from a key, a token, or ANTHROPIC_CUSTOM_HEADERS.
     return any(name.lower() in ("authorization", "x-api-key") for name in client.default_headers)
 
 
 def credentials_found() -> bool:
-    """Whether the SDK finds credentials: a key or token in the environment, a profile, or federation. No network call.
+    """Whether the SDK finds credentials: a key or token in the environment, a profile, or federation.
 
-    Only ``AnthropicModel.probe`` can tell whether the credentials are valid.
+    This function makes no network call. Only ``AnthropicModel.probe`` can tell whether the credentials are valid.
 
     Raises:
-        Misconfigured: a profile was chosen explicitly and cannot be read.
+        Misconfigured: a profile is selected explicitly, and the SDK cannot read the profile.
     """
     if os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("ANTHROPIC_AUTH_TOKEN"):
         return True
@@ -161,9 +164,9 @@ def credentials_found() -> bool:
 def _nothing_configured() -> bool:
     """Whether no variable of the SDK is set and the SDK's folder does not exist.
 
-    On a machine without credentials, this check spares a command the import of the SDK, which takes 1 s. The docstring
-    of ``anthropic.Anthropic`` lists the variables and the folder. On Windows the folder is another one, and the result
-    is always ``False``.
+    The import of the SDK takes 1 s. On a machine without credentials, this check saves a command that import. The
+    docstring of ``anthropic.Anthropic`` lists the variables and the folder. The SDK uses a different folder on Windows,
+    so on Windows the result is always ``False``.
     """
     if os.name != "posix" or any(name.startswith("ANTHROPIC_") and value for name, value in os.environ.items()):
         return False

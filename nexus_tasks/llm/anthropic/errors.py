@@ -19,12 +19,11 @@ from nexus_tasks.errors import JobError, Misconfigured, OverBudget, Permanent, T
 if TYPE_CHECKING:
     import anthropic
 
-# Seconds to wait after a 429: the value when no header is readable, and the bounds of a header's value. Chosen by hand,
-# not measured.
-RETRY_AFTER_DEFAULT = 5.0
-RETRY_AFTER_BOUNDS = (0.5, 3600.0)
+# Seconds to wait after a 429. Chosen by hand, not measured.
+RETRY_AFTER_DEFAULT = 5.0  # when no header is readable
+RETRY_AFTER_BOUNDS = (0.5, 3600.0)  # the least and the greatest wait that a header can set
 
-_LONGEST_DETAIL = 300  # characters of the server's text in an error
+_LONGEST_DETAIL = 300  # the most characters of the server's text in an error
 _SECRET_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_IDENTITY_TOKEN")
 _SECRETS = re.compile(
     r"sk-ant-[\w-]+"  # API keys and OAuth tokens
@@ -32,9 +31,10 @@ _SECRETS = re.compile(
     r"|(?<=//)[^/@\s]+(?=@)"  # user:password of a URL
     r"|(?i:(?<=bearer )\S+)"
 )
-# The prompt is longer than the model's context. Claude says this with 400; 413 concerns only the size in bytes.
+# Matches Claude's text for a prompt that is longer than the model's context. The status is 400 in this case. The status
+# 413 means that the request has too many bytes.
 _TOO_LONG = re.compile(r"prompt is too long|exceeds? (?:the )?context (?:limit|window)", re.IGNORECASE)
-# When a spend limit is reached, Claude answers 429 with one of these codes. A short wait does not help then.
+# When a spend limit is reached, Claude answers 429 with one of these codes. A short wait does not help in this case.
 _SPENT = frozenset({"enforced_spend_limit_reached", "contract_spend_limit_reached"})
 # When Claude answers 400 with one of these codes, the fault is in the account, not in the request.
 _ACCOUNT = frozenset({"organization_on_hold", "cmek_key_disabled", "cmek_key_network_blocked"})
@@ -43,8 +43,8 @@ _ACCOUNT = frozenset({"organization_on_hold", "cmek_key_disabled", "cmek_key_net
 def redact(text: str) -> str:
     """``text`` on one line of at most 300 characters, with ``***`` in place of secrets.
 
-    Secrets are the values of the SDK's key and token variables, and all text that looks like a key, a token or a
-    password in a URL.
+    These texts are secrets: the values of the SDK's key and token variables, and any text that looks like a key, a
+    token, or a password in a URL.
     """
     for name in _SECRET_VARIABLES:
         value = os.environ.get(name, "").strip()
@@ -55,11 +55,12 @@ def redact(text: str) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds that the server asks to wait: ``retry-after-ms``, else ``retry-after`` as seconds or as an HTTP date.
+    """Seconds that the server asks to wait. The result is at least 0.5 s and at most 3600 s.
 
-    The value is clamped to 0.5 s to 3600 s (:data:`RETRY_AFTER_BOUNDS`), because a value of 0 would cause a busy loop,
-    and a wrong date could stop the jobs for a day. Without a readable value the result is 5 s
-    (:data:`RETRY_AFTER_DEFAULT`).
+    The value is read from the header ``retry-after-ms``, or else from ``retry-after``. The header ``retry-after`` has
+    seconds or an HTTP date. Without a readable value the result is 5 s (:data:`RETRY_AFTER_DEFAULT`). The bounds
+    (:data:`RETRY_AFTER_BOUNDS`) are needed, because a value of 0 would cause a busy loop, and a wrong date could stop
+    the jobs for a day.
     """
     seconds = _number(headers.get("retry-after-ms"), scale=1000)
     if seconds is None:
@@ -80,7 +81,7 @@ def _number(value: str | None, scale: float = 1) -> float | None:
 
 
 def job_error(error: anthropic.AnthropicError) -> JobError:
-    """The job error for ``error``. Raise it ``from None``: the SDK's own text may hold secrets or prompts."""
+    """The job error for ``error``. Raise the job error ``from None``, because the SDK's text may hold secrets."""
     import anthropic
     from anthropic.lib.credentials import WorkloadIdentityError
 
@@ -124,8 +125,8 @@ def _status_error(error: anthropic.APIStatusError) -> JobError:
 def _connection_error(error: anthropic.APIConnectionError) -> JobError:
     """A cut or refused connection is temporary. A malformed address or key is not.
 
-    The error names only the class of the cause, because the cause's text contains the key when the key ends in a line
-    break.
+    The job error shows only the class of the cause. The text of the cause is not shown, because it contains the key
+    when the key ends in a line break.
     """
     import httpx2  # the SDK's own HTTP library
 
@@ -140,7 +141,10 @@ def _connection_error(error: anthropic.APIConnectionError) -> JobError:
 
 
 def _exchange_error(error: Exception) -> JobError:
-    """The error of a failed token exchange (profile or federation). 429, 5xx and no connection are temporary."""
+    """The job error for a failed token exchange (profile or federation).
+
+    The status 429, a status of 500 or more, and a missing connection are temporary.
+    """
     status = getattr(error, "status_code", None)
     said = redact(str(error))
     if status == 429 or (status or 0) >= 500 or "Failed to reach token endpoint" in said:

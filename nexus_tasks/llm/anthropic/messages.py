@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from nexus_tasks.settings import Settings
 
-# The fewest tokens of a prompt prefix that Claude caches, by the beginning of the model's name.
+# Claude caches a prompt prefix of at least this many tokens. Each entry has the beginning of a model's name.
 # https://platform.claude.com/docs/en/build-with-claude/prompt-caching
 CACHE_MINIMUM = (("claude-haiku-", 4096), ("", 1024))
 
-# Control characters except tab and line feed, and lone surrogates. Neither UTF-8 nor Postgres can hold a surrogate.
+# Matches lone surrogates, and control characters except tab and line feed. UTF-8 and Postgres cannot hold a surrogate.
 _UNWANTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -34,10 +34,10 @@ def model_name(settings: Settings, purpose: Purpose) -> str:
 def request_params(request: ModelRequest[AnswerT], settings: Settings) -> dict[str, Any]:
     """The keywords of ``messages.create``, which are also the ``params`` of a batch item.
 
-    A cache marker is set only where the prefix before the marker reaches the model's minimum. One marker ends the
-    instructions, which every call of the purpose repeats. With ``request.shared`` another marker ends the transcript,
-    which the calls for other observers repeat. A prefix that no call repeats gets no marker, because input that is
-    written to a cache costs 25 % more.
+    A cache marker tells Claude to cache the prompt up to the marker. One marker ends the instructions, because every
+    call of the purpose repeats the instructions. With ``request.shared``, another marker ends the transcript, because
+    calls for other observers repeat the transcript. A marker is left out when the prompt up to the marker is shorter
+    than the model's minimum. Other text gets no marker, because input that is written to a cache costs 25 % more.
     """
     model = model_name(settings, request.purpose)
     minimum = next(tokens for prefix, tokens in CACHE_MINIMUM if model.startswith(prefix))
@@ -66,11 +66,11 @@ def _mark(block: dict[str, Any]) -> None:
 
 
 def completion(message: Message, request: ModelRequest[AnswerT], model: str, seconds: float) -> Completion[AnswerT]:
-    """Read ``message`` as the answer to ``request``. An unusable answer gives a fault and its usage.
+    """Read ``message`` as the answer to ``request``. An unusable answer gives a completion with a fault and the usage.
 
     Args:
-        model: the model's name in the request. Prices and hashes use this name; the name in the answer is in ``raw``.
-        seconds: how long the call took.
+        model: the model's name in the request. Prices and hashes use this name. The name in the answer is in ``raw``.
+        seconds: the duration of the call in seconds.
     """
     answer: AnswerT | None = None
     fault, detail = _fault(message)
@@ -119,10 +119,10 @@ def parse(text: str, answer: type[AnswerT]) -> AnswerT:
     """Validate ``text`` against ``answer``, without the control characters in its strings.
 
     Raises:
-        ValueError: the text is not JSON, is nested too deeply, or does not fit (pydantic's ``ValidationError``).
+        ValueError: the text is not JSON, is nested too deeply, or does not fit ``answer`` (``ValidationError``).
     """
     try:
-        # strict=False accepts raw control characters in strings; _clean removes them.
+        # strict=False accepts raw control characters in strings. The function _clean removes these characters.
         return answer.model_validate(_clean(json.loads(text, strict=False)))
     except RecursionError:
         raise ValueError("nested too deeply") from None
@@ -139,7 +139,7 @@ def _clean(value: Any) -> Any:
 
 
 def _why(error: ValueError) -> str:
-    """Say which field breaks which rule, without the text that the model wrote."""
+    """Name the fields that break a rule, and the rules. The model's text is left out."""
     if isinstance(error, ValidationError):
         first = error.errors(include_input=False, include_url=False, include_context=False)[:3]
         places = (".".join(str(part)[:40] for part in fault["loc"]) for fault in first)

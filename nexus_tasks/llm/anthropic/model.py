@@ -1,4 +1,4 @@
-"""Claude, through the official SDK. A call is never retried here: the queue retries."""
+"""Claude as a language model, through Anthropic's SDK. This module never retries a call, because the queue retries."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class AnthropicModel:
-    """The :class:`~nexus_tasks.llm.base.LanguageModel` that asks Claude. Safe to share between threads and over forks.
+    """The :class:`~nexus_tasks.llm.base.LanguageModel` that asks Claude.
 
-    Creating the object takes no time: the SDK is imported and the client is built at the first call.
+    Threads and forked processes may share the object. Creating the object is fast, because the SDK is imported and the
+    client is built at the first call.
     """
 
     name = "anthropic"
@@ -33,7 +34,7 @@ class AnthropicModel:
 
     @property
     def batches(self) -> AnthropicBatchProvider:
-        """The Message Batches API. Imports the SDK now, so that no transaction waits a second for the import."""
+        """The Message Batches API. This property imports the SDK, so that no transaction waits 1 s for the import."""
         import anthropic  # noqa: F401
 
         return AnthropicBatchProvider(self._holder, self._settings)
@@ -43,15 +44,17 @@ class AnthropicModel:
         return model_name(self._settings, purpose)
 
     def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
-        """Call Claude once. An answer that is cut off, is refused or breaks its schema gives a fault and its usage.
+        """Call Claude once. An unusable answer gives a completion with a fault and the usage.
+
+        An answer is unusable when it is cut off, is a refusal, or breaks its schema.
 
         Raises:
-            Transient: network, timeout, 408, 409, 5xx.
-            Throttled: 429, with the seconds to wait.
-            OverBudget: no credit, or a spend limit of the account.
-            Misconfigured: no credentials, 401, 403, an unknown model.
-            TooLarge: 413, or a prompt longer than the model takes.
-            Permanent: any other rejection of the request.
+            Transient: the network failed, Claude did not answer in time, or the status is 408, 409 or 5xx.
+            Throttled: the status is 429. The error has the seconds to wait.
+            OverBudget: the account has no credit or has reached a spend limit.
+            Misconfigured: there are no credentials, the status is 401 or 403, or the model is unknown.
+            TooLarge: the status is 413, or the prompt is longer than the model's context.
+            Permanent: Claude rejected the request for another reason.
         """
         from anthropic.types import Message
         from anthropic.types import Usage as Billed
@@ -60,13 +63,15 @@ class AnthropicModel:
         began = time.monotonic()
         message = self.call(lambda client: client.messages.create(**params))
         seconds = time.monotonic() - began
-        # The SDK does not validate answers: a gateway's error page with status 200 arrives here as a string.
+        # The SDK does not validate answers. A gateway's error page with status 200 gives a string as the message.
         if not isinstance(message, Message) or not isinstance(message.usage, Billed) or message.content is None:
             raise Transient("The Claude API (or a gateway before it) answered with something that is no message.")
         return completion(message, request, params["model"], seconds)
 
     def count_tokens(self, text: str) -> int:
-        """Ask Claude for the tokens of ``text`` as one user message to the deriving model. The call costs nothing.
+        """Ask Claude for the number of tokens of ``text``, sent as one user message to the model of ``derive``.
+
+        The call costs nothing.
 
         Raises:
             JobError: the errors of :meth:`complete`.
@@ -81,7 +86,7 @@ class AnthropicModel:
         return tokens
 
     def probe(self) -> None:
-        """Look up each configured model at no cost. A gateway without this endpoint passes the check.
+        """Look up each configured model at no cost. A gateway without the endpoint for models passes the check.
 
         Raises:
             Misconfigured: a model is retired.
@@ -93,7 +98,7 @@ class AnthropicModel:
                 raise Misconfigured(f"The model {name} is retired.")
 
     def call(self, ask: Callable[[Anthropic], ResultT]) -> ResultT:
-        """Call ``ask`` with the process's client; errors of the SDK become job errors."""
+        """Call ``ask`` with the process's client. Errors of the SDK become job errors."""
         return self._holder.call(ask)
 
 

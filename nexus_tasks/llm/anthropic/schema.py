@@ -1,4 +1,4 @@
-"""Build the JSON schema of an answer for Claude, without unneeded parts, because every call pays for its tokens."""
+"""Build the JSON schema of an answer for Claude, without unneeded parts. Every call pays for the schema's tokens."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 
 from pydantic import BaseModel
 
-# Pydantic's additions, and bounds that structured output does not support. The answer type checks such bounds itself.
+# Keys that are left out. Pydantic adds titles and defaults, which no call needs. Structured output does not support
+# bounds, so the answer type checks the bounds when an answer is validated.
 _REMOVED = frozenset(("title", "default", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"))
 
 
 @lru_cache(maxsize=32)
 def answer_schema(answer: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema of ``answer`` for ``output_config``: definitions inlined, no titles, defaults or docstrings.
+    """The JSON schema of ``answer`` for ``output_config``.
 
-    A field's ``description`` stays: it is part of the prompt. Recursive answer types are not supported.
+    Definitions are inlined. Titles, defaults and docstrings are left out. A field's ``description`` stays, because the
+    description is part of the prompt. Recursive answer types are not supported.
     """
     import anthropic
 

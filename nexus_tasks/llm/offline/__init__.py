@@ -1,7 +1,7 @@
-"""The offline model: deterministic and without a network, to try and to test the system.
+"""The offline model: a deterministic model without a network, for trying and testing the system.
 
-The offline model reads a request's material in place of its text, and its answers repeat sentences of the material. Its
-rules are for English. In other languages it finds fewer facts, but raises no error.
+The offline model reads a request's material in place of the prompt. Its answers repeat sentences of the material. Its
+rules are for English. In text of other languages, the offline model finds fewer facts, but raises no error.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class OfflineModel:
         return self.name
 
     def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
-        """Answer from ``request.material``. The answer has no fault and no usage.
+        """Answer from ``request.material``. The completion has no fault, and its usage is 0 tokens.
 
         Raises:
-            TypeError: the material does not give the type of answer that the request wants.
+            TypeError: the type of the material does not fit the type of the request's answer.
         """
         began = time.perf_counter()
         answer = _answer(request.material)
@@ -52,7 +52,7 @@ class OfflineModel:
         return Completion(model=self.name, usage=Usage(), seconds=time.perf_counter() - began, answer=answer)
 
     def probe(self) -> None:
-        """Does nothing: the model needs no credentials."""
+        """Do nothing, because the model needs no credentials."""
 
 
 def _answer(material: Material) -> BaseModel:

@@ -1,4 +1,8 @@
-"""Attributes of a person that have one value at a time: home, workplace, age, favourites, preferences."""
+"""Find contradictions in attributes of a person: home, workplace, age, favourites and preferences.
+
+Such an attribute has one value at a time, so two different values contradict each other. Preferences are an exception,
+because a person may prefer many things.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +42,15 @@ class _Attribute(NamedTuple):
     def contradicts(self, other: _Attribute) -> bool:
         if (self.attribute, self.what) != (other.attribute, other.what) or self.value & other.value:
             return False
-        # A person may prefer many things. "X over Y" contradicts only a preference for Y.
+        # A person may prefer many things, so "X over Y" contradicts only a preference for Y.
         return bool(self.attribute != "preference" or self.than & other.value or other.than & self.value)
 
 
 def attribute_conflict(left: str, right: str) -> str:
-    """The attribute to which two facts about one subject give different values, in words; ``""`` for none."""
+    """A text with the attribute that differs in two facts about one subject, and its two values.
+
+    The text is empty when no attribute differs.
+    """
     for one in _attributes(left):
         for other in _attributes(right):
             if one.contradicts(other):

@@ -1,8 +1,8 @@
-"""How two facts about one subject relate: duplicate, reinforcement or contradiction.
+"""Compare two facts about one subject: find a duplicate, a reinforcement or a contradiction.
 
-Facts that share at least 0.80 of their words reinforce each other. Facts that share at least 0.30 of their words
-contradict each other when only one of them negates a shared word. But people seldom negate an outdated fact; they state
-the new fact. So further rules find changed values, replaced things and changed attributes.
+Two facts that share at least 0.80 of their words reinforce each other. Two facts that share at least 0.30 of their
+words contradict each other when only one of the two negates a shared word. But people seldom negate an outdated fact.
+They state the new fact instead. So further rules find changed values, replaced things and changed attributes.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ from nexus_tasks.llm.offline.reading import Reading, read_fact
 from nexus_tasks.llm.offline.statements import is_vague
 from nexus_tasks.text import jaccard
 
-# Shares of words (see above; SAME_MATTER is for changed values). Chosen by hand, not measured.
+# The least shares of common words for a reinforcement, for a negation, and for a changed value. Chosen by hand, not
+# measured.
 REINFORCES, CONTRADICTS, SAME_MATTER = 0.80, 0.30, 0.60
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """How one fact relates to another, and the reason in one line."""
+    """The relation between two facts, and the reason for the relation in one line."""
 
     kind: Literal["duplicate", "reinforces", "contradicts"]
     rationale: str
 
 
 def compare(left: str, right: str) -> Verdict | None:
-    """The relation between two facts of one subject, ``None`` without one. The order of the facts does not matter."""
+    """The relation between two facts about one subject, or ``None`` when the facts are not related.
+
+    The order of the two facts does not matter.
+    """
     left, right = (unicodedata.normalize("NFC", text) for text in (left, right))
     one, other = read_fact(left), read_fact(right)
     if one.key == other.key:
@@ -78,7 +82,8 @@ def _changed_value(one: Reading, other: Reading) -> str:
     if not moved and not one.updated and not other.updated and (one.past or other.past):
         return ""  # These are two events, not one thing that changed.
     shared, smaller = one.content & other.content, min(len(one.content), len(other.content))
-    # "The standup moved to 10:30" shares few words with the fact that it changes, so the shorter fact decides.
+    # "The standup moved to 10:30" is short and shares few words with a longer fact about the standup. So when something
+    # was moved, the share is a share of the shorter fact's words.
     alike = len(shared) / smaller if moved and smaller else jaccard(one.content, other.content)
     if alike < SAME_MATTER:
         return ""
@@ -91,7 +96,7 @@ def _replacement(change: Reading, other: Reading) -> str:
     if not gone or not gone <= other.everything - other.denied or change.everything <= other.everything:
         return ""
     if not change.content & (other.content - gone) and not (change.switched and other.habit):
-        return ""  # The word is the same, but the matter is another.
+        return ""  # The facts share the replaced word, but are about different matters.
     return f"one replaces what the other says: {_listed(gone)}"
 
 

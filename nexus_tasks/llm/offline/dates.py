@@ -1,4 +1,4 @@
-"""The day that a sentence names, when it can mean only one day."""
+"""Find the day that a sentence names, such as "yesterday" or "3 May 2024"."""
 
 from __future__ import annotations
 
@@ -38,11 +38,16 @@ _DATE = re.compile(
 
 
 def day_meant(sentence: str, said: datetime) -> str | None:
-    """The ISO date that ``sentence``, said at ``said``, names; ``None`` when it names no day, or more than one.
+    """The ISO date that ``sentence`` names, or ``None`` when the sentence names no day or more than one day.
 
-    The rules know full dates, and days at a known distance ("yesterday", "3 days ago", "last Friday": the latest Friday
-    before ``said``). They do not know weeks, months, dates without a year, or the ambiguous "next Friday".
-    Days are days of ``said``'s time zone. Stored times are in UTC, so near local midnight the result may be a day off.
+    The rules know full dates, and days at a known distance, such as "yesterday", "3 days ago" and "last Friday" (the
+    latest Friday before ``said``). The rules do not know weeks, months, dates without a year, or the ambiguous "next
+    Friday". The result is a day in the time zone of ``said``. Stored times are in UTC, so the result may be one day off
+    for a sentence that was said near local midnight.
+
+    Args:
+        sentence: the sentence.
+        said: the time at which the sentence was said.
     """
     found = set(_days(sentence, said.date()))
     return found.pop().isoformat() if len(found) == 1 else None
@@ -60,7 +65,7 @@ def _days(sentence: str, said: date) -> Iterator[date]:
             else:
                 yield date.fromordinal(said.toordinal() + _offset(part, said))
         except (ValueError, OverflowError):
-            continue  # There is no such day (31 February), or it lies outside the calendar.
+            continue  # No such day exists (31 February), or Python's calendar does not reach the day.
 
 
 def _offset(part: dict[str, str | None], said: date) -> int:

@@ -10,10 +10,12 @@ from nexus_tasks.llm.offline.dates import day_meant
 from nexus_tasks.llm.offline.statements import is_statement, is_vague, spoken, strength
 from nexus_tasks.text import NEGATIONS, STOP_WORDS, fold, shorten, words
 
-# Chosen by hand, not measured.
-MAX_CONTENT = 300  # characters of a fact
+# These numbers are chosen by hand, not measured.
+MAX_CONTENT = 300  # the most characters of a fact
 MAX_LABELS = 3
-BASE_CONFIDENCE, PER_MARKER = 0.75, 0.05  # 0.90 with all three kinds of marker (see statements.strength)
+# A fact has the base confidence, and 0.05 more for each kind of marker (see statements.strength). There are three kinds
+# of markers, so the highest confidence is 0.90.
+BASE_CONFIDENCE, PER_MARKER = 0.75, 0.05
 
 # The first pattern that matches names the category.
 _CATEGORIES: tuple[tuple[Category, str], ...] = (
@@ -47,14 +49,14 @@ _COMPILED = tuple((category, re.compile(rf"\b(?:{found})\b", re.IGNORECASE)) for
 
 
 def derive(material: DeriveMaterial) -> Observations:
-    """The facts of every line of the batch whose author is a wanted subject, in order."""
+    """The facts of the batch, in the order of the lines. Only lines whose author is a wanted subject have facts."""
     wanted = frozenset(material.subjects)
     lines = (line for line in material.lines if not line.context_only and line.author in wanted)
     return Observations(observations=[found for line in lines for found in _of_line(line)])
 
 
 def _of_line(line: PromptLine) -> Iterator[Observation]:
-    """The facts of one line. They depend on this line alone, so the cut between batches does not matter."""
+    """The facts of one line. Other lines do not matter, so another division into batches gives the same facts."""
     if line.role not in ("user", "assistant"):
         return
     pieces = spoken(line.content)
@@ -83,7 +85,10 @@ def _category(sentence: str) -> Category:
 
 
 def _labels(sentence: str) -> list[str]:
-    """The three longest content words, in their order. Longer words are rarer, and there is no corpus to count in."""
+    """The three longest content words, in the order of the sentence.
+
+    Rare words are the best labels. The offline model has no corpus to count words in, and longer words are rarer.
+    """
     found = dict.fromkeys(
         word
         for word in words(sentence)

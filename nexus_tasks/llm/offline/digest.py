@@ -1,14 +1,14 @@
-"""The offline digest: the most important sentences of a session, in their order, in a short and a long version.
+"""The offline digest: the most important sentences of a session in the session's order, in a short and a long version.
 
-Sentences are chosen one after the other. The next sentence is the sentence with the highest value of
+Sentences are chosen one after the other. Each time, the sentence with the highest value is chosen. The value is
 
-    prior · Σ weights of its words / √(length in characters + 1)
+    prior · Σ weights of the sentence's words / √(length in characters + 1)
 
-A word starts with the weight ln(1 + number of sentences that have it). Whenever a sentence is chosen, the weights of
-its words are multiplied by 0.3. So a sentence with frequent words has a high value, and a sentence that repeats chosen
-words has a low value. (Word frequency after SumBasic: Nenkova and Vanderwende, 2005. Diminishing returns after Lin and
-Bilmes, ACL 2011.) Sentences of the previous digest have a factor of 1.25, because each stands for a longer past. The
-factors are chosen by hand, not measured.
+A word starts with the weight ln(1 + number of sentences with the word). When a sentence is chosen, the weights of its
+words are multiplied by 0.3. So a sentence with frequent words has a high value, and a sentence that repeats chosen
+words has a low value. The use of word frequency comes from SumBasic (Nenkova and Vanderwende, 2005). The lower weight
+of chosen words comes from Lin and Bilmes (ACL 2011). The prior of a sentence from the previous digest has a factor of
+1.25, because such a sentence stands for a longer past. The factors are chosen by hand, not measured.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from nexus_tasks.llm.answers import Digest, DigestMaterial
 from nexus_tasks.llm.offline.statements import is_statement, is_vague, spoken, strength
 from nexus_tasks.text import content_words, fold, shorten
 
-CHARACTERS_PER_TOKEN = 4  # as text.estimate_tokens counts
-REPEATED = 0.3  # factor of a word's weight, each time a sentence with the word is chosen
-OLD_SHARE = 2 / 3  # share of the room that sentences of the previous digest may use while new sentences need room
-VAGUE = 0.3  # factor of the weight of a vague word (see statements.is_vague)
-# Factors of a sentence's prior: for being in the previous digest, for speaking of a change, for each kind of marker,
-# for its place in the window (the last one gets 1.2), and for stating nothing.
+CHARACTERS_PER_TOKEN = 4  # the same number as in text.estimate_tokens
+REPEATED = 0.3  # a word's weight is multiplied by this factor each time a sentence with the word is chosen
+# While new sentences need room, sentences of the previous digest may use only this share of the room.
+OLD_SHARE = 2 / 3
+VAGUE = 0.3  # the factor of the weight of a vague word (see statements.is_vague)
+# The prior of a sentence is a product of factors. A sentence of the previous digest has the factor PREVIOUS. A sentence
+# about a change has CHANGE. A sentence with n kinds of markers has 1 + n · PER_MARKER. A sentence of line i of the
+# window's n lines has 1 + LATEST · i / n. A sentence that is not a statement has NO_STATEMENT.
 PREVIOUS, CHANGE, PER_MARKER, LATEST, NO_STATEMENT = 1.25, 1.25, 0.25, 0.2, 0.25
 _CHANGE = re.compile(
     r"\b(?:decided|agreed|deadline|moved|switched|changed|now|no longer|any ?more|instead|prefers?|plan|will)\b",
@@ -40,13 +42,13 @@ _SPEAKER = re.compile(r"(?:[-*•] )?(?P<speaker>[^:]{1,64}): (?P<said>.*)")
 
 @dataclass(frozen=True, kw_only=True)
 class _Sentence:
-    place: int  # its position in the material
-    source: int  # the number of its line; chosen sentences of one line are joined again
-    old: bool  # it is from the previous digest
+    place: int  # the sentence's position among all candidates
+    source: int  # the number of the sentence's line: chosen sentences with the same number are joined to one line again
+    old: bool  # whether the sentence is from the previous digest
     speaker: str
     text: str
     words: tuple[str, ...]
-    prior: float  # the factor of its value that does not depend on its words
+    prior: float  # the factor of the sentence's value that stays the same while other sentences are chosen
 
     @property
     def line(self) -> str:
@@ -54,14 +56,14 @@ class _Sentence:
 
 
 def digest(material: DigestMaterial) -> Digest:
-    """Both digests, each within its limit. All their sentences are in the material, word for word."""
+    """The short and the long digest, each within its limit. Every sentence is in the material, word for word."""
     ranked = list(_ranked(_candidates(material)))
     return Digest(short=_rendered(ranked, material.short_tokens), long=_rendered(ranked, material.long_tokens))
 
 
 # --- candidates -------------------------------------------------------------------------------------------------------
 def _candidates(material: DigestMaterial) -> list[_Sentence]:
-    """The sentences of the previous digest, then of the lines, each wording once."""
+    """The sentences of the previous digest, followed by the sentences of the lines. No sentence occurs twice."""
     old = list(_previous(material.previous))
     lines = [line for line in material.lines if line.role not in ("tool", "system")]
     found: dict[str, _Sentence] = {}
@@ -70,7 +72,7 @@ def _candidates(material: DigestMaterial) -> list[_Sentence]:
             _add(found, source, speaker, sentence, PREVIOUS, old=True)
     for number, line in enumerate(lines):
         latest = 1 + LATEST * (number + 1) / len(lines)
-        if line.role == "digest":  # This is the digest of a chunk. Its sentences were chosen before.
+        if line.role == "digest":  # This line is the digest of a chunk. Its sentences were chosen from the chunk.
             for speaker, text in _previous(line.content):
                 for sentence in spoken(text):
                     _add(found, len(old) + number, speaker, sentence, latest)
@@ -98,7 +100,10 @@ def _add(
 
 
 def _previous(text: str) -> Iterator[tuple[str, str]]:
-    """The lines of an earlier digest as (speaker, text). Other models write lines without a speaker."""
+    """The lines of an earlier digest as pairs (speaker, text).
+
+    When another model wrote the digest, a line may have no speaker. The speaker in the pair is then empty.
+    """
     for line in text.splitlines():
         match = _SPEAKER.fullmatch(line.strip())
         yield (match["speaker"], match["said"]) if match else ("", line)
@@ -108,8 +113,8 @@ def _previous(text: str) -> Iterator[tuple[str, str]]:
 def _ranked(candidates: list[_Sentence]) -> Iterator[_Sentence]:
     """All candidates in the order in which they are chosen.
 
-    Each choice can only lower the gains of the other sentences. So the top of a heap of old gains is the best candidate
-    when its gain, computed again, is still the highest.
+    A choice never raises the value (gain) of another sentence. So a heap may hold old gains. The gain of the sentence
+    at the top of the heap is computed again. When the new gain is still the highest, this sentence is chosen.
     """
     counts = Counter(word for found in candidates for word in found.words)
     weights = {word: math.log1p(count) * (VAGUE if is_vague(word) else 1) for word, count in counts.items()}
@@ -132,10 +137,14 @@ def _ranked(candidates: list[_Sentence]) -> Iterator[_Sentence]:
 
 # --- rendering --------------------------------------------------------------------------------------------------------
 def _rendered(ranked: list[_Sentence], tokens: int) -> str:
-    """The best sentences that fit into ``tokens``, in their order; when none fits, the start of the best sentence."""
+    """The best sentences that fit into ``tokens``, in the session's order.
+
+    When no sentence fits, the result is the start of the best sentence.
+    """
     limit = tokens * CHARACTERS_PER_TOKEN
     chosen: dict[int, _Sentence] = {}
-    left, left_for_old = limit + 1, int(limit * OLD_SHARE)  # + 1: the last line needs no line break
+    # Each line is counted with a line break, but the last line needs none. Therefore the limit is 1 higher.
+    left, left_for_old = limit + 1, int(limit * OLD_SHARE)
     for share in (True, False):  # In the second round, old sentences may use all room that is left.
         for sentence in ranked:
             length = len(sentence.line) + 1

@@ -1,4 +1,4 @@
-"""The offline extraction: statements of users become lines of topic files, and facts of the session's user."""
+"""The offline extraction: turn statements of users into lines of topic files, and into facts of the session's user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nexus_tasks.llm.offline.statements import is_statement, spoken, strength
 from nexus_tasks.text import fold, shorten
 from nexus_tasks.types import to_utc
 
-LONGEST = 300  # characters of a line; chosen by hand, not measured
+LONGEST = 300  # the most characters of a statement (chosen by hand, not measured)
 # The first pattern that matches names the category.
 _CATEGORIES = tuple(
     (category, re.compile(rf"\b(?:{words})\b", re.IGNORECASE))
@@ -41,7 +41,7 @@ _TOPICS: dict[str, tuple[str, str, str, TopicType]] = {
 
 
 def topics(material: TopicsMaterial) -> TopicFiles:
-    """A dated line for each new statement, in the topic file of its category."""
+    """Topic files with a dated line for each statement. A statement's category decides the file."""
     known = {one.filename: one for one in material.known}
     added: dict[str, list[str]] = {}
     for line, sentence in _statements(material.lines):
@@ -63,7 +63,10 @@ def _topic(place: str, lines: list[str], known: dict[str, KnownTopic]) -> TopicF
 
 
 def facts(material: SessionFactsMaterial) -> SessionFacts:
-    """The statements of the session's user that have a category. Confidence is 7 of 10, plus 0.5 per kind of marker."""
+    """The statements of the session's user, except statements without a category.
+
+    The confidence of a fact is 7 of 10, plus 0.5 for each kind of marker (see statements.strength).
+    """
     mine = tuple(line for line in material.lines if line.author == material.user)
     found = [
         SessionFact(category=category, confidence=7 + strength(sentence) * 0.5, content=sentence, sources=[line.id])

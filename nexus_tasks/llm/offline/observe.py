@@ -1,4 +1,4 @@
-"""Observe offline (a note for each statement, by date) and condense (keep the most important notes that fit)."""
+"""The offline observation: write a dated note for each statement, and condense a log to its most important notes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from nexus_tasks.llm.offline.statements import is_statement, spoken, strength
 from nexus_tasks.text import estimate_tokens, fold, shorten
 from nexus_tasks.types import to_utc
 
-LONGEST = 300  # characters of a note; chosen by hand, not measured
+LONGEST = 300  # the most characters of a note (chosen by hand, not measured)
 PRIORITIES = ("low", "medium", "high")
 
 
 def observe(material: ObserveMaterial) -> Observed:
-    """A note for each statement of the batch, each wording once. The user's last question is the current task."""
+    """A note for each statement of the batch, without repetitions. The user's last question is the current task."""
     known: set[str] = set()
     days = [
         Day(date=date, notes=[note for line in lines for note in _notes(line, known)])
@@ -42,7 +42,11 @@ def _short(text: str) -> str:
 
 
 def condense(material: CondenseMaterial) -> Condensed:
-    """Keep the notes that fit: high priority first, then the newest. Kept notes keep their order and dates."""
+    """Keep the most important notes that fit into the target.
+
+    A higher priority is more important. Among notes of one priority, the newest are most important. The result keeps
+    the order and the dates of the notes.
+    """
     days = observation_log.parse_days(material.log)
     ranked = [
         (-PRIORITIES.index(note.priority), -number, place, note)

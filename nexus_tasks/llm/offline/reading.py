@@ -12,7 +12,7 @@ from nexus_tasks.text import NEGATIONS, STOP_WORDS, content_key, content_words, 
 
 Words = frozenset[str]
 
-REACH = 2  # a negation denies the next two content words of its clause; chosen by hand, not measured
+REACH = 2  # a negation denies the next two content words of its clause (chosen by hand, not measured)
 _CHANGE_VERB = r"(?:switch|mov|chang|shift|reschedul|migrat|push|postpon)(?:e|es|ed|ing)?"
 _CLAUSE = r"[^,;!?()–—]"
 
@@ -21,7 +21,7 @@ def _rule(*alternatives: str) -> re.Pattern[str]:
     return re.compile("|".join(alternatives), re.IGNORECASE)
 
 
-# Negations that deny nothing ("can't wait").
+# Phrases with a negation that deny nothing, such as "can't wait".
 _IDIOM = _rule(
     r"\b(?:can|could)(?:n['’]t|not) (?:wait|believe|imagine|help|complain|agree|ask for|be (?:happier|more|better))\b",
     r"\bnot (?:only|just|sure|to mention|too|so|that|alone|always|all|many|much|yet|far)\b",
@@ -32,7 +32,7 @@ _IDIOM = _rule(
     r"\bwouldn['’]t (?:trade|change|miss|be|have)\b|\bnothing (?:like|beats|better|compares|else)\b",
     r"\bwithout (?:you|your|them|him|her|it|a doubt|question)\b",
 )
-# Phrases that say that something has ended. They negate the words after them.
+# Phrases that say that something has ended. Such a phrase negates the words after the phrase.
 _ENDED = _rule(
     r"\bno longer\b|(?<!get )(?<!got )(?<!getting )(?<!['’]m )(?<!am )(?<!be )\bused to\b(?! (?:being|it|the)\b)",
     r"\b(?:stopped|quit|gave up|given up)\b(?= (?:\w+ )?\w+ing\b)",
@@ -58,7 +58,7 @@ _PAST = _rule(
     r"\b(?:drove|flew|felt|held|kept|said|sent|slept|spoke|swam|taught|thought|wrote|woke|yesterday|ago|last \w+)\b",
     r"\b(?!need|speed|indeed|feed|based|called|named|used|scheduled|planned|fixed|located|married|set)\w{2,}ed\b",
 )
-# These deny an event, not a state.
+# These negations deny an event, not a state.
 _PAST_NEGATIONS = frozenset(("didn't", "didnt", "wasn't", "weren't", "couldn't", "hadn't", "haven't", "hasn't"))
 _CHANGE_STEMS = frozenset(content_words("switch move moving change shift reschedule migrate push postpone"))
 
@@ -67,17 +67,17 @@ _CHANGE_STEMS = frozenset(content_words("switch move moving change shift resched
 class Reading:
     """The content of one fact. All words are stems."""
 
-    key: str  # of text.content_key: equal for the same words in the same order
-    content: Words  # without negations, markers of change and closed-class values
-    slots: Mapping[str, Words]  # the closed-class values
-    markers: Words  # persons, times, conditions, directions: see text.meaning_markers
-    denied: Words  # within reach of a negation
-    replaced: Words  # X in "instead of X" and "switched from X to Y", with the values in X
-    switched: bool  # says "switched from X", without naming the matter
-    target: Mapping[str, Words]  # the closed-class values to which something was moved
-    updated: bool  # the fact says that it is about now
-    habit: bool  # the fact is about what its speaker does or likes
-    past: bool  # the fact is about a past event
+    key: str  # the result of text.content_key: two facts with the same words in the same order have the same key
+    content: Words  # the content words, except negations, markers of change and closed-class values
+    slots: Mapping[str, Words]  # the closed-class values, by class (see the module slots)
+    markers: Words  # words for persons, times, conditions and directions (see text.meaning_markers)
+    denied: Words  # the words that a negation denies
+    replaced: Words  # the words and closed-class values of X in "instead of X" and in "switched from X to Y"
+    switched: bool  # whether the fact says "switched from X", without a word for the matter before "from"
+    target: Mapping[str, Words]  # the closed-class values to which something was moved, by class
+    updated: bool  # whether the fact says that it is about the present
+    habit: bool  # whether the fact is about a habit or liking of its speaker
+    past: bool  # whether the fact is about a past event
 
     @property
     def everything(self) -> Words:
@@ -85,7 +85,7 @@ class Reading:
         return self.content.union(*self.slots.values())
 
 
-@lru_cache(maxsize=4_096)  # One fact is compared with many others.
+@lru_cache(maxsize=4_096)  # A reflection compares one fact with many other facts.
 def read_fact(text: str) -> Reading:
     """Read one fact."""
     plain = _IDIOM.sub(" ", text.replace("’", "'"))
@@ -117,7 +117,7 @@ def _values(text: str) -> Words:
 
 
 def _denied(claim: str) -> Iterator[str]:
-    """The stems within reach of a negation, which follow the negation in its clause."""
+    """The denied stems. They are the stems of the first two content words after a negation, in the same clause."""
     for clause in _BREAK.split(claim):
         left = 0
         for word in words(clause):

@@ -1,4 +1,4 @@
-"""The offline reflection: each new fact is compared with its candidates; groups of similar facts become insights."""
+"""The offline reflection: compare each new fact with its nearest facts, and make insights of similar facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nexus_tasks.llm.offline.reading import read_fact
 from nexus_tasks.text import jaccard, shorten
 from nexus_tasks.types import to_utc
 
-# Chosen by hand, not measured.
+# These numbers are chosen by hand, not measured.
 INSIGHT_OVERLAP = 0.55  # the least share of common words (Jaccard index) of two similar facts
 INSIGHT_SUPPORT = 3  # the fewest facts of an insight
 MAX_INSIGHT = 180  # characters of an insight
@@ -21,7 +21,11 @@ _PREFIX = "Repeatedly: "
 
 
 def reflect(material: ReflectMaterial) -> Reflection:
-    """The relations of the new facts, each pair once, in the clusters' order; then the insights, by first id."""
+    """The relations of the new facts, and the insights.
+
+    Relations are in the order of the clusters. Each pair of facts occurs once. Insights are in the order of their
+    smallest fact ids.
+    """
     facts = {fact.id: fact for fact in material.facts}
     clusters = {
         new: tuple(id for id in candidates if id in facts and id != new)
@@ -40,7 +44,8 @@ def _relations(facts: Mapping[int, PromptFact], clusters: Mapping[int, tuple[int
             pair = frozenset((new, candidate))
             if pair not in seen:
                 seen.add(pair)
-                both_new = new in clusters.get(candidate, ())  # Then the fact that was said later counts as new.
+                # When both facts are new, the fact that was said later counts as the new fact of the relation.
+                both_new = new in clusters.get(candidate, ())
                 newer, older = new, candidate
                 if both_new and _age(facts[candidate]) > _age(facts[new]):
                     newer, older = candidate, new
@@ -61,7 +66,10 @@ def _relation(new: PromptFact, old: PromptFact) -> Iterator[Relation]:
 
 
 def _age(fact: PromptFact) -> tuple[datetime, int, int]:
-    """A sort key: when the fact was last said; at the same moment, the id of the message that said it."""
+    """A sort key by the time when the fact was last said.
+
+    For facts of the same moment, the id of the last message that said the fact decides.
+    """
     return to_utc(fact.said_again or fact.valid_from), fact.last_message, fact.id
 
 
@@ -82,7 +90,10 @@ def _insights(
 def _likeness(
     facts: Mapping[int, PromptFact], clusters: Mapping[int, tuple[int, ...]], outdated: set[int]
 ) -> dict[int, dict[int, float]]:
-    """Each fact's similar facts in its clusters, with their word overlap. Contradicting facts are left out."""
+    """The similar facts of each fact within a cluster, with their share of common words (Jaccard index).
+
+    Two facts that contradict each other are not similar.
+    """
     likeness: dict[int, dict[int, float]] = defaultdict(dict)
     for new, candidates in clusters.items():
         for a, b in combinations(sorted({new, *candidates} - outdated), 2):

@@ -1,7 +1,7 @@
-"""Values of closed classes in a sentence: times, dates, weekdays, months, years and numbers.
+"""Find values of closed classes in a sentence: times, dates, weekdays, months, years and numbers.
 
-When two statements about one matter differ in such a value, the value has changed: "Deploys happen on Tuesday",
-"deploys happen on Thursdays".
+When two statements about one matter differ in such a value, the value has changed. Example: "Deploys happen on Tuesday"
+and "deploys happen on Thursdays".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nexus_tasks.text import stem
 
 _MONTHS = (
     "(?i:january|february|april|june|july|august|september|october|november|december)"
-    "|March|May"  # "March" and "May" need a capital: both are verbs too
+    "|March|May"  # "March" and "May" need a capital letter, because "march" and "may" are verbs
 )
 _ORDINAL = r"(\d{1,2})(?:st|nd|rd|th)?"
 _NUMBERS = {
@@ -74,7 +74,10 @@ _CLASSES: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...
 
 
 def take_slots(text: str) -> tuple[str, Mapping[str, frozenset[str]]]:
-    """``text`` without its closed-class values, and the values by class, all in one spelling ("17:00" for "5 pm")."""
+    """``text`` without its closed-class values, and the values by class.
+
+    Each value has one spelling, for example "17:00" for "5 pm".
+    """
     found: dict[str, set[str]] = defaultdict(set)
     for kind, pattern, normal in _CLASSES:
         for match in pattern.finditer(text):

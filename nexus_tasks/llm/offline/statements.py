@@ -1,8 +1,9 @@
-"""Find the sentences that state something worth remembering about their speaker, and rate how clearly.
+"""Find the sentences that state something worth remembering about their speaker, and rate their clarity.
 
-Every rule looks at one sentence alone, so that the result does not depend on how messages were batched. The rules are
-for English and were written against the development half of LoCoMo. The rules keep 3 of 10 sentences. Of every 10
-turns that LoCoMo's questions need, 9 turns keep at least one sentence.
+Every rule looks at one sentence alone, so that the division of messages into batches does not change the result. The
+rules are for English. They were written with the development half of LoCoMo, a benchmark of long conversations. The
+rules keep 3 of 10 sentences. LoCoMo names turns that are the evidence for a question. Of 10 such turns, 9 keep at least
+one sentence.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 
 from nexus_tasks.text import content_words, sentences, stem
 
-LONGEST = 1_000  # characters of a sentence that the rules read: the start decides about a pasted log
+LONGEST = 1_000  # the rules read only this many characters of a sentence, because a pasted log may be very long
 
 
 def _any(*alternatives: str) -> str:
@@ -27,7 +28,7 @@ def _rule(*alternatives: str) -> re.Pattern[str]:
 
 
 # --- the opening of a sentence ----------------------------------------------------------------------------------------
-# Openings without content, with the name that may follow: "Hey Ann, ", "Yeah, thanks! ", "By the way, ".
+# Matches openings without content, and a name after such an opening: "Hey Ann, ", "Yeah, thanks! ", "By the way, ".
 _GREETING = _any(
     _words(
         "wow whoa woah woohoo yeah yep yup yes no nope oh ah aww? haha\\w* lol well thanks hey hi hello sure ok okay"
@@ -37,10 +38,10 @@ _GREETING = _any(
     "thanks (?:so much|a lot)|thank you|by the way|good morning",
 )
 _OPENING = _rule(rf"(?:{_GREETING}(?:,? (?-i:[A-Z])\w+)?\s?[,!.:;–—-]+\s+)+")
-# The name of the listener at the end: "Sounds good, Ann!"
+# Matches the name of the listener at the end of a sentence: "Sounds good, Ann!"
 _CALL = re.compile(r",\s[A-Z]\w+[\s!.…]*$")
 
-# A reaction to another person says nothing about its speaker.
+# Matches reactions to another person. A reaction says nothing about its speaker.
 _REACTION = _rule(
     r"(?:sounds?|looks?|enjoy|keep|hope|stay|remember|wow|how|congrat\w*|thanks?|bye|you|your|yours)\b",
     r"what a\b|tell me\b|of course\b|my (?:pleasure|advice)\b|me (?:too|neither)\b|no (?:worries|problem|way|doubt)\b",
@@ -56,15 +57,16 @@ _REACTION = _rule(
     r"i (?:can|could) (?:see|imagine|tell|relate|understand)\b|i can['’]t (?:believe|agree|imagine)\b",
     r"i(?:['’]ll| will) (?:\w+ )?(?:let you|keep (?:you|that|it)|check (?:it|that|them) out|give (?:it|that))\b",
 )
-# "That's so sweet", "It was great": also a reaction, unless it has a name, number or date.
+# Matches remarks such as "That's so sweet" and "It was great". A remark is a reaction unless the remark has a name, a
+# number or a date.
 _REMARK = _rule(r"(?:that|this|it)(?:['’]s| is| was| must| sounds?| looks?| seems?| would| will| makes?)\b")
 
-# --- who a sentence is about ------------------------------------------------------------------------------------------
+# --- the person that a sentence is about ------------------------------------------------------------------------------
 _FIRST_PERSON = _rule(
     r"\b(?:i|i['’](?:m|ve|d|ll)|im|ive|my|mine|me|myself|we|we['’](?:re|ve|d|ll)|our|ours|ourselves|(?-i:[Uu]s))\b"
 )
 _SECOND_PERSON = _rule(r"\b(?:you|your|yours|yourself|u|ur)\b")
-# Sentences without their "I": "Just got back from Rome".
+# Matches sentences whose "I" is left out: "Just got back from Rome".
 _ELLIPSIS = _rule(
     r"(?:just |recently |already |still |finally |also |currently )*"
     + _words(
@@ -75,15 +77,15 @@ _ELLIPSIS = _rule(
     + r"\b",
     r"(?:thinking of|looking (?:for|forward)|going to|used to|grew up|can['’]t wait)\b",
 )
-# A third-person sentence without name, number or date counts only when it begins with one of these.
+# A third-person sentence without a name, number or date is a statement only when it begins with one of these words.
 _DEFINITE_SUBJECT = _rule(r"(?:he|she|they|the|these|those|one of)\b")
-# A question that also states something: "I went hiking last week, have you tried it?"
+# Matches a question that also states something: "I went hiking last week, have you tried it?"
 _STATEMENT_AND_QUESTION = _rule(
     r"(?:i|we|my|our|just|been|got|had|went)\b.{12,}?[,;–—-]\s*(?:and |but |so )?"
     r"(?:have|has|do|does|did|are|is|was|were|can|could|would|will|what|how|where|when|why|who|any|you|ever)\b[^,]*\?\W*$"
 )
 
-# --- how much a sentence says -----------------------------------------------------------------------------------------
+# --- the content of a sentence ----------------------------------------------------------------------------------------
 _SPECIFIC = _rule(
     r"\b\d[\d.,:/]*\w*",
     r"\b" + _words("two three four five six seven eight nine ten eleven twelve twenty fifty hundred thousand") + r"\b",
@@ -91,7 +93,7 @@ _SPECIFIC = _rule(
     r"\b" + _words("january february april june july august september october november december") + r"\b",
     r"\b" + _words("yesterday today tonight tomorrow weekends? morning evening") + r"\b",
 )
-# A capital inside a sentence (other than "I") is a name.
+# Matches a capitalized word inside a sentence, except "I". Such a word counts as a name.
 _NAME = re.compile(r"(?<=[\w,;:\"'”’)] )[\"'“‘(]?(?!I\b)[A-Z]\w+")
 _STRONG = _rule(
     r"\bi (?:\w+ )?(?:prefer|love|hate|dislike|adore|live|work|moved|decided|can['’]t stand)\b",
@@ -99,14 +101,14 @@ _STRONG = _rule(
     r"\b" + _words("always never must deadline born married engaged allergic everyday") + r"\b",
     r"\bevery (?:day|week|month|year|morning)\b",
 )
-# "I'm a nurse", "I am from Porto": one content word is enough.
+# Matches sentences such as "I'm a nurse" and "I am from Porto". One content word is enough in such a sentence.
 _IDENTITY = _rule(r"\bi(?:['’]?m| am) (?:an?|from|allergic|\d+|vegan|vegetarian|married|single|pregnant|retired)\b")
-# A sentence of only two content words needs one of these verbs: "Rex and Mimi!" says nothing.
+# A sentence of only two content words needs one of these verbs, because "Rex and Mimi!" states nothing.
 _STATES = _rule(
     r"\b" + _words("is are was were has have costs? starts? ends? runs? happens? lives? works? uses?") + r"\b"
 )
 _CAPTION = re.compile(r"\[image: [^\]]*+\]")
-# Stems of words that are too vague for a later question to name.
+# Stems of vague words. A later question is not expected to contain such a word.
 _VAGUE = frozenset(
     content_words(
         """good great nice cool awesome amazing wonderful fantastic incredible fun best better big little lot lots much
@@ -121,19 +123,20 @@ _VAGUE = frozenset(
 
 
 def spoken(text: str) -> list[str]:
-    """The sentences of ``text``, without the captions that importers append as "[image: …]"."""
+    """The sentences of ``text``. Captions of the form "[image: …]", which importers append, are left out."""
     return sentences(_CAPTION.sub("\n", text))
 
 
 def is_statement(sentence: str, *, alone: bool = False) -> bool:
-    """Whether ``sentence`` states something worth remembering about its speaker or their world.
+    """Whether ``sentence`` states something worth remembering about its speaker or the speaker's world.
 
     Args:
-        alone: the sentence is a whole message. Then a general statement ("Backups run hourly") counts too: a whole
-            message is a note, a sentence within a chat is mostly a platitude.
+        alone: whether the sentence is a whole message. In a whole message, a general statement such as "Backups run
+            hourly" also counts, because the message is probably a note. Within a longer message, a general statement is
+            mostly a platitude.
     """
     if sentence.startswith("[") and sentence.endswith("]"):
-        return False  # This is a marker, for example of an attachment.
+        return False  # The sentence is a marker, for example in place of an attachment.
     head = sentence[:LONGEST]
     core = _CALL.sub("", _OPENING.sub("", head, count=1) if _OPENING.match(head) else head)
     if "?" in sentence[-4:] and not _STATEMENT_AND_QUESTION.match(core):
@@ -159,10 +162,13 @@ def _says_enough(core: str, specific: bool, alone: bool) -> bool:
 
 
 def is_vague(word: str) -> bool:
-    """Whether the lower-case ``word`` says nothing about the matter of its sentence ("thing", "great")."""
+    """Whether the lower-case ``word`` is a vague word such as "thing" or "great"."""
     return stem(word) in _VAGUE
 
 
 def strength(sentence: str) -> int:
-    """How many kinds of markers ``sentence`` has, 0 to 3: a strong verb or adverb; a number or date; a name."""
+    """The number of kinds of markers that ``sentence`` has, 0 to 3.
+
+    The three kinds are: a strong verb or adverb, a number or date, and a name.
+    """
     return sum(bool(pattern.search(sentence)) for pattern in (_STRONG, _SPECIFIC, _NAME))
