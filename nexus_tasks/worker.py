@@ -2,7 +2,8 @@
 
 1. ``worker_init``: :func:`preload` loads the model's library and the embedder, so that no job waits for their loading.
    The children of a prefork pool share the loaded objects.
-2. :class:`PatchStep`: lets the worker outlive a lost connection to Redis, and listens for revoked messages.
+2. :class:`PatchStep`: lets the worker outlive a lost connection to Redis and malformed messages, and listens for
+   revoked messages.
 3. :class:`RedisClientStep`: keeps one Redis client per channel of the broker.
 4. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
 5. Celery starts its pool and its consumer.
@@ -30,6 +31,7 @@ from celery.signals import worker_init
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import NexusError
 from nexus_tasks.idempotency.celery_patches.closed_channel import ClosedChannelStep
+from nexus_tasks.idempotency.celery_patches.malformed_messages import move_malformed_aside
 from nexus_tasks.idempotency.celery_patches.redis_client_per_channel import RedisClientStep
 from nexus_tasks.idempotency.engine import engine_of, has_jobs
 from nexus_tasks.idempotency.worker.background import BackgroundStep
@@ -68,11 +70,12 @@ def preload(sender: Any, **_kwargs: object) -> None:
 
 
 class PatchStep(ClosedChannelStep):
-    """Lets the worker outlive a lost connection to Redis, and drops the claims of revoked messages."""
+    """Lets the worker outlive a lost connection and malformed messages, and drops the claims of revoked messages."""
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         listen_for_revokes()
+        move_malformed_aside()
 
 
 class ForkServerStep(bootsteps.Step):  # type: ignore[misc]

@@ -6,7 +6,7 @@ that ``nexus … --json`` prints. Import the types from here; the modules of thi
 
 from nexus_tasks.types.context import CitedMemory, ContextBlock, ContextSection
 from nexus_tasks.types.document import Document, iso, plain
-from nexus_tasks.types.jobs import DroppedJob, JobDetails, JobInfo, JobOutcome
+from nexus_tasks.types.jobs import DroppedJob, JobDetails, JobInfo, JobOutcome, QuarantinedMessage
 from nexus_tasks.types.memories import (
     Citation,
     MemoryDetails,
@@ -74,6 +74,7 @@ __all__ = [
     "Perspective",
     "PlannedInsight",
     "PlannedRelation",
+    "QuarantinedMessage",
     "Recall",
     "Recalls",
     "Receipt",

@@ -22,7 +22,9 @@
 --                                            or for `pause` the kind
 --   <prefix>:paused:<kind>           hash    why and since when this kind is paused: no job of it begins
 --   <prefix>:pauses                  set     kinds that are paused
---   <prefix>:reconcile:<kind>        string  the cursor up to which reconcile has looked at the kind's wanted rows
+--
+--   <prefix>:quarantine              list    messages that no worker could read (JSON), the newest first
+--   <prefix>:quarantined             string  how many messages were ever moved there
 --
 -- A canvas delivery is a message with a chord, a link or the like: Celery itself waits for it. It is parked while it
 -- waits for a run, and settled once the outcome of that run is known. A rerun is one more run, asked for during a run.
