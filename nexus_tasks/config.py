@@ -2,8 +2,8 @@
 
 Most settings are constants. :data:`OF_THE_SETTINGS` and :data:`OF_THE_ENDPOINTS` name the settings that depend on the
 deployment. :class:`CeleryConfig` computes these settings when Celery first asks for them, because a read of the
-addresses may start the embedded servers, and an import must start nothing. The module itself can be Celery's
-configuration module: it has the settings of the environment's deployment.
+addresses may start the embedded servers, and an import must start nothing. Celery can also load this module as its
+configuration module. Then the settings are those of the deployment that the ``NEXUS_*`` variables describe.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ task_default_exchange = "nexus"
 task_default_routing_key = "maintenance"
 task_create_missing_queues = False  # a misspelt queue is an error in the producer, not a message that no worker reads
 
-# --- workers: threads, because jobs wait for the network. For a prefork pool use `--pool processes`: Celery ignores
-# `--pool prefork`, because prefork is its default, and takes this setting. --------------------------------------------
+# --- workers ----------------------------------------------------------------------------------------------------------
+# The pool is threads, because jobs wait for the network. For a prefork pool use `--pool processes`. Celery ignores
+# `--pool prefork`: prefork is its own default, so Celery takes `worker_pool` from here instead.
 worker_pool = "threads"
 worker_concurrency = 16
 worker_hijack_root_logger = True

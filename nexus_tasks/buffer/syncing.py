@@ -40,7 +40,8 @@ class Syncer:
             with self._marking:
                 paths, self._dirty = self._dirty, set()
             for path in (*paths, *{os.path.dirname(path) for path in paths}):
-                with suppress(OSError):  # sealed or deleted meanwhile; a failing disk makes the next append fail
+                # The file may be sealed or deleted since it was written. If the disk fails, the next append fails.
+                with suppress(OSError):
                     files.sync(path)
 
     def _begin(self) -> None:

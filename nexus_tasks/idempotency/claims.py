@@ -231,19 +231,22 @@ class Claims:
         return [Wakeup.parse(row) for row in self._run("sweep_due", [], limit)]
 
     def sweep_leases(
-        self, limit: int, *, attempts: int, token: str, lease: float, due_in: float
+        self, limit: int, *, attempts: int, token: str, lease: float, due_in: float, held_by: str = ""
     ) -> tuple[int, list[Claim], list[Wakeup]]:
-        """Take claims whose lease has ended from their runs.
+        """Take claims from runs that have died: their lease has ended, or the process that held them.
 
         Args:
             attempts: crashes and unknown errors that make a dead letter.
             token: the sweep's own token, for the claims that the sweep takes over.
             due_in: seconds until a claim that waits again is due.
+            held_by: the first part of the tokens of a dead process; empty: claims whose lease has ended.
 
         Returns:
             How many claims wait again, the claims without attempts left, and wake-ups to publish.
         """
-        returned, dead, wakeups = self._run("sweep_leases", [], limit, attempts, token, _ms(lease), _ms(due_in))
+        returned, dead, wakeups = self._run(
+            "sweep_leases", [], limit, attempts, token, _ms(lease), _ms(due_in), held_by
+        )
         return returned, self._claims(dead), [Wakeup.parse(row) for row in wakeups]
 
     def sweep_lost(

@@ -55,7 +55,10 @@ def want(tx: Transaction, session: SessionRow, *, known_only: bool = False) -> b
 
 
 def release_held(tx: Transaction, session_id: int) -> bool:
-    """Make a session's ``held`` extraction wanted, after a message was stored. Returns whether it was ``held``."""
+    """Make a session's extraction wanted if its state is ``held``. Returns whether the state was ``held``.
+
+    An extraction is held while a tool call has no answer. A new message may bring the answer.
+    """
     noted = tx.execute(
         update(Extraction)
         .where(Extraction.session_id == session_id, Extraction.state == "held")
@@ -67,8 +70,9 @@ def release_held(tx: Transaction, session_id: int) -> bool:
 
 
 def settle(tx: Transaction, row: Extraction, state: Literal["idle", "held"]) -> None:
-    """Set the state ``idle`` or ``held``, which want no job. Call it in the transaction that found no work.
+    """Set the state to ``idle`` or ``held``. In these two states the row wants no job.
 
+    Call this function in the transaction that found no work.
     The caller has locked the session.
     """
     if row.state != state:

@@ -1,9 +1,11 @@
 """Observation logs, chunks and reflections of sessions, and the outbox of the jobs that write them.
 
-A log replaces a session's old messages. A chunk holds new observations that are not in the log yet. A reflection is a
-shorter text that does not replace the log's text yet. The log's ``observed_through_seq`` and the end of the chunks only
-move forward, except in an erasure. A change of the log is a compare-and-set on the log's generation. When two runs
-change a log at once, the change of the second run fails, and the second run reads the log again.
+A log replaces a session's old messages. A chunk holds new observations that are not in the log yet. An observation
+reflection holds a shorter text that is to replace the beginning of the log's text.
+
+The log's ``observed_through_seq`` and the end of the chunks only move forward, except in an erasure. A change of the
+log is a compare-and-set on the log's generation. When two runs change a log at once, the change of the second run
+fails, and the second run reads the log again.
 """
 
 from __future__ import annotations
@@ -71,7 +73,10 @@ def chunks(tx: Transaction, session_id: int) -> Sequence[ObservationChunk]:
 
 
 def usable_reflection(tx: Transaction, found: ObservationLog) -> ObservationReflection | None:
-    """The shorter text for the log. ``None`` without such a text, or when the log's beginning was replaced since."""
+    """The shorter text that may replace the beginning of the log.
+
+    ``None`` if there is no such text, or if the beginning of the log was replaced after this text was written.
+    """
     query = select(ObservationReflection).where(ObservationReflection.session_id == found.session_id)
     ready = tx.scalar(query)
     return ready if ready and ready.base_generation >= found.rewritten else None
@@ -163,7 +168,7 @@ def drop_chunks(tx: Transaction, session_id: int, through_seq: int) -> None:
 
 
 def drop_reflection(tx: Transaction, session_id: int) -> None:
-    """Delete the shorter text, which is in the log now."""
+    """Delete the shorter text: it is in the log now, or the log starts again."""
     tx.execute(delete(ObservationReflection).where(ObservationReflection.session_id == session_id))
 
 
@@ -246,7 +251,7 @@ def wanted(tx: Transaction, after: int, limit: int, work: Work) -> list[tuple[in
 
 # --- status -----------------------------------------------------------------------------------------------------------
 def stats(tx: Transaction, namespace_id: int, session_id: int | None = None) -> list[ObservationStats]:
-    """The observation figures of a namespace's sessions, the last changed first, at most 50 sessions.
+    """The observation figures of the 50 sessions of a namespace that changed last, the newest change first.
 
     Args:
         session_id: only this session; ``None`` means all observed sessions.

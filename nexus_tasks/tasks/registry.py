@@ -88,7 +88,7 @@ class Job(Generic[P]):
         return self.task.apply_async(positional, kwargs, task_id=task_id, countdown=countdown, eta=eta, **options)
 
     def want(self, tx: Session | Connection, /, *args: P.args, **kwargs: P.kwargs) -> Wanted:
-        """Ask for the job inside a transaction, of a kind declared with ``durable=True``.
+        """Ask for the job inside a transaction. The kind must be declared with ``durable=True``.
 
         When the transaction rolls back, there is no job. When the transaction commits, there is a job, even if this
         process dies or Redis is flushed: reconcile asks for the job within about 10 s. Two calls for the same scope
@@ -102,7 +102,8 @@ class Job(Generic[P]):
 
         Args:
             tx: a transaction of the default deployment's database: ours, an SQLAlchemy ``Session`` of yours, or a
-                ``Connection``. After a ``Connection``'s commit call ``enqueue()`` on the result, or reconcile will.
+                ``Connection``. With a ``Connection``, call ``enqueue()`` on the result after the commit. Otherwise
+                reconcile enqueues the job within about 10 s.
 
         Returns:
             The wanted job. With a ``Session`` the job is enqueued after the commit, without a call of ``enqueue()``.
@@ -164,9 +165,9 @@ def job(
         while_running: the meaning of a request that arrives during a run: ``rerun`` (one more run follows) or ``drop``
             (for jobs whose input cannot change).
         immutable: whether a finished job answers later requests too, while its marker lasts (15 minutes).
-        gathers: set when its runs take siblings along (:meth:`Run.take`): siblings that wait for this reason may be
-            taken.
-        live_ends_wait: the wait reason that a request of urgency ``live`` ends at once.
+        gathers: a wait reason, for a kind whose runs take siblings along (:meth:`Run.take`). A run may take the
+            siblings that wait for this reason.
+        live_ends_wait: a wait reason. A request of urgency ``live`` makes a job due at once that waits for this reason.
         outbox: the rows in Postgres that want its jobs, so that the jobs survive a Redis flush.
         durable: its jobs can be asked for inside a transaction (:meth:`Job.want`), by rows in ``wanted_jobs``. A
             durable kind takes no ``outbox``.

@@ -105,7 +105,8 @@ def shortened(value: Any) -> Any:
     if isinstance(value, str):
         return excerpt(value, _INPUT_CHARACTERS, scrub)
     if isinstance(value, dict):
-        # Scrub before the texts are cut: only the whole value shows, with the field's name, whether it is a secret.
+        # Scrubbing comes before `excerpt` shortens the texts. It needs the field's name and the whole value to see
+        # that a value is a secret.
         return {key: shortened(item) for key, item in scrub_value(_cut(value)).items()}
     if isinstance(value, list):
         return [shortened(item) for item in value[:100]]

@@ -11,14 +11,6 @@ from nexus_tasks.types.names import Level, Role
 
 
 @dataclass(frozen=True, kw_only=True)
-class Perspective:
-    """The ``observer`` holds the memories; the ``subject`` is the person or thing that they are about."""
-
-    observer: str
-    subject: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Citation(Document):
     """A source of a memory: a memory that it rests on."""
 

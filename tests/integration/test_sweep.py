@@ -238,7 +238,7 @@ def test_a_job_of_a_queue_that_is_no_more_travels_in_todays(bench: Bench, sweepe
 def test_what_is_due_is_published_until_the_broker_fails(
     bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nexus_tasks.idempotency.worker.sweeper.AT_ONCE", 10)
+    monkeypatch.setattr("nexus_tasks.idempotency.worker.orphans.AT_ONCE", 10)
     for name in map(str, range(25)):
         play.apply_async(kwargs={"name": name}, countdown=60)
     bench.jump(61)

@@ -18,7 +18,8 @@ from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Wakeup
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.kind import JobKind
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.worker.isolation import in_pool_child
+from nexus_tasks.idempotency.worker.isolation import ProcessDied, in_pool_child
+from nexus_tasks.idempotency.worker.orphans import give_back
 from nexus_tasks.idempotency.worker.retry_policy import Decision, decide, retry_later
 from nexus_tasks.idempotency.worker.run import ISOLATED_FROM, Run, Superseded, new_token
 from nexus_tasks.types import JobOutcome, Status, clean_text
@@ -64,6 +65,8 @@ def execute(
         if claim.crashes >= ISOLATED_FROM and not eager and not in_pool_child():
             try:
                 return engine.isolation.perform(run)
+            except ProcessDied as died:
+                return _crashed(engine, claim, died)
             except ConfigurationError as error:  # no other process can load this application
                 return _failed(engine, kind, run, error)
             except OSError as error:  # for example too little memory for a process: the job is not the cause
@@ -147,6 +150,17 @@ def _begin(
         published_at=published_at,
         worker=engine.holder.worker(node),
     )
+
+
+def _crashed(engine: JobEngine, claim: Claim, died: ProcessDied) -> JobOutcome:
+    """Give back the claim of an isolated run, and the siblings that the run took along in its process."""
+    [ended] = died.args
+    log.error("Job %s (%s) ended its process with %s.", claim.job_id, claim.kind, ended)
+    try:
+        give_back(engine, claim.token)
+    except QueueUnavailable as error:
+        log.warning("Job %s waits for the end of its lease: %s", claim.job_id, error)
+    return JobOutcome(status="superseded", job_id=claim.job_id, details={"process": ended})
 
 
 def _outcome_of_marker(engine: JobEngine, request: Request, job_id: str) -> JobOutcome:

@@ -20,8 +20,8 @@ from celery.signals import worker_process_init
 
 from nexus_tasks.types import JobOutcome
 
-# A fork server that was started as a process ends after this many seconds without a run, and frees its memory. It holds
-# as much memory as a worker.
+# Seconds without a run after which a fork server ends (see `idle` of `serve`). It holds as much memory as a worker, and
+# its end frees this memory.
 IDLE_SECONDS = 60.0
 LONGEST = 65_536  # bytes of a message
 

@@ -32,6 +32,11 @@ log = logging.getLogger(__name__)
 # crash. They are more than one, because each run waits for a model. Chosen by hand, not measured.
 AT_ONCE = 4
 
+
+class ProcessDied(Exception):
+    """The process of an isolated run has ended without an outcome."""
+
+
 # Performs a run in a child: (kind, claim key, token, canvas delivery) -> outcome
 TakeUp = Callable[[str, str, str, str], JobOutcome]
 
@@ -100,6 +105,7 @@ class Isolation:
 
         Raises:
             OSError: no process could be started.
+            ProcessDied: the process has ended without an outcome.
             ConfigurationError: no other process could load the Celery application.
         """
         primary = run.primary
@@ -109,10 +115,7 @@ class Isolation:
             with self._ask([primary.kind, primary.key, primary.token, run.delivery]) as answers:
                 said = [json.loads(answer) for answer in answers]  # outcome (none if the child died), exit code
         if not said or isinstance(said[0], int):
-            # The lease ends, and the sweep counts the crash.
-            ended = said[0] if said else None
-            log.error("Job %s (%s) ended its process with %s.", primary.job_id, primary.kind, ended)
-            return JobOutcome(status="superseded", job_id=primary.job_id, details={"process": ended})
+            raise ProcessDied(said[0] if said else None)
         outcome = said[0]
         return JobOutcome(**outcome | {"reasons": tuple(outcome["reasons"])})
 

@@ -14,8 +14,9 @@ from nexus_tasks.storage.models import Base
 LOCK_TIMEOUT_MS = 10_000  # how long rewriting a table waits for its readers
 
 
-# Tables without users' text: they hold ids, numbers, and names that stay. All other tables are rewritten, also when
-# this erasure deleted no row of them. Their files may still hold rows that were deleted before, such as used answers.
+# Tables without users' text. They hold ids, numbers, and names that no erasure removes. All other tables are rewritten,
+# even if this erasure deleted none of their rows: their files may still hold the bytes of rows that other code deleted,
+# for example saved answers.
 WORDLESS = frozenset(
     {
         *("namespaces", "model_calls", "budget_holds", "dreams", "embedding_gaps", "reflections", "message_batches"),
@@ -36,7 +37,8 @@ def rewrite_tables(database: Database, *, files: bool) -> list[str]:
     """
     command = "VACUUM (FULL, ANALYZE)" if files else "ANALYZE"
     busy = []
-    # pg_statistic comes last, because each ANALYZE before it leaves replaced values in its file.
+    # ANALYZE of any table replaces values in pg_statistic, and the file of pg_statistic keeps the replaced values. So
+    # pg_statistic is rewritten last.
     for table in (*sorted(set(Base.metadata.tables) - WORDLESS), *(["pg_statistic"] if files else [])):
         try:
             with database.dedicated_connection() as connection:
