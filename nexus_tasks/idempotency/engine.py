@@ -39,8 +39,13 @@ class JobStorage(Protocol):
         """Commit that the work of ``claim`` is not wanted any more, before the claim is dropped."""
         ...
 
-    def is_dead(self, job_id: str) -> bool:
-        """Whether an open dead letter of this job is committed."""
+    def ended(self, claim: Claim, *, since: float | None) -> JobOutcome | None:
+        """How the job of ``claim`` has ended, or ``None`` while it is still to be done.
+
+        Args:
+            since: with a time, a run of the same work that began later counts too; seconds since the epoch, by the
+                Redis server's clock.
+        """
         ...
 
     def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:

@@ -61,6 +61,7 @@ def execute(
         return JobOutcome(status="superseded", job_id=request.id, details={"begin": begun.value})
     delivery = request.delivery.id if request.delivery else ""
     run = run_of(engine, kind, claim, request, eager=eager, delivery=delivery)
+    run.published_at = int(published_at) / 1000 if published_at.isdigit() else 0.0
     with heartbeat_of(run):
         if claim.crashes >= ISOLATED_FROM and not eager and not in_pool_child():
             try:
@@ -118,10 +119,7 @@ def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
     """Call the kind's handler, and end the run as the handler's outcome or error demands."""
     primary = run.primary
     try:
-        if _has_letter(engine, primary):
-            outcome = JobOutcome(status="dead")
-        else:
-            outcome = kind.handler(run, kind.load(primary.args))
+        outcome = _earlier_end(engine, run) or kind.handler(run, kind.load(primary.args))
         if not isinstance(outcome, JobOutcome):
             raise TypeError(f"{kind.name} must return a JobOutcome, not {type(outcome).__name__}.")
     except Superseded:
@@ -169,9 +167,16 @@ def _outcome_of_marker(engine: JobEngine, request: Request, job_id: str) -> JobO
     return JobOutcome(status=cast(Status, marker[1] if marker else "completed"), job_id=job_id)
 
 
-def _has_letter(engine: JobEngine, claim: Claim) -> bool:
-    """Whether this job's dead letter is committed. Then only the end of the claim is still to be recorded."""
-    return (claim.attempts > 1 or claim.remade) and engine.storage.is_dead(claim.job_id)
+def _earlier_end(engine: JobEngine, run: Run) -> JobOutcome | None:
+    """How this job has ended already, by the word of storage; ``None`` for a job to run.
+
+    Storage is asked in two cases. A worker may have died after its commit. And a message may arrive long after the end
+    of its job, when Redis has forgotten the job: then ``begin`` has made the claim from the message.
+    """
+    claim = run.primary
+    if run.eager or not (claim.attempts > 1 or claim.remade):
+        return None
+    return engine.storage.ended(claim, since=run.published_at if run.delivery else None)
 
 
 def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) -> JobOutcome:

@@ -55,6 +55,7 @@ class Run:
     settle: Callable[[Sequence[Claim], JobOutcome], None]  # ends the run of some claims with an outcome
     company: str = ""  # the wait reason of siblings that may be taken along
     eager: bool = False  # performed in the producer, without a worker
+    published_at: float = 0.0  # of the message that started the run, seconds since the epoch by the clock of Redis
     delivery: str = ""  # the canvas delivery that started the run; its own worker completes it
     lost: threading.Event = field(default_factory=threading.Event)
 
