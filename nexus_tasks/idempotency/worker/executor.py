@@ -174,7 +174,7 @@ def _earlier_end(engine: JobEngine, run: Run) -> JobOutcome | None:
     of its job, when Redis has forgotten the job: then ``begin`` has made the claim from the message.
     """
     claim = run.primary
-    if run.eager or not (claim.attempts > 1 or claim.remade):
+    if not (claim.attempts > 1 or claim.remade):
         return None
     return engine.storage.ended(claim, since=run.published_at if run.delivery else None)
 
