@@ -32,7 +32,7 @@ class Wires:
         return self.here.worker(
             pool=pool[0],
             concurrency=pool[1],
-            NEXUS_DATABASE_URL=f"postgresql+psycopg://nexus@127.0.0.1:{self.postgres.port}/{self.here.name}",
+            NEXUS_DATABASE_URL=f"postgresql+psycopg://nexus@127.0.0.1:{self.postgres.port}/{self.here.database_name}",
             NEXUS_REDIS_URL=f"redis://127.0.0.1:{self.redis.port}/0",
             **options,
         )
