@@ -103,7 +103,7 @@ def _waiting_job(claim: Claim, now: float) -> WaitingJob:
         scope=claim.scope,
         reason=claim.wait_reason,
         detail=claim.wait_detail,
-        due_in_seconds=round(max((claim.due_at or now) - now, 0.0), 1),
+        due_in_seconds=None if claim.due_at is None else round(max(claim.due_at - now, 0.0), 1),
     )
 
 

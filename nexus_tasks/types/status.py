@@ -28,7 +28,7 @@ class WaitingJob(Document):
     scope: str  # JSON: the arguments that two requests for the same work share
     reason: str  # such as ripeness, retry, budget or pause
     detail: str | None  # more about the reason, such as "312 of 512 tokens"
-    due_in_seconds: float  # the longest time until the job is due; 0 when it is overdue
+    due_in_seconds: float | None  # the longest time until the job is due; 0 when overdue; None: an event wakes the job
 
 
 @dataclass(frozen=True, kw_only=True)

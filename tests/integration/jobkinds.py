@@ -71,6 +71,8 @@ def perform(run: Run, arguments: Play) -> Any:
         raise ERRORS[word]()
     if word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if word == "nap":
+        time.sleep(0.2)
     if word == "hold":  # until the test lets it go on, or it loses its claim
         while not _go(arguments.name).exists():
             run.check()

@@ -17,14 +17,14 @@ local function held_by(holder, most)
 end
 
 local attempts, most, holder = number(ARGV[3]), number(ARGV[2]), ARGV[7]
-local returned, dead, wakeups = 0, {}, {}
+local returned, dead, wakeups, namespaces = 0, {}, {}, {}
 for _, key in ipairs(holder == '' and upto(prefix .. ':leases', 'running', now, most) or held_by(holder, most)) do
   local used = number(field(key, 'crashes')) + number(field(key, 'errors'))
   if used < attempts then -- otherwise a sweep failed to write the dead letter, and that is no crash
     used = used + 1
     redis.call('HINCRBY', key, 'crashes', 1)
   end
-  local namespace, slot = field(key, 'namespace'), field(key, 'slot')
+  namespaces[field(key, 'namespace')] = true
   if used >= attempts then
     to_running(key, ARGV[4], number(ARGV[5]), false)
     table.insert(dead, redis.call('HGETALL', key))
@@ -33,6 +33,6 @@ for _, key in ipairs(holder == '' and upto(prefix .. ':leases', 'running', now, 
     to_waiting(key, 'crash', now + number(ARGV[6]), '')
     returned = returned + 1
   end
-  if slot then next_in_line(namespace, wakeups) end
 end
+for namespace in pairs(namespaces) do fill_lines(namespace, wakeups) end
 return { returned, dead, wakeups }

@@ -46,23 +46,25 @@ def execute(
     if not eager and not engine.breaker.wait_until_closed():
         raise Ignore
     try:
-        begun, claim = _begin(engine, kind, request, published_at, node)
+        begun, claim, wakeups = _begin(engine, kind, request, published_at, node)
         if eager and begun is Begun.STALE:
             # A direct call asks for the job once more, as `.delay()` does.
             [ticket] = engine.claims.claim([request])
             if ticket.outcome is Claimed.DONE:
                 return _outcome_of_marker(engine, request, ticket.job_id)
-            begun, claim = _begin(engine, kind, request, published_at, node)
+            begun, claim, wakeups = _begin(engine, kind, request, published_at, node)
     except NexusError as error:
         # The claim stays pending. Once Redis answers, the sweep takes this message for lost and publishes another one.
         log.warning("Job %s was not begun: %s", request.id, error)
         raise Ignore from error
     if claim is None:
+        engine.publisher.publish(wakeups)
         return JobOutcome(status="superseded", job_id=request.id, details={"begin": begun.value})
     delivery = request.delivery.id if request.delivery else ""
     run = run_of(engine, kind, claim, request, eager=eager, delivery=delivery)
     run.published_at = int(published_at) / 1000 if published_at.isdigit() else 0.0
     with heartbeat_of(run):
+        engine.publisher.publish(wakeups)
         if claim.crashes >= ISOLATED_FROM and not eager and not in_pool_child():
             try:
                 return engine.isolation.perform(run)
@@ -99,6 +101,7 @@ def run_of(
         claims=[claim],
         requests=[request],
         settle=lambda claims, outcome: _finish(engine, claims, outcome, delivery=delivery),
+        publish=engine.publisher.publish,
         company=kind.gathers,
         eager=eager,
         delivery=delivery,
@@ -138,7 +141,7 @@ def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
 
 def _begin(
     engine: JobEngine, kind: JobKind, request: Request, published_at: str, node: str
-) -> tuple[Begun, Claim | None]:
+) -> tuple[Begun, Claim | None, list[Wakeup]]:
     return engine.claims.begin(
         request,
         new_token(engine.holder.id),

@@ -58,11 +58,12 @@ def return_orphans(engine: JobEngine, *, held_by: str = "", due_in: float = 0.0,
 
 
 def publish_due(engine: JobEngine, *, seconds: float = 2.0) -> None:
-    """Publish the waiting claims that are due, for about ``seconds`` at most, or until the broker fails."""
+    """Let the waiting claims go on that are due, for about ``seconds`` at most, or until the broker fails."""
     enough = time.monotonic() + seconds
-    while wakeups := engine.claims.sweep_due(AT_ONCE):
+    while True:
+        due, wakeups = engine.claims.sweep_due(AT_ONCE)
         sent = engine.publisher.publish(wakeups)
-        if len(wakeups) < AT_ONCE or sent < len(wakeups) or time.monotonic() > enough:
+        if due < AT_ONCE or sent < len(wakeups) or time.monotonic() > enough:
             break
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.claim import Claim, Wakeup
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
@@ -53,6 +53,7 @@ class Run:
     claims: list[Claim]  # the primary claim first; each change makes a new list: the heartbeat's thread reads it
     requests: list[Request]  # of each claim, in the same order
     settle: Callable[[Sequence[Claim], JobOutcome], None]  # ends the run of some claims with an outcome
+    publish: Callable[[Sequence[Wakeup]], object]  # sends wake-ups
     company: str = ""  # the wait reason of siblings that may be taken along
     eager: bool = False  # performed in the producer, without a worker
     published_at: float = 0.0  # of the message that started the run, seconds since the epoch by the clock of Redis
@@ -85,13 +86,15 @@ class Run:
         Raises:
             Superseded: another run has taken this run's primary claim.
         """
-        taken = self.store.take(self.primary, siblings, lease=self.lease, company=self.company, again=again)
-        if taken is None:
+        answer = self.store.take(self.primary, siblings, lease=self.lease, company=self.company, again=again)
+        if answer is None:
             raise Superseded
+        taken, wakeups = answer
         asked = {self.store.key(request): request for request in siblings}
         self.claims = [*self.claims, *taken]
         self.requests = [*self.requests, *(asked[claim.key] for claim in taken)]
         self.hold(taken)
+        self.publish(wakeups)
         return taken
 
     def hold(self, claims: Sequence[Claim]) -> None:

@@ -36,6 +36,7 @@ EVERY, GIVE_OR_TAKE = 2.0, 0.2
 JITTER = 2.0
 LOOK_EVERY = 0.5  # seconds between two looks for dead processes of this machine; a look reads a folder
 GRACE, LONGEST_GRACE = 10.0, 600.0
+LINES_AT_ONCE = 100  # namespaces per tick
 LOCK = "sweeping"
 LOCK_SECONDS = 2.0  # renewed after every step of a tick; two sweepers at once do no harm
 
@@ -94,9 +95,11 @@ class Sweeper:
     def _steps(self) -> Iterator[Callable[[], object]]:
         works = self.engine.breaker.closed()  # otherwise no message is sent, because workers begin no job
         if works:
+            yield self._half_resumed
             yield self._due
         yield self._leases
         if works:
+            yield self._lines
             queues = self.claims.queues()
             empty = self._empty(queues)
             for queue in queues:
@@ -135,6 +138,13 @@ class Sweeper:
 
     def _due(self) -> None:
         publish_due(self.engine)
+
+    def _lines(self) -> None:
+        self.engine.publisher.publish(self.claims.sweep_lines(LINES_AT_ONCE, every=GRACE))
+
+    def _half_resumed(self) -> None:
+        for kind in self.claims.half_resumed():
+            self.resume(kind)
 
     def _leases(self) -> None:
         if time.monotonic() < self._hold_leases_until:
