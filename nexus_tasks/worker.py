@@ -7,9 +7,10 @@
 3. :class:`RedisClientStep`: keeps one Redis client per channel of the broker.
 4. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
 5. Celery starts its pool and its consumer.
-6. :class:`SweepStep`: starts a thread that returns stuck claims every 2 s.
-7. :class:`ReconcileStep`: starts a thread that asks every 10 s for jobs that Postgres wants and that have no claim.
-8. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and updates the
+6. :class:`EndStep`: starts a thread that bounds how long runs and the worker's shutdown may last.
+7. :class:`SweepStep`: starts a thread that returns stuck claims every 2 s.
+8. :class:`ReconcileStep`: starts a thread that asks every 10 s for jobs that Postgres wants and that have no claim.
+9. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and updates the
    context files for coding agents' hooks every 30 s.
 
 The heartbeat's thread starts with the first run of a job, in the process that runs it.
@@ -35,6 +36,7 @@ from nexus_tasks.idempotency.celery_patches.malformed_messages import move_malfo
 from nexus_tasks.idempotency.celery_patches.redis_client_per_channel import RedisClientStep
 from nexus_tasks.idempotency.engine import engine_of, has_jobs
 from nexus_tasks.idempotency.worker.background import BackgroundStep
+from nexus_tasks.idempotency.worker.ending import EndStep
 from nexus_tasks.idempotency.worker.executor import take_up
 from nexus_tasks.idempotency.worker.reconciler import ReconcileStep
 from nexus_tasks.idempotency.worker.reserved import listen_for_revokes
@@ -138,6 +140,7 @@ def recover_buffers(deployment: Deployment) -> dict[str, int]:
 
 __all__ = [
     "BufferStep",
+    "EndStep",
     "ForkServerStep",
     "PatchStep",
     "ReconcileStep",

@@ -26,6 +26,10 @@ _METRICS = {
     "nexus_spend_today_usd": (("namespace",), "What the models cost today (UTC)."),
     "nexus_model_calls_today": (("namespace",), "Model calls today (UTC)."),
     "nexus_kind_paused": (("kind",), "1 for every job kind that is paused."),
+    "nexus_held_threads": (
+        ("worker",),
+        "Threads that are held by runs over their limit; only workers with such threads.",
+    ),
     "nexus_queued_messages": (("queue",), "Messages in each Celery queue."),
     "nexus_quarantined_messages": ((), "Messages that no worker could read, since the deployment began."),
 }
@@ -63,6 +67,7 @@ def _samples(status: StatusReport, queues: Mapping[str, int]) -> Iterable[Sample
         yield "nexus_spend_today_usd", (namespace,), one.spend_today_usd
         yield "nexus_model_calls_today", (namespace,), one.model_calls_today
     yield from (("nexus_kind_paused", (paused.kind,), 1.0) for paused in status.paused)
+    yield from (("nexus_held_threads", (hung.worker,), float(hung.held)) for hung in status.held_threads)
     yield from (("nexus_queued_messages", (queue,), float(count)) for queue, count in sorted(queues.items()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
@@ -19,6 +20,7 @@ from nexus_tasks.idempotency.request import VERSION, Request, claim_key
 Row = list[Any]
 NO_MESSAGE = ("", "", "")
 AT_ONCE = 1_000  # claims that one script wakes: Redis serves no other client during a script
+HELD_SECONDS = 30  # for which a worker's note on its held threads counts
 
 
 class Claims:
@@ -363,6 +365,29 @@ class Claims:
         with answering():
             kinds = self.redis.smembers(f"{self.prefix}:pauses")
             return {kind: self.redis.hgetall(f"{self.prefix}:paused:{kind}") for kind in sorted(kinds)}
+
+    # --- held threads -------------------------------------------------------------------------------------------------
+    def report_held_threads(self, worker: str, *, held: int, threads: int) -> None:
+        """Note that ``held`` of the ``threads`` of a worker are held by runs over their limit. 0 removes the note."""
+        key = f"{self.prefix}:held"
+        now = self.now()
+        with answering():
+            if held:
+                note = json.dumps({"held": held, "threads": threads, "at": now})
+                self.redis.pipeline().hset(key, worker, note).expire(key, HELD_SECONDS).execute()
+            else:
+                self.redis.hdel(key, worker)
+
+    def held_threads(self) -> dict[str, tuple[int, int]]:
+        """By worker: how many threads runs over their limit hold, and how many threads there are.
+
+        Notes of the last 30 s count: a worker renews its note every 5 s.
+        """
+        now = self.now()
+        with answering():
+            notes = {worker: json.loads(note) for worker, note in self.redis.hgetall(f"{self.prefix}:held").items()}
+        fresh = {worker: note for worker, note in notes.items() if now - note["at"] < HELD_SECONDS}
+        return {worker: (note["held"], note["threads"]) for worker, note in sorted(fresh.items())}
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def get(self, key: str) -> Claim | None:

@@ -19,6 +19,7 @@ from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import Arguments, JobKind
 from nexus_tasks.idempotency.producer.publisher import Publisher
 from nexus_tasks.idempotency.request import Request
+from nexus_tasks.idempotency.worker.active_runs import ActiveRuns
 from nexus_tasks.idempotency.worker.circuit_breaker import CircuitBreaker
 from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
 from nexus_tasks.idempotency.worker.holder import LeaseHolder
@@ -84,6 +85,7 @@ class Limits:
     lease: float  # seconds that a running claim stays valid without a heartbeat
     max_attempts: int  # crashes plus unknown errors before a job is a dead letter
     retry_for: float  # seconds for which passing errors are retried
+    shutdown_grace: float = 25.0  # seconds that a worker which shuts down waits for its runs
 
 
 class JobEngine:
@@ -120,7 +122,8 @@ class JobEngine:
         self.isolation = isolation
         self.holder = holder
         self.publisher = Publisher(app, claims)
-        self.heartbeat = Heartbeat(heartbeat_claims, limits.lease)
+        self.runs = ActiveRuns()
+        self.heartbeat = Heartbeat(heartbeat_claims, limits.lease, self.runs.end_over_limit)
         self._kinds = kinds
 
     @cached_property

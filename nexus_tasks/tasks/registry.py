@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from nexus_tasks.deployment import Deployment, default_deployment
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.idempotency.engine import engine_of
-from nexus_tasks.idempotency.kind import OURS, Arguments, JobKind, Outbox, declare
+from nexus_tasks.idempotency.kind import OURS, RUN_LIMIT, Arguments, JobKind, Outbox, declare
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.request import Request, WhileRunning
 from nexus_tasks.idempotency.task import JobTask, on_every_app
@@ -153,6 +153,7 @@ def job(
     durable: bool = False,
     probe: Callable[[Deployment], None] | None = None,
     on_dead: Callable[[Any, Any, Any], Callable[[], None] | None] | None = None,
+    run_limit: float = RUN_LIMIT,
     **options: Any,
 ) -> Callable[[Callable[[Run, A], JobOutcome]], Job[P]]:
     """Declare a job kind: decorate ``handler(run, arguments) -> JobOutcome``.
@@ -174,11 +175,13 @@ def job(
         probe: raises while the cause of a pause lasts. Without it a paused kind is tried every 60 s.
         on_dead: ``(deployment, tx, claim)``, called in the transaction of a dead letter. It returns a step to take
             after the commit, or ``None``.
+        run_limit: seconds that a run may last. A longer run has failed: it counts as an unknown error, it can commit
+            nothing, and the job runs again elsewhere.
         options: further options of its Celery task.
 
     Raises:
-        ConfigurationError: another function declares a kind of this name, the scope names no fields, or the kind is
-            durable and has an outbox of its own.
+        ConfigurationError: another function declares a kind of this name, the scope names no fields, the kind is
+            durable and has an outbox of its own, or ``run_limit`` is not above 0.
     """
 
     def declared(handler: Callable[[Run, A], JobOutcome]) -> Job[P]:
@@ -192,6 +195,10 @@ def job(
         if durable and outbox is not None:
             raise ConfigurationError(
                 f"{function.__name__} is durable and has an outbox of its own.", remedy="Choose one of the two."
+            )
+        if not run_limit > 0:
+            raise ConfigurationError(
+                f"The run_limit of {function.__name__} is {run_limit} s.", remedy="Give it a number of seconds above 0."
             )
         if name is not None and "." not in name:
             raise ConfigurationError(
@@ -215,6 +222,7 @@ def job(
             durable=durable,
             probe=probe,
             on_dead=on_dead,
+            run_limit=run_limit,
             options=options,
         )
         declare(kind)

@@ -36,7 +36,15 @@ from nexus_tasks.types.names import (
 from nexus_tasks.types.namespaces import NamespaceDetails, NamespaceInfo
 from nexus_tasks.types.reflections import DreamPlan, PlannedInsight, PlannedRelation, ReflectionPlan, UndoReceipt
 from nexus_tasks.types.sessions import DigestText, ObservationStats, SaidMessage, SessionDetails, SessionInfo
-from nexus_tasks.types.status import HeldReflection, JobCounts, NamespaceStatus, PausedKind, StatusReport, WaitingJob
+from nexus_tasks.types.status import (
+    HeldReflection,
+    HeldThreads,
+    JobCounts,
+    NamespaceStatus,
+    PausedKind,
+    StatusReport,
+    WaitingJob,
+)
 from nexus_tasks.types.transfer import ForgetReceipt, MarkdownExport, MarkdownImport, TransferReceipt
 
 __all__ = [
@@ -55,6 +63,7 @@ __all__ = [
     "DroppedJob",
     "ForgetReceipt",
     "HeldReflection",
+    "HeldThreads",
     "JobCounts",
     "JobDetails",
     "JobInfo",

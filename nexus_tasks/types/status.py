@@ -54,6 +54,15 @@ class PausedKind(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeldThreads(Document):
+    """A worker with threads that are held by runs over their limit: code that does not return."""
+
+    worker: str  # the name of the Celery worker
+    held: int
+    threads: int  # of the worker, the held ones included
+
+
+@dataclass(frozen=True, kw_only=True)
 class NamespaceStatus(Document):
     """The state of a namespace."""
 
@@ -76,3 +85,4 @@ class StatusReport(Document):
 
     namespaces: tuple[NamespaceStatus, ...]
     paused: tuple[PausedKind, ...]
+    held_threads: tuple[HeldThreads, ...]  # by worker; a worker with half of its threads held ends

@@ -25,6 +25,7 @@
 --                                            without it 16
 --   <prefix>:paused:<kind>           hash    why and since when this kind is paused: no job of it begins
 --   <prefix>:pauses                  set     kinds that are paused
+--   <prefix>:held                    hash    worker -> how many of its threads are held by runs over their limit (JSON)
 --
 --   <prefix>:quarantine              list    messages that no worker could read (JSON), the newest first
 --   <prefix>:quarantined             string  how many messages were ever moved there

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar, cast
 
+from billiard.common import terminate_handler_fired
 from celery import Celery
 from celery.exceptions import Ignore
 
-from nexus_tasks.errors import ConfigurationError, NexusError, QueueUnavailable, StorageUnavailable, Transient
+from nexus_tasks.errors import (
+    ConfigurationError,
+    NexusError,
+    QueueUnavailable,
+    RanTooLong,
+    StorageUnavailable,
+    Transient,
+)
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Wakeup
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.kind import JobKind
@@ -28,6 +39,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 TRY_AGAIN_AFTER = 0.5  # seconds between attempts to record a run's end
+STACK = 12  # frames that say where a run hung, the innermost ones
 
 
 def execute(
@@ -63,7 +75,7 @@ def execute(
     delivery = request.delivery.id if request.delivery else ""
     run = run_of(engine, kind, claim, request, eager=eager, delivery=delivery)
     run.published_at = int(published_at) / 1000 if published_at.isdigit() else 0.0
-    with heartbeat_of(run):
+    with holding(engine, run):
         engine.publisher.publish(wakeups)
         if claim.crashes >= ISOLATED_FROM and not eager and not in_pool_child():
             try:
@@ -85,7 +97,7 @@ def take_up(app: Celery, kind_name: str, key: str, token: str, delivery: str) ->
         return JobOutcome(status="superseded")
     request = kind.request_for(kind.load(claim.args), job_id=claim.job_id)
     run = run_of(engine, kind, claim, request, delivery=delivery)
-    with heartbeat_of(run):
+    with holding(engine, run):
         return perform(engine, kind, run)
 
 
@@ -93,7 +105,7 @@ def run_of(
     engine: JobEngine, kind: JobKind, claim: Claim, request: Request, *, eager: bool = False, delivery: str = ""
 ) -> Run:
     """The run of a claim under its token; ``delivery`` is the canvas delivery that started it, or empty."""
-    return Run(
+    run = Run(
         deployment=engine.deployment,
         store=engine.claims,
         heartbeat=engine.heartbeat,
@@ -103,19 +115,53 @@ def run_of(
         settle=lambda claims, outcome: _finish(engine, claims, outcome, delivery=delivery),
         publish=engine.publisher.publish,
         company=kind.gathers,
+        limit=kind.run_limit,
         eager=eager,
         delivery=delivery,
     )
+    run.give_up = partial(_ran_too_long, engine, kind, run)
+    return run
 
 
 @contextmanager
-def heartbeat_of(run: Run) -> Iterator[None]:
-    """Have the run's leases renewed inside the block."""
+def holding(engine: JobEngine, run: Run) -> Iterator[None]:
+    """Have the run's leases renewed inside the block, up to the run's limit.
+
+    A child of a prefork pool that is told to end gives the claims back.
+    """
     run.hold(run.claims)
     try:
-        yield
+        with engine.runs.keeping(run):
+            yield
+    except BaseException:
+        if terminate_handler_fired():
+            release(engine, [run])
+        raise
     finally:
         run.heartbeat.let_go(run.claims)
+
+
+def release(engine: JobEngine, runs: Sequence[Run]) -> None:
+    """Let other workers take the jobs of runs that this process cuts off. It counts nothing against the jobs."""
+    wakeups = list[Wakeup]()
+    try:
+        for run in runs:
+            run.lost.set()
+            run.heartbeat.let_go(run.claims)
+            if run.claims:
+                wakeups += run.store.wait(run.claims, "retry", 0.0, detail="its worker was shut down")
+    except QueueUnavailable as error:
+        log.warning("Runs were cut off and not given back; their leases end by themselves: %s", error)
+    engine.publisher.publish(wakeups)
+
+
+def _ran_too_long(engine: JobEngine, kind: JobKind, run: Run) -> None:
+    """End a run that is over its limit in its claims, as one that raised an unknown error. Its thread goes on."""
+    error = RanTooLong(f"The job ran longer than {kind.run_limit:g} s.")
+    frame = sys._current_frames().get(run.thread)
+    if frame is not None:
+        error.add_note("The run was here:\n" + "".join(traceback.format_stack(frame, limit=STACK)))
+    _failed(engine, kind, run, error)
 
 
 def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
@@ -130,6 +176,8 @@ def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
         _settle(engine, run.claims, lambda claims: run.store.wait(claims, "retry", 0.0, detail="Superseded"))
         return JobOutcome(status="superseded", job_id=primary.job_id)
     except BaseException as error:  # the only place that catches everything: the type decides
+        if terminate_handler_fired():
+            raise  # this process is told to end, and the run has not failed
         outcome = _failed(engine, kind, run, error)
         # In a thread of Celery's pool, a SystemExit would leak the message and the thread's place in the pool.
         if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():

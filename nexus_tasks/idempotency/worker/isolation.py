@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -109,10 +111,15 @@ class Isolation:
             ConfigurationError: no other process could load the Celery application.
         """
         primary = run.primary
+        run.own_process, run.began = True, math.inf  # a run that waits for a place has not begun
         with self._places:
             if run.lost.is_set():
                 return JobOutcome(status="superseded", job_id=primary.job_id)
-            with self._ask([primary.kind, primary.key, primary.token, run.delivery]) as answers:
+            # The child gives up the claim when it is over the limit. If it cannot, this process does, a lease later.
+            # Another lease later the fork server kills the child.
+            run.began = time.monotonic()
+            run.limit += run.lease
+            with self._ask([run.limit + run.lease, primary.kind, primary.key, primary.token, run.delivery]) as answers:
                 said = [json.loads(answer) for answer in answers]  # outcome (none if the child died), exit code
         if not said or isinstance(said[0], int):
             raise ProcessDied(said[0] if said else None)
@@ -140,7 +147,7 @@ class Isolation:
             self._line.end()
             self._line = None
 
-    def _ask(self, run: list[str]) -> Any:
+    def _ask(self, run: list[Any]) -> Any:
         ended = 0
         with self._asking:
             for _ in range(2):  # the first try may find that an idle fork server has ended
