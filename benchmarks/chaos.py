@@ -3,7 +3,7 @@
     python -m benchmarks.chaos [--minutes 30] [--seed N] [--before COMMIT] [--log FILE]
 
 Two workers of each pool (threads, prefork), four slots each, derive messages and run a durable kind of the benchmark's
-own. With ``--before``, one more worker of each pool runs an earlier commit. Meanwhile faults come every 1 to 6 s:
+own. With ``--before``, one more worker of each pool runs an earlier commit, which does not know that kind. Meanwhile faults come every 1 to 6 s:
 
     kill      SIGKILL of a worker with its children
     freeze    a worker stands still for up to 20 s
@@ -174,6 +174,8 @@ def look(load: Load) -> None:
     with suppress(NexusError):
         now = engine.claims.now()
         for claim in engine.claims.waiting(500):
+            if claim.fields.get("state") != "waiting":
+                continue  # it went on after its key was read
             reason = claim.fields.get("wait_reason", "")
             load.reasons[reason] += 1
             load.longest[reason] = max(load.longest.get(reason, 0.0), now - claim.enqueued_at)
@@ -263,10 +265,7 @@ def _report(at: World, load: Load, came: collections.Counter[str], seconds: floa
         ["with effects twice", int(at.here.sql(_TWICE)[0][0])],
         ["dead letters", ", ".join(f"{count} {kind}" for kind, count in letters) or 0],
         ["waits without a reason", len(load.unexplained)],
-        [
-            "oldest waiting job by reason",
-            ", ".join(f"{r} {s:.0f} s" for r, s in sorted(load.longest.items())) or "none",
-        ],
+        ["oldest waiting job by reason", ", ".join(f"{why} {s:.0f} s" for why, s in sorted(load.longest.items()))],
         ["workers that ended by themselves", at.fleet.exits],
         ["after the last fault, all done in", f"{seconds:.0f} s"],
     ]

@@ -23,6 +23,7 @@ from tests.silence import Proxy, proxy
 
 ROOT = Path(__file__).parents[1]
 POOLS = ("threads", "processes")
+CONFIG = {"CELERY_CONFIG_MODULE": "benchmarks.chaos_config"}
 CLOCK_STEP = 20  # seconds by which the second Redis server's clock is behind, where libfaketime is installed
 
 
@@ -113,12 +114,12 @@ class Fleet:
     def start(self, flavour: str) -> None:
         """Start a worker. ``flavour`` is a pool, and behind it ``old`` for a worker of the earlier commit."""
         pool, _, age = flavour.partition(" ")
-        home = self.old if age and self.old else ROOT
+        home, environment = (self.old, self.environment) if age and self.old else (ROOT, self.environment | CONFIG)
         command = [sys.executable, "-m", "celery", "-A", "nexus_tasks", "worker", "--loglevel", "INFO", "--pool", pool]
         with self.log.open("ab") as output:
             worker = subprocess.Popen(
                 [*command, "--concurrency", "4", "--hostname", f"c{time.time_ns()}@chaos"],
-                env={**self.environment, "PYTHONPATH": f"{home}:{ROOT}"},
+                env={**environment, "PYTHONPATH": str(home)},
                 cwd=home,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -172,7 +173,8 @@ def earlier_commit(folder: Path, commit: str) -> Iterator[Path | None]:
     """A work tree of ``commit``; ``None`` without one (an empty name, or a clone without history)."""
     home = folder / "before"
     git = ("git", "-C", str(ROOT), "worktree")
-    made = commit and subprocess.run([*git, "add", "--detach", str(home), commit], capture_output=True).returncode == 0
+    add = [*git, "add", "--detach", str(home), commit]
+    made = commit and subprocess.run(add, capture_output=True, check=False).returncode == 0
     try:
         yield home if made else None
     finally:
@@ -200,7 +202,6 @@ def world(here: Sandbox, pair: RedisPair, wire: Proxy, old: Path | None, log: Pa
         postgres = stack.enter_context(proxy(folder / ".s.PGSQL.5432"))
         environment = {
             **here.environment,
-            "CELERY_CONFIG_MODULE": "benchmarks.chaos_config",
             "NEXUS_DATABASE_URL": f"postgresql+psycopg://nexus@127.0.0.1:{postgres.port}/{here.database_name}",
         }
         fleet = Fleet(here, environment, log, old)

@@ -102,7 +102,8 @@ class Proxy:
         wire.until = self._until
         self._wires.add(wire)
         try:
-            await asyncio.gather(*wire.flows)
+            with suppress(asyncio.CancelledError):  # the proxy is closed
+                await asyncio.gather(*wire.flows)
         finally:
             wire.cut()
             self._wires.discard(wire)
