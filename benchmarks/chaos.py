@@ -3,7 +3,8 @@
     python -m benchmarks.chaos [--minutes 30] [--seed N] [--before COMMIT] [--log FILE]
 
 Two workers of each pool (threads, prefork), four slots each, derive messages and run a durable kind of the benchmark's
-own. With ``--before``, one more worker of each pool runs an earlier commit, which does not know that kind. Meanwhile faults come every 1 to 6 s:
+own. With ``--before``, one more worker of each pool runs an earlier commit, which does not know that kind. Faults come
+every 1 to 6 s:
 
     kill      SIGKILL of a worker with its children
     freeze    a worker stands still for up to 20 s
