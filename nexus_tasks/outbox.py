@@ -12,7 +12,7 @@ from typing import Protocol
 
 from sqlalchemy import text
 
-from nexus_tasks.errors import StorageUnavailable
+from nexus_tasks.errors import Transient
 from nexus_tasks.idempotency import kind as kinds
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.kind import Arguments, JobKind
@@ -115,11 +115,11 @@ class PostgresJobStorage:
         return self.deployment.cap(namespace)
 
     def answers(self) -> bool:
-        """Whether Postgres can be reached now."""
+        """Whether Postgres takes writes now. On a full disk it can be reached and read all the same."""
         try:
             with self.deployment.database.transaction() as tx:
-                tx.connection()
-        except StorageUnavailable:
+                namespaces.write_and_take_back(tx)
+        except Transient:
             return False
         return True
 

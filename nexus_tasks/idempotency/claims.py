@@ -14,7 +14,7 @@ from redis.lock import Lock
 
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Ticket, Wakeup, Worker
-from nexus_tasks.idempotency.redis_client import client
+from nexus_tasks.idempotency.redis_client import client, takes_no_writes
 from nexus_tasks.idempotency.request import VERSION, Request, claim_key
 
 Row = list[Any]
@@ -467,17 +467,9 @@ def answering() -> Iterator[None]:
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
         raise QueueUnavailable(f"Redis does not answer: {type(error).__name__}.") from error
     except redis.exceptions.ResponseError as error:
-        if not _refused(error):
+        if not takes_no_writes(error):
             raise
         raise QueueUnavailable(f"Redis takes no writes: {error}.") from error
-
-
-def _refused(error: redis.exceptions.ResponseError) -> bool:
-    """Whether Redis takes no writes: its memory or disk is full, a script runs for too long, or it is a replica."""
-    if isinstance(error, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError):
-        return True
-    # Redis 6 wraps the error of a command inside a script, and redis-py has no type for the other errors.
-    return any(code in str(error) for code in ("-OOM ", "-MISCONF ", "-READONLY ", "MISCONF ", "BUSY ", "NOREPLICAS "))
 
 
 @lru_cache(maxsize=1)

@@ -70,7 +70,7 @@ class JobStorage(Protocol):
         ...
 
     def answers(self) -> bool:
-        """Whether storage can be reached now."""
+        """Whether storage can be reached, and takes writes, now."""
         ...
 
     def probe(self, kind: str) -> None:

@@ -241,7 +241,7 @@ def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) ->
         return JobOutcome(status="completed")
     primary, limits = run.primary, engine.limits
     if isinstance(error, StorageUnavailable):
-        engine.breaker.trip()
+        engine.breaker.trip(error)
     now = _redis_time(engine)
     decisions = {
         claim.key: decide(error, claim, now=now, max_attempts=limits.max_attempts, retry_for=limits.retry_for)
