@@ -53,6 +53,7 @@ T = TypeVar("T")
 WORKER_STEPS = (
     "nexus_tasks.worker:PatchStep",
     "nexus_tasks.worker:RedisClientStep",
+    "nexus_tasks.worker:ConsumerTimeoutStep",
     "nexus_tasks.worker:ForkServerStep",
     "nexus_tasks.worker:EndStep",
     "nexus_tasks.worker:SweepStep",
