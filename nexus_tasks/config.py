@@ -45,7 +45,6 @@ timezone = "UTC"
 ANSWER_WITHIN = 5
 redis_socket_timeout = float(ANSWER_WITHIN)
 redis_socket_connect_timeout = float(ANSWER_WITHIN)
-redis_socket_keepalive = True
 redis_backend_health_check_interval = 25
 result_expires = 86_400
 result_chord_expires = 7 * 86_400  # seconds; when a chord waits longer, its body never runs
@@ -81,7 +80,7 @@ beat_schedule = {
 # --- the settings that depend on the deployment -----------------------------------------------------------------------
 # The read and write addresses outrank CELERY_BROKER_URL, which another application may have exported.
 _BROKER_URLS = ("broker_url", "broker_read_url", "broker_write_url")
-OF_THE_ENDPOINTS = (*_BROKER_URLS, "result_backend")
+OF_THE_ENDPOINTS = (*_BROKER_URLS, "result_backend", "redis_socket_keepalive")
 OF_THE_SETTINGS = ("broker_transport_options", "result_backend_transport_options", "beat_schedule_filename")
 _CONSTANTS = tuple(
     name for name, value in globals().items() if name.islower() and name[0] != "_" and not callable(value)
@@ -103,6 +102,8 @@ class CeleryConfig:
             return self._endpoints().broker_url
         if name == "result_backend":
             return self._endpoints().result_url
+        if name == "redis_socket_keepalive":  # redis-py's connections to a Unix socket do not take it
+            return not self._endpoints().result_url.startswith("socket:")
         if name in OF_THE_SETTINGS:
             return _of(self._settings)[name]
         if name in _CONSTANTS:

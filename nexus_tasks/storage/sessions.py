@@ -81,28 +81,22 @@ def wanted_derivations(tx: Transaction, session_id: int) -> list[tuple[int, str]
 class SessionBacklog:
     """A session's outstanding work.
 
-    ``underived`` counts wanted derivations. ``digest_reason`` is the reason of a live digest request, if any.
-    ``messages`` and ``tokens`` (estimated) count the messages since the last digest.
+    ``underived`` counts wanted derivations. ``digest_reason`` is the reason of a live digest request, if any: a reason
+    other than ``rollover``, when the session has such a request.
     """
 
     session_key: str
     underived: int
     digest_reason: str | None
-    messages: int
-    tokens: int
 
 
 _BACKLOG = text(
     """
     SELECT s.session_key,
            (SELECT count(*) FROM derivations WHERE session_id = s.id AND state = 'wanted') AS underived,
-           (SELECT min(reason) FROM digest_requests WHERE session_id = s.id AND NOT dead) AS digest_reason,
-           new.messages, new.tokens
-    FROM sessions s CROSS JOIN LATERAL (
-        SELECT count(*) AS messages, CAST(coalesce(sum(tokens), 0) AS bigint) AS tokens FROM memories m
-        WHERE m.session_id = s.id AND m.level = 'raw' AND m.seq > s.digest_end_seq
-    ) new
-    WHERE s.id = :session_id
+           (SELECT reason FROM digest_requests WHERE session_id = s.id AND NOT dead
+            ORDER BY reason = 'rollover', reason LIMIT 1) AS digest_reason
+    FROM sessions s WHERE s.id = :session_id
     """
 )
 
