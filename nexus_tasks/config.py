@@ -80,8 +80,13 @@ beat_schedule = {
 # --- the settings that depend on the deployment -----------------------------------------------------------------------
 # The read and write addresses outrank CELERY_BROKER_URL, which another application may have exported.
 _BROKER_URLS = ("broker_url", "broker_read_url", "broker_write_url")
-OF_THE_ENDPOINTS = (*_BROKER_URLS, "result_backend", "redis_socket_keepalive")
-OF_THE_SETTINGS = ("broker_transport_options", "result_backend_transport_options", "beat_schedule_filename")
+OF_THE_ENDPOINTS = (*_BROKER_URLS, "result_backend")
+OF_THE_SETTINGS = (
+    "broker_transport_options",
+    "result_backend_transport_options",
+    "redis_socket_keepalive",
+    "beat_schedule_filename",
+)
 _CONSTANTS = tuple(
     name for name, value in globals().items() if name.islower() and name[0] != "_" and not callable(value)
 )
@@ -102,8 +107,6 @@ class CeleryConfig:
             return self._endpoints().broker_url
         if name == "result_backend":
             return self._endpoints().result_url
-        if name == "redis_socket_keepalive":  # redis-py's connections to a Unix socket do not take it
-            return not self._endpoints().result_url.startswith("socket:")
         if name in OF_THE_SETTINGS:
             return _of(self._settings)[name]
         if name in _CONSTANTS:
@@ -132,8 +135,15 @@ def _of(settings: Settings) -> dict[str, Any]:
             "global_keyprefix": f"{settings.key_prefix}:results:",
             "master_name": settings.redis_master,
         },
+        # redis-py's connections to a Unix socket, such as the embedded server's, do not take it.
+        "redis_socket_keepalive": _by_tcp(settings),
         "beat_schedule_filename": str(settings.home / "beat-schedule"),
     }
+
+
+def _by_tcp(settings: Settings) -> bool:
+    url = settings.redis_url.get_secret_value() if settings.redis_url else "unix:"  # the embedded server has a socket
+    return not url.startswith(("unix:", "socket:", "redis+socket:"))
 
 
 # --- an existing application ------------------------------------------------------------------------------------------
