@@ -58,6 +58,7 @@ WORKER_STEPS = (
     "nexus_tasks.worker:EndStep",
     "nexus_tasks.worker:SweepStep",
     "nexus_tasks.worker:ReconcileStep",
+    "nexus_tasks.worker:WatchdogStep",
     "nexus_tasks.worker:BufferStep",
 )
 NAMESPACE_REMEMBERED_SECONDS = 10.0

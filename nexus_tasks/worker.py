@@ -11,8 +11,9 @@
 7. :class:`EndStep`: starts a thread that bounds how long runs and the worker's shutdown may last.
 8. :class:`SweepStep`: starts a thread that returns stuck claims every 2 s.
 9. :class:`ReconcileStep`: starts a thread that asks every 10 s for jobs that Postgres wants and that have no claim.
-10. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and updates the
-   context files for coding agents' hooks every 30 s.
+10. :class:`WatchdogStep`: starts a thread that mends a consumer which takes no messages although some wait.
+11. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and updates the
+    context files for coding agents' hooks every 30 s.
 
 The heartbeat's thread starts with the first run of a job, in the process that runs it.
 """
@@ -43,6 +44,7 @@ from nexus_tasks.idempotency.worker.executor import take_up
 from nexus_tasks.idempotency.worker.reconciler import ReconcileStep
 from nexus_tasks.idempotency.worker.reserved import listen_for_revokes
 from nexus_tasks.idempotency.worker.sweeper import SweepStep
+from nexus_tasks.idempotency.worker.watchdog import WatchdogStep
 from nexus_tasks.services import buffer_flush, context_cache
 from nexus_tasks.tasks.registry import tick
 
@@ -149,6 +151,7 @@ __all__ = [
     "ReconcileStep",
     "RedisClientStep",
     "SweepStep",
+    "WatchdogStep",
     "preload",
     "recover_buffers",
 ]
