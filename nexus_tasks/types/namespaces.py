@@ -23,4 +23,4 @@ class NamespaceInfo(Document):
 class NamespaceDetails(NamespaceInfo):
     """A namespace with its settings and the number of its memories."""
 
-    memories: Mapping[str, int]  # level → number of active memories; every level has an entry
+    memories: Mapping[str, int]  # level → number of memories that still hold; every level has an entry
