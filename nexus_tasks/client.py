@@ -368,7 +368,7 @@ class Nexus:
             subject: only memories about this subject, and messages by this author.
             session_key: only memories of this session.
             levels: only memories of these levels: ``raw`` (messages), ``explicit`` (facts), ``derived``,
-                ``contradiction``, ``summary_short`` and ``summary_long``. Default: all levels, but no archived messages.
+                ``contradiction``, ``summary_short`` and ``summary_long``. Default: all levels, no archived messages.
             categories: only facts of these categories.
             since: only memories whose text was said at this time or later. A naive time means UTC.
             until: only memories whose text was said before this time. A naive time means UTC.
