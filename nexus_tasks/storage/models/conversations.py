@@ -12,7 +12,7 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class Namespace(Base):
-    """A tenant and its own settings; ``None`` means the process-wide setting."""
+    """A tenant and its settings. A setting of ``None`` means the process-wide setting."""
 
     __tablename__ = "namespaces"
 
@@ -49,8 +49,8 @@ class SessionRow(Base):
 class Derivation(Base):
     """One observer's request for facts from one message. The table is the outbox of the job ``derive_memory``.
 
-    ``batch`` is the same for all messages of one model call. It is stored before the call, so that a rerun sends the
-    same messages and finds the saved answer.
+    ``batch`` is a name that all messages of one model call have in common. The name is stored before the call. If the
+    run dies, the next run therefore sends the same messages and finds the saved answer.
     """
 
     __tablename__ = "derivations"
