@@ -83,8 +83,8 @@ class SavedAnswer(Base):
 class OpenQuestion(Base):
     """The memory ids in a run's question to the model. The row is kept until the run commits.
 
-    If the run dies, the next run asks the same question. ``about`` is the id of the perspective (purpose ``reflect``) or
-    of the session (purpose ``digest``).
+    If the run dies, the next run asks the same question. ``about`` is the id of the perspective (purpose ``reflect``)
+    or of the session (purpose ``digest``).
     """
 
     __tablename__ = "open_questions"

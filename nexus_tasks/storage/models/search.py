@@ -30,7 +30,8 @@ class Posting(Base):
 class CommonWord(Base):
     """A word that more than 5,000 memories of a namespace contain. Counting the memories at each search would be slow.
 
-    At the last count the namespace had ``total`` memories, and ``memories`` of these contained the word. Upkeep counts.
+    Upkeep counts them instead. At its last count the namespace had ``total`` memories, and ``memories`` of these
+    contained the word.
     """
 
     __tablename__ = "common_words"
