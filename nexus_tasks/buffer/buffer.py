@@ -76,7 +76,7 @@ class SessionBuffer:
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def start(self, agent: str, session: str) -> None:
-        """Make the session's folder. A missing permission then raises an error here, and not at the first append.
+        """Make the session's folder. A missing permission then raises an error before the first append.
 
         A second start of a session changes nothing.
 

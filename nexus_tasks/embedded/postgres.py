@@ -52,8 +52,8 @@ _SETTINGS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-# The extension is created in the database template1. Every later database, for a test or a restore, then
-# has the extension, and no superuser has to create it.
+# The extension is created in the database template1. Every later database, for a test or a restore, then has the
+# extension, and no superuser has to create the extension.
 _SQL = (("template1", "CREATE EXTENSION IF NOT EXISTS vector"), ("template1", f"CREATE DATABASE {DATABASE}"))
 
 

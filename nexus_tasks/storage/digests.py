@@ -19,7 +19,7 @@ from nexus_tasks.storage.models import Memory, SessionDigest, SessionRow
 from nexus_tasks.text import estimate_tokens
 
 KINDS = ("short", "long")
-CONFIDENCE = 0.80  # a digest's confidence; chosen by hand, not measured
+CONFIDENCE = 0.80  # the confidence (0 to 1) of every digest; the number was chosen by hand
 
 _LATEST = text(
     """

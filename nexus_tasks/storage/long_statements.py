@@ -20,7 +20,7 @@ from sqlalchemy import Engine, event
 from nexus_tasks.storage.reals import Reals
 
 PIECE = 8_192  # bytes; libpq sends its buffer when it contains this many bytes (pqPutMsgEnd in fe-misc.c)
-_OVERHEAD = 32  # bytes; at most this many bytes of a parameter are not part of its value
+_OVERHEAD = 32  # bytes; libpq adds at most this many bytes to the value of a parameter
 
 
 def prepare_long_statements(engine: Engine) -> None:

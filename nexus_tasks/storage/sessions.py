@@ -85,9 +85,10 @@ def wanted_derivations(tx: Transaction, session_id: int) -> list[tuple[int, str]
 class SessionBacklog:
     """A session's outstanding work.
 
-    ``underived`` counts wanted derivations. ``digest_reason`` is the reason of a digest request whose job has not given
-    up; ``None`` without such a request. ``messages`` and ``tokens`` (estimated) count the messages after the last
-    digest.
+    - ``underived`` is the number of wanted derivations.
+    - ``digest_reason`` is the reason of a digest request whose job has not given up. Without such a request it is
+      ``None``.
+    - ``messages`` is the number of messages after the last digest. ``tokens`` is the estimated number of their tokens.
     """
 
     session_key: str

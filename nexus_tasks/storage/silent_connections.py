@@ -26,7 +26,8 @@ from psycopg.rows import TupleRow
 
 QUIET = 4.0  # seconds without an answer until the process asks about the session, and between two such questions
 ANSWER_WITHIN = 4  # the longest wait for the second connection to open, and for each of its answers, in seconds
-GRACE = 1.0  # seconds; an answer may still be on its way when the session has finished the statement
+# The last wait for an answer, in seconds. An answer may be on its way when the session has finished the statement.
+GRACE = 1.0
 
 # Another session may later have the same process id. The process id and the start time together identify a session.
 WHO_AM_I = "SELECT pg_backend_pid(), backend_start::text FROM pg_stat_get_activity(pg_backend_pid())"

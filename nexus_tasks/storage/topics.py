@@ -20,9 +20,10 @@ from nexus_tasks.types import TopicDetails, TopicInfo
 class TopicDraft:
     """A validated topic to store.
 
-    ``seen`` is the revision of the stored topic that the writer has read; 0 when the writer has read none. The draft
-    replaces the stored content when the stored topic still has this revision. Otherwise the draft's new lines are
-    appended to the stored content. ``sources`` are the ids of the messages that the draft was written from.
+    ``seen`` is the revision of the stored topic that the writer has read. It is 0 when the writer has read no stored
+    topic. The draft replaces the stored content when the stored topic still has this revision. Otherwise the draft's
+    new lines are appended to the stored content. ``sources`` are the ids of the messages that the draft was written
+    from.
     """
 
     filename: str

@@ -43,7 +43,8 @@ class ContextBlock(Document):
     citations: Mapping[str, CitedMemory]  # the key of the citation [m17] is m17
     # The messages to put before the conversation, in the form of Anthropic's API. Only format="anthropic" sets them.
     messages: tuple[Mapping[str, Any], ...] = ()
-    counted_by: str = "estimate"  # estimate: characters / 4, rounded up; anthropic: Claude's count of the text
+    # The way ``tokens`` was counted: ``estimate`` (characters / 4, rounded up) or ``anthropic`` (Claude counted).
+    counted_by: str = "estimate"
     notes: tuple[str, ...] = ()  # remarks for the reader, for example that a part is left out
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from nexus_tasks.types.names import Level, Role
 
 @dataclass(frozen=True, kw_only=True)
 class Perspective:
-    """The ``observer`` holds the memories; the ``subject`` is the person or thing that they are about."""
+    """A perspective. ``observer`` holds the memories. ``subject`` is the person or thing that they describe."""
 
     observer: str
     subject: str

@@ -16,7 +16,8 @@ from nexus_tasks.errors import ConfigurationError
 
 EVENTS = ("SessionStart", "UserPromptSubmit", "PostToolUse", "Stop", "SubagentStop", "PreCompact", "SessionEnd")
 _OURS = "hook claude-code"
-_TIMEOUT = 10  # seconds; a hook that runs longer is ended by the agent; the hook normally takes about 0.1 s
+# The agent ends a hook that runs longer than this number of seconds. The hook takes about 0.1 s.
+_TIMEOUT = 10
 
 
 @dataclass(frozen=True, kw_only=True)

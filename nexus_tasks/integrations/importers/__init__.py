@@ -31,9 +31,9 @@ def read(path: Path, format: Format = "auto", *, namespace: str, session: str | 
         format: ``jsonl`` (see :mod:`.jsonl`), ``locomo`` (see :mod:`.locomo`) or ``claude-code`` (see
             :mod:`.claude_code`). ``auto`` detects the format by the file's content.
         namespace: the namespace of the conversations. A LoCoMo sample gets the namespace ``namespace.<sample_id>``.
-        session: a session key. In JSONL it is the session of lines that name no session; default: the file's name
-            without its suffix. In a transcript it is the session of all messages; default: the agent's session id. For
-            LoCoMo it is ignored.
+        session: a session key. In JSONL the lines that name no session get this session. The default for JSONL is the
+            file's name without its suffix. In a transcript all messages get this session. The default for a transcript
+            is the agent's session id. LoCoMo ignores ``session``.
 
     Raises:
         InvalidInput: the file cannot be read, is empty, or has another format than ``format``. The error names the line

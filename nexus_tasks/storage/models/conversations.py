@@ -29,7 +29,7 @@ class SessionRow(Base):
     """A session: one conversation inside a namespace. (It is not an SQLAlchemy session.)
 
     ``last_seq`` is the ``seq`` of the session's newest message. ``digest_end_seq`` is the ``seq`` of the last digested
-    message. ``observe`` says whether observations replace old messages; ``None`` means the namespace's setting.
+    message. ``observe`` says whether observations replace old messages. ``None`` means the namespace's setting.
     """
 
     __tablename__ = "sessions"

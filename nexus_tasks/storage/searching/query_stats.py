@@ -10,7 +10,7 @@ from sqlalchemy import TextClause, text
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.scope import Scope
 
-MOST_WORDS = 32  # the most words of a question that a search uses; it ignores the words after these
+MOST_WORDS = 32  # a search uses at most this many words of a question, and ignores the later words
 # A search counts the memories that contain a word, but stops at 5,001. If more than 5,000 memories contain a word,
 # upkeep stores the exact count. Until upkeep has counted such a word, a search scores it as if 5,001 memories contained
 # the word.
