@@ -18,7 +18,8 @@ from nexus_tasks import Nexus, embedded
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.worker.reconciler import EVERY, FURTHER, NEWEST, TRY_EVERY, Reconciler
 from nexus_tasks.tasks import derive_memory
-from tests.sandbox import Sandbox, make_template, sandbox
+from tests.databases import make_template
+from tests.sandbox import Sandbox, sandbox
 
 NAMESPACE = "bench"
 PAUSE = EVERY + TRY_EVERY  # seconds, the longest

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from nexus_tasks.cognition.context import Format
 from nexus_tasks.deployment import Deployment, default_deployment
+from nexus_tasks.idempotency import quarantine
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.services import (
     dreams,
@@ -41,6 +42,7 @@ from nexus_tasks.types import (
     Message,
     NamespaceDetails,
     NamespaceInfo,
+    QuarantinedMessage,
     Recalls,
     Receipt,
     SessionDetails,
@@ -710,6 +712,25 @@ class Nexus:
         """
         return jobs.drop(self.deployment, job_id)
 
+    def quarantined(self) -> list[QuarantinedMessage]:
+        """List the messages that no worker could read, newest first. The newest 1,000 are kept.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        return quarantine.quarantined(self.deployment.claims)
+
+    def drop_quarantined(self, ids: Sequence[str] | None = None) -> int:
+        """Delete messages from quarantine. Returns how many were deleted.
+
+        Args:
+            ids: of the messages to delete. Default: all.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        return quarantine.drop(self.deployment.claims, ids)
+
     def resume_jobs(self, kind: str | None = None) -> tuple[str, ...]:
         """Let a paused job kind run again. Call this method after the cause of the pause is corrected.
 
@@ -754,4 +775,6 @@ class Nexus:
     ajob = _twin(job)
     aretry_job = _twin(retry_job)
     adrop_job = _twin(drop_job)
+    aquarantined = _twin(quarantined)
+    adrop_quarantined = _twin(drop_quarantined)
     aresume_jobs = _twin(resume_jobs)

@@ -2,8 +2,8 @@
 
 Most settings are constants. :data:`OF_THE_SETTINGS` and :data:`OF_THE_ENDPOINTS` name the settings that depend on the
 deployment. :class:`CeleryConfig` computes these settings when Celery first asks for them, because a read of the
-addresses may start the embedded servers, and an import must start nothing. The module itself can be Celery's
-configuration module: it has the settings of the environment's deployment.
+addresses may start the embedded servers, and an import must start nothing. Celery can also load this module as its
+configuration module. Then the settings are those of the deployment that the ``NEXUS_*`` variables describe.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ timezone = "UTC"
 ANSWER_WITHIN = 5
 redis_socket_timeout = float(ANSWER_WITHIN)
 redis_socket_connect_timeout = float(ANSWER_WITHIN)
-redis_socket_keepalive = True
 redis_backend_health_check_interval = 25
 result_expires = 86_400
 result_chord_expires = 7 * 86_400  # seconds; when a chord waits longer, its body never runs
@@ -59,8 +58,9 @@ task_default_exchange = "nexus"
 task_default_routing_key = "maintenance"
 task_create_missing_queues = False  # a misspelt queue is an error in the producer, not a message that no worker reads
 
-# --- workers: threads, because jobs wait for the network. For a prefork pool use `--pool processes`: Celery ignores
-# `--pool prefork`, because prefork is its default, and takes this setting. --------------------------------------------
+# --- workers ----------------------------------------------------------------------------------------------------------
+# The pool is threads, because jobs wait for the network. For a prefork pool use `--pool processes`. Celery ignores
+# `--pool prefork`: prefork is its own default, so Celery takes `worker_pool` from here instead.
 worker_pool = "threads"
 worker_concurrency = 16
 worker_hijack_root_logger = True
@@ -81,7 +81,12 @@ beat_schedule = {
 # The read and write addresses outrank CELERY_BROKER_URL, which another application may have exported.
 _BROKER_URLS = ("broker_url", "broker_read_url", "broker_write_url")
 OF_THE_ENDPOINTS = (*_BROKER_URLS, "result_backend")
-OF_THE_SETTINGS = ("broker_transport_options", "result_backend_transport_options", "beat_schedule_filename")
+OF_THE_SETTINGS = (
+    "broker_transport_options",
+    "result_backend_transport_options",
+    "redis_socket_keepalive",
+    "beat_schedule_filename",
+)
 _CONSTANTS = tuple(
     name for name, value in globals().items() if name.islower() and name[0] != "_" and not callable(value)
 )
@@ -130,8 +135,15 @@ def _of(settings: Settings) -> dict[str, Any]:
             "global_keyprefix": f"{settings.key_prefix}:results:",
             "master_name": settings.redis_master,
         },
+        # redis-py's connections to a Unix socket, such as the embedded server's, do not take it.
+        "redis_socket_keepalive": _by_tcp(settings),
         "beat_schedule_filename": str(settings.home / "beat-schedule"),
     }
+
+
+def _by_tcp(settings: Settings) -> bool:
+    url = settings.redis_url.get_secret_value() if settings.redis_url else "unix:"  # the embedded server has a socket
+    return not url.startswith(("unix:", "socket:", "redis+socket:"))
 
 
 # --- an existing application ------------------------------------------------------------------------------------------

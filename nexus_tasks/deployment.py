@@ -53,7 +53,9 @@ T = TypeVar("T")
 WORKER_STEPS = (
     "nexus_tasks.worker:PatchStep",
     "nexus_tasks.worker:RedisClientStep",
+    "nexus_tasks.worker:ConsumerTimeoutStep",
     "nexus_tasks.worker:ForkServerStep",
+    "nexus_tasks.worker:EndStep",
     "nexus_tasks.worker:SweepStep",
     "nexus_tasks.worker:ReconcileStep",
     "nexus_tasks.worker:BufferStep",
@@ -179,7 +181,12 @@ class Deployment:
             claims=self.claims,
             heartbeat_claims=self._claims(timeout=lease / 4),
             storage=PostgresJobStorage(self),
-            limits=Limits(lease=lease, max_attempts=self.settings.max_attempts, retry_for=self.settings.retry_for),
+            limits=Limits(
+                lease=lease,
+                max_attempts=self.settings.max_attempts,
+                retry_for=self.settings.retry_for,
+                shutdown_grace=self.settings.shutdown_grace,
+            ),
             kinds=kinds.declared,
             isolation=self.isolation,
             holder=self._lease_holder(),

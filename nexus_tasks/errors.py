@@ -11,6 +11,7 @@
     ├── BufferError
     ├── EmbeddedError
     ├── JobFailed                            how a job ended
+    ├── RanTooLong                           counted and retried, as an exception of any other type
     ├── WaitTimeout (TimeoutError)
     └── JobError                             raised inside a job: the type decides what happens to the job
         ├── Transient                        the job waits and tries again, for a day
@@ -142,6 +143,12 @@ class JobFailed(NexusError):
     """The job gave up and is a dead letter now."""
 
     default_remedy = "Read why with `nexus jobs show JOB`; run it again with `nexus jobs retry JOB`."
+
+
+class RanTooLong(NexusError):
+    """A run lasted longer than the limit of its kind, so that it has lost its claim."""
+
+    default_remedy = "Find what does not return, and give it a timeout; or raise `run_limit` in the kind's @job."
 
 
 class WaitTimeout(NexusError, TimeoutError):

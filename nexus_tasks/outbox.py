@@ -12,7 +12,7 @@ from typing import Protocol
 
 from sqlalchemy import text
 
-from nexus_tasks.errors import StorageUnavailable
+from nexus_tasks.errors import Transient
 from nexus_tasks.idempotency import kind as kinds
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.kind import Arguments, JobKind
@@ -75,16 +75,20 @@ class PostgresJobStorage:
             then()
 
     def withdraw(self, claim: Claim) -> None:
-        """Take the work of a claim out of the outbox, before the claim is dropped."""
+        """Take the work of a claim out of the outbox and write its run row, before the claim is dropped."""
         with self.deployment.database.transaction() as tx:
             namespace = namespaces.find(tx, claim.namespace)
             if namespace:
                 mark(tx, namespace.id, claim.kind, claim.args, dead=True)
+                job_runs.record(tx, namespace.id, [job_header(claim)], JobOutcome(status="dropped"))
 
-    def is_dead(self, job_id: str) -> bool:
-        """Whether the job has an open dead letter."""
+    def ended(self, claim: Claim, *, since: float | None) -> JobOutcome | None:
+        """How the job of a claim has ended: by a run row for each of its ids, or by a dead letter."""
+        began = None if since is None else datetime.fromtimestamp(since, UTC)
         with self.deployment.database.transaction() as tx:
-            return dead_letters.open_letter(tx, job_id) is not None
+            return job_runs.find_end(
+                tx, (claim.job_id, *claim.also), claim.kind, claim.scope, remade=claim.remade, since=began
+            )
 
     def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
         """How the job ended; ``None`` while it has not ended. ``since`` is the time of the request (epoch seconds)."""
@@ -111,11 +115,11 @@ class PostgresJobStorage:
         return self.deployment.cap(namespace)
 
     def answers(self) -> bool:
-        """Whether Postgres can be reached now."""
+        """Whether Postgres takes writes now. On a full disk it can be reached and read all the same."""
         try:
             with self.deployment.database.transaction() as tx:
-                tx.connection()
-        except StorageUnavailable:
+                namespaces.write_and_take_back(tx)
+        except Transient:
             return False
         return True
 
@@ -124,6 +128,23 @@ class PostgresJobStorage:
         declared = kinds.declared().get(kind)
         if declared is not None and declared.probe is not None:
             declared.probe(self.deployment)
+
+
+def job_header(claim: Claim) -> job_runs.JobHeader:
+    """The columns of a claim's run row that describe the job."""
+    return job_runs.JobHeader(
+        ids=(claim.job_id, *claim.also),
+        kind=claim.kind,
+        scope=claim.scope,
+        reasons=claim.flags.reasons,
+        attempts=claim.attempts,
+        queued_at=_moment(claim.enqueued_at),
+        started_at=_moment(claim.started_at),
+    )
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return datetime.fromtimestamp(seconds, UTC) if seconds else None
 
 
 def mark(tx: Transaction, namespace_id: int, kind: str, args: object, *, dead: bool) -> None:

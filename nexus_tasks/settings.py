@@ -106,6 +106,9 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(10.0, ge=0.2, description="how long a running claim lives without a heartbeat")
     max_attempts: int = Field(5, ge=1, description="crashes plus unknown errors before a job is a dead letter")
     retry_for: float = Field(86_400.0, ge=0, description="seconds a job with passing errors is retried")
+    shutdown_grace: float = Field(
+        25.0, ge=0, description="seconds that a worker which shuts down waits for its runs; then it gives them back"
+    )
     namespace_concurrency: int = Field(16, ge=1, description="runs of one namespace at a time")
 
     derive_batch_tokens: int = Field(2_000, ge=1, description="most message tokens in one derivation call")

@@ -2,13 +2,16 @@
 
 1. ``worker_init``: :func:`preload` loads the model's library and the embedder, so that no job waits for their loading.
    The children of a prefork pool share the loaded objects.
-2. :class:`PatchStep`: lets the worker outlive a lost connection to Redis, and listens for revoked messages.
+2. :class:`PatchStep`: lets the worker outlive a lost connection to Redis and malformed messages, and listens for
+   revoked messages.
 3. :class:`RedisClientStep`: keeps one Redis client per channel of the broker.
-4. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
-5. Celery starts its pool and its consumer.
-6. :class:`SweepStep`: starts a thread that returns stuck claims every 2 s.
-7. :class:`ReconcileStep`: starts a thread that asks every 10 s for jobs that Postgres wants and that have no claim.
-8. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and updates the
+4. :class:`ConsumerTimeoutStep`: lets the worker outlive RabbitMQ's consumer timeout.
+5. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
+6. Celery starts its pool and its consumer.
+7. :class:`EndStep`: starts a thread that bounds how long runs and the worker's shutdown may last.
+8. :class:`SweepStep`: starts a thread that returns stuck claims every 2 s.
+9. :class:`ReconcileStep`: starts a thread that asks every 10 s for jobs that Postgres wants and that have no claim.
+10. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and updates the
    context files for coding agents' hooks every 30 s.
 
 The heartbeat's thread starts with the first run of a job, in the process that runs it.
@@ -30,9 +33,12 @@ from celery.signals import worker_init
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import NexusError
 from nexus_tasks.idempotency.celery_patches.closed_channel import ClosedChannelStep
+from nexus_tasks.idempotency.celery_patches.consumer_timeout import ConsumerTimeoutStep
+from nexus_tasks.idempotency.celery_patches.malformed_messages import move_malformed_aside
 from nexus_tasks.idempotency.celery_patches.redis_client_per_channel import RedisClientStep
 from nexus_tasks.idempotency.engine import engine_of, has_jobs
 from nexus_tasks.idempotency.worker.background import BackgroundStep
+from nexus_tasks.idempotency.worker.ending import EndStep
 from nexus_tasks.idempotency.worker.executor import take_up
 from nexus_tasks.idempotency.worker.reconciler import ReconcileStep
 from nexus_tasks.idempotency.worker.reserved import listen_for_revokes
@@ -68,11 +74,12 @@ def preload(sender: Any, **_kwargs: object) -> None:
 
 
 class PatchStep(ClosedChannelStep):
-    """Lets the worker outlive a lost connection to Redis, and drops the claims of revoked messages."""
+    """Lets the worker outlive a lost connection and malformed messages, and drops the claims of revoked messages."""
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         listen_for_revokes()
+        move_malformed_aside()
 
 
 class ForkServerStep(bootsteps.Step):  # type: ignore[misc]
@@ -135,6 +142,8 @@ def recover_buffers(deployment: Deployment) -> dict[str, int]:
 
 __all__ = [
     "BufferStep",
+    "ConsumerTimeoutStep",
+    "EndStep",
     "ForkServerStep",
     "PatchStep",
     "ReconcileStep",

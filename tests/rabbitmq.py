@@ -14,8 +14,10 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+CONTROL = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # past Debian's wrapper, which wants an account of its own
 START_WITHIN = 120.0
 
@@ -27,9 +29,29 @@ def missing() -> str:
     return "Debian's rabbitmq-server is not installed: `apt-get install rabbitmq-server`, or `make rabbitmq` as root."
 
 
+@dataclass(frozen=True)
+class Node:
+    """A running node."""
+
+    address: str  # of its management, with the account in it
+    environment: dict[str, str]
+
+    def control(self, *arguments: str) -> None:
+        """Run a command of ``rabbitmqctl``."""
+        command = [CONTROL, *arguments]
+        subprocess.run(command, env=self.environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
 @contextmanager
 def node() -> Iterator[str]:
-    """Start a node; its management address, with the account in it. Ends the node and its port mapper."""
+    """Start a node for the whole run; its management address."""
+    with own_node() as started:
+        yield started.address
+
+
+@contextmanager
+def own_node(advanced: str = "") -> Iterator[Node]:
+    """Start a node; ``advanced`` are Erlang terms of its configuration. Ends the node and its port mapper."""
     amqp, distribution, management, mapper = _free_ports(4)
     # Short, because Erlang and unix sockets take only so much.
     folder = Path(tempfile.mkdtemp(prefix="rmq", dir="/tmp"))
@@ -38,6 +60,8 @@ def node() -> Iterator[str]:
         f"listeners.tcp.1 = 127.0.0.1:{amqp}\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {management}\n"
         "vm_memory_high_watermark.relative = 0.8\ndisk_free_limit.absolute = 1MB\n"
     )
+    if advanced:
+        (folder / "advanced.config").write_text(advanced)
     (folder / "env.conf").touch()
     environment = {
         **{name: text for name, text in os.environ.items() if not name.startswith(("RABBITMQ_", "ERL_"))},
@@ -64,7 +88,7 @@ def node() -> Iterator[str]:
         )
     try:
         _until_it_listens(server, amqp, folder / "output")
-        yield f"http://guest:guest@127.0.0.1:{management}/{amqp}"
+        yield Node(f"http://guest:guest@127.0.0.1:{management}/{amqp}", environment)
     finally:
         _end(server)
         epmd.kill()

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,14 +130,24 @@ class Sandbox:
         self.redis().eval(every, 0, f"{self.name}:*")
 
     def worker(
-        self, *options: str, concurrency: int = 8, pool: str = "threads", app: str = "nexus_tasks", **environment: str
+        self,
+        *options: str,
+        concurrency: int = 8,
+        pool: str = "threads",
+        app: str = "nexus_tasks",
+        within: Sequence[str] = (),
+        **environment: str,
     ) -> Worker:
-        """Start a worker and wait until it consumes; it is stopped at the test's end."""
+        """Start a worker and wait until it consumes; it is stopped at the test's end.
+
+        ``within`` is a command that starts the worker, such as `unshare`.
+        """
         log = self.folder / f"worker-{len(self.workers)}.log"
         name = f"w{len(self.workers)}-{uuid.uuid4().hex[:6]}@{self.name}"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [
+                    *within,
                     *(sys.executable, "-m", "celery", "-A", app, "worker", "--hostname", name),
                     *("--loglevel", "INFO", "--pool", pool, "--concurrency", str(concurrency), *options),
                 ],

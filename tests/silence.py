@@ -47,7 +47,7 @@ class Proxy:
     """Listens on a port of 127.0.0.1 and passes everything on to a server's unix socket."""
 
     def __init__(self, target: Path) -> None:
-        self._target = target
+        self.target = target
         self._loop = asyncio.new_event_loop()
         self._wires: set[Wire] = set()
         self._until = b""
@@ -98,11 +98,12 @@ class Proxy:
         self._loop.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        wire = Wire((reader, writer), await asyncio.open_unix_connection(str(self._target)))
+        wire = Wire((reader, writer), await asyncio.open_unix_connection(str(self.target)))
         wire.until = self._until
         self._wires.add(wire)
         try:
-            await asyncio.gather(*wire.flows)
+            with suppress(asyncio.CancelledError):  # the proxy is closed
+                await asyncio.gather(*wire.flows)
         finally:
             wire.cut()
             self._wires.discard(wire)

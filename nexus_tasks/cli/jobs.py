@@ -104,6 +104,31 @@ def resume(
         print(f"Resumed: {', '.join(kinds)}." if kinds else "Nothing was paused.")
 
 
+@app.command()
+def quarantine(
+    drop: Annotated[
+        list[str] | None, typer.Option("--drop", metavar="ID", help="Delete this message; may be repeated.")
+    ] = None,
+    drop_all: Annotated[bool, typer.Option("--drop-all", help="Delete every message.")] = False,
+    json: Json = False,
+) -> None:
+    """List or delete messages that no worker could read. Their queues went on without them."""
+    client = connect()
+    if drop or drop_all:
+        dropped = client.drop_quarantined(None if drop_all else drop)
+        if json:
+            emit({"dropped": dropped})
+        else:
+            print(f"Deleted {words.count(dropped, 'message')}.")
+        return
+    found = client.quarantined()
+    if json:
+        emit({"messages": found})
+    else:
+        rows = [(one.id, one.queue, one.fault, one.at) for one in found]
+        table(("message", "queue", "fault", "when"), rows, elastic="fault", empty="No message is in quarantine.")
+
+
 def _full_id(client: Nexus, job: str, *, status: str | None = None) -> str:
     """The id that begins with ``job``. Lists on a terminal show only the first 8 characters of an id."""
     if len(job) >= _ID_LENGTH or not job:

@@ -26,7 +26,12 @@ _METRICS = {
     "nexus_spend_today_usd": (("namespace",), "What the models cost today (UTC)."),
     "nexus_model_calls_today": (("namespace",), "Model calls today (UTC)."),
     "nexus_kind_paused": (("kind",), "1 for every job kind that is paused."),
+    "nexus_held_threads": (
+        ("worker",),
+        "Threads that are held by runs over their limit; only workers with such threads.",
+    ),
     "nexus_queued_messages": (("queue",), "Messages in each Celery queue."),
+    "nexus_quarantined_messages": ((), "Messages that no worker could read, since the deployment began."),
 }
 
 Sample = tuple[str, tuple[str, ...], float]
@@ -35,9 +40,14 @@ Sample = tuple[str, tuple[str, ...], float]
 def metrics(json: Json = False) -> None:
     """Print figures of queue and memory for Prometheus, for example for node_exporter's textfile collector."""
     client = connect()
+    from nexus_tasks.idempotency import quarantine
     from nexus_tasks.services.status import queue_lengths
 
-    samples = list(_samples(client.status(), queue_lengths(client.deployment)))
+    _, moved = quarantine.count(client.deployment.claims)
+    samples = [
+        *_samples(client.status(), queue_lengths(client.deployment)),
+        ("nexus_quarantined_messages", (), float(moved)),
+    ]
     if json:
         named = [(name, dict(zip(_METRICS[name][0], labels, strict=True)), value) for name, labels, value in samples]
         emit({"metrics": [{"name": name, "labels": labels, "value": value} for name, labels, value in named]})
@@ -57,6 +67,7 @@ def _samples(status: StatusReport, queues: Mapping[str, int]) -> Iterable[Sample
         yield "nexus_spend_today_usd", (namespace,), one.spend_today_usd
         yield "nexus_model_calls_today", (namespace,), one.model_calls_today
     yield from (("nexus_kind_paused", (paused.kind,), 1.0) for paused in status.paused)
+    yield from (("nexus_held_threads", (hung.worker,), float(hung.held)) for hung in status.held_threads)
     yield from (("nexus_queued_messages", (queue,), float(count)) for queue, count in sorted(queues.items()))
 
 
@@ -71,5 +82,5 @@ def _text(samples: Iterable[Sample]) -> str:
     registry = CollectorRegistry()
     gauges = {name: Gauge(name, about, labels, registry=registry) for name, (labels, about) in _METRICS.items()}
     for name, labels, value in samples:
-        gauges[name].labels(*labels).set(value)
+        (gauges[name].labels(*labels) if labels else gauges[name]).set(value)
     return generate_latest(registry).decode()

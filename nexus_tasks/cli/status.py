@@ -34,6 +34,9 @@ def _print_status(found: StatusReport) -> None:
     for paused in found.paused:
         text = f"{paused.kind}, {words.ago(paused.since)}: {words.line(paused.reason)}"
         paragraph(console, text, indent=_LABEL, first=Text("paused", style="bold red"))
+    for hung in found.held_threads:
+        text = f"{hung.held} of {hung.threads} threads of {hung.worker} are held by code that does not return"
+        paragraph(console, text, indent=_LABEL, first=Text("hung", style="bold red"))
 
 
 def _namespace(console: Console, one: NamespaceStatus) -> None:

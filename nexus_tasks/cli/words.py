@@ -26,7 +26,7 @@ _WAITS = {
     "budget": "because today's budget is spent",
     "crash": "after its worker died",
     "pause": "because its kind is paused",
-    "concurrency": "because its namespace runs all it may",
+    "concurrency": "in the line of its namespace",
     "batch": "for an answer of the Batches API",
     "delay": "for its time",
     "dream": "for what it is made of",
@@ -84,11 +84,12 @@ def scope(text: str) -> str:
 
 def wait(waiting: WaitingJob) -> str:
     """Why a job waits, and until when: ``312 of 512 tokens, due in 9 s``."""
-    due, detail = f"due in {span(max(waiting.due_in_seconds, 1))}", waiting.detail or ""
+    seconds, detail = waiting.due_in_seconds, waiting.detail or ""
+    due = "" if seconds is None else f", due in {span(max(seconds, 1))}"
     if waiting.reason == "ripeness" and detail:
-        return f"{detail}, {due}"
+        return f"{detail}{due}"
     why = f"waits {_WAITS.get(waiting.reason, 'for ' + waiting.reason)}"
-    return f"{why} ({detail}), {due}" if detail else f"{why}, {due}"
+    return f"{why} ({detail}){due}" if detail else f"{why}{due}"
 
 
 def memory_counts(counts: Mapping[str, int]) -> str:

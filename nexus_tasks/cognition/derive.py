@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.exc import NoResultFound
 
 from nexus_tasks.cognition import prompts
+from nexus_tasks.cognition.digest.rollover import want_rollover
 from nexus_tasks.cognition.echo import is_echo, without_echo
 from nexus_tasks.cognition.embed import vectors_of
 from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
@@ -179,12 +180,13 @@ def derive(
                 "model": resources.model.model_for("derive"),
             },
         )
+        want_rollover(tx, resources.settings, batch.session_id)
         job.commit(tx, outcome)
     # These counts are read after the commit. When two batches of a session end at the same time, the run that commits
     # last sees that no message is left, and asks for the digest.
     with resources.database.reading() as tx:
         unreflected = perspectives.count_unreflected(tx, [row.id for row in locked.values()])
-        digest = _due_digest(tx, resources.settings, batch.session_id)
+        digest = _due_digest(tx, batch.session_id)
     reflect = tuple(
         subject
         for subject, row in locked.items()
@@ -295,7 +297,7 @@ def _labels(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(label for label in cleaned if label)[:MOST_LABELS]
 
 
-def _due_digest(tx: Transaction, settings: Settings, session_id: int) -> DueDigest | None:
+def _due_digest(tx: Transaction, session_id: int) -> DueDigest | None:
     """The session's digest, or ``None`` when no digest is due. No digest is due while a message is underived."""
     try:
         found = sessions.backlog(tx, session_id)
@@ -303,6 +305,4 @@ def _due_digest(tx: Transaction, settings: Settings, session_id: int) -> DueDige
         return None  # Another transaction has erased the session.
     if found.underived:
         return None
-    due = found.messages >= settings.digest_min_messages or found.tokens >= settings.digest_short_tokens
-    reason = found.digest_reason or ("rollover" if due else None)
-    return DueDigest(session_key=found.session_key, reason=reason) if reason else None
+    return DueDigest(session_key=found.session_key, reason=found.digest_reason) if found.digest_reason else None

@@ -17,7 +17,7 @@ from celery.exceptions import Ignore
 from kombu.utils.json import dumps
 
 from nexus_tasks.errors import JobFailed, NexusError
-from nexus_tasks.idempotency.claim import Ticket, Wakeup
+from nexus_tasks.idempotency.claim import Claimed, Ticket, Wakeup
 from nexus_tasks.idempotency.engine import JobEngine
 from nexus_tasks.idempotency.request import Delivery, Request
 from nexus_tasks.idempotency.worker.executor import execute
@@ -76,7 +76,10 @@ def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> l
             mine = replace(wakeup, options=kept)
         else:
             others.append(wakeup)
-    engine.publisher.publish([mine], **once)
+    # The claim that this delivery made has the delivery's id. While the claim waits, only its turn sends a message.
+    its_turn_comes = tickets[0].outcome is Claimed.ENQUEUED and tickets[0].wakeup is None and len(requests) == 1
+    if eager or not its_turn_comes:
+        engine.publisher.publish([mine], **once)
     engine.publisher.publish(others)
     return tickets
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
@@ -13,11 +14,13 @@ from redis.lock import Lock
 
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Ticket, Wakeup, Worker
-from nexus_tasks.idempotency.redis_client import client
+from nexus_tasks.idempotency.redis_client import client, takes_no_writes
 from nexus_tasks.idempotency.request import VERSION, Request, claim_key
 
 Row = list[Any]
 NO_MESSAGE = ("", "", "")
+AT_ONCE = 1_000  # claims that one script wakes: Redis serves no other client during a script
+HELD_SECONDS = 30  # for which a worker's note on its held threads counts
 
 
 class Claims:
@@ -90,7 +93,7 @@ class Claims:
         gathers: bool,
         published_at: str,
         worker: Worker | None = None,
-    ) -> tuple[Begun, Claim | None]:
+    ) -> tuple[Begun, Claim | None, list[Wakeup]]:
         """Start a run of the request's claim under ``token``. Only with :attr:`Begun.RUN` is the claim returned.
 
         Args:
@@ -99,16 +102,20 @@ class Claims:
             gathers: a sibling's run may take this run's claim along, until this run has called :meth:`take` itself.
             published_at: when the message was published; empty without a message.
             worker: the process of the run, for people.
+
+        Returns:
+            The outcome, the claim, and wake-ups to publish: of the claims next in the namespace's line.
         """
         key, told = self.key(request), worker.as_json() if worker else ""
-        outcome, fields = self._run(
+        outcome, fields, wakeups = self._run(
             "begin", [key], token, _ms(lease), cap, int(gathers), published_at or 0, request.as_json(), VERSION, told
         )
-        return Begun[outcome], Claim.parse(key, _pairs(fields)) if fields else None
+        claim = Claim.parse(key, _pairs(fields)) if fields else None
+        return Begun[outcome], claim, [Wakeup.parse(row) for row in wakeups]
 
     def take(
         self, lead: Claim, siblings: Sequence[Request], *, lease: float, company: str = "", again: bool = False
-    ) -> list[Claim] | None:
+    ) -> tuple[list[Claim], list[Wakeup]] | None:
         """Take siblings into the run of ``lead``, except those that another run has or that wait for another reason.
 
         Args:
@@ -117,15 +124,17 @@ class Claims:
             again: the siblings were in a batch whose run was cut off; they may wait for any reason.
 
         Returns:
-            The claims that were taken; ``None`` when another batch has taken ``lead`` itself.
+            The claims that were taken, and wake-ups to publish; ``None`` when another batch has taken ``lead`` itself.
         """
         keys = [self.key(r) for r in siblings]
-        rows = self._run(
+        answer = self._run(
             "take", [lead.key, *keys], lead.token, _ms(lease), int(again), company, *(r.as_json() for r in siblings)
         )
-        if rows is None:
+        if answer is None:
             return None
-        return [Claim.parse(key, _pairs(row)) for key, row in zip(keys, rows, strict=True) if row]
+        rows, wakeups = answer
+        taken = [Claim.parse(key, _pairs(row)) for key, row in zip(keys, rows, strict=True) if row]
+        return taken, [Wakeup.parse(row) for row in wakeups]
 
     def renew(self, running: Sequence[Claim], *, lease: float) -> list[Claim]:
         """Renew the leases of this process's running claims for ``lease`` seconds; returns the lost claims."""
@@ -166,18 +175,27 @@ class Claims:
         return [Wakeup.parse(row) for row in wakeups]
 
     # --- waking, dropping and keeping claims --------------------------------------------------------------------------
-    def hurry(
-        self, reason: str, *, requests: Sequence[Request] = (), whose: str = "", limit: int = 1_000
-    ) -> list[Wakeup]:
-        """Make claims pending that wait for ``reason``. Other claims do not change.
+    def hurry(self, reason: str, *, requests: Sequence[Request]) -> list[Wakeup]:
+        """Let those of ``requests`` go on that wait for ``reason``. Other claims do not change."""
+        return self._hurry(reason, [self.key(r) for r in requests])[1] if requests else []
+
+    def hurry_all(self, reason: str, whose: str) -> Iterator[list[Wakeup]]:
+        """Let every claim of ``whose`` go on that waits for ``reason``. Those that have waited longest go first.
 
         Args:
-            requests: the claims of these requests; without requests, claims of ``whose``.
-            whose: a namespace, or for the reason ``pause`` a job kind. Its claims that have waited longest go first.
-            limit: at most this many claims of ``whose``.
+            whose: a namespace, or for the reason ``pause`` a job kind.
+
+        Returns:
+            Wake-ups to publish, a list per 1,000 claims.
         """
-        rows = self._run("hurry", [self.key(r) for r in requests], reason, whose, limit)
-        return [Wakeup.parse(row) for row in rows]
+        woken = AT_ONCE
+        while woken == AT_ONCE:
+            woken, wakeups = self._hurry(reason, (), whose, AT_ONCE)
+            yield wakeups
+
+    def _hurry(self, reason: str, keys: Sequence[str], *whose: str | int) -> tuple[int, list[Wakeup]]:
+        woken, wakeups = self._run("hurry", keys, reason, *whose)
+        return woken, [Wakeup.parse(row) for row in wakeups]
 
     def drop(self, key: str, *, job_id: str = "", delivery: str = "") -> tuple[bool, list[Wakeup]]:
         """Remove a claim in any state; with ``job_id`` only while the claim has that id.
@@ -226,24 +244,32 @@ class Claims:
         with answering():
             return sorted(self.redis.smembers(f"{self.prefix}:queues"))
 
-    def sweep_due(self, limit: int) -> list[Wakeup]:
-        """Make waiting claims that are due pending."""
-        return [Wakeup.parse(row) for row in self._run("sweep_due", [], limit)]
+    def sweep_due(self, limit: int) -> tuple[int, list[Wakeup]]:
+        """Let waiting claims that are due go on. Returns how many, and wake-ups to publish."""
+        due, wakeups = self._run("sweep_due", [], limit)
+        return due, [Wakeup.parse(row) for row in wakeups]
+
+    def sweep_lines(self, limit: int, *, every: float) -> list[Wakeup]:
+        """Publish the next claims of lines that have room, of namespaces not looked at for ``every`` seconds."""
+        return [Wakeup.parse(row) for row in self._run("sweep_lines", [], limit, _ms(every))]
 
     def sweep_leases(
-        self, limit: int, *, attempts: int, token: str, lease: float, due_in: float
+        self, limit: int, *, attempts: int, token: str, lease: float, due_in: float, held_by: str = ""
     ) -> tuple[int, list[Claim], list[Wakeup]]:
-        """Take claims whose lease has ended from their runs.
+        """Take claims from runs that have died: their lease has ended, or the process that held them.
 
         Args:
             attempts: crashes and unknown errors that make a dead letter.
             token: the sweep's own token, for the claims that the sweep takes over.
             due_in: seconds until a claim that waits again is due.
+            held_by: the first part of the tokens of a dead process; empty: claims whose lease has ended.
 
         Returns:
             How many claims wait again, the claims without attempts left, and wake-ups to publish.
         """
-        returned, dead, wakeups = self._run("sweep_leases", [], limit, attempts, token, _ms(lease), _ms(due_in))
+        returned, dead, wakeups = self._run(
+            "sweep_leases", [], limit, attempts, token, _ms(lease), _ms(due_in), held_by
+        )
         return returned, self._claims(dead), [Wakeup.parse(row) for row in wakeups]
 
     def sweep_lost(
@@ -312,18 +338,56 @@ class Claims:
             pipe.hsetnx(key, "since", since).hset(key, "reason", reason).sadd(f"{self.prefix}:pauses", kind).execute()
 
     def resume(self, kind: str) -> list[Wakeup]:
-        """Lift the pause of ``kind``. Returns wake-ups of at most 1,000 claims; the sweep wakes the other claims."""
+        """Lift the pause of ``kind``, and let the claims go on that wait for its end. Returns wake-ups to publish."""
         with answering():
-            pipe = self.redis.pipeline()
-            pipe.delete(f"{self.prefix}:paused:{kind}").srem(f"{self.prefix}:pauses", kind).execute()
-        return self.hurry("pause", whose=kind)
+            self.redis.delete(f"{self.prefix}:paused:{kind}")
+        wakeups = [wakeup for some in self.hurry_all("pause", kind) for wakeup in some]
+
+        def forget(pipe: Any) -> None:
+            paused_again = pipe.exists(f"{self.prefix}:paused:{kind}")
+            pipe.multi()
+            if not paused_again:
+                pipe.srem(f"{self.prefix}:pauses", kind)
+
+        with answering():  # only now: when this process dies before, :meth:`half_resumed` names the kind to the sweep
+            self.redis.transaction(forget, f"{self.prefix}:paused:{kind}")
+        return wakeups
+
+    def half_resumed(self) -> list[str]:
+        """Kinds whose pause was lifted by a process that died before it had woken all of their claims."""
+        return [kind for kind, why in self._pauses().items() if not why]
 
     def paused(self) -> dict[str, dict[str, str]]:
         """The paused kinds, each with ``reason`` and ``since`` (seconds since the epoch)."""
+        return {kind: why for kind, why in self._pauses().items() if why}
+
+    def _pauses(self) -> dict[str, dict[str, str]]:
         with answering():
             kinds = self.redis.smembers(f"{self.prefix}:pauses")
-            found = {kind: self.redis.hgetall(f"{self.prefix}:paused:{kind}") for kind in sorted(kinds)}
-        return {kind: why for kind, why in found.items() if why}  # a pause may have been lifted just now
+            return {kind: self.redis.hgetall(f"{self.prefix}:paused:{kind}") for kind in sorted(kinds)}
+
+    # --- held threads -------------------------------------------------------------------------------------------------
+    def report_held_threads(self, worker: str, *, held: int, threads: int) -> None:
+        """Note that ``held`` of the ``threads`` of a worker are held by runs over their limit. 0 removes the note."""
+        key = f"{self.prefix}:held"
+        now = self.now()
+        with answering():
+            if held:
+                note = json.dumps({"held": held, "threads": threads, "at": now})
+                self.redis.pipeline().hset(key, worker, note).expire(key, HELD_SECONDS).execute()
+            else:
+                self.redis.hdel(key, worker)
+
+    def held_threads(self) -> dict[str, tuple[int, int]]:
+        """By worker: how many threads runs over their limit hold, and how many threads there are.
+
+        Notes of the last 30 s count: a worker renews its note every 5 s.
+        """
+        now = self.now()
+        with answering():
+            notes = {worker: json.loads(note) for worker, note in self.redis.hgetall(f"{self.prefix}:held").items()}
+        fresh = {worker: note for worker, note in notes.items() if now - note["at"] < HELD_SECONDS}
+        return {worker: (note["held"], note["threads"]) for worker, note in sorted(fresh.items())}
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def get(self, key: str) -> Claim | None:
@@ -344,8 +408,38 @@ class Claims:
             return {name: int(n) for name, n in self.redis.hgetall(f"{self.prefix}:count:{namespace}").items()}
 
     def waiting(self, limit: int = 1_000, *, after: int = 0) -> list[Claim]:
-        """Waiting claims, the soonest due first; the first ``after`` of them are left out."""
-        return self._read(f"{self.prefix}:due", limit, after)
+        """Waiting claims without the first ``after``: the soonest due first, then those that wait for an event."""
+        found: list[Claim] = []
+        with answering():
+            indexes = self._waiting_indexes()
+            pipe = self.redis.pipeline(transaction=False)
+            for index in indexes:
+                pipe.zcard(index)
+            lengths = pipe.execute()
+        for index, length in zip(indexes, lengths, strict=True):
+            if len(found) == limit:
+                break
+            if after < length:
+                read = self._read(index, limit - len(found), after)
+                found += read if index == indexes[0] else [claim for claim in read if claim.due_at is None]
+            after = max(after - length, 0)
+        return found
+
+    def _waiting_indexes(self) -> list[str]:
+        """The sorted sets that hold every waiting claim once."""
+        namespaces = self.redis.zrange(f"{self.prefix}:lines", 0, -1)
+        pipe = self.redis.pipeline(transaction=False)
+        for namespace in namespaces:
+            pipe.smembers(f"{self.prefix}:lines:{namespace}")
+        return [
+            f"{self.prefix}:due",
+            *(f"{self.prefix}:waits:pause:{kind}" for kind in sorted(self.redis.smembers(f"{self.prefix}:pauses"))),
+            *(
+                f"{self.prefix}:line:{namespace}|{queue}"
+                for namespace, queues in zip(namespaces, pipe.execute(), strict=True)
+                for queue in sorted(queues)
+            ),
+        ]
 
     def running(self, limit: int = 1_000) -> list[Claim]:
         """Running claims. The first is the claim whose lease ends first."""
@@ -373,17 +467,9 @@ def answering() -> Iterator[None]:
     except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
         raise QueueUnavailable(f"Redis does not answer: {type(error).__name__}.") from error
     except redis.exceptions.ResponseError as error:
-        if not _refused(error):
+        if not takes_no_writes(error):
             raise
         raise QueueUnavailable(f"Redis takes no writes: {error}.") from error
-
-
-def _refused(error: redis.exceptions.ResponseError) -> bool:
-    """Whether Redis takes no writes: its memory or disk is full, a script runs for too long, or it is a replica."""
-    if isinstance(error, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError):
-        return True
-    # Redis 6 wraps the error of a command inside a script, and redis-py has no type for the other errors.
-    return any(code in str(error) for code in ("-OOM ", "-MISCONF ", "-READONLY ", "MISCONF ", "BUSY ", "NOREPLICAS "))
 
 
 @lru_cache(maxsize=1)

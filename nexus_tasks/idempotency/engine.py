@@ -19,6 +19,7 @@ from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import Arguments, JobKind
 from nexus_tasks.idempotency.producer.publisher import Publisher
 from nexus_tasks.idempotency.request import Request
+from nexus_tasks.idempotency.worker.active_runs import ActiveRuns
 from nexus_tasks.idempotency.worker.circuit_breaker import CircuitBreaker
 from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
 from nexus_tasks.idempotency.worker.holder import LeaseHolder
@@ -39,8 +40,13 @@ class JobStorage(Protocol):
         """Commit that the work of ``claim`` is not wanted any more, before the claim is dropped."""
         ...
 
-    def is_dead(self, job_id: str) -> bool:
-        """Whether an open dead letter of this job is committed."""
+    def ended(self, claim: Claim, *, since: float | None) -> JobOutcome | None:
+        """How the job of ``claim`` has ended, or ``None`` while it is still to be done.
+
+        Args:
+            since: with a time, a run of the same work that began later counts too; seconds since the epoch, by the
+                Redis server's clock.
+        """
         ...
 
     def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
@@ -64,7 +70,7 @@ class JobStorage(Protocol):
         ...
 
     def answers(self) -> bool:
-        """Whether storage can be reached now."""
+        """Whether storage can be reached, and takes writes, now."""
         ...
 
     def probe(self, kind: str) -> None:
@@ -79,6 +85,7 @@ class Limits:
     lease: float  # seconds that a running claim stays valid without a heartbeat
     max_attempts: int  # crashes plus unknown errors before a job is a dead letter
     retry_for: float  # seconds for which passing errors are retried
+    shutdown_grace: float = 25.0  # seconds that a worker which shuts down waits for its runs
 
 
 class JobEngine:
@@ -115,7 +122,8 @@ class JobEngine:
         self.isolation = isolation
         self.holder = holder
         self.publisher = Publisher(app, claims)
-        self.heartbeat = Heartbeat(heartbeat_claims, limits.lease)
+        self.runs = ActiveRuns()
+        self.heartbeat = Heartbeat(heartbeat_claims, limits.lease, self.runs.end_over_limit)
         self._kinds = kinds
 
     @cached_property

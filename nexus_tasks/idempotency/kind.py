@@ -19,6 +19,7 @@ from nexus_tasks.idempotency.request import Flags, Request, WhileRunning, canoni
 from nexus_tasks.types import JobOutcome
 
 OURS = "nexus_tasks."  # the first part of the Celery names of this package's own kinds
+RUN_LIMIT = 600.0  # seconds; model calls have timeouts of their own, which are shorter
 LIVE = Flags(urgency="live")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # a NUL as JSON writes it
 
@@ -77,6 +78,7 @@ class JobKind:
     probe: Callable[[Any], None] | None = None  # (deployment): raises while the cause of a pause lasts
     # (deployment, tx, claim) -> a step to take after the commit of the claim's dead letter, or None
     on_dead: Callable[[Any, Any, Any], Callable[[], None] | None] | None = None
+    run_limit: float = RUN_LIMIT  # seconds; a run that lasts longer has failed, and another worker takes its claim
     options: Mapping[str, Any] = field(default_factory=dict)  # further Celery options of its task
 
     def parse(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Arguments:

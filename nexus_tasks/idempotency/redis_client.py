@@ -60,3 +60,11 @@ def client(
         **options,
     )
     return watchers.master_for(master_name, connection_pool_class=_WarySentinelPool)
+
+
+def takes_no_writes(error: redis.exceptions.ResponseError) -> bool:
+    """Whether Redis takes no writes: its memory or disk is full, a script runs for too long, or it is a replica."""
+    if isinstance(error, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError):
+        return True
+    # Redis 6 wraps the error of a command inside a script, and redis-py has no type for the other errors.
+    return any(code in str(error) for code in ("-OOM ", "-MISCONF ", "-READONLY ", "MISCONF ", "BUSY ", "NOREPLICAS "))

@@ -32,8 +32,8 @@ class Delivery:
 
     id: str
     options: str  # its chord, links and the like, canonical JSON
-    parts: int = 1  # how many requests the delivery stands for
-    first: bool = True  # whether this is the first of these requests
+    parts: int = 1  # how many requests the delivery stands for; each of these requests has a copy of the delivery
+    first: bool = True  # whether this copy belongs to the first of these requests
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)  # slots: thousands of dicts slow the garbage collector
@@ -88,7 +88,7 @@ class Request:
         return replace(self, anew=True, flags=Flags())
 
 
-# An encoder of its own: json.dumps makes a new one for every call with options.
+# json.dumps makes a new encoder for every call with options, which takes time. This encoder is made once.
 compact = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
 
 

@@ -83,7 +83,7 @@ class JobTask(Task):  # type: ignore[misc]
             for i, one in enumerate(each)
         ]
         if waited_for := canvas.is_canvas(task_id, options):
-            self._check_queue()
+            self._check_application()
             tickets = canvas.ask(self, requests, options)
         else:
             tickets = self.enqueue(requests, **options)
@@ -120,12 +120,12 @@ class JobTask(Task):  # type: ignore[misc]
         """Claim many requests of this kind in one step, and publish the new jobs.
 
         Raises:
-            ConfigurationError: no worker could read the kind's queue; nothing was queued.
+            ConfigurationError: no worker could read the kind's queue or message; nothing was queued.
             QueueUnavailable: Redis does not answer; nothing was queued.
         """
         publisher = self.engine.publisher
         if not publisher.has_template(self.kind.name):  # a template exists only if the queue exists
-            self._check_queue()
+            self._check_application()
         return publisher.enqueue(requests, **options)
 
     def existing_result(self, request: Request) -> JobResult:
@@ -157,8 +157,13 @@ class JobTask(Task):  # type: ignore[misc]
         except InvalidInput as error:
             raise InvalidInput(f"calls[{n}]: {error.message}", remedy="Correct the call; nothing was queued.") from None
 
-    def _check_queue(self) -> None:
+    def _check_application(self) -> None:
         queue = self.kind.queue
+        if self.app.conf.task_protocol == 1:
+            raise ConfigurationError(
+                "Messages of Celery's task_protocol 1 have no headers, and a job's message needs one.",
+                remedy="Set task_protocol = 2, which is Celery's default.",
+            )
         if queue not in self.app.amqp.queues and not self.app.conf.task_create_missing_queues:
             raise ConfigurationError(f"{self.kind.name} has a queue that is not in task_queues: {queue!r}.")
 

@@ -24,7 +24,15 @@ from nexus_tasks.storage import (
     perspectives,
 )
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.types import JobCounts, NamespaceStatus, PausedKind, StatusReport, WaitingJob, check_namespace
+from nexus_tasks.types import (
+    HeldThreads,
+    JobCounts,
+    NamespaceStatus,
+    PausedKind,
+    StatusReport,
+    WaitingJob,
+    check_namespace,
+)
 
 MOST_WAITS = 20  # waiting jobs named for each namespace
 WAITS_AT_ONCE = 1_000  # waiting claims that are read at a time to find these jobs
@@ -43,7 +51,14 @@ def status(deployment: Deployment, namespace: str | None) -> StatusReport:
         PausedKind(kind=kind, reason=why["reason"], since=datetime.fromtimestamp(float(why["since"]), UTC))
         for kind, why in deployment.claims.paused().items()
     )
-    return StatusReport(namespaces=found, paused=paused)
+    return StatusReport(namespaces=found, paused=paused, held_threads=_held_threads(deployment))
+
+
+def _held_threads(deployment: Deployment) -> tuple[HeldThreads, ...]:
+    return tuple(
+        HeldThreads(worker=worker, held=held, threads=threads)
+        for worker, (held, threads) in deployment.claims.held_threads().items()
+    )
 
 
 def _first_waits(deployment: Deployment, counts: Mapping[str, int]) -> dict[str, list[Claim]]:
@@ -103,7 +118,7 @@ def _waiting_job(claim: Claim, now: float) -> WaitingJob:
         scope=claim.scope,
         reason=claim.wait_reason,
         detail=claim.wait_detail,
-        due_in_seconds=round(max((claim.due_at or now) - now, 0.0), 1),
+        due_in_seconds=None if claim.due_at is None else round(max(claim.due_at - now, 0.0), 1),
     )
 
 

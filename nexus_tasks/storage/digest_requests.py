@@ -18,6 +18,28 @@ def add(tx: Transaction, session: SessionRow, reason: str) -> None:
     tx.execute(insert(DigestRequest).values(namespace_id=session.namespace_id, session_id=session.id, reason=reason))
 
 
+_WANT_ROLLOVER = text(
+    """
+    INSERT INTO digest_requests (namespace_id, session_id, reason)
+    SELECT s.namespace_id, s.id, 'rollover'
+    FROM sessions s CROSS JOIN LATERAL (
+        SELECT count(*) AS messages, coalesce(sum(tokens), 0) AS tokens FROM memories m
+        WHERE m.session_id = s.id AND m.level = 'raw' AND m.seq > s.digest_end_seq
+    ) new
+    WHERE s.id = :session_id AND (new.messages >= :messages OR new.tokens >= :tokens)
+      AND NOT EXISTS (SELECT FROM digest_requests d WHERE d.session_id = s.id AND NOT d.dead)
+    """
+)
+
+
+def want_rollover(tx: Transaction, session_id: int, *, messages: int, tokens: int) -> None:
+    """Request the digest of a session that has ``messages`` or ``tokens`` since its last digest.
+
+    A session with a live request gets no second one. Call this in the transaction that makes the digest due.
+    """
+    tx.execute(_WANT_ROLLOVER, {"session_id": session_id, "messages": messages, "tokens": tokens})
+
+
 @dataclass(frozen=True, kw_only=True)
 class PendingRequests:
     """The open requests of a session.

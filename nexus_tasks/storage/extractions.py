@@ -62,7 +62,8 @@ def want(tx: Transaction, session: SessionRow, *, known_only: bool = False) -> b
 def release_held(tx: Transaction, session_id: int) -> bool:
     """Make a session's extraction wanted if its state is ``held``. Returns whether the state was ``held``.
 
-    Callers do this after they stored a message of the session.
+    In the state ``held`` a tool call has no answer yet. Callers call this function after they stored a message of the
+    session, because the message may be the answer.
     """
     noted = tx.execute(
         update(Extraction)

@@ -86,6 +86,33 @@ def find_outcome(tx: Transaction, job_id: str, kind: str, scope: str, since: dat
     return _outcome(run) if run else None
 
 
+def find_end(
+    tx: Transaction, ids: Sequence[str], kind: str, scope: str, *, remade: bool, since: datetime | None
+) -> JobOutcome | None:
+    """How a job has ended, or ``None`` while it is still to be done. A job has a run row for each of its ``ids``.
+
+    Args:
+        ids: the job's own id first, then those of the reruns that were merged into it.
+        remade: Redis has forgotten the job. Then a closed dead letter ends it too, unless its retry is to be done.
+        since: with a time, a run of the same kind and scope that began then or later ends the job too.
+    """
+    rows = {run.job_id: run for run in tx.scalars(select(JobRun).where(JobRun.job_id.in_(ids)))}
+    if len(rows) == len(set(ids)):
+        return _outcome(rows[ids[0]])
+    letter = tx.scalar(select(DeadLetter).where(DeadLetter.job_id == ids[0]))
+    if letter and letter.resolution is None:
+        return JobOutcome(status="dead", job_id=ids[0], details={"error": letter.message})
+    if letter and remade:
+        if letter.resolution == "dropped":
+            return JobOutcome(status="dropped", job_id=ids[0])
+        since = letter.resolved_at
+    if since is None:
+        return None
+    query = select(JobRun).where(JobRun.kind == kind, JobRun.scope == scope, JobRun.started_at >= since)
+    run = tx.scalar(query.order_by(JobRun.finished_at.desc()).limit(1))
+    return _outcome(run) if run else None
+
+
 def _outcome(run: JobRun) -> JobOutcome:
     return JobOutcome(
         status=cast(Status, run.status),

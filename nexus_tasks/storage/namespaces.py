@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.errors import NotFound
@@ -108,3 +108,21 @@ def change(
         tx.execute(update(Namespace).where(Namespace.name == name).values(**values))
     tx.expire_all()
     return get(tx, name)
+
+
+def write_and_take_back(tx: Transaction) -> None:
+    """Write 64 kB of random text, as a namespace that is taken back at once: a full disk refuses it.
+
+    It is more than a table's free space usually holds, and more than the text of a usual job.
+
+    Raises:
+        StorageUnavailable: Postgres takes no writes.
+    """
+    with tx.begin_nested() as attempt:
+        tx.execute(
+            text(
+                "INSERT INTO namespaces (name, observers)"
+                " SELECT gen_random_uuid(), array_agg(md5(random()::text)) FROM generate_series(1, 2000)"
+            )
+        )
+        attempt.rollback()

@@ -86,29 +86,22 @@ class SessionBacklog:
     """A session's outstanding work.
 
     - ``underived`` is the number of wanted derivations.
-    - ``digest_reason`` is the reason of a digest request whose job has not given up. Without such a request it is
-      ``None``.
-    - ``messages`` is the number of messages after the last digest. ``tokens`` is the estimated number of their tokens.
+    - ``digest_reason`` is the reason of a digest request whose job has not given up. When the session has several such
+      requests, a reason other than ``rollover`` is taken. Without such a request it is ``None``.
     """
 
     session_key: str
     underived: int
     digest_reason: str | None
-    messages: int
-    tokens: int
 
 
 _BACKLOG = text(
     """
     SELECT s.session_key,
            (SELECT count(*) FROM derivations WHERE session_id = s.id AND state = 'wanted') AS underived,
-           (SELECT min(reason) FROM digest_requests WHERE session_id = s.id AND NOT dead) AS digest_reason,
-           new.messages, new.tokens
-    FROM sessions s CROSS JOIN LATERAL (
-        SELECT count(*) AS messages, CAST(coalesce(sum(tokens), 0) AS bigint) AS tokens FROM memories m
-        WHERE m.session_id = s.id AND m.level = 'raw' AND m.seq > s.digest_end_seq
-    ) new
-    WHERE s.id = :session_id
+           (SELECT reason FROM digest_requests WHERE session_id = s.id AND NOT dead
+            ORDER BY reason = 'rollover', reason LIMIT 1) AS digest_reason
+    FROM sessions s WHERE s.id = :session_id
     """
 )
 

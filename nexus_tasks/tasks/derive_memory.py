@@ -13,6 +13,7 @@ from typing import ClassVar, Self, cast
 
 from nexus_tasks.cognition import derive
 from nexus_tasks.cognition.derive import FollowUps
+from nexus_tasks.cognition.digest.rollover import want_rollover
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidAnswer, JobError, Permanent, QueueUnavailable
 from nexus_tasks.idempotency.claim import Claim
@@ -62,6 +63,7 @@ def _wake_digest(deployment: Deployment, tx: Transaction, claim: Claim) -> Calla
     memory = tx.get(Memory, int(claim.args["memory_id"]))
     if memory is None or memory.session_id is None:
         return None
+    want_rollover(tx, deployment.settings, memory.session_id)
     found = sessions.backlog(tx, memory.session_id)
     if found.underived:
         return None

@@ -61,7 +61,7 @@ def hurry(deployment: Deployment, reason: str, requests: Sequence[Request]) -> N
 def hurry_all(deployment: Deployment, reason: str, namespace: str) -> None:
     """Wake every job of a namespace that waits for ``reason``."""
     try:
-        while wakeups := deployment.claims.hurry(reason, whose=namespace):
+        for wakeups in deployment.claims.hurry_all(reason, namespace):
             deployment.engine.publisher.publish(wakeups)
     except QueueUnavailable as error:
         _warn_of_sleepers(deployment, reason, error)

@@ -6,7 +6,6 @@ import functools
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from nexus_tasks.cognition.job_context import JobContext
@@ -15,6 +14,7 @@ from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.outbox import job_header
 from nexus_tasks.storage import job_runs
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.storage.namespaces import NamespaceSettings
@@ -48,7 +48,7 @@ class NamespaceRun:
         namespace = self.namespace
 
         def record(tx: Transaction, outcome: JobOutcome) -> None:
-            job_runs.record(tx, namespace.id, [run_row(claim) for claim in chosen], outcome)
+            job_runs.record(tx, namespace.id, [job_header(claim) for claim in chosen], outcome)
 
         return JobContext(
             namespace_id=namespace.id,
@@ -105,23 +105,6 @@ def dry_context(deployment: Deployment, namespace: NamespaceSettings) -> JobCont
     )
 
 
-def run_row(claim: Claim) -> job_runs.JobHeader:
-    """The columns of a claim's run row that describe the job."""
-    return job_runs.JobHeader(
-        ids=(claim.job_id, *claim.also),
-        kind=claim.kind,
-        scope=claim.scope,
-        reasons=claim.flags.reasons,
-        attempts=claim.attempts,
-        queued_at=_moment(claim.enqueued_at),
-        started_at=_moment(claim.started_at),
-    )
-
-
 def _budget(deployment: Deployment, namespace: NamespaceSettings) -> float | None:
     own = namespace.budget_usd_per_day
     return own if own is not None else deployment.settings.budget_usd_per_day
-
-
-def _moment(seconds: float | None) -> datetime | None:
-    return datetime.fromtimestamp(seconds, UTC) if seconds else None

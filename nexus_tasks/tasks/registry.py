@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from nexus_tasks.deployment import Deployment, default_deployment
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.idempotency.engine import engine_of
-from nexus_tasks.idempotency.kind import OURS, Arguments, JobKind, Outbox, declare
+from nexus_tasks.idempotency.kind import OURS, RUN_LIMIT, Arguments, JobKind, Outbox, declare
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.request import Request, WhileRunning
 from nexus_tasks.idempotency.task import JobTask, on_every_app
@@ -88,7 +88,7 @@ class Job(Generic[P]):
         return self.task.apply_async(positional, kwargs, task_id=task_id, countdown=countdown, eta=eta, **options)
 
     def want(self, tx: Session | Connection, /, *args: P.args, **kwargs: P.kwargs) -> Wanted:
-        """Ask for the job inside a transaction, of a kind declared with ``durable=True``.
+        """Ask for the job inside a transaction. The kind must be declared with ``durable=True``.
 
         When the transaction rolls back, there is no job. When the transaction commits, there is a job, even if this
         process dies or Redis is flushed: reconcile asks for the job within about 10 s. Two calls for the same scope
@@ -102,7 +102,8 @@ class Job(Generic[P]):
 
         Args:
             tx: a transaction of the default deployment's database: ours, an SQLAlchemy ``Session`` of yours, or a
-                ``Connection``. After a ``Connection``'s commit call ``enqueue()`` on the result, or reconcile will.
+                ``Connection``. With a ``Connection``, call ``enqueue()`` on the result after the commit. Otherwise
+                reconcile enqueues the job within about 10 s.
 
         Returns:
             The wanted job. With a ``Session`` the job is enqueued after the commit, without a call of ``enqueue()``.
@@ -152,6 +153,7 @@ def job(
     durable: bool = False,
     probe: Callable[[Deployment], None] | None = None,
     on_dead: Callable[[Any, Any, Any], Callable[[], None] | None] | None = None,
+    run_limit: float = RUN_LIMIT,
     **options: Any,
 ) -> Callable[[Callable[[Run, A], JobOutcome]], Job[P]]:
     """Declare a job kind: decorate ``handler(run, arguments) -> JobOutcome``.
@@ -164,20 +166,22 @@ def job(
         while_running: the meaning of a request that arrives during a run: ``rerun`` (one more run follows) or ``drop``
             (for jobs whose input cannot change).
         immutable: whether a finished job answers later requests too, while its marker lasts (15 minutes).
-        gathers: set when its runs take siblings along (:meth:`Run.take`): siblings that wait for this reason may be
-            taken.
-        live_ends_wait: the wait reason that a request of urgency ``live`` ends at once.
+        gathers: a wait reason, for a kind whose runs take siblings along (:meth:`Run.take`). A run may take the
+            siblings that wait for this reason.
+        live_ends_wait: a wait reason. A request of urgency ``live`` makes a job due at once that waits for this reason.
         outbox: the rows in Postgres that want its jobs, so that the jobs survive a Redis flush.
         durable: its jobs can be asked for inside a transaction (:meth:`Job.want`), by rows in ``wanted_jobs``. A
             durable kind takes no ``outbox``.
         probe: raises while the cause of a pause lasts. Without it a paused kind is tried every 60 s.
         on_dead: ``(deployment, tx, claim)``, called in the transaction of a dead letter. It returns a step to take
             after the commit, or ``None``.
+        run_limit: seconds that a run may last. A longer run has failed: it counts as an unknown error, it can commit
+            nothing, and the job runs again elsewhere.
         options: further options of its Celery task.
 
     Raises:
-        ConfigurationError: another function declares a kind of this name, the scope names no fields, or the kind is
-            durable and has an outbox of its own.
+        ConfigurationError: another function declares a kind of this name, the scope names no fields, the kind is
+            durable and has an outbox of its own, or ``run_limit`` is not above 0.
     """
 
     def declared(handler: Callable[[Run, A], JobOutcome]) -> Job[P]:
@@ -191,6 +195,10 @@ def job(
         if durable and outbox is not None:
             raise ConfigurationError(
                 f"{function.__name__} is durable and has an outbox of its own.", remedy="Choose one of the two."
+            )
+        if not run_limit > 0:
+            raise ConfigurationError(
+                f"The run_limit of {function.__name__} is {run_limit} s.", remedy="Give it a number of seconds above 0."
             )
         if name is not None and "." not in name:
             raise ConfigurationError(
@@ -214,6 +222,7 @@ def job(
             durable=durable,
             probe=probe,
             on_dead=on_dead,
+            run_limit=run_limit,
             options=options,
         )
         declare(kind)

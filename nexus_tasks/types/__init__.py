@@ -7,12 +7,11 @@ package are private.
 
 from nexus_tasks.types.context import CitedMemory, ContextBlock, ContextSection
 from nexus_tasks.types.document import Document, iso, plain
-from nexus_tasks.types.jobs import DroppedJob, JobDetails, JobInfo, JobOutcome
+from nexus_tasks.types.jobs import DroppedJob, JobDetails, JobInfo, JobOutcome, QuarantinedMessage
 from nexus_tasks.types.memories import (
     Citation,
     MemoryDetails,
     MemoryInfo,
-    Perspective,
     Recall,
     Recalls,
     SupportedMemory,
@@ -38,7 +37,15 @@ from nexus_tasks.types.names import (
 from nexus_tasks.types.namespaces import NamespaceDetails, NamespaceInfo
 from nexus_tasks.types.reflections import DreamPlan, PlannedInsight, PlannedRelation, ReflectionPlan, UndoReceipt
 from nexus_tasks.types.sessions import DigestText, ObservationStats, SaidMessage, SessionDetails, SessionInfo
-from nexus_tasks.types.status import HeldReflection, JobCounts, NamespaceStatus, PausedKind, StatusReport, WaitingJob
+from nexus_tasks.types.status import (
+    HeldReflection,
+    HeldThreads,
+    JobCounts,
+    NamespaceStatus,
+    PausedKind,
+    StatusReport,
+    WaitingJob,
+)
 from nexus_tasks.types.transfer import ForgetReceipt, MarkdownExport, MarkdownImport, TransferReceipt
 
 __all__ = [
@@ -57,6 +64,7 @@ __all__ = [
     "DroppedJob",
     "ForgetReceipt",
     "HeldReflection",
+    "HeldThreads",
     "JobCounts",
     "JobDetails",
     "JobInfo",
@@ -72,9 +80,9 @@ __all__ = [
     "NamespaceStatus",
     "ObservationStats",
     "PausedKind",
-    "Perspective",
     "PlannedInsight",
     "PlannedRelation",
+    "QuarantinedMessage",
     "Recall",
     "Recalls",
     "Receipt",

@@ -70,6 +70,18 @@ class JobDetails(JobInfo):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QuarantinedMessage(Document):
+    """A message that no worker can read. A worker has moved it from its queue to the quarantine."""
+
+    id: str  # in the quarantine; the message itself may have none
+    queue: str
+    fault: str  # why it cannot be read
+    at: datetime  # when it was moved
+    headers: str  # JSON, at most 65,536 characters
+    body: str  # at most 65,536 characters
+
+
+@dataclass(frozen=True, kw_only=True)
 class DroppedJob(Document):
     """A job that :meth:`Nexus.drop_job` has dropped."""
 

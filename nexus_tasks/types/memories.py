@@ -11,14 +11,6 @@ from nexus_tasks.types.names import Level, Role
 
 
 @dataclass(frozen=True, kw_only=True)
-class Perspective:
-    """A perspective. ``observer`` holds the memories. ``subject`` is the person or thing that they describe."""
-
-    observer: str
-    subject: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Citation(Document):
     """One source of a memory. The source is another memory."""
 

@@ -28,7 +28,7 @@ class WaitingJob(Document):
     scope: str  # JSON: the arguments that two requests for the same work share
     reason: str  # such as ripeness, retry, budget or pause
     detail: str | None  # more about the reason, such as "312 of 512 tokens"
-    due_in_seconds: float  # the longest time until the job is due; 0 when it is overdue
+    due_in_seconds: float | None  # the longest time until the job is due; 0 when overdue; None: an event wakes the job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +54,15 @@ class PausedKind(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeldThreads(Document):
+    """A worker with threads that are held by runs over their limit: code that does not return."""
+
+    worker: str  # the name of the Celery worker
+    held: int
+    threads: int  # of the worker, the held ones included
+
+
+@dataclass(frozen=True, kw_only=True)
 class NamespaceStatus(Document):
     """The state of a namespace."""
 
@@ -76,3 +85,4 @@ class StatusReport(Document):
 
     namespaces: tuple[NamespaceStatus, ...]
     paused: tuple[PausedKind, ...]
+    held_threads: tuple[HeldThreads, ...]  # by worker; a worker with half of its threads held ends

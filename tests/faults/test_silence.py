@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from nexus_tasks import Nexus
+from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, go, play
 from tests.sandbox import Sandbox, Worker, eventually
 from tests.silence import Proxy, proxy
 
@@ -27,14 +28,15 @@ class Wires:
         self.redis = stack.enter_context(proxy(Path(urlsplit(here.servers.redis_url).path)))
         self.postgres = stack.enter_context(proxy(Path(parse_qs(postgres.query)["host"][0]) / ".s.PGSQL.5432"))
 
-    def worker(self, pool: tuple[str, int], **options: str) -> Worker:
+    def worker(self, pool: tuple[str, int], *options: str, **environment: str) -> Worker:
         """A worker that reaches its servers through the proxies only."""
         return self.here.worker(
+            *options,
             pool=pool[0],
             concurrency=pool[1],
-            NEXUS_DATABASE_URL=f"postgresql+psycopg://nexus@127.0.0.1:{self.postgres.port}/{self.here.name}",
+            NEXUS_DATABASE_URL=f"postgresql+psycopg://nexus@127.0.0.1:{self.postgres.port}/{self.here.database_name}",
             NEXUS_REDIS_URL=f"redis://127.0.0.1:{self.redis.port}/0",
-            **options,
+            **environment,
         )
 
 
@@ -109,3 +111,23 @@ def test_a_consumer_whose_own_connection_is_silent_consumes_again(
 ) -> None:
     wires.worker(pool)
     assert struck(Talk(here), wires.redis, where=b"BRPOP") < BOUND
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("pool", POOLS)
+def test_acknowledgements_that_are_lost_do_not_fill_the_worker(wires: Wires, pool: tuple[str, int]) -> None:
+    """As many runs as the worker has slots end while Redis is silent."""
+    Nexus().create_namespace("acme")
+    wires.worker(pool, *WITH_KINDS, **ROOT)
+    names = [f"n{n}" for n in range(pool[1])]
+    for name in names:
+        play.delay(name=name, plan=("hold",))
+    eventually(lambda: all(attempts(name) for name in names))
+    wires.redis.silence()
+    for name in names:
+        go(name)
+    started = time.monotonic()
+    play.delay(name="next")
+    eventually(lambda: attempts("next"), within=2 * BOUND)
+    assert time.monotonic() - started < BOUND

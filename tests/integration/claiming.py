@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from nexus_tasks.idempotency.request import Delivery, Flags, Request, WhileRunni
 LEASE = 10.0
 ATTEMPTS = 5
 GRACE, LONGEST = 10.0, 600.0
+AHEAD, BEHIND = 8, 2.0**42  # as in common.lua
 ALWAYS = ("id", "kind", "namespace", "queue", "scope", "args", "version", "enqueued_at", "state")
 ONLY_IN = {
     "waiting": ("due_at", "wait_reason", "wait_detail"),
@@ -35,7 +36,8 @@ ONLY_IN = {
 # The claims' own keys: Celery's messages and what a test notes have the same prefix.
 _OURS = """
 local ours = {}
-local names = 'job done due leases published delivered count waits paused queues parked delivery settle'
+local names = 'job done due leases published delivered count waits paused queues parked delivery settle '
+  .. 'line lines ahead cap'
 for name in string.gmatch(names, '%S+') do
   ours[name] = true
 end
@@ -78,7 +80,9 @@ for _, key in ipairs(keys(prefix)) do
     if ttl > 0 then redis.call('PEXPIRE', key, ttl - ms) end
   elseif kind == 'zset' then
     local members = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
-    for i = 1, #members, 2 do redis.call('ZADD', key, earlier(members[i + 1]), members[i]) end
+    for i = 1, #members, 2 do
+      redis.call('ZADD', key, string.format('%.4f', tonumber(members[i + 1]) - ms), members[i])
+    end
   elseif string.find(key, prefix .. ':delivered:', 1, true) == 1 then
     redis.call('SET', key, earlier(redis.call('GET', key)))
   elseif redis.call('PTTL', key) > 0 then
@@ -93,6 +97,7 @@ class Bench:
     """One test's claims."""
 
     claims: Claims
+    woken: list[Wakeup] = field(default_factory=list)  # by the last `begin` or `take`: the next claims in line
 
     @cached_property
     def client(self) -> redis.Redis:
@@ -142,7 +147,10 @@ class Bench:
         self, request: Request, token: str = "t1", *, cap: int = 16, gathers: bool = False, published_at: str = ""
     ) -> tuple[Begun, Claim | None]:
         """Begin a run, as a worker woken for ``request`` does."""
-        return self.claims.begin(request, token, lease=LEASE, cap=cap, gathers=gathers, published_at=published_at)
+        begun, claim, self.woken[:] = self.claims.begin(
+            request, token, lease=LEASE, cap=cap, gathers=gathers, published_at=published_at
+        )
+        return begun, claim
 
     def run(self, request: Request, token: str = "t1", *, claim: bool = True, **options: Any) -> Claim:
         """Claim (unless told not to) and begin: the claim of the live run."""
@@ -153,9 +161,23 @@ class Bench:
         assert found is not None
         return found
 
+    def take(
+        self, lead: Claim, siblings: Sequence[Request], *, company: str = "", again: bool = False
+    ) -> list[Claim] | None:
+        """Take siblings along; ``None`` when the run has lost its claim."""
+        answer = self.claims.take(lead, siblings, lease=LEASE, company=company, again=again)
+        if answer is None:
+            return None
+        taken, self.woken[:] = answer
+        return taken
+
     def sweep_due(self) -> list[Wakeup]:
         """What is due now."""
-        return self.claims.sweep_due(500)
+        return self.claims.sweep_due(500)[1]
+
+    def sweep_lines(self) -> list[Wakeup]:
+        """Look at every line."""
+        return self.claims.sweep_lines(500, every=0.0)
 
     def sweep_leases(self, token: str = "sweep", attempts: int = ATTEMPTS) -> tuple[int, list[Claim], list[Wakeup]]:
         """The first half of a sweep, due at once."""
@@ -200,10 +222,13 @@ class Bench:
         """:meth:`dump` without TTLs, to compare before and after."""
         return {key: value[0] if isinstance(value, tuple) else value for key, value in self.dump().items()}
 
-    def audit(self) -> dict[str, dict[str, str]]:
+    def audit(self, *, lines: bool = True) -> dict[str, dict[str, str]]:
         """Check that every claim is in the indexes of its state and no other, and that the counters are the truth.
 
         Returns the claims by key.
+
+        Args:
+            lines: whether no claim is of a release that knew no lines.
         """
         prefix, dump = self.claims.prefix, self.dump()
         claims = {key: value for key, value in dump.items() if key.startswith(f"{prefix}:job:")}
@@ -217,12 +242,23 @@ class Bench:
                 assert other == state or not [name for name in names if name in claim], (state, claim)
             if state == "waiting":
                 whose = claim["kind" if claim["wait_reason"] == "pause" else "namespace"]
-                indexes[f"{prefix}:due"][key] = float(claim["due_at"])
+                if "due_at" in claim:
+                    indexes[f"{prefix}:due"][key] = float(claim["due_at"])
+                elif claim["wait_reason"] == "concurrency":
+                    place = float(claim["enqueued_at"]) + (BEHIND if claim.get("urgency") == "dream" else 0)
+                    line = f"{prefix}:line:{claim['namespace']}|{claim['queue']}"
+                    indexes[line][key] = found = dump.get(line, {}).get(key, 0.0)
+                    assert place <= found < place + 1, (found, claim)
+                else:
+                    assert claim["wait_reason"] == "pause", claim
                 indexes[f"{prefix}:waits:{claim['wait_reason']}:{whose}"][key] = float(claim["enqueued_at"])
             elif state == "pending":
                 grown = min(GRACE * 2 ** int(claim.get("republished", 0)), LONGEST) - GRACE
                 score = float(claim["published_at"]) + grown * 1000
                 indexes[f"{prefix}:published:{claim['queue']}"][key] = score
+                ahead = f"{prefix}:ahead:{claim['namespace']}|{claim['queue']}"
+                if lines:
+                    indexes[ahead][key] = dump.get(ahead, {}).get(key, 0.0)
             else:
                 assert claim["token"], claim
                 indexes[f"{prefix}:leases"][key] = float(claim["lease_until"])
@@ -236,10 +272,25 @@ class Bench:
         for key, truth in counts.items():
             said = {name: int(number) for name, number in written.get(key, {}).items()}
             assert said == +truth, f"{key}: {said} instead of {dict(+truth)}"
-        known = {*indexes, *counts, *deliveries}
+        lines = self._audit_lines(indexes, counts, dump)
+        known = {*indexes, *counts, *deliveries, *lines}
         left = [key for key in written if key not in known and ":paused:" not in key]
         assert not left, f"indexes and counters of nothing: {left}"
         return claims
+
+    def _audit_lines(
+        self, indexes: Mapping[str, Mapping[str, float]], counts: Mapping[str, Counter[str]], dump: Mapping[str, Any]
+    ) -> set[str]:
+        """The sweep finds every line, and no line waits while its namespace has room."""
+        prefix = self.claims.prefix
+        for key in [key for key in indexes if key.startswith(f"{prefix}:line:")]:
+            namespace, _, queue = key.removeprefix(f"{prefix}:line:").partition("|")
+            assert namespace in dump[f"{prefix}:lines"], dump[f"{prefix}:lines"]
+            assert queue in dump[f"{prefix}:lines:{namespace}"]
+            cap, slots = int(dump.get(f"{prefix}:cap:{namespace}", ("16",))[0]), counts[f"{prefix}:count:{namespace}"]
+            ahead = len(indexes.get(key.replace(":line:", ":ahead:", 1), ()))
+            assert min(AHEAD, cap - slots["slots"]) <= ahead, (key, cap, slots, ahead)
+        return {key for key in dump if key.startswith((f"{prefix}:lines", f"{prefix}:lines:"))}
 
     def _audit_deliveries(
         self, claims: Mapping[str, Any], written: Mapping[str, Any], indexes: dict[str, dict[str, float]]

@@ -87,7 +87,7 @@ def time_passes(here: Sandbox, *, failing: float | None = None) -> int:
         for claim in waiting():
             here.redis().hset(claim.key, "failing_since", int((seconds - failing) * 1000))
     due = due_at_once(here)
-    return len(default_deployment().claims.sweep_due(due)) if due else 0
+    return default_deployment().claims.sweep_due(due)[0] if due else 0
 
 
 def say(*said: str | Mapping[str, Any], session: str = "chat", namespace: str = NAMESPACE, **options: Any) -> list[int]:

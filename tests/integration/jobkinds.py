@@ -71,9 +71,14 @@ def perform(run: Run, arguments: Play) -> Any:
         raise ERRORS[word]()
     if word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if word == "nap":
+        time.sleep(0.2)
     if word == "hold":  # until the test lets it go on, or it loses its claim
         while not _go(arguments.name).exists():
             run.check()
+            time.sleep(0.02)
+    if word == "hang":  # until the test lets it go on; it never asks whether its claim is lost
+        while not _go(arguments.name).exists():
             time.sleep(0.02)
     return JobOutcome(status="completed")
 
@@ -104,6 +109,12 @@ def play_together(run: Run, arguments: Play) -> JobOutcome:
     return perform(run, arguments)  # type: ignore[no-any-return]
 
 
+@job(arguments=Play, queue="capture", run_limit=1.0, name="nexus_tasks.play_briefly")
+def play_briefly(run: Run, arguments: Play) -> JobOutcome:
+    """It may run for one second."""
+    return perform(run, arguments)  # type: ignore[no-any-return]
+
+
 @job(arguments=Play, queue="nowhere", name="nexus_tasks.play_nowhere")
 def play_nowhere(run: Run, arguments: Play) -> JobOutcome:
     """Its queue does not exist."""
@@ -117,12 +128,22 @@ def _note(*given: Any, name: str) -> str:
     return name
 
 
-def _add_note(celery: Celery) -> None:
+def _linger(name: str) -> None:
+    """No job: a plain Celery task that runs until the test lets it go on."""
+    _note(name, name=name)
+    while not _go(name).exists():
+        time.sleep(0.02)
+    _note(name, name=name)
+
+
+def _add_plain_tasks(celery: Celery) -> None:
     celery.task(name="tests.note", shared=False)(_note)
+    celery.task(name="tests.linger", shared=False)(_linger)
 
 
-on_every_app(_add_note)
+on_every_app(_add_plain_tasks)
 note: Any = Current(lambda: app.tasks["tests.note"])
+linger: Any = Current(lambda: app.tasks["tests.linger"])
 
 
 def heard(name: str) -> list[list[Any]]:

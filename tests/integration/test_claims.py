@@ -345,7 +345,7 @@ def test_a_run_that_lost_its_claim_changes_nothing(bench: Bench) -> None:
     assert bench.claims.finish([stale], ["completed"]) == []
     assert bench.claims.finish([stale], ["dead"]) == []
     assert bench.claims.wait([stale], "retry", 1.0, retry=True, error=True) == []
-    assert bench.claims.take(stale, [bench.request("b")], lease=LEASE) is None
+    assert bench.take(stale, [bench.request("b")]) is None
     assert bench.claims.renew([stale], lease=LEASE) == [stale]
     assert bench.content() == before
 
@@ -362,6 +362,6 @@ def test_a_run_without_a_claim_changes_nothing(bench: Bench, state: str) -> None
     before = bench.content()
     assert bench.claims.finish([stale], ["completed"]) == []
     assert bench.claims.wait([stale], "retry", 1.0) == []
-    assert bench.claims.take(stale, [], lease=LEASE) is None
+    assert bench.take(stale, []) is None
     assert bench.claims.renew([stale], lease=LEASE) == [stale]
     assert bench.content() == before

@@ -20,9 +20,7 @@ def bench(servers: ServerAddresses) -> Iterator[Bench]:
 
 def take(bench: Bench, lead: Claim, *names: str, again: bool = False) -> Sequence[str] | None:
     """Take the claims of these names; the names of those that came along."""
-    taken = bench.claims.take(
-        lead, [bench.request(name) for name in names], lease=LEASE, company="ripeness", again=again
-    )
+    taken = bench.take(lead, [bench.request(name) for name in names], company="ripeness", again=again)
     return None if taken is None else [scope_of(claim) for claim in taken]
 
 
@@ -33,7 +31,7 @@ def waiting_for(bench: Bench, name: str, reason: str) -> None:
 def test_a_run_takes_what_is_pending(bench: Bench) -> None:
     bench.claims.claim([bench.request("b", force=True, reasons=("x",)), bench.request("c")])
     lead = bench.run(bench.request("a"))
-    taken = bench.claims.take(lead, [bench.request("b"), bench.request("c")], lease=LEASE)
+    taken = bench.take(lead, [bench.request("b"), bench.request("c")])
     assert taken is not None
     assert [scope_of(claim) for claim in taken] == ["b", "c"]
     assert taken[0].flags == Flags(force=True, reasons=("x",))
@@ -75,7 +73,7 @@ def test_what_is_done_or_dropped_stays_so(bench: Bench) -> None:
 
 def test_a_sibling_that_redis_lost_is_made_again(bench: Bench) -> None:
     lead = bench.run(bench.request("a"))
-    taken = bench.claims.take(lead, [bench.request("b", reasons=("x",))], lease=LEASE)
+    taken = bench.take(lead, [bench.request("b", reasons=("x",))])
     assert taken is not None
     assert [(scope_of(claim), claim.flags.reasons) for claim in taken] == [("b", ("x",))]
 
@@ -135,14 +133,14 @@ def test_the_slot_of_a_run_that_was_taken_goes_to_the_next_in_line(bench: Bench)
         assert bench.begin(bench.request(name), f"t-{name}", cap=2)[0] is Begun.EARLY
     [lead] = [claim for claim in bench.claims.running() if scope_of(claim) == "a"]
     assert take(bench, lead, "b") == ["b"]
-    assert [wakeup.args["name"] for wakeup in bench.sweep_due()] == ["c"]
+    assert [wakeup.args["name"] for wakeup in bench.woken] == ["c"]
 
 
 def test_a_batch_waits_together_and_each_claim_counts_for_itself(bench: Bench) -> None:
     bench.claims.claim([bench.request("b")])
     bench.set(bench.request("b"), retries=3, errors=1)
     lead = bench.run(bench.request("a"))
-    taken = bench.claims.take(lead, [bench.request("b")], lease=LEASE)
+    taken = bench.take(lead, [bench.request("b")])
     assert taken is not None
     bench.claims.wait([lead, *taken], "retry", 30.0, retry=True, error=True)
     a, b = bench.fields(bench.request("a")), bench.fields(bench.request("b"))
@@ -154,7 +152,7 @@ def test_a_batch_waits_together_and_each_claim_counts_for_itself(bench: Bench) -
 def test_a_claim_of_a_batch_that_was_dropped_ends_without_the_others(bench: Bench) -> None:
     bench.claims.claim([bench.request("b")])
     lead = bench.run(bench.request("a"))
-    taken = bench.claims.take(lead, [bench.request("b")], lease=LEASE)
+    taken = bench.take(lead, [bench.request("b")])
     assert taken is not None
     bench.claims.drop(taken[0].key)
     assert bench.claims.renew([lead, *taken], lease=LEASE) == taken

@@ -48,6 +48,7 @@ def run_of(bench: Bench, heart: Heartbeat, *claims: Claim) -> Run:
         claims=list(claims),
         requests=[],
         settle=lambda *_: None,
+        publish=lambda _: None,
     )
 
 
@@ -102,7 +103,7 @@ def test_no_error_ends_it(bench: Bench, hearts: Hearts, monkeypatch: pytest.Monk
 
 def test_a_part_that_ends_during_a_renewal_does_not_stop_the_rest(bench: Bench, hearts: Hearts) -> None:
     lead = bench.run(bench.request("a"))
-    [sibling] = bench.claims.take(lead, [bench.request("b")], lease=10.0) or []
+    [sibling] = bench.take(lead, [bench.request("b")]) or []
     heart = hearts(60.0)
     run = run_of(bench, heart, lead, sibling)
     run.hold([lead, sibling])
@@ -120,7 +121,7 @@ def test_many_runs_come_and_go_while_it_renews(bench: Bench, hearts: Hearts) -> 
         run = run_of(bench, heart, claim)
         run.hold([claim])
         for j in range(10):
-            taken = bench.claims.take(claim, [bench.request(f"n{i}-{j}")], lease=10.0) or []
+            taken = bench.take(claim, [bench.request(f"n{i}-{j}")]) or []
             run.claims = [*run.claims, *taken]
             run.hold(taken)
         stopped = run.lost.is_set()

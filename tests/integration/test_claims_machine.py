@@ -162,10 +162,6 @@ class ClaimsMachine(RuleBasedStateMachine):
                 self.settle(claim.key, {claim.job_id, *claim.also}, status, claim.job_id)
         self.publish(wakeups, arrive)
         after = self.bench.content()
-        for namespace in {claim.namespace for claim in mine if "slot" in self.seen[claim.key]}:
-            line = before.get(f"{self.claims.prefix}:waits:concurrency:{namespace}")
-            first = min(line, key=lambda key: (line[key], key)) if line else None
-            assert not first or first in [wakeup.key for wakeup in wakeups]  # the slot has its next
         if not mine:
             assert after == before
         for claim in claims:
@@ -217,20 +213,23 @@ class ClaimsMachine(RuleBasedStateMachine):
             assert ticket.wakeup
             assert ticket.wakeup.outcome == self.model.settled[asked.id]
             return
+        state, in_line = was.get("state"), False
+        if state is None:
+            in_line = not delay and not ticket.wakeup and ticket.outcome is Claimed.ENQUEUED
         if canvas:
             self.model.parked[asked.id] = (key, ticket.job_id)
-            if arrive:  # under its own id, whatever the claim does
+            if arrive and not in_line:  # under its own id, whatever the claim does
                 at = int(ticket.wakeup.published_at) if ticket.wakeup else 0
                 self.queues[asked.queue].append(Message(job, asked.id, at, canvas=True))
         mine = canvas and ticket.job_id == asked.id
         self.publish([ticket.wakeup] if ticket.wakeup and not mine else [], arrive)
-        state = was.get("state")
         if state is None and asked.immutable and not anew and marker and marker[1] not in ("dropped", "gone"):
             assert (ticket.outcome, ticket.job_id, ticket.wakeup) == (Claimed.DONE, marker[0], None)
             return
         if state is None:
             assert (ticket.outcome, ticket.job_id) == (Claimed.ENQUEUED, asked.id)
-            assert (ticket.wakeup is None) == bool(delay)
+            assert (ticket.wakeup is None) == (bool(delay) or in_line)
+            assert in_line == (self.bench.fields(asked).get("wait_reason") == "concurrency")
         elif state == "running" and (anew or asked.while_running == "drop"):
             assert (ticket.outcome, ticket.job_id) == (Claimed.RUNNING, was["id"])
             reason = ""
@@ -279,7 +278,9 @@ class ClaimsMachine(RuleBasedStateMachine):
             gathers=kind == "gathers",
             published_at=str(message.published_at),
         )
-        expected = {"running": Begun.SUPERSEDED, "waiting": Begun.EARLY}.get(was.get("state", ""), Begun.RUN)
+        self.publish(self.bench.woken, True)
+        waits = was.get("state") == "waiting" and was["wait_reason"] != "concurrency"
+        expected = Begun.SUPERSEDED if was.get("state") == "running" else Begun.EARLY if waits else Begun.RUN
         if (not was and marker and marker[1] != "gone") or (message.canvas and (not known if was else known or marker)):
             expected = Begun.STALE
         elif expected is Begun.RUN and (paused or slots >= CAP):
@@ -315,13 +316,14 @@ class ClaimsMachine(RuleBasedStateMachine):
         lead, before = work.claims[0], self.bench.content()
         siblings = [self.request(("gathers", lead.namespace, name)) for name in sorted(names)]
         siblings = [sibling for sibling in siblings if self.bench.key(sibling) != lead.key]
-        taken = self.claims.take(lead, siblings, lease=LEASE, again=again)
+        taken = self.bench.take(lead, siblings, again=again)
         if not self.owned([lead]):
             assert taken is None
             assert self.bench.content() == before
             self.works.remove(work)
             return
         assert taken is not None
+        self.publish(self.bench.woken, True)
         for claim in taken:
             was = self.seen.get(claim.key)
             if was is None:
@@ -406,7 +408,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         elif how == "retry":
             assert self.claims.wait(work.claims, "retry", 5.0, retry=True, error=True) == []
         elif how == "take":
-            assert self.claims.take(work.claims[0], [self.request(JOBS[0])], lease=LEASE) is None
+            assert self.bench.take(work.claims[0], [self.request(JOBS[0])]) is None
         elif all(claim.key in self.seen for claim in work.claims):
             assert self.claims.renew(work.claims, lease=LEASE) == work.claims
         assert self.bench.content() == before
@@ -452,14 +454,16 @@ class ClaimsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.some("waiting"))
     @rule(
         job=jobs,
-        reason=st.sampled_from((*REASONS, "concurrency", "pause", "delay")),
+        reason=st.sampled_from((*REASONS, "pause", "delay")),
         all_of_it=st.booleans(),
         arrive=luck,
     )
     def hurry(self, job: tuple[str, str, str], reason: str, all_of_it: bool, arrive: bool) -> None:
         whose = job[0] if reason == "pause" else job[1]
-        wanted = {} if all_of_it else {"requests": [self.request(job)]}
-        wakeups = self.claims.hurry(reason, whose=whose, **wanted)
+        if all_of_it:
+            wakeups = [wakeup for some in self.claims.hurry_all(reason, whose) for wakeup in some]
+        else:
+            wakeups = self.claims.hurry(reason, requests=[self.request(job)])
         for wakeup in wakeups:
             assert self.seen[wakeup.key]["wait_reason"] == reason
             assert whose in (wakeup.kind, wakeup.namespace)
@@ -493,7 +497,7 @@ class ClaimsMachine(RuleBasedStateMachine):
     @rule(arrive=luck)
     def sweep_due(self, arrive: bool) -> None:
         now = self.claims.now() * 1000
-        wakeups = self.claims.sweep_due(3)
+        _, wakeups = self.claims.sweep_due(3)
         assert all(int(self.seen[w.key]["due_at"]) <= now + 1_000 for w in wakeups)
         self.publish(wakeups, arrive)
 
@@ -644,7 +648,7 @@ class ClaimsMachine(RuleBasedStateMachine):
                     self.bury(0, False, True)
                     self.look()
                 self.time_passes(123.0)
-                self.publish(self.claims.sweep_due(500), True)
+                self.publish(self.bench.sweep_due(), True)
                 for name in self.queues:
                     self.look()
                     for _ in range(10):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from nexus_tasks.embedded import ServerAddresses
+from nexus_tasks.idempotency import claims
 from nexus_tasks.idempotency.claim import Begun, Claimed
 from tests.integration.claiming import LEASE, Bench, new_bench, tagged
 
@@ -41,15 +42,16 @@ def test_hurry_wakes_only_what_waits_for_its_reason(bench: Bench) -> None:
     assert bench.fields(bench.request("backs-off"))["wait_reason"] == "retry"
 
 
-def test_hurry_wakes_a_namespaces_longest_waiting_first(bench: Bench) -> None:
+def test_hurry_wakes_a_namespaces_longest_waiting_first(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b", "c"):
         waits(bench, name, "budget")
         bench.jump(1)
     waits(bench, "a", "budget", namespace="other")
-    assert [w.args["name"] for w in bench.claims.hurry("budget", whose="acme", limit=2)] == ["a", "b"]
-    assert [w.args["name"] for w in bench.claims.hurry("budget", whose="acme", limit=2)] == ["c"]
-    assert bench.claims.hurry("budget", whose="acme") == []
-    assert len(bench.claims.hurry("budget", whose="other")) == 1
+    monkeypatch.setattr(claims, "AT_ONCE", 2)
+    woken = [[w.args["name"] for w in some] for some in bench.claims.hurry_all("budget", "acme")]
+    assert woken == [["a", "b"], ["c"]]
+    assert list(bench.claims.hurry_all("budget", "acme")) == [[]]
+    assert len(next(bench.claims.hurry_all("budget", "other"))) == 1
 
 
 # --- pause ------------------------------------------------------------------------------------------------------------
@@ -86,12 +88,36 @@ def test_resume_wakes_all_of_the_kind_whatever_their_namespace(bench: Bench) -> 
     assert begin_at_cap(bench, "a", 16) is Begun.RUN
 
 
-def test_a_paused_job_looks_again_by_itself(bench: Bench) -> None:
+def test_a_paused_job_does_not_poll(bench: Bench) -> None:
     bench.claims.pause("thing", "401")
     begin_at_cap(bench, "a", 16)
+    bench.jump(86_400)
+    assert bench.sweep_due() == []
+    assert len(bench.claims.resume("thing")) == 1
+
+
+def test_a_pause_that_ends_while_its_cause_is_being_recorded_leaves_no_sleeper(bench: Bench) -> None:
+    run = bench.run(bench.request())
+    bench.claims.pause("thing", "401")
+    bench.claims.resume("thing")
+    bench.claims.wait([run], "pause", 60.0)
     bench.jump(61)
     assert len(bench.sweep_due()) == 1
-    assert begin_at_cap(bench, "a", 16) is Begun.EARLY
+
+
+def test_a_resume_that_was_cut_off_is_gone_on_with(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.claims.pause("thing", "401")
+    for name in "abc":
+        assert begin_at_cap(bench, name, 16) is Begun.EARLY
+    assert bench.claims.half_resumed() == []
+    monkeypatch.setattr(claims.Claims, "hurry_all", lambda *_: 1 / 0)  # the process dies here
+    with pytest.raises(ZeroDivisionError):
+        bench.claims.resume("thing")
+    monkeypatch.undo()
+    assert bench.claims.paused() == {}
+    assert bench.claims.half_resumed() == ["thing"]
+    assert len(bench.claims.resume("thing")) == 3
+    assert bench.claims.half_resumed() == []
 
 
 # --- caps -------------------------------------------------------------------------------------------------------------
@@ -122,19 +148,23 @@ def test_when_a_run_ends_the_longest_waiting_is_next(bench: Bench, how: str) -> 
     assert bench.begin(bench.request("c"), "tc", cap=1)[0] is Begun.EARLY
 
 
-def test_a_rerun_and_the_next_in_line_are_both_woken(bench: Bench) -> None:
+def test_a_rerun_stands_behind_those_who_came_before(bench: Bench) -> None:
     first = bench.request("a")
     run = bench.run(first, cap=1)
     begin_at_cap(bench, "b", 1)
     bench.claims.claim([tagged(first, "x")])
-    assert sorted(w.args["name"] for w in bench.claims.finish([run], ["completed"])) == ["a", "b"]
+    assert [w.args["name"] for w in bench.claims.finish([run], ["completed"])] == ["b"]
+    begun = bench.run(bench.request("b"), "t2", claim=False, cap=1)
+    assert [w.args["name"] for w in bench.claims.finish([begun], ["completed"])] == ["a"]
 
 
-def test_what_waits_for_a_slot_looks_again_by_itself(bench: Bench) -> None:
-    bench.run(bench.request("a"), cap=1)
+def test_what_waits_for_a_slot_does_not_poll(bench: Bench) -> None:
+    run = bench.run(bench.request("a"), cap=1)
     begin_at_cap(bench, "b", 1)
-    bench.jump(16)
-    assert [w.args["name"] for w in bench.sweep_due()] == ["b"]
+    bench.jump(80_000)
+    assert bench.sweep_due() == []
+    assert bench.sweep_lines() == []
+    bench.claims.finish([run], ["completed"])
 
 
 # --- drop -------------------------------------------------------------------------------------------------------------

@@ -64,13 +64,13 @@ def test_producers_whose_clocks_disagree_mean_the_same_moments(bench: Bench, wro
         play.delay(name="now")
     assert play.apply_async(kwargs={"name": "later"}, countdown=7_200).outcome is Claimed.MERGED
     bench.jump(3_000)
-    assert bench.claims.sweep_due(10) == []
+    assert bench.sweep_due() == []
     now = bench.claims.get(bench.claims.key(play.request_for(Play(name="now"))))
     assert now is not None
     assert now.state == "pending"
     assert abs(bench.claims.now() - now.enqueued_at) < DAY / 2
     bench.jump(700)
-    [due] = bench.claims.sweep_due(10)
+    [due] = bench.sweep_due()
     assert due.args["name"] == "later"
     work()
     assert len(attempts("now")) == len(attempts("later")) == 1
@@ -84,7 +84,7 @@ def test_a_worker_whose_clock_is_wrong_gives_nothing_up_too_early(
     clock_is(monkeypatch, wrong)
     for _ in range(2):
         bench.jump(600)
-        assert len(bench.claims.sweep_due(10)) == 1
+        assert len(bench.sweep_due()) == 1
         work()
     assert len(attempts()) == 3
     assert here.sql("SELECT count(*) FROM dead_letters") == [(0,)]

@@ -125,14 +125,20 @@ def claim_key(name: str) -> str:
 
 
 def test_many_jobs_are_asked_for_at_once() -> None:
-    first = play.delay(name="0")
-    results = play.enqueue_many([{"name": str(n)} for n in range(1_201)])
+    first = play.delay(namespace="n0")
+    results = play.enqueue_many([{"namespace": f"n{n}"} for n in range(1_201)])
     assert [result.created for result in results] == [False] + [True] * 1_200
     assert results[0].id == first.id
     messages = take(1_201)
     assert [message.headers["id"] for message in messages] == [result.id for result in results]
     assert len({message.delivery_tag for message in messages}) == 1_201
-    assert engine.claims.counts("acme") == {"pending": 1_201}
+    assert len(engine.claims.pending("maintenance", 2_000)) == 1_201
+
+
+def test_of_many_jobs_in_one_namespace_few_messages_are_sent() -> None:
+    results = play.enqueue_many([{"name": str(n)} for n in range(1_201)])
+    assert [message.headers["id"] for message in take(8)] == [result.id for result in results[:8]]
+    assert engine.claims.counts("acme") == {"pending": 8, "waiting": 1_193}
 
 
 def test_one_bad_call_among_many_queues_nothing() -> None:
@@ -143,7 +149,7 @@ def test_one_bad_call_among_many_queues_nothing() -> None:
 
 
 def test_a_bulk_that_breaks_off_loses_and_doubles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = [{"name": str(n)} for n in range(700)]
+    calls = [{"namespace": f"n{n}"} for n in range(700)]
     ask, asked = engine.claims.claim, []
 
     def breaks_off(requests: Any, messages: Any = None) -> Any:
@@ -155,7 +161,7 @@ def test_a_bulk_that_breaks_off_loses_and_doubles_nothing(monkeypatch: pytest.Mo
     monkeypatch.setattr(engine.claims, "claim", breaks_off)
     with pytest.raises(QueueUnavailable):
         play.enqueue_many(calls)
-    assert engine.claims.counts("acme") == {"pending": 500}
+    assert len(engine.claims.pending("maintenance")) == 500
     results = play.enqueue_many(calls)
     assert sum(result.created for result in results) == 200
     assert holds(700)

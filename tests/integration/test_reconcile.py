@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import event, text
 
 from nexus_tasks import Nexus
+from nexus_tasks.cognition.digest import digest_session as digesting
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.worker import reconciler
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
@@ -91,6 +92,47 @@ def test_what_postgres_wants_outlives_a_flush(here: Sandbox, kind: str, wanted: 
     assert pending() == []
     assert Reconciler(engine).tick()
     assert kind in {claim.kind for claim in pending()}
+
+
+# --- what falls due ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("then", ["the worker dies after its commit", "redis is flushed"])
+def test_a_rollover_that_fell_due_is_not_forgotten_when(
+    deploy: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    here = deploy(NEXUS_DIGEST_MIN_MESSAGES="3")
+    if then == "the worker dies after its commit":
+        monkeypatch.setattr(derive_memory, "_follow_up", lambda *_: None)
+    say("I like tea.", "I like figs.", "I like Porto.")
+    work("derive_memory")
+    here.flush()
+    Reconciler(engine).round()
+    [asked] = [claim for claim in pending() if claim.kind == "digest_session"]
+    assert not asked.flags.force
+    assert [one["status"] for one in work("digest_session")] == ["completed"]
+    assert here.sql("SELECT * FROM digest_requests") == []
+
+
+def test_a_rollover_that_falls_due_while_a_digest_is_made_is_not_forgotten(
+    deploy: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = deploy(NEXUS_DIGEST_MIN_MESSAGES="3")
+    say("I like tea.", "I like figs.", "I like Porto.")
+    work("derive_memory")
+    make = digesting.summarize
+
+    def summarize(*args: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        monkeypatch.setattr(derive_memory, "_follow_up", lambda *_: None)
+        say("I like rain.", "I like snow.", "I like fog.")
+        work("derive_memory")
+        return make(*args, **options)
+
+    monkeypatch.setattr(digesting, "summarize", summarize)
+    assert work("digest_session")[0]["status"] == "completed"
+    here.flush()
+    Reconciler(engine).round()
+    assert [one["status"] for one in work("digest_session")] == ["completed"]
+    assert here.sql("SELECT digest_end_seq FROM sessions") == [(6,)]
 
 
 # --- among many rows --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from celery import Celery
 
 import nexus_tasks
-from nexus_tasks import Nexus, config
+from nexus_tasks import Nexus, config, derive_memory
 from nexus_tasks.deployment import Deployment, default_deployment
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.settings import load_settings
@@ -351,6 +351,19 @@ def test_registering_with_settings_leaves_the_default_alone(here: Sandbox) -> No
         deployment.close()
         for key in here.redis().scan_iter(f"{here.name}-shop:*"):
             here.redis().delete(key)
+
+
+def test_messages_without_headers_are_refused_before_a_claim_is_made(here: Sandbox) -> None:
+    app = Celery("shop", broker=here.deployment.endpoints.broker_url, set_as_current=False)
+    app.conf.task_protocol = 1
+    deployment = nexus_tasks.register(app, load_settings().model_copy(update={"key_prefix": f"{here.name}-shop"}))
+    try:
+        for options in ({}, {"ignore_result": False}):
+            with pytest.raises(ConfigurationError, match="task_protocol 1"):
+                derive_memory.on(deployment).apply_async(kwargs={"namespace": NAMESPACE, "memory_id": 1}, **options)
+        assert deployment.claims.counts(NAMESPACE) == {}
+    finally:
+        deployment.close()
 
 
 def test_a_worker_is_found_by_its_applications_import_path(monkeypatch: pytest.MonkeyPatch, here: Sandbox) -> None:

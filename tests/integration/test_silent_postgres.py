@@ -25,7 +25,7 @@ def wire(here: Sandbox) -> Iterator[Proxy]:
 
 @pytest.fixture
 def database(here: Sandbox, wire: Proxy) -> Iterator[Database]:
-    made = Database(f"postgresql+psycopg://nexus@127.0.0.1:{wire.port}/{here.name}", pool_size=2)
+    made = Database(f"postgresql+psycopg://nexus@127.0.0.1:{wire.port}/{here.database_name}", pool_size=2)
     yield made
     made.dispose()
 

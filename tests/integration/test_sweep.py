@@ -53,7 +53,7 @@ def begins(name: str = "a") -> Claim:
     request = play.request_for(Play(name=name))
     bound = engine
     bound.claims.claim([request])
-    _, claim = bound.claims.begin(
+    _, claim, _ = bound.claims.begin(
         request, new_token("nobody"), lease=bound.limits.lease, cap=16, gathers=False, published_at=""
     )
     assert claim is not None
@@ -238,16 +238,16 @@ def test_a_job_of_a_queue_that_is_no_more_travels_in_todays(bench: Bench, sweepe
 def test_what_is_due_is_published_until_the_broker_fails(
     bench: Bench, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nexus_tasks.idempotency.worker.sweeper.AT_ONCE", 10)
+    monkeypatch.setattr("nexus_tasks.idempotency.worker.orphans.AT_ONCE", 10)
     for name in map(str, range(25)):
-        play.apply_async(kwargs={"name": name}, countdown=60)
+        play.apply_async(kwargs={"namespace": f"n{name}"}, countdown=60)
     bench.jump(61)
     monkeypatch.setattr(engine.publisher, "publish", lambda wakeups: len(list(wakeups)) - 1)
     sweeper._due()
-    assert bench.claims.counts("acme") == {"waiting": 15, "pending": 10}
+    assert (len(bench.claims.waiting()), len(bench.claims.pending("maintenance"))) == (15, 10)
     monkeypatch.undo()
     sweeper.tick()
-    assert bench.claims.counts("acme") == {"pending": 25}
+    assert (len(bench.claims.waiting()), len(bench.claims.pending("maintenance"))) == (0, 25)
     assert holds(15)
 
 

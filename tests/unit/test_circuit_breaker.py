@@ -60,3 +60,20 @@ def test_work_goes_on_once_storage_answers(clock: Clock) -> None:
     breaker.trip()
     assert breaker.wait_until_closed()
     assert 3 < clock.now < 6
+
+
+def test_a_storage_that_comes_and_goes_is_asked_less_and_less_often(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk that is all but full: the question passes, the next job fails."""
+    breaker = CircuitBreaker(lambda: True)
+    while clock.now < 600:
+        breaker.trip("Postgres: could not extend file.")
+        while not breaker.closed():
+            clock.sleep(0.5)
+    assert len(caplog.records) < 2 * (5 + 600 / circuit_breaker.ASK_AT_LEAST_EVERY)
+    assert "could not extend file" in caplog.text
+    clock.now += circuit_breaker.STEADY
+    breaker.trip()
+    clock.sleep(circuit_breaker.ASK_EVERY)
+    assert breaker.closed(), "an outage after a quiet minute is one of its own"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from nexus_tasks import config
 from nexus_tasks.deployment import Deployment
+from nexus_tasks.settings import Settings
 
 RELIED_ON: dict[str, Any] = {
     "task_acks_late": True,
@@ -21,7 +23,6 @@ RELIED_ON: dict[str, Any] = {
     "broker_connection_max_retries": None,
     "broker_pool_acquire_timeout": 5,
     "redis_socket_timeout": 5.0,
-    "redis_socket_keepalive": True,
     "task_serializer": "json",
     "result_serializer": "json",
     "accept_content": ["json"],
@@ -44,6 +45,16 @@ TRANSPORT: dict[str, Any] = {
 @pytest.mark.parametrize("name", RELIED_ON)
 def test_celery_reads_what_jobs_rely_on(name: str) -> None:
     assert Deployment().app.conf[name] == RELIED_ON[name]
+
+
+@pytest.mark.parametrize(
+    ("url", "keeps_alive"),
+    [("redis://somewhere/0", True), ("rediss://a", True), ("unix:///run/redis.sock?db=1", False)],
+)
+def test_a_connection_by_tcp_is_kept_alive(url: str, keeps_alive: bool) -> None:
+    """redis-py takes no such option for a Unix socket: chords failed with it."""
+    settings = Settings(redis_url=SecretStr(url), database_url=SecretStr("postgresql://somewhere/nexus"))
+    assert Deployment(settings).app.conf.redis_socket_keepalive is keeps_alive
 
 
 def test_the_broker_is_asked_to_wait_check_and_restore() -> None:

@@ -4,38 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from nexus_tasks.idempotency.worker import holder as holders
 from nexus_tasks.idempotency.worker.holder import LeaseHolder, this_machine
-
-HOLDS = """
-import sys, time
-from pathlib import Path
-from nexus_tasks.idempotency.worker.holder import LeaseHolder
-holder = LeaseHolder(Path(sys.argv[1]))
-print(holder.id, flush=True)
-{then}
-time.sleep(600)
-"""
-
-
-@contextmanager
-def another(folder: Path, then: str = "") -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Another process that holds leases, and its id."""
-    command = [sys.executable, "-c", HOLDS.format(then=then), str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip(), process
-        finally:
-            process.kill()
+from tests.holders import another
 
 
 def test_a_killed_process_is_seen_before_its_parent_has_reaped_it(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_there_is_one_write_path(call: str) -> None:
 def test_the_worker_lists_what_runs_at_its_start() -> None:
     steps = [step.partition(":")[2] for step in deployment.WORKER_STEPS]
     assert all(hasattr(worker, step) for step in steps)
-    described = re.findall(r"^\d\. :class:`(\w+)`", worker.__doc__ or "", re.MULTILINE)
+    described = re.findall(r"^\d+\. :class:`(\w+)`", worker.__doc__ or "", re.MULTILINE)
     assert described == steps
 
 

@@ -146,6 +146,7 @@ WRONG = {
 }
 
 
+@pytest.mark.long  # mypy without a cache takes as long as 50 other tests
 def test_mypy_takes_right_calls_and_refuses_wrong_ones(tmp_path: Path) -> None:
     (tmp_path / "right.py").write_text(HEAD + RIGHT)
     (tmp_path / "wrong.py").write_text(HEAD + "\n".join(WRONG) + "\n")

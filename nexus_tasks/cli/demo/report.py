@@ -46,7 +46,7 @@ def print_stored(receipt: Receipt, sessions: int, seconds: float) -> None:
     console = page()
     _title(console, "Stored")
     known = f", {receipt.duplicates:,} were known" if receipt.duplicates else ""
-    spaces = f" in {len(receipt.namespaces)} namespaces, shown is the first" if len(receipt.namespaces) > 1 else ""
+    spaces = f" in {len(receipt.namespaces)} namespaces (the first is shown)" if len(receipt.namespaces) > 1 else ""
     paragraph(
         console,
         f"{words.count(receipt.messages, 'message')} of {words.count(sessions, 'session')}{spaces}:"

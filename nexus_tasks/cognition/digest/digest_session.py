@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nexus_tasks.cognition.digest.rollover import want_rollover
 from nexus_tasks.cognition.digest.summarize import Summary, summarize
 from nexus_tasks.cognition.digest.window import PURPOSE, Window, next_window, save_window
 from nexus_tasks.cognition.embed import vectors_of
@@ -109,5 +110,6 @@ def _store(resources: Resources, job: JobContext, covered: Window, summary: Summ
         wordings = {memory_id: texts[kind] for kind, memory_id in zip(digests.KINDS, ids, strict=False)}
         embeddings.store(tx, job.namespace_id, resources.embedder.name, wordings, vectors)
         digest_requests.satisfy(tx, session.id, covered.requests)
+        want_rollover(tx, resources.settings, session.id)  # messages may have come since the model was asked
         details = {"digests": ids, "end_seq": covered.end, "generation": covered.generation}
         return job.commit(tx, JobOutcome(status="completed" if ids else "unchanged", details=details))

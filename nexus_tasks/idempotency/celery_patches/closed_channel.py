@@ -14,18 +14,25 @@ from celery import bootsteps
 from kombu.transport.redis import Channel
 from redis.exceptions import ConnectionError
 
+from nexus_tasks.idempotency.celery_patches.lost_acknowledgement import keep_consuming
+from nexus_tasks.idempotency.celery_patches.refused_writes import lost_when_refused
+
 _address = Channel._connparams
 
 
 class ClosedChannelStep(bootsteps.Step):  # type: ignore[misc]
-    """Makes closed channels of this worker process fail as a lost connection does."""
+    """Makes closed channels of this worker process, and refused writes, fail as a lost connection does."""
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         Channel._connparams = _address_unless_closed
+        keep_consuming()
 
 
-def _address_unless_closed(channel: Any, *args: Any, **options: Any) -> Any:
+def _address_unless_closed(channel: Any, asynchronous: bool = False) -> Any:
     if channel.connection is None or channel.connection.client is None:
         raise ConnectionError("The channel is closed, its connection was lost.")
-    return _address(channel, *args, **options)
+    found = _address(channel, asynchronous=asynchronous)
+    probe = f"{channel.global_keyprefix}writable" if asynchronous else ""  # asynchronous: the consumer's
+    found["connection_class"] = lost_when_refused(found["connection_class"], probe=probe)
+    return found

@@ -2,14 +2,14 @@
 -- KEYS: 1 the claim. ARGV: 1 the key prefix, 2 token, 3 lease (ms), 4 cap: how many runs the namespace may have at
 -- once, 5 '1' when another run may take this run's claim along until this run has gathered its own batch, 6
 -- published_at of the message (it moves the queue's watermark), 7 the request of the message (JSON): the script makes
--- the claim from it when Redis has lost the claim, 8 the newest claim version that this worker understands, 9 the worker for
--- people (JSON).
--- Returns {outcome, fields}. Only RUN comes with the fields of the claim:
+-- the claim from it when Redis has lost the claim, 8 the newest claim version that this worker understands, 9 the
+-- worker for people (JSON).
+-- Returns {outcome, fields, wake-ups to publish (see common.lua)}. Only RUN comes with the fields of the claim:
 --   RUN         the run has begun
 --   SUPERSEDED  another live run has the claim
 --   STALE       the claim is done or was dropped. The message of a canvas delivery is also stale when the delivery is
 --               settled, accounted for or revoked; then the claim and its marker do not matter
---   EARLY       the claim waits; this call may have made it wait
+--   EARLY       the claim waits; this call may have made it wait. A claim that waits for a free slot runs if there is one
 
 local key, token, lease, cap = KEYS[1], ARGV[2], number(ARGV[3]), number(ARGV[4])
 local request = cjson.decode(ARGV[7])
@@ -23,33 +23,38 @@ if request.delivery then
   -- but not the claim, a worker completes the delivery. If Redis has neither of them and no marker, it has lost both.
   local known = redis.call('EXISTS', delivery_key(request.delivery.id)) == 1
   local lost = not state and not known and redis.call('EXISTS', done_key(key)) == 0
-  if not lost and (not state or not known) then return { 'STALE', {} } end
+  if not lost and (not state or not known) then return { 'STALE', {}, {} } end
 end
-if state == 'running' then return { 'SUPERSEDED', {} } end
-if state == 'waiting' then return { 'EARLY', {} } end
+if state == 'running' then return { 'SUPERSEDED', {}, {} } end
+if state == 'waiting' and field(key, 'wait_reason') ~= 'concurrency' then return { 'EARLY', {}, {} } end
 if not state then
-  if done(key) then return { 'STALE', {} } end
+  if done(key) then return { 'STALE', {}, {} } end
   create(key, request)
   park(key, request, request.id)
   merge(key, request.force, request.reasons, request.urgency)
 end
 
-local kind, namespace = field(key, 'kind'), field(key, 'namespace')
-local reason, seconds = nil, 0
-if redis.call('EXISTS', prefix .. ':paused:' .. kind) == 1 then
-  reason, seconds = 'pause', 60
+local f = redis.call('HMGET', key, 'kind', 'namespace', 'queue', 'version')
+local namespace, queue, wakeups = f[2], f[3], {}
+local outcome, fields = 'EARLY', {}
+if is_paused(f[1]) then
+  to_waiting(key, 'pause', false, '')
+elseif number(f[4]) > number(ARGV[8]) then
+  -- A newer release has written the claim, and a worker of that release runs it.
+  to_waiting(key, 'version', now + 30 * 1000, '')
 elseif number(redis.call('HGET', prefix .. ':count:' .. namespace, 'slots')) >= cap then
-  reason, seconds = 'concurrency', 15
-elseif number(field(key, 'version')) > number(ARGV[8]) then
-  reason, seconds = 'version', 30 -- a newer release has written the claim, and a worker of that release runs it
+  to_line(key)
+else
+  to_running(key, token, lease, true)
+  redis.call('HSET', key, 'worker', ARGV[9])
+  flags_to_run(key)
+  if ARGV[5] == '1' then redis.call('HSET', key, 'open', '1') end
+  outcome, fields = 'RUN', redis.call('HGETALL', key)
 end
-if reason then
-  to_waiting(key, reason, now + seconds * 1000, '')
-  return { 'EARLY', {} }
+if cap_of(namespace) == cap then
+  fill(namespace, queue, wakeups)
+else
+  redis.call('SET', cap_key(namespace), cap, 'EX', CAP_SECONDS)
+  fill_lines(namespace, wakeups)
 end
-
-to_running(key, token, lease, true)
-redis.call('HSET', key, 'worker', ARGV[9])
-flags_to_run(key)
-if ARGV[5] == '1' then redis.call('HSET', key, 'open', '1') end
-return { 'RUN', redis.call('HGETALL', key) }
+return { outcome, fields, wakeups }

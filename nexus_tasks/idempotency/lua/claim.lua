@@ -7,13 +7,13 @@
 -- wake-up (see common.lua). `delivery` has id, options, parts (how many requests the delivery stands for) and first.
 -- Each part is parked until the run that serves it has ended. If that run is done already, the part is settled at once.
 -- Returns {now (ms), per request {outcome, job id, wake-up to publish or false}}. The outcomes:
---   ENQUEUED  there was no claim: a new job
+--   ENQUEUED  there was no claim: a new job. Without a wake-up it waits, or the script has pushed its message
 --   MERGED    the claim has not started: its job serves this request too
 --   RERUN     the claim runs: one more run follows
 --   RUNNING   the claim runs, and its input cannot change or the request is `anew`: this run serves the request
 --   DONE      a finished job whose input cannot change has served the request (within 15 minutes)
 
-local function claim(key, request)
+local function claim(key, request, position)
   local state = field(key, 'state')
   local delay = number(request.delay)
   if not state then
@@ -33,7 +33,7 @@ local function claim(key, request)
       to_waiting(key, request.wait_reason, now + delay, '')
       return { 'ENQUEUED', request.id, false }
     end
-    return { 'ENQUEUED', request.id, to_pending(key) }
+    return { 'ENQUEUED', request.id, ready(key, position) }
   end
   if state == 'running' and request.while_running == 'drop' then
     park(key, request, field(key, 'id'))
@@ -49,17 +49,24 @@ local function claim(key, request)
   local id = field(key, 'id')
   park(key, request, id)
   if state == 'waiting' then
+    local f = redis.call('HMGET', key, 'wait_reason', 'due_at')
+    local reason, due = f[1], f[2] and number(f[2]) or math.huge
+    -- A live request moves a dream forward in its line.
+    if reason == 'concurrency' and request.urgency == 'live' and not request.anew then
+      local line = line_key(request.namespace, field(key, 'queue'))
+      local place = number(redis.call('ZSCORE', line, key))
+      if place >= BEHIND then redis.call('ZADD', line, string.format('%.4f', place - BEHIND), key) end
+    end
     -- An earlier request shortens a delay that a caller chose. It does not shorten any other wait.
-    local due = number(field(key, 'due_at'))
-    if field(key, 'wait_reason') == 'delay' and now + delay < due then
+    if reason == 'delay' and now + delay < due then
       due = now + delay
       redis.call('HSET', key, 'due_at', integer(due))
       redis.call('ZADD', prefix .. ':due', integer(due), key)
     end
     -- The kind names one wait reason that a live request ends, such as a digest's wait for its message batch.
     local ends = request.live_ends_wait or ''
-    if ends ~= '' and field(key, 'wait_reason') == ends and request.urgency == 'live' and not request.anew then due = now end
-    if due <= now then return { 'MERGED', id, to_pending(key) } end
+    if ends ~= '' and reason == ends and request.urgency == 'live' and not request.anew then due = now end
+    if due <= now then return { 'MERGED', id, ready(key) } end
   end
   return { 'MERGED', id, false }
 end
@@ -67,7 +74,7 @@ end
 local answers = {}
 for i, key in ipairs(KEYS) do
   local at = 4 * i - 2
-  local answer, list = claim(key, cjson.decode(ARGV[at])), ARGV[at + 1]
+  local answer, list = claim(key, cjson.decode(ARGV[at]), i % 1024), ARGV[at + 1]
   if list ~= '' and answer[1] == 'ENQUEUED' and answer[3] then
     redis.call('LPUSH', list, ARGV[at + 2] .. integer(now) .. ARGV[at + 3])
     answer[3] = false

@@ -12,7 +12,8 @@
 --                                            enqueued_at, published_at, republished
 --   <prefix>:done:<kind>:<hash>      string  "<job id> <status>" of the last run, for 15 minutes (`dropped`: 24 hours;
 --                                            `gone`: see `done`)
---   <prefix>:due                     zset    waiting claims by due_at
+--   <prefix>:due                     zset    waiting claims by due_at, without those that wait for an event: for
+--                                            `concurrency` a free slot, for `pause` the end of the pause
 --   <prefix>:leases                  zset    running claims by lease_until
 --   <prefix>:published:<queue>       zset    pending claims by published_at, plus the ms by which their grace has grown
 --   <prefix>:queues                  set     queues that ever had a pending claim
@@ -20,9 +21,22 @@
 --   <prefix>:count:<namespace>       hash    claims by state, and `slots`: runs that count against the namespace's cap
 --   <prefix>:waits:<reason>:<whose>  zset    claims waiting for that reason, by enqueued_at; <whose> is the namespace,
 --                                            or for `pause` the kind
+--   <prefix>:cap:<namespace>         string  how many runs the namespace may have at a time, as the last `begin` said;
+--                                            without it 16
 --   <prefix>:paused:<kind>           hash    why and since when this kind is paused: no job of it begins
 --   <prefix>:pauses                  set     kinds that are paused
---   <prefix>:reconcile:<kind>        string  the cursor up to which reconcile has looked at the kind's wanted rows
+--   <prefix>:held                    hash    worker -> how many of its threads are held by runs over their limit (JSON)
+--
+--   <prefix>:quarantine              list    messages that no worker could read (JSON), the newest first
+--   <prefix>:quarantined             string  how many messages were ever moved there
+--
+-- A namespace has few wake-ups on their way in each queue (see `room`). Its other claims that could run stand in a line:
+-- they wait for the reason `concurrency` and have no due_at. `fill` publishes the first of a line when there is room.
+--
+--   <prefix>:line:<namespace>|<queue>   zset  a line: live claims before dreams, then by enqueued_at
+--   <prefix>:ahead:<namespace>|<queue>  zset  pending claims of the namespace in the queue, by published_at
+--   <prefix>:lines                      zset  namespaces that have lines, by when the sweep last looked at their lines
+--   <prefix>:lines:<namespace>          set   queues in which the namespace has a line
 --
 -- A canvas delivery is a message with a chord, a link or the like: Celery itself waits for it. It is parked while it
 -- waits for a run, and settled once the outcome of that run is known. A rerun is one more run, asked for during a run.
@@ -38,6 +52,10 @@ local prefix = ARGV[1]
 local DONE_SECONDS = 900
 local DROPPED_SECONDS = 86400
 local SETTLE_SECONDS = 7 * 86400 -- as long as Celery keeps a chord
+local DEFAULT_CAP = 16
+local CAP_SECONDS = 86400
+local AHEAD = 8 -- wake-ups of a namespace that may be on their way in a queue
+local BEHIND = 2 ^ 42 -- ms: a later time than any until the year 2109
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -57,13 +75,21 @@ local function done(key)
   if status ~= 'gone' then return id, status end
 end
 
+local function line_key(namespace, queue) return prefix .. ':line:' .. namespace .. '|' .. queue end
+
+local function cap_key(namespace) return prefix .. ':cap:' .. namespace end
+
+local function cap_of(namespace) return number(redis.call('GET', cap_key(namespace)) or DEFAULT_CAP) end
+
+local function ahead_key(namespace, queue) return prefix .. ':ahead:' .. namespace .. '|' .. queue end
+
 local function waits_key(key, reason)
   local whose = field(key, reason == 'pause' and 'kind' or 'namespace')
   return prefix .. ':waits:' .. reason .. ':' .. whose
 end
 
-local function count(key, what, by)
-  local counts = prefix .. ':count:' .. field(key, 'namespace')
+local function count(namespace, what, by)
+  local counts = prefix .. ':count:' .. namespace
   if redis.call('HINCRBY', counts, what, by) <= 0 then redis.call('HDEL', counts, what) end
 end
 
@@ -86,27 +112,32 @@ local function longest_waiting(reason, whose, most)
   return found
 end
 
--- Takes the claim out of the index of its present state. The caller puts it into the index of the next state.
+local function is_paused(kind) return redis.call('EXISTS', prefix .. ':paused:' .. kind) == 1 end
+
+-- Takes the claim out of the indexes of its present state. The caller puts it into those of the next state.
 local function leave(key)
-  local state = field(key, 'state')
+  local f = redis.call('HMGET', key, 'state', 'namespace', 'queue', 'wait_reason', 'slot')
+  local state, namespace, queue = f[1], f[2], f[3]
   if not state then return end
-  count(key, state, -1)
+  count(namespace, state, -1)
   if state == 'waiting' then
     redis.call('ZREM', prefix .. ':due', key)
-    redis.call('ZREM', waits_key(key, field(key, 'wait_reason')), key)
+    redis.call('ZREM', waits_key(key, f[4]), key)
+    if f[4] == 'concurrency' then redis.call('ZREM', line_key(namespace, queue), key) end
     redis.call('HDEL', key, 'due_at', 'wait_reason', 'wait_detail')
   elseif state == 'pending' then
-    redis.call('ZREM', prefix .. ':published:' .. field(key, 'queue'), key)
+    redis.call('ZREM', prefix .. ':published:' .. queue, key)
+    redis.call('ZREM', ahead_key(namespace, queue), key)
   else
     redis.call('ZREM', prefix .. ':leases', key)
-    if field(key, 'slot') then count(key, 'slots', -1) end
+    if f[5] then count(namespace, 'slots', -1) end
     redis.call('HDEL', key, 'token', 'lease_until', 'open', 'slot')
   end
 end
 
 local function enter(key, state)
   redis.call('HSET', key, 'state', state)
-  count(key, state, 1)
+  count(field(key, 'namespace'), state, 1)
 end
 
 -- Returns the wake-up of this claim; the caller of the script publishes it. Every job passes here at least once, so
@@ -118,16 +149,21 @@ local function to_pending(key)
   redis.call('HSET', key, 'state', 'pending', 'published_at', at)
   redis.call('HINCRBY', prefix .. ':count:' .. f[5], 'pending', 1)
   redis.call('ZADD', prefix .. ':published:' .. queue, at, key)
+  redis.call('ZADD', ahead_key(f[5], queue), at, key)
   redis.call('SADD', prefix .. ':queues', queue)
   return { key, f[1], f[2], queue, f[4], at, f[5] }
 end
 
+-- `due_at` is false for a claim that waits for an event.
 local function to_waiting(key, reason, due_at, detail)
   leave(key)
   redis.call('HDEL', key, 'republished') -- its last message has reached a worker and did not kill it
   enter(key, 'waiting')
-  redis.call('HSET', key, 'due_at', integer(due_at), 'wait_reason', reason, 'wait_detail', detail or '')
-  redis.call('ZADD', prefix .. ':due', integer(due_at), key)
+  redis.call('HSET', key, 'wait_reason', reason, 'wait_detail', detail or '')
+  if due_at then
+    redis.call('HSET', key, 'due_at', integer(due_at))
+    redis.call('ZADD', prefix .. ':due', integer(due_at), key)
+  end
   redis.call('ZADD', waits_key(key, reason), number(field(key, 'enqueued_at')), key)
 end
 
@@ -139,9 +175,77 @@ local function to_running(key, token, lease, slot)
   redis.call('HDEL', key, 'republished')
   if slot then
     redis.call('HSET', key, 'slot', '1')
-    count(key, 'slots', 1)
+    count(field(key, 'namespace'), 'slots', 1)
   end
   redis.call('ZADD', prefix .. ':leases', integer(now + lease), key)
+end
+
+-- Puts a claim into its line: live before dream, then the oldest first. `position` (below 1,024) orders the claims that
+-- one request asks for. Of a long backlog every job passes here, so this function reads all fields with one command.
+local function to_line(key, position)
+  leave(key)
+  local f = redis.call('HMGET', key, 'namespace', 'queue', 'urgency', 'enqueued_at')
+  local namespace, queue = f[1], f[2]
+  redis.call('HDEL', key, 'republished')
+  redis.call('HSET', key, 'state', 'waiting', 'wait_reason', 'concurrency', 'wait_detail', '')
+  redis.call('HINCRBY', prefix .. ':count:' .. namespace, 'waiting', 1)
+  redis.call('ZADD', prefix .. ':waits:concurrency:' .. namespace, f[4], key)
+  local patient = f[3] and f[3] ~= '' and f[3] ~= 'live'
+  local place = number(f[4]) + (patient and BEHIND or 0) + (position or 0) / 1024
+  redis.call('ZADD', line_key(namespace, queue), string.format('%.4f', place), key)
+  redis.call('ZADD', prefix .. ':lines', 'NX', integer(now), namespace)
+  redis.call('SADD', prefix .. ':lines:' .. namespace, queue)
+end
+
+-- How many more wake-ups of the namespace may be on their way in the queue: with its runs they are never more than its
+-- cap, so that each finds a slot, and never more than AHEAD, so that the claims of other namespaces come soon.
+-- A worker of the release before leaves claims in `ahead` that it has begun; they are removed here. One claim that is
+-- pending is enough: when its run ends, `fill` looks again.
+local function room(namespace, queue)
+  local most = math.min(AHEAD, cap_of(namespace) - number(redis.call('HGET', prefix .. ':count:' .. namespace, 'slots')))
+  local ahead = ahead_key(namespace, queue)
+  local on_their_way = redis.call('ZCARD', ahead)
+  while on_their_way > 0 and on_their_way >= most do
+    local oldest = redis.call('ZRANGE', ahead, 0, 0)[1]
+    if field(oldest, 'state') == 'pending' then break end
+    redis.call('ZREM', ahead, oldest)
+    on_their_way = on_their_way - 1
+  end
+  return most - on_their_way
+end
+
+-- Publishes the first claims of a line while there is room. Adds their wake-ups to `wakeups`.
+local function fill(namespace, queue, wakeups)
+  local line = line_key(namespace, queue)
+  if redis.call('EXISTS', line) == 0 then return end
+  for _ = 1, room(namespace, queue) do
+    local key
+    repeat -- keys whose claims left the line unnoticed are skipped: deleted by hand, or by the release before
+      key = redis.call('ZPOPMIN', line)[1]
+    until not key or field(key, 'wait_reason') == 'concurrency'
+    if not key then break end
+    table.insert(wakeups, to_pending(key))
+  end
+  if redis.call('EXISTS', line) == 1 then return end
+  redis.call('SREM', prefix .. ':lines:' .. namespace, queue)
+  if redis.call('EXISTS', prefix .. ':lines:' .. namespace) == 0 then
+    redis.call('ZREM', prefix .. ':lines', namespace)
+  end
+end
+
+-- The same for all lines of a namespace, after a run has ended or a claim has left the state `pending`. One free slot
+-- lets one claim of each line go, because workers may consume only some of the queues. A claim that comes too late for
+-- the slot returns to the head of its line.
+local function fill_lines(namespace, wakeups)
+  for _, queue in ipairs(redis.call('SMEMBERS', prefix .. ':lines:' .. namespace)) do fill(namespace, queue, wakeups) end
+end
+
+-- The claim could run now: it becomes pending, or stands in line. Returns its wake-up, or false.
+local function ready(key, position)
+  local f = redis.call('HMGET', key, 'namespace', 'queue')
+  if room(f[1], f[2]) > 0 then return to_pending(key) end
+  to_line(key, position)
+  return false
 end
 
 -- Creates the claim's fields from a request (a JSON object); the caller then moves the claim into a state.
@@ -245,8 +349,8 @@ local function park(key, request, run)
   redis.call('HSET', parked_key(key), request.delivery.id, run)
 end
 
--- Ends the claim's run and settles the deliveries that are parked for it. A rerun that was asked for makes the claim
--- pending again; otherwise the claim is deleted and leaves a marker.
+-- Ends the claim's run and settles the deliveries that are parked for it. A rerun that was asked for puts the claim into
+-- its line, which the caller fills; otherwise the claim is deleted and leaves a marker.
 local function conclude(key, status, wakeups, own)
   local id, ids = field(key, 'id'), {}
   ids[id] = true
@@ -257,7 +361,7 @@ local function conclude(key, status, wakeups, own)
     redis.call('HDEL', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'also', 'errors', 'crashes', 'retries',
       'failing_since')
     redis.call('HSET', key, 'id', rerun, 'enqueued_at', integer(now))
-    table.insert(wakeups, to_pending(key))
+    to_line(key)
     return
   end
   leave(key)
@@ -272,9 +376,4 @@ local function lost_before(queue, empty, grace)
   local delivered = number(redis.call('GET', prefix .. ':delivered:' .. queue))
   if delivered > now then delivered = 0 end -- the server's clock was set back: the watermark says nothing
   return math.min(now - grace, delivered - 1)
-end
-
--- A run of this namespace has ended: makes pending the claim that has waited longest for a free slot.
-local function next_in_line(namespace, wakeups)
-  for _, key in ipairs(longest_waiting('concurrency', namespace, 1)) do table.insert(wakeups, to_pending(key)) end
 end

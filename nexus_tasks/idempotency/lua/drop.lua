@@ -13,10 +13,10 @@ if ARGV[3] ~= '' then
 end
 local id = field(key, 'id')
 if not id or (ARGV[2] ~= '' and ARGV[2] ~= id) then return { 0, wakeups } end
-local namespace, slot = field(key, 'namespace'), field(key, 'slot')
+local namespace = field(key, 'namespace')
 settle_parked(key, nil, 'dropped', id, wakeups, '')
 leave(key)
 redis.call('DEL', key)
 redis.call('SET', done_key(key), id .. ' dropped', 'EX', DROPPED_SECONDS)
-if slot then next_in_line(namespace, wakeups) end
+fill_lines(namespace, wakeups)
 return { 1, wakeups }

@@ -4,14 +4,14 @@
 -- Returns {per claim 1 or 0, wake-ups to publish (see common.lua)}. 1: the run of the claim has ended; 0: the claim has
 -- another token, and nothing changed.
 
-local owned, wakeups = {}, {}
+local owned, wakeups, namespaces = {}, {}, {}
 for i, key in ipairs(KEYS) do
   owned[i] = 0
   if field(key, 'token') == ARGV[2] then
     owned[i] = 1
-    local namespace, slot = field(key, 'namespace'), field(key, 'slot')
+    namespaces[field(key, 'namespace')] = true
     conclude(key, ARGV[i + 3], wakeups, ARGV[3])
-    if slot then next_in_line(namespace, wakeups) end
   end
 end
+for namespace in pairs(namespaces) do fill_lines(namespace, wakeups) end
 return { owned, wakeups }

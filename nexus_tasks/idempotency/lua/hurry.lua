@@ -1,14 +1,19 @@
--- hurry: makes claims pending now that wait for the given reason.
+-- hurry: lets claims go on that wait for the given reason.
 -- KEYS: the claims. ARGV: 1 the key prefix, 2 the reason.
 -- Without KEYS, the claims are those that have waited longest for the reason. Then ARGV also has 3 the namespace (for
 -- the reason `pause` the kind) of the claims, 4 how many claims at the most.
--- A claim that waits for another reason goes on waiting, so a back-off is never cut short.
--- Returns wake-ups to publish (see common.lua), none when no claim waits for the reason.
+-- A claim that waits for another reason goes on waiting, so a back-off is never cut short. A woken claim becomes
+-- pending, or stands in its namespace's line (see common.lua).
+-- Returns {number of woken claims, wake-ups to publish (see common.lua)}.
 
 local keys = KEYS
 if #keys == 0 then keys = longest_waiting(ARGV[2], ARGV[3], number(ARGV[4])) end
-local wakeups = {}
+local woken, wakeups = 0, {}
 for _, key in ipairs(keys) do
-  if field(key, 'wait_reason') == ARGV[2] then table.insert(wakeups, to_pending(key)) end
+  if field(key, 'wait_reason') == ARGV[2] then
+    woken = woken + 1
+    local wakeup = ready(key)
+    if wakeup then table.insert(wakeups, wakeup) end
+  end
 end
-return wakeups
+return { woken, wakeups }

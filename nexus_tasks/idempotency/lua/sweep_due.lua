@@ -1,7 +1,11 @@
--- sweep_due: makes waiting claims pending when they are due.
+-- sweep_due: lets waiting claims go on that are due.
 -- KEYS: none. ARGV: 1 the key prefix, 2 how many claims at the most.
--- Returns wake-ups to publish (see common.lua), none when no claim is due.
+-- A due claim becomes pending, or stands in its namespace's line (see common.lua).
+-- Returns {number of due claims, wake-ups to publish (see common.lua)}.
 
-local wakeups = {}
-for _, key in ipairs(upto(prefix .. ':due', 'waiting', now, ARGV[2])) do table.insert(wakeups, to_pending(key)) end
-return wakeups
+local due, wakeups = upto(prefix .. ':due', 'waiting', now, ARGV[2]), {}
+for _, key in ipairs(due) do
+  local wakeup = ready(key)
+  if wakeup then table.insert(wakeups, wakeup) end
+end
+return { #due, wakeups }

@@ -1,19 +1,30 @@
--- sweep_leases: finds running claims whose lease has ended, because their heartbeat stopped.
+-- sweep_leases: finds running claims whose lease has ended, because their heartbeat stopped; or those of a dead holder.
 -- KEYS: none. ARGV: 1 the key prefix, 2 how many claims at the most, 3 attempts before a job is dead, 4 the sweep's own
--- token, 5 lease (ms), 6 in how many ms a returned job is due again.
--- Each ended lease counts as a crash. A claim with attempts left waits for the reason `crash`. The sweep takes over a
+-- token, 5 lease (ms), 6 in how many ms a returned job is due again, 7 '' for the claims whose lease has ended,
+-- otherwise the first part of the tokens that a dead process has held.
+-- Each found claim counts a crash. A claim with attempts left waits for the reason `crash`. The sweep takes over a
 -- claim without attempts left, under its own token. Then it writes the dead letter and finishes the claim.
 -- Returns {number of claims that wait again, fields of each claim without attempts left, wake-ups to publish}.
 
-local attempts = number(ARGV[3])
-local returned, dead, wakeups = 0, {}, {}
-for _, key in ipairs(upto(prefix .. ':leases', 'running', now, ARGV[2])) do
+-- There are as many leases as jobs run now in all workers, so a dead holder's leases need no index of their own.
+local function held_by(holder, most)
+  local found = {}
+  for _, key in ipairs(redis.call('ZRANGE', prefix .. ':leases', 0, -1)) do
+    if #found == most then break end
+    if string.sub(field(key, 'token') or '', 1, #holder) == holder then table.insert(found, key) end
+  end
+  return found
+end
+
+local attempts, most, holder = number(ARGV[3]), number(ARGV[2]), ARGV[7]
+local returned, dead, wakeups, namespaces = 0, {}, {}, {}
+for _, key in ipairs(holder == '' and upto(prefix .. ':leases', 'running', now, most) or held_by(holder, most)) do
   local used = number(field(key, 'crashes')) + number(field(key, 'errors'))
   if used < attempts then -- otherwise a sweep failed to write the dead letter, and that is no crash
     used = used + 1
     redis.call('HINCRBY', key, 'crashes', 1)
   end
-  local namespace, slot = field(key, 'namespace'), field(key, 'slot')
+  namespaces[field(key, 'namespace')] = true
   if used >= attempts then
     to_running(key, ARGV[4], number(ARGV[5]), false)
     table.insert(dead, redis.call('HGETALL', key))
@@ -22,6 +33,6 @@ for _, key in ipairs(upto(prefix .. ':leases', 'running', now, ARGV[2])) do
     to_waiting(key, 'crash', now + number(ARGV[6]), '')
     returned = returned + 1
   end
-  if slot then next_in_line(namespace, wakeups) end
 end
+for namespace in pairs(namespaces) do fill_lines(namespace, wakeups) end
 return { returned, dead, wakeups }

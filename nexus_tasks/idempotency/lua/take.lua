@@ -9,9 +9,9 @@
 --   it has fewer than two crashes and unknown errors;
 --   no newer release has written it;
 --   it is pending, or waits for the reason of ARGV 5 or for a slot.
--- When the batch takes the claim of a run that has a slot, a claim that waited for a slot becomes due now.
--- Returns false when the primary claim is no longer this run's. Otherwise per sibling its fields, or {} when it was not
--- taken.
+-- A slot that this frees, and the wake-ups of the siblings, make room for the namespace's lines.
+-- Returns false when the primary claim is no longer this run's. Otherwise {per sibling its fields, or {} when it was not
+-- taken; wake-ups to publish (see common.lua)}.
 
 local lead, token, lease, again, company = KEYS[1], ARGV[2], number(ARGV[3]), ARGV[4] == '1', ARGV[5]
 if field(lead, 'token') ~= token then return false end
@@ -27,8 +27,7 @@ local function free(key, request)
   return state == 'pending' or again or reason == company or reason == 'concurrency'
 end
 
-local freed = 0
-local taken = {}
+local taken, wakeups = {}, {}
 for i = 2, #KEYS do
   local key, request = KEYS[i], cjson.decode(ARGV[i + 4])
   if free(key, request) then
@@ -37,7 +36,6 @@ for i = 2, #KEYS do
       merge(key, request.force, request.reasons, request.urgency)
     end
     local begun = field(key, 'state') == 'running' -- then the sibling's own run has its flags already
-    if begun and field(key, 'slot') then freed = freed + 1 end
     to_running(key, token, lease, false)
     redis.call('HSET', key, 'worker', field(lead, 'worker') or '')
     if not begun then flags_to_run(key) end
@@ -46,8 +44,5 @@ for i = 2, #KEYS do
     taken[i - 1] = {}
   end
 end
-for _, key in ipairs(freed > 0 and longest_waiting('concurrency', field(lead, 'namespace'), freed) or {}) do
-  redis.call('HSET', key, 'due_at', integer(now))
-  redis.call('ZADD', prefix .. ':due', integer(now), key)
-end
-return taken
+fill_lines(field(lead, 'namespace'), wakeups)
+return { taken, wakeups }

@@ -5,12 +5,12 @@
 -- Returns {per claim 1 or 0, wake-ups to publish (see common.lua)}. 1: the claim waits; 0: the claim has another token,
 -- and nothing changed.
 
-local owned, wakeups = {}, {}
+local owned, wakeups, namespaces = {}, {}, {}
 for i, key in ipairs(KEYS) do
   owned[i] = 0
   if field(key, 'token') == ARGV[2] then
     owned[i] = 1
-    local namespace, slot = field(key, 'namespace'), field(key, 'slot')
+    namespaces[field(key, 'namespace')] = true
     flags_from_run(key)
     if ARGV[6] == '1' then
       redis.call('HINCRBY', key, 'retries', 1)
@@ -19,8 +19,9 @@ for i, key in ipairs(KEYS) do
       redis.call('HDEL', key, 'failing_since') -- this wait is no failure: the time of failing starts again at 0
     end
     if ARGV[7] == '1' then redis.call('HINCRBY', key, 'errors', 1) end
-    to_waiting(key, ARGV[3], now + number(ARGV[4]), ARGV[5])
-    if slot then next_in_line(namespace, wakeups) end
+    local lasts = ARGV[3] == 'pause' and is_paused(field(key, 'kind')) -- the end of the pause wakes the claim
+    to_waiting(key, ARGV[3], not lasts and now + number(ARGV[4]), ARGV[5])
   end
 end
+for namespace in pairs(namespaces) do fill_lines(namespace, wakeups) end
 return { owned, wakeups }

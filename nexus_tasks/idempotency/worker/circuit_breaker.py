@@ -1,7 +1,9 @@
-"""The circuit breaker: while storage does not answer, this process begins no job.
+"""The circuit breaker: while storage does not answer or takes no writes, this process begins no job.
 
 Without the breaker each job would fail, wait and fail again, with two log lines every time. While the breaker is open,
-at most one of the waiting threads a second asks storage whether it answers again.
+at most one of the waiting threads a second asks storage whether it works again. When jobs find it away again within a
+minute, the next question comes after 2 s, then 4 s and so on, up to 30 s: a disk that is all but full lets the question
+pass and not the jobs.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from celery.worker import state
 
 log = logging.getLogger(__name__)
 
-ASK_EVERY = 1.0  # seconds
+ASK_EVERY, ASK_AT_LEAST_EVERY = 1.0, 30.0  # seconds
+STEADY = 60.0  # seconds without an outage, after which the next outage is one of its own
 # A message is held back for at most this long, because a worker that shuts down waits for the messages it has taken.
 # After that the worker ignores the message. The claim stays pending, and the sweep publishes another message once
 # storage answers.
@@ -23,31 +26,37 @@ HOLD_SECONDS = 20.0
 
 
 class CircuitBreaker:
-    """Open while storage is away. ``answers`` asks storage and returns whether it can be reached now."""
+    """Open while storage is away. ``answers`` asks storage and returns whether it takes writes now."""
 
     def __init__(self, answers: Callable[[], bool]) -> None:
         self._answers = answers
         self._open = threading.Event()
         self._asking = threading.Lock()
-        self._asked_at = float("-inf")
+        self._asked_at = self._closed_at = float("-inf")
+        self._ask_every = ASK_EVERY
 
-    def trip(self) -> None:
-        """Open the breaker: a job has found that storage does not answer."""
-        if not self._open.is_set():
-            self._open.set()
-            log.warning("Storage does not answer: no job is begun until it does.")
+    def trip(self, reason: object = "") -> None:
+        """Open the breaker: a job has found that storage does not answer. ``reason`` is logged."""
+        if self._open.is_set():
+            return
+        again = time.monotonic() - self._closed_at < STEADY
+        self._ask_every = min(2 * self._ask_every, ASK_AT_LEAST_EVERY) if again else ASK_EVERY
+        self._open.set()
+        log.warning("Storage does not answer: no job is begun until it does. %s", reason)
 
     def closed(self) -> bool:
-        """Whether storage answers, as far as this process knows. In an outage one caller a second asks."""
+        """Whether storage answers, as far as this process knows. In an outage one caller at a time asks."""
         if not self._open.is_set():
             return True
         if self._asking.acquire(blocking=False):
             try:
-                if time.monotonic() - self._asked_at >= ASK_EVERY and self._open.is_set():
-                    if self._answers():
+                if time.monotonic() - self._asked_at >= self._ask_every and self._open.is_set():
+                    answers = self._answers()
+                    self._asked_at = time.monotonic()
+                    if answers:
+                        self._closed_at = self._asked_at
                         self._open.clear()
                         log.warning("Storage answers again.")
-                    self._asked_at = time.monotonic()
             finally:
                 self._asking.release()
         return not self._open.is_set()

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar, cast
 
+from billiard.common import terminate_handler_fired
 from celery import Celery
 from celery.exceptions import Ignore
 
-from nexus_tasks.errors import ConfigurationError, NexusError, QueueUnavailable, StorageUnavailable, Transient
+from nexus_tasks.errors import (
+    ConfigurationError,
+    NexusError,
+    QueueUnavailable,
+    RanTooLong,
+    StorageUnavailable,
+    Transient,
+)
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Wakeup
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.kind import JobKind
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.worker.isolation import in_pool_child
+from nexus_tasks.idempotency.worker.isolation import ProcessDied, in_pool_child
+from nexus_tasks.idempotency.worker.orphans import give_back
 from nexus_tasks.idempotency.worker.retry_policy import Decision, decide, retry_later
 from nexus_tasks.idempotency.worker.run import ISOLATED_FROM, Run, Superseded, new_token
 from nexus_tasks.types import JobOutcome, Status, clean_text
@@ -27,6 +39,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 TRY_AGAIN_AFTER = 0.5  # seconds between attempts to record a run's end
+STACK = 12  # frames that say where a run hung, the innermost ones
 
 
 def execute(
@@ -45,25 +58,30 @@ def execute(
     if not eager and not engine.breaker.wait_until_closed():
         raise Ignore
     try:
-        begun, claim = _begin(engine, kind, request, published_at, node)
+        begun, claim, wakeups = _begin(engine, kind, request, published_at, node)
         if eager and begun is Begun.STALE:
             # A direct call asks for the job once more, as `.delay()` does.
             [ticket] = engine.claims.claim([request])
             if ticket.outcome is Claimed.DONE:
                 return _outcome_of_marker(engine, request, ticket.job_id)
-            begun, claim = _begin(engine, kind, request, published_at, node)
+            begun, claim, wakeups = _begin(engine, kind, request, published_at, node)
     except NexusError as error:
         # The claim stays pending. Once Redis answers, the sweep takes this message for lost and publishes another one.
         log.warning("Job %s was not begun: %s", request.id, error)
         raise Ignore from error
     if claim is None:
+        engine.publisher.publish(wakeups)
         return JobOutcome(status="superseded", job_id=request.id, details={"begin": begun.value})
     delivery = request.delivery.id if request.delivery else ""
     run = run_of(engine, kind, claim, request, eager=eager, delivery=delivery)
-    with heartbeat_of(run):
+    run.published_at = int(published_at) / 1000 if published_at.isdigit() else 0.0
+    with holding(engine, run):
+        engine.publisher.publish(wakeups)
         if claim.crashes >= ISOLATED_FROM and not eager and not in_pool_child():
             try:
                 return engine.isolation.perform(run)
+            except ProcessDied as died:
+                return _crashed(engine, claim, died)
             except ConfigurationError as error:  # no other process can load this application
                 return _failed(engine, kind, run, error)
             except OSError as error:  # for example too little memory for a process: the job is not the cause
@@ -79,7 +97,7 @@ def take_up(app: Celery, kind_name: str, key: str, token: str, delivery: str) ->
         return JobOutcome(status="superseded")
     request = kind.request_for(kind.load(claim.args), job_id=claim.job_id)
     run = run_of(engine, kind, claim, request, delivery=delivery)
-    with heartbeat_of(run):
+    with holding(engine, run):
         return perform(engine, kind, run)
 
 
@@ -87,7 +105,7 @@ def run_of(
     engine: JobEngine, kind: JobKind, claim: Claim, request: Request, *, eager: bool = False, delivery: str = ""
 ) -> Run:
     """The run of a claim under its token; ``delivery`` is the canvas delivery that started it, or empty."""
-    return Run(
+    run = Run(
         deployment=engine.deployment,
         store=engine.claims,
         heartbeat=engine.heartbeat,
@@ -95,30 +113,62 @@ def run_of(
         claims=[claim],
         requests=[request],
         settle=lambda claims, outcome: _finish(engine, claims, outcome, delivery=delivery),
+        publish=engine.publisher.publish,
         company=kind.gathers,
+        limit=kind.run_limit,
         eager=eager,
         delivery=delivery,
     )
+    run.give_up = partial(_ran_too_long, engine, kind, run)
+    return run
 
 
 @contextmanager
-def heartbeat_of(run: Run) -> Iterator[None]:
-    """Have the run's leases renewed inside the block."""
+def holding(engine: JobEngine, run: Run) -> Iterator[None]:
+    """Have the run's leases renewed inside the block, up to the run's limit.
+
+    A child of a prefork pool that is told to end gives the claims back.
+    """
     run.hold(run.claims)
     try:
-        yield
+        with engine.runs.keeping(run):
+            yield
+    except BaseException:
+        if terminate_handler_fired():
+            release(engine, [run])
+        raise
     finally:
         run.heartbeat.let_go(run.claims)
+
+
+def release(engine: JobEngine, runs: Sequence[Run]) -> None:
+    """Let other workers take the jobs of runs that this process cuts off. It counts nothing against the jobs."""
+    wakeups = list[Wakeup]()
+    try:
+        for run in runs:
+            run.lost.set()
+            run.heartbeat.let_go(run.claims)
+            if run.claims:
+                wakeups += run.store.wait(run.claims, "retry", 0.0, detail="its worker was shut down")
+    except QueueUnavailable as error:
+        log.warning("Runs were cut off and not given back; their leases end by themselves: %s", error)
+    engine.publisher.publish(wakeups)
+
+
+def _ran_too_long(engine: JobEngine, kind: JobKind, run: Run) -> None:
+    """End a run that is over its limit in its claims, as one that raised an unknown error. Its thread goes on."""
+    error = RanTooLong(f"The job ran longer than {kind.run_limit:g} s.")
+    frame = sys._current_frames().get(run.thread)
+    if frame is not None:
+        error.add_note("The run was here:\n" + "".join(traceback.format_stack(frame, limit=STACK)))
+    _failed(engine, kind, run, error)
 
 
 def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
     """Call the kind's handler, and end the run as the handler's outcome or error demands."""
     primary = run.primary
     try:
-        if _has_letter(engine, primary):
-            outcome = JobOutcome(status="dead")
-        else:
-            outcome = kind.handler(run, kind.load(primary.args))
+        outcome = _earlier_end(engine, run) or kind.handler(run, kind.load(primary.args))
         if not isinstance(outcome, JobOutcome):
             raise TypeError(f"{kind.name} must return a JobOutcome, not {type(outcome).__name__}.")
     except Superseded:
@@ -126,6 +176,8 @@ def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
         _settle(engine, run.claims, lambda claims: run.store.wait(claims, "retry", 0.0, detail="Superseded"))
         return JobOutcome(status="superseded", job_id=primary.job_id)
     except BaseException as error:  # the only place that catches everything: the type decides
+        if terminate_handler_fired():
+            raise  # this process is told to end, and the run has not failed
         outcome = _failed(engine, kind, run, error)
         # In a thread of Celery's pool, a SystemExit would leak the message and the thread's place in the pool.
         if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
@@ -137,7 +189,7 @@ def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
 
 def _begin(
     engine: JobEngine, kind: JobKind, request: Request, published_at: str, node: str
-) -> tuple[Begun, Claim | None]:
+) -> tuple[Begun, Claim | None, list[Wakeup]]:
     return engine.claims.begin(
         request,
         new_token(engine.holder.id),
@@ -149,15 +201,33 @@ def _begin(
     )
 
 
+def _crashed(engine: JobEngine, claim: Claim, died: ProcessDied) -> JobOutcome:
+    """Give back the claim of an isolated run, and the siblings that the run took along in its process."""
+    [ended] = died.args
+    log.error("Job %s (%s) ended its process with %s.", claim.job_id, claim.kind, ended)
+    try:
+        give_back(engine, claim.token)
+    except QueueUnavailable as error:
+        log.warning("Job %s waits for the end of its lease: %s", claim.job_id, error)
+    return JobOutcome(status="superseded", job_id=claim.job_id, details={"process": ended})
+
+
 def _outcome_of_marker(engine: JobEngine, request: Request, job_id: str) -> JobOutcome:
     """The outcome of the earlier run that has served this request."""
     marker = engine.claims.marker(engine.claims.key(request))
     return JobOutcome(status=cast(Status, marker[1] if marker else "completed"), job_id=job_id)
 
 
-def _has_letter(engine: JobEngine, claim: Claim) -> bool:
-    """Whether this job's dead letter is committed. Then only the end of the claim is still to be recorded."""
-    return (claim.attempts > 1 or claim.remade) and engine.storage.is_dead(claim.job_id)
+def _earlier_end(engine: JobEngine, run: Run) -> JobOutcome | None:
+    """How this job has ended already, by the word of storage; ``None`` for a job to run.
+
+    Storage is asked in two cases. A worker may have died after its commit. And a message may arrive long after the end
+    of its job, when Redis has forgotten the job: then ``begin`` has made the claim from the message.
+    """
+    claim = run.primary
+    if not (claim.attempts > 1 or claim.remade):
+        return None
+    return engine.storage.ended(claim, since=run.published_at if run.delivery else None)
 
 
 def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) -> JobOutcome:
@@ -171,7 +241,7 @@ def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) ->
         return JobOutcome(status="completed")
     primary, limits = run.primary, engine.limits
     if isinstance(error, StorageUnavailable):
-        engine.breaker.trip()
+        engine.breaker.trip(error)
     now = _redis_time(engine)
     decisions = {
         claim.key: decide(error, claim, now=now, max_attempts=limits.max_attempts, retry_for=limits.retry_for)

@@ -1,7 +1,8 @@
 """The fork server: a process that has loaded the code of jobs, has no thread or connection, and forks a child per run.
 
-The fork server reads a socket. Each message names a run and carries the end of a pipe for three answers: ``taken``, the
-run's outcome, and the child's exit code. When a child dies, its outcome is missing.
+The fork server reads a socket. Each message says how many seconds a run may last, names the run, and carries the end of
+a pipe for three answers: ``taken``, the run's outcome, and the child's exit code. When a child dies, or is killed
+because its time is over, its outcome is missing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -20,8 +22,8 @@ from celery.signals import worker_process_init
 
 from nexus_tasks.types import JobOutcome
 
-# A fork server that was started as a process ends after this many seconds without a run, and frees its memory. It holds
-# as much memory as a worker.
+# Seconds without a run after which a fork server ends (see `idle` of `serve`). It holds as much memory as a worker, and
+# its end frees this memory.
 IDLE_SECONDS = 60.0
 LONGEST = 65_536  # bytes of a message
 
@@ -31,7 +33,7 @@ def serve(line: socket.socket, take_up: Callable[..., JobOutcome], *, idle: floa
 
     Args:
         line: the socket that names the runs.
-        take_up: performs a run in a child; its arguments are the values of the run's message.
+        take_up: performs a run in a child; its arguments are the values of the run's message that name the run.
         idle: seconds without a run after which the server ends; with ``None`` it does not end.
     """
     for signalled in (signal.SIGINT, signal.SIGTERM):
@@ -41,30 +43,48 @@ def serve(line: socket.socket, take_up: Callable[..., JobOutcome], *, idle: floa
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     children: dict[int, int] = {}  # process id → the pipe for the child's exit code
+    ends: dict[int, float] = {}  # process id → when its time is over
     while True:
-        ready, _, _ = select.select([line.fileno(), awake], [], [], idle)
+        ready, _, _ = select.select([line.fileno(), awake], [], [], _until_next(ends, idle))
+        _kill_overdue(ends)
         if awake in ready:
             os.read(awake, LONGEST)
             _reap(children)
+            ends = {pid: end for pid, end in ends.items() if pid in children}
         elif ready:
             run, pipes, _, _ = socket.recv_fds(line, LONGEST, 1)
             if not run:
                 for pid in children:  # like runs in a worker's threads, children die with the worker
                     os.kill(pid, signal.SIGKILL)
                 return
-            _fork(run, pipes[0], take_up, children, [line.fileno(), awake, waker])
+            seconds, *named = json.loads(run)
+            pid = _fork(named, pipes[0], take_up, children, [line.fileno(), awake, waker])
+            ends[pid] = time.monotonic() + seconds
         elif not children:
             return
 
 
+def _until_next(ends: Mapping[int, float], idle: float | None) -> float | None:
+    """Seconds until the first child's time is over; without a child, until the server ends."""
+    return max(min(ends.values()) - time.monotonic(), 0.0) if ends else idle
+
+
+def _kill_overdue(ends: dict[int, float]) -> None:
+    """Kill the children whose time is over. A child stays a process of ours until :func:`_reap`."""
+    for pid, end in list(ends.items()):
+        if time.monotonic() >= end:
+            os.kill(pid, signal.SIGKILL)
+            del ends[pid]
+
+
 def _fork(
-    run: bytes, answers: int, take_up: Callable[..., JobOutcome], children: dict[int, int], inherited: list[int]
-) -> None:
+    run: list[str], answers: int, take_up: Callable[..., JobOutcome], children: dict[int, int], inherited: list[int]
+) -> int:
     if pid := os.fork():
         children[pid] = answers
         with suppress(BrokenPipeError):
             os.write(answers, b"taken\n")
-        return
+        return pid
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -73,7 +93,7 @@ def _fork(
             os.close(fd)
         os.set_inheritable(answers, False)
         worker_process_init.send(sender=None)  # as Celery does in a child of a prefork pool
-        outcome = take_up(*json.loads(run))
+        outcome = take_up(*run)
         os.write(answers, json.dumps(asdict(outcome), default=str).encode() + b"\n")
         code = 0
     finally:

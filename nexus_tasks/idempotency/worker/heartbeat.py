@@ -19,10 +19,11 @@ class Heartbeat:
     Args:
         claims: claims with a Redis client of their own: its socket timeout is shorter than a third of a lease.
         lease: seconds that a running claim stays valid without a renewal.
+        each_beat: called before each renewal.
     """
 
-    def __init__(self, claims: Claims, lease: float) -> None:
-        self._claims, self._lease = claims, lease
+    def __init__(self, claims: Claims, lease: float, each_beat: Callable[[], None] = lambda: None) -> None:
+        self._claims, self._lease, self._each_beat = claims, lease, each_beat
         self._held: dict[tuple[str, str], tuple[Claim, Callable[[Claim], None]]] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -49,6 +50,7 @@ class Heartbeat:
     def _beat(self) -> None:
         while not self._stopped.wait(self._lease / 3):
             try:
+                self._each_beat()
                 self._renew()
             except QueueUnavailable as error:
                 # The leases may end meanwhile. The sweep lets none expire until Redis has answered for a full lease.

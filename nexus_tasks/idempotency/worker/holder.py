@@ -63,21 +63,26 @@ class LeaseHolder:
 
     def dead(self) -> Iterator[str]:
         """The ids of this machine's holders that have ended. A holder is forgotten when the next id is asked for."""
-        with suppress(FileNotFoundError):
-            for path in sorted(self.folder.iterdir()):
-                machine, _, holder = path.name.partition(".")
-                if machine != this_machine():
-                    _forget_in_time(path)
-                elif taken := try_lock(path):
-                    with taken:
-                        yield holder
-                        path.unlink(missing_ok=True)
+        for path in self._files():
+            machine, _, holder = path.name.partition(".")
+            if machine != this_machine():
+                _forget_in_time(path)
+            elif taken := _try_lock(path):
+                with taken:
+                    yield holder
+                    _unlink(path)
 
     def leave_to_parent(self) -> None:
         """In a forked child: close the inherited file, or the parent would seem to live as long as the child."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def _files(self) -> list[Path]:
+        try:
+            return sorted(self.folder.iterdir())
+        except OSError:  # no process could make it, and the processes have said so
+            return []
 
     def _own(self, holder: str) -> FileLock:
         files.make_folder(str(self.folder))
@@ -96,6 +101,18 @@ def this_machine() -> str:
         return Path(BOOT_ID).read_text().strip()
     except OSError:
         return platform.node().replace(".", "-")
+
+
+def _try_lock(path: Path) -> FileLock | None:
+    try:
+        return try_lock(path)
+    except OSError:  # a file of another user: its process cannot be judged
+        return None
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
 
 
 def _forget_in_time(path: Path) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +33,11 @@ log = logging.getLogger(__name__)
 # How many isolated runs one worker process has at a time. They are few, because a lack of memory may have made the jobs
 # crash. They are more than one, because each run waits for a model. Chosen by hand, not measured.
 AT_ONCE = 4
+
+
+class ProcessDied(Exception):
+    """The process of an isolated run has ended without an outcome."""
+
 
 # Performs a run in a child: (kind, claim key, token, canvas delivery) -> outcome
 TakeUp = Callable[[str, str, str, str], JobOutcome]
@@ -100,19 +107,22 @@ class Isolation:
 
         Raises:
             OSError: no process could be started.
+            ProcessDied: the process has ended without an outcome.
             ConfigurationError: no other process could load the Celery application.
         """
         primary = run.primary
+        run.own_process, run.began = True, math.inf  # a run that waits for a place has not begun
         with self._places:
             if run.lost.is_set():
                 return JobOutcome(status="superseded", job_id=primary.job_id)
-            with self._ask([primary.kind, primary.key, primary.token, run.delivery]) as answers:
+            # The child gives up the claim when it is over the limit. If it cannot, this process does, a lease later.
+            # Another lease later the fork server kills the child.
+            run.began = time.monotonic()
+            run.limit += run.lease
+            with self._ask([run.limit + run.lease, primary.kind, primary.key, primary.token, run.delivery]) as answers:
                 said = [json.loads(answer) for answer in answers]  # outcome (none if the child died), exit code
         if not said or isinstance(said[0], int):
-            # The lease ends, and the sweep counts the crash.
-            ended = said[0] if said else None
-            log.error("Job %s (%s) ended its process with %s.", primary.job_id, primary.kind, ended)
-            return JobOutcome(status="superseded", job_id=primary.job_id, details={"process": ended})
+            raise ProcessDied(said[0] if said else None)
         outcome = said[0]
         return JobOutcome(**outcome | {"reasons": tuple(outcome["reasons"])})
 
@@ -137,7 +147,7 @@ class Isolation:
             self._line.end()
             self._line = None
 
-    def _ask(self, run: list[str]) -> Any:
+    def _ask(self, run: list[Any]) -> Any:
         ended = 0
         with self._asking:
             for _ in range(2):  # the first try may find that an idle fork server has ended

@@ -63,8 +63,8 @@ class Reconciler:
                 made += 0 if since is None else sum(asked for _, asked in self._look(kind, since))
             for kind in kinds:
                 made += self._look_further(kind, newest[kind.name])
-        except StorageUnavailable:
-            self.engine.breaker.trip()
+        except StorageUnavailable as error:
+            self.engine.breaker.trip(error)
             raise
         if made:
             log.info("Reconcile enqueued %d jobs that storage wanted.", made)

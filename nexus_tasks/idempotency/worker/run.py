@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.claim import Claim, Wakeup
 from nexus_tasks.idempotency.claims import Claims
+from nexus_tasks.idempotency.kind import RUN_LIMIT
 from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
 from nexus_tasks.types import JobOutcome
@@ -53,8 +55,15 @@ class Run:
     claims: list[Claim]  # the primary claim first; each change makes a new list: the heartbeat's thread reads it
     requests: list[Request]  # of each claim, in the same order
     settle: Callable[[Sequence[Claim], JobOutcome], None]  # ends the run of some claims with an outcome
+    publish: Callable[[Sequence[Wakeup]], object]  # sends wake-ups
     company: str = ""  # the wait reason of siblings that may be taken along
+    limit: float = RUN_LIMIT  # seconds; a longer run gives up its claims
+    give_up: Callable[[], None] = lambda: None  # ends the run in its claims when it is over its limit
+    began: float = field(default_factory=time.monotonic)
+    thread: int = field(default_factory=threading.get_ident)  # of the thread that performs the run
+    own_process: bool = False  # a child of the fork server performs the run, and this process waits for the child
     eager: bool = False  # performed in the producer, without a worker
+    published_at: float = 0.0  # of the message that started the run, seconds since the epoch by the clock of Redis
     delivery: str = ""  # the canvas delivery that started the run; its own worker completes it
     lost: threading.Event = field(default_factory=threading.Event)
 
@@ -73,6 +82,11 @@ class Run:
         """Whether the job has had two crashes or unknown errors. Then it runs alone, to spare its siblings."""
         return self.primary.crashes + self.primary.errors >= ISOLATED_FROM
 
+    @property
+    def over_limit(self) -> bool:
+        """Whether the run has lasted longer than its limit."""
+        return time.monotonic() - self.began > self.limit
+
     def check(self) -> None:
         """Raise :class:`Superseded` when the run has lost a claim. Call it before a commit."""
         if self.lost.is_set():
@@ -84,13 +98,15 @@ class Run:
         Raises:
             Superseded: another run has taken this run's primary claim.
         """
-        taken = self.store.take(self.primary, siblings, lease=self.lease, company=self.company, again=again)
-        if taken is None:
+        answer = self.store.take(self.primary, siblings, lease=self.lease, company=self.company, again=again)
+        if answer is None:
             raise Superseded
+        taken, wakeups = answer
         asked = {self.store.key(request): request for request in siblings}
         self.claims = [*self.claims, *taken]
         self.requests = [*self.requests, *(asked[claim.key] for claim in taken)]
         self.hold(taken)
+        self.publish(wakeups)
         return taken
 
     def hold(self, claims: Sequence[Claim]) -> None:

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from celery import Celery
@@ -16,25 +16,27 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import LockError
 
 from nexus_tasks.errors import NexusError, QueueUnavailable
-from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.worker.background import BackgroundStep
+from nexus_tasks.idempotency.worker.orphans import AT_ONCE, bury, give_back, publish_due, return_orphans
 from nexus_tasks.idempotency.worker.reserved import report_reserved
 from nexus_tasks.idempotency.worker.retry_policy import PROBE_EVERY
 from nexus_tasks.idempotency.worker.run import new_token
 
 log = logging.getLogger(__name__)
 
-# When a process is killed, its jobs run again within 20 s. The worst case is 18.8 s, the sum of these times. The lease
-# ends after at most 10 s. A sweeper that is killed in its tick keeps the lock for 2 s (LOCK_SECONDS). The next tick
-# comes within 2.4 s and makes the job due within 2 s (JITTER). If its sweeper is killed too, another tick comes within
-# 2.4 s.
+# When a process is killed, a worker of the same machine sees that within 0.5 s (LOOK_EVERY) and publishes its jobs at
+# once. On other machines the lease has to end, and the jobs run again within 20 s. The worst case is 18.8 s, the sum of
+# these times. The lease ends after at most 10 s. A sweeper that is killed in its tick keeps the lock for 2 s
+# (LOCK_SECONDS). The next tick comes within 2.4 s and makes the job due within 2 s (JITTER). If its sweeper is killed
+# too, another tick comes within 2.4 s.
 # The worst case of a lost message is 14.4 s: 10 s (GRACE), then the same 2 s for the lock and 2.4 s for the tick.
 EVERY, GIVE_OR_TAKE = 2.0, 0.2
 JITTER = 2.0
+LOOK_EVERY = 0.5  # seconds between two looks for dead processes of this machine; a look reads a folder
 GRACE, LONGEST_GRACE = 10.0, 600.0
-AT_ONCE = 500  # claims per step of a tick
+LINES_AT_ONCE = 100  # namespaces per tick
 LOCK = "sweeping"
 LOCK_SECONDS = 2.0  # renewed after every step of a tick; two sweepers at once do no harm
 
@@ -44,12 +46,20 @@ class Sweeper:
 
     def __init__(self, engine: JobEngine) -> None:
         self.engine, self.claims = engine, engine.claims
-        self.token = new_token(engine.holder.id)
         self._lock = self.claims.lock(LOCK, seconds=LOCK_SECONDS)
         self._answered: float | None = None  # when Redis last answered, by its clock; -inf: it does not answer
         self._hold_leases_until = 0.0
         self._probed_at = float("-inf")
         self.next_tick_in = EVERY  # seconds after the last tick
+
+    def look_for_dead(self) -> None:
+        """Give back what processes of this machine held that have ended. Needs no lock and asks Redis only then."""
+        try:
+            for holder in self.engine.holder.dead():
+                give_back(self.engine, holder)
+        except QueueUnavailable:
+            self._answered = float("-inf")
+            raise
 
     def tick(self) -> None:
         """Do all steps of the sweep once. Does nothing while another worker's tick is under way."""
@@ -85,9 +95,11 @@ class Sweeper:
     def _steps(self) -> Iterator[Callable[[], object]]:
         works = self.engine.breaker.closed()  # otherwise no message is sent, because workers begin no job
         if works:
+            yield self._half_resumed
             yield self._due
         yield self._leases
         if works:
+            yield self._lines
             queues = self.claims.queues()
             empty = self._empty(queues)
             for queue in queues:
@@ -125,28 +137,21 @@ class Sweeper:
         self._answered = now
 
     def _due(self) -> None:
-        enough = time.monotonic() + EVERY
-        while wakeups := self.claims.sweep_due(AT_ONCE):
-            sent = self.engine.publisher.publish(wakeups)
-            if len(wakeups) < AT_ONCE or sent < len(wakeups) or time.monotonic() > enough:
-                break
+        publish_due(self.engine)
+
+    def _lines(self) -> None:
+        self.engine.publisher.publish(self.claims.sweep_lines(LINES_AT_ONCE, every=GRACE))
+
+    def _half_resumed(self) -> None:
+        for kind in self.claims.half_resumed():
+            self.resume(kind)
 
     def _leases(self) -> None:
         if time.monotonic() < self._hold_leases_until:
             return
         due_in = JITTER * random.random()
-        returned, dead, wakeups = self.claims.sweep_leases(
-            AT_ONCE,
-            attempts=self.engine.limits.max_attempts,
-            token=self.token,
-            lease=self.engine.limits.lease,
-            due_in=due_in,
-        )
-        if returned:
+        if return_orphans(self.engine, due_in=due_in, seconds=EVERY):
             self.next_tick_in = min(self.next_tick_in, due_in)
-            log.warning("%d jobs lost their worker and return to the queue.", returned)
-        self.engine.publisher.publish(wakeups)
-        self._bury(dead)
 
     def _lost(self, queue: str, *, empty: bool) -> None:
         dead, wakeups = self.claims.sweep_lost(
@@ -154,7 +159,7 @@ class Sweeper:
             AT_ONCE,
             empty=empty,
             attempts=self.engine.limits.max_attempts,
-            token=self.token,
+            token=new_token(self.engine.holder.id),
             lease=self.engine.limits.lease,
             grace=GRACE,
             longest=LONGEST_GRACE,
@@ -162,7 +167,7 @@ class Sweeper:
         if wakeups:
             log.warning("%d messages of queue %s were lost and are sent again.", len(wakeups), queue)
         self.engine.publisher.publish(wakeups)
-        self._bury(dead)
+        bury(self.engine, dead)
         settling = self.claims.sweep_settle(queue, AT_ONCE, empty=empty, grace=GRACE, longest=LONGEST_GRACE)
         self.engine.publisher.publish(settling)
 
@@ -181,44 +186,45 @@ class Sweeper:
                 log.warning("The broker does not say which queues are empty: %s", error)
         return empty
 
-    def _bury(self, dead: Sequence[Claim]) -> None:
-        for claim in dead:
-            try:
-                self.engine.storage.dead_letter(claim, None)
-            except NexusError as error:
-                # Postgres is away, also for the other letters. The leases end, and a later sweep writes the letters.
-                log.warning("%d dead letters could not be written: %s", len(dead), error)
-                return
-            except Exception:  # one letter that cannot be written must not stop the others
-                log.exception("The dead letter of job %s (%s) could not be written.", claim.job_id, claim.kind)
-                continue
-            log.error("Job %s (%s) is a dead letter: its worker died every time.", claim.job_id, claim.kind)
-            self.engine.publisher.publish(self.claims.finish([claim], ["dead"]))
-
 
 class SweepStep(BackgroundStep):
     """Runs the sweep in every worker."""
 
     thread_name = "nexus-sweep"
 
+    def __init__(self, worker: object, **options: object) -> None:
+        super().__init__(worker, **options)
+        self._silent_until = 0.0
+
     def work(self, app: Celery) -> None:
         """Tick until the worker ends. An error does not end it."""
         sweeper: Sweeper | None = None
-        silent_until = 0.0
+        tick_at = 0.0
         while True:
-            try:
+            with self._logging_errors():
                 sweeper = sweeper or _first_look(app)
-                report_reserved(sweeper.claims)
-                sweeper.tick()
-            except NexusError as error:
-                # One line a minute while a server is away. The next tick tries again.
-                if time.monotonic() >= silent_until:
-                    log.warning("The sweep failed, it tries again: %s", error)
-                    silent_until = time.monotonic() + 60
-            except Exception:
-                log.exception("The sweep failed, it tries again.")
-            if self.ends_within(sweeper.next_tick_in if sweeper else EVERY):
+                sweeper.look_for_dead()
+            if sweeper and time.monotonic() >= tick_at:
+                tick_at = time.monotonic() + EVERY  # also when the tick fails
+                with self._logging_errors():
+                    report_reserved(sweeper.claims)
+                    sweeper.tick()
+                    tick_at = time.monotonic() + sweeper.next_tick_in
+            pause = tick_at - time.monotonic()
+            if self.ends_within(pause if 0 < pause < LOOK_EVERY else LOOK_EVERY):
                 return
+
+    @contextmanager
+    def _logging_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except NexusError as error:
+            # One line a minute while a server is away. The next tick tries again.
+            if time.monotonic() >= self._silent_until:
+                log.warning("The sweep failed, it tries again: %s", error)
+                self._silent_until = time.monotonic() + 60
+        except Exception:
+            log.exception("The sweep failed, it tries again.")
 
 
 def _first_look(app: Celery) -> Sweeper:

@@ -113,7 +113,7 @@ class Waiting(BaseModel):
 
     kind: str
     reason: str
-    due_in_seconds: float
+    due_in_seconds: float | None
 
 
 class Status(BaseModel):

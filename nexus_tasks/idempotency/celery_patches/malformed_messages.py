@@ -1,0 +1,180 @@
+"""Patch of Celery 5.7 and kombu 5.7: a message that cannot be read is moved aside, and the queue goes on.
+
+Celery reads a message on the worker's event loop. A message without an id, with a body that is no task's, or with a
+time limit that is no number ends the worker, on every broker. The broker then gives the message to the next worker.
+With Redis a message without an id looks like a lost connection instead, so the worker reconnects and reads it again.
+Text that is no message at all ends the worker too.
+
+With this patch a worker checks what Celery will read. It moves a message that fails the check to the quarantine
+(``quarantine.py``) and rejects it. A message without fault takes its usual way, also the message of another task.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import numbers
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from celery.worker.consumer import Consumer
+from kombu.transport import redis
+
+from nexus_tasks.errors import NexusError
+from nexus_tasks.idempotency.engine import engine_of, has_jobs
+from nexus_tasks.idempotency.producer.wire_format import HEADER
+from nexus_tasks.idempotency.quarantine import set_aside
+
+log = logging.getLogger(__name__)
+
+_UNREADABLE = "nexus-unreadable"  # the header of a text that is no message
+_TEXTS = ("root_id", "parent_id", "group", "shadow", "eta", "expires")  # headers that are a text or None
+_read_handler = Consumer.create_task_handler
+_loads = redis.loads
+_consume = redis.Channel.basic_consume
+
+
+def fault_of(message: Any) -> str:
+    """Why Celery cannot run this message, or an empty text. The check decodes the body, which Celery then reuses."""
+    headers, properties = message.headers, message.properties
+    if not isinstance(headers, Mapping) or not isinstance(properties, Mapping | None):
+        return "it has no headers"
+    if _UNREADABLE in headers:
+        return str(headers[_UNREADABLE])
+    if not isinstance(message.delivery_info, Mapping | None):
+        return "its delivery_info is no mapping"
+    try:
+        body = message.payload
+    except Exception as error:  # of any decoder
+        return f"its body cannot be read ({type(error).__name__}: {error})"
+    if "task" not in headers:
+        if not isinstance(body, dict) or "task" not in body:
+            return "it names no task"
+        headers = body  # Celery's first protocol
+    return _fault_of_headers(headers) or _fault_of_body(body)
+
+
+def _fault_of_headers(headers: Mapping[str, Any]) -> str:
+    for name in ("task", "id"):
+        if not isinstance(headers.get(name), str) or not headers[name]:
+            return f"it has no {name}"
+    for name in _TEXTS:
+        if not isinstance(headers.get(name), str | None):
+            return f"its {name} is no text"
+    limits = headers.get("timelimit") or (None, None)
+    if not isinstance(limits, list | tuple) or len(limits) != 2 or not all(map(_is_number, limits)):
+        return "its timelimit is not a pair of numbers"
+    if not _is_number(headers.get("retries")):
+        return "its retries is no number"
+    if not isinstance(headers.get("stamped_headers"), list | tuple | None):
+        return "its stamped_headers is no list"
+    for name in ("stamps", HEADER):
+        if not isinstance(headers.get(name), Mapping | None):
+            return f"its {name} is no mapping"
+    return ""
+
+
+def _fault_of_body(body: Any) -> str:
+    if isinstance(body, dict):
+        args, kwargs, embed = body.get("args", ()), body.get("kwargs", {}), {}
+    elif isinstance(body, list | tuple) and len(body) == 3:
+        args, kwargs, embed = body
+    else:
+        return "its body is not a task's"
+    if not isinstance(args, list | tuple):
+        return "its args are no list"
+    if not isinstance(kwargs, dict):
+        return "its kwargs are no mapping"
+    return "" if isinstance(embed, dict) else "its body is not a task's"
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, numbers.Real)
+
+
+# --- Celery's consumer ------------------------------------------------------------------------------------------------
+def move_malformed_aside() -> None:
+    """Make the workers of this process move malformed messages aside."""
+    Consumer.create_task_handler = _create_task_handler
+    redis.loads = _loads_or_wraps
+    redis.Channel.basic_consume = _basic_consume
+
+
+def _create_task_handler(consumer: Any, *args: Any, **options: Any) -> Callable[[Any], object]:
+    if not has_jobs(consumer.app):
+        return _read_handler(consumer, *args, **options)  # type: ignore[no-any-return]
+    # Celery looks these three up when it makes its handler: a broken message that the check has let through.
+    consumer.on_unknown_message = lambda _body, message: _reject(consumer, message, "it names no task")
+    consumer.on_invalid_task = lambda _body, message, error: _reject(consumer, message, str(error))
+    consumer.on_decode_error = lambda message, error: _reject(consumer, message, str(error))
+    handle = _read_handler(consumer, *args, **options)
+
+    def on_task_received(message: Any) -> None:
+        if fault := fault_of(message):
+            _reject(consumer, message, fault)
+        else:
+            handle(message)
+
+    return on_task_received
+
+
+def _reject(consumer: Any, message: Any, fault: str) -> None:
+    try:
+        set_aside(engine_of(consumer.app).claims, message, fault)
+    except NexusError as error:
+        log.error("A malformed message is dropped, because it cannot be kept (%s): %s", error, _shown(message))
+    message.reject_log_error(log, consumer.connection_errors)
+
+
+def _shown(message: Any) -> str:
+    return f"{message.headers!r} {message.body!r}"[:2_000]
+
+
+# --- kombu's Redis transport ------------------------------------------------------------------------------------------
+def _loads_or_wraps(text: str, *args: Any, **options: Any) -> Any:
+    """A message of a Redis list. Text that is no JSON becomes an envelope around the text."""
+    try:
+        return _loads(text, *args, **options)
+    except ValueError:
+        return _envelope(text, "it is no JSON")
+
+
+def _basic_consume(
+    channel: Any, queue: str, no_ack: bool, callback: Callable[[Any], object], *args: Any, **options: Any
+) -> Any:
+    consuming = _consume(channel, queue, no_ack, callback, *args, **options)
+
+    def deliver(raw: Any) -> object:
+        message = _message(channel, raw, queue)
+        channel.qos.append(message, message.delivery_tag)
+        return callback(message)
+
+    if not no_ack:
+        channel.connection._callbacks[queue] = deliver
+    return consuming
+
+
+def _message(channel: Any, raw: Any, queue: str) -> Any:
+    """kombu's message. JSON that is no message becomes an envelope around the JSON."""
+    try:
+        message = channel.Message(raw, channel=channel)
+        _ = message.delivery_info["exchange"], message.delivery_info["routing_key"]  # kombu needs them, and a tag
+        if isinstance(message.delivery_tag, str):
+            return message
+    except Exception:  # any part of the envelope may be wrong
+        pass
+    if not (isinstance(raw, dict) and _UNREADABLE in (raw.get("headers") or {})):
+        raw = _envelope(json.dumps(raw), "it is no message")
+    raw["properties"]["delivery_info"] = {"exchange": "", "routing_key": queue}
+    return channel.Message(raw, channel=channel)
+
+
+def _envelope(text: str, fault: str) -> dict[str, Any]:
+    return {
+        "body": text,
+        "content-type": "text/plain",
+        "content-encoding": "utf-8",
+        "headers": {_UNREADABLE: fault},
+        "properties": {"delivery_tag": str(uuid.uuid4()), "delivery_info": {}},
+    }

@@ -1,0 +1,94 @@
+"""The quarantine: messages that no worker can read, kept in Redis beside the claims until an operator drops them.
+
+A claim whose message comes here has lost its wake-up: the sweep publishes another one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from nexus_tasks.idempotency.claims import Claims, answering
+from nexus_tasks.types import QuarantinedMessage, clean_text
+
+log = logging.getLogger(__name__)
+
+MOST = 1_000  # messages that are kept, the newest ones
+LONGEST = 65_536  # characters that are kept of a message's body, and of its headers
+
+
+def set_aside(claims: Claims, message: Any, fault: str) -> None:
+    """Keep a copy of a message that cannot be read, and count it. The caller rejects the message.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    queue = str((message.delivery_info or {}).get("routing_key") or "")
+    made = {
+        "id": str(uuid.uuid4()),
+        "queue": queue,
+        "fault": clean_text(fault),
+        "at": claims.now(),
+        "headers": clean_text(json.dumps(message.headers, default=repr))[:LONGEST],
+        "body": clean_text(_text(message.body))[:LONGEST],
+    }
+    with answering():
+        pipe = claims.redis.pipeline()
+        pipe.lpush(_key(claims), json.dumps(made)).ltrim(_key(claims), 0, MOST - 1).incr(_counter(claims)).execute()
+    log.error("A message of queue %s is moved to quarantine: %s.", queue or "(unknown)", fault)
+
+
+def quarantined(claims: Claims, limit: int = MOST) -> list[QuarantinedMessage]:
+    """The messages in quarantine, newest first.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    return [_parsed(row) for row in _rows(claims)[:limit]]
+
+
+def count(claims: Claims) -> tuple[int, int]:
+    """How many messages are in quarantine, and how many have ever been moved there.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    with answering():
+        return int(claims.redis.llen(_key(claims))), int(claims.redis.get(_counter(claims)) or 0)
+
+
+def drop(claims: Claims, ids: Sequence[str] | None = None) -> int:
+    """Delete messages from quarantine, by default all of them. Returns how many were deleted.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    rows = [row for row in _rows(claims) if ids is None or json.loads(row)["id"] in ids]
+    with answering():
+        return sum(int(claims.redis.lrem(_key(claims), 1, row)) for row in rows)
+
+
+def _rows(claims: Claims) -> list[str]:
+    with answering():
+        return list(claims.redis.lrange(_key(claims), 0, -1))
+
+
+def _key(claims: Claims) -> str:
+    return f"{claims.prefix}:quarantine"
+
+
+def _counter(claims: Claims) -> str:
+    return f"{claims.prefix}:quarantined"
+
+
+def _text(body: Any) -> str:
+    return body.decode(errors="replace") if isinstance(body, bytes) else str(body)
+
+
+def _parsed(row: str) -> QuarantinedMessage:
+    made = json.loads(row)
+    return QuarantinedMessage(**made | {"at": datetime.fromtimestamp(made["at"], UTC)})

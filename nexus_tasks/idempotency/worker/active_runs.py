@@ -1,0 +1,50 @@
+"""The active runs: those that this process has begun and whose handlers have not returned.
+
+A run is over its limit when it has lasted longer than its kind's ``run_limit``. Its claims are then given up, and it
+can commit nothing. Its thread cannot be ended: it is held until the handler returns.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nexus_tasks.idempotency.worker.run import Run
+
+
+class ActiveRuns:
+    """The runs of one process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, Run] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def keeping(self, run: Run) -> Iterator[None]:
+        """Count ``run`` as active inside the block."""
+        with self._lock:
+            self._runs[id(run)] = run
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._runs.pop(id(run), None)
+
+    def every(self) -> list[Run]:
+        """The runs now."""
+        with self._lock:
+            return list(self._runs.values())
+
+    def over_limit(self) -> list[Run]:
+        """The runs that are over their limit now, the oldest first."""
+        return sorted((run for run in self.every() if run.over_limit), key=lambda run: run.began)
+
+    def end_over_limit(self) -> None:
+        """Give up the claims of runs that are over their limit. The heartbeat calls this before each renewal."""
+        for run in self.over_limit():
+            run.heartbeat.let_go(run.claims)  # each time: the run may have taken a sibling meanwhile
+            if not run.lost.is_set():
+                run.lost.set()
+                # In a thread: the end of the run may be a dead letter, and Postgres must not hold up other leases.
+                threading.Thread(target=run.give_up, name="nexus-over-limit", daemon=True).start()

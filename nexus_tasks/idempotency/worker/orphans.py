@@ -1,0 +1,83 @@
+"""Orphans: running claims whose process has ended. They return to the queue, or become dead letters."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from nexus_tasks.errors import NexusError
+from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.engine import JobEngine
+from nexus_tasks.idempotency.worker.run import new_token
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 500  # claims per script: Redis serves no other client meanwhile
+
+
+def give_back(engine: JobEngine, held_by: str) -> None:
+    """Return the claims of a process that has ended, and publish them at once. Each claim counts a crash.
+
+    Args:
+        held_by: the id of the process, or the whole token of one run.
+    """
+    if return_orphans(engine, held_by=held_by) and engine.breaker.closed():
+        publish_due(engine)
+
+
+def return_orphans(engine: JobEngine, *, held_by: str = "", due_in: float = 0.0, seconds: float = float("inf")) -> int:
+    """Return claims from their dead processes; they wait for the reason ``crash``. Bury those without attempts left.
+
+    Args:
+        held_by: the first part of the runs' tokens; empty: every claim whose lease has ended.
+        due_in: seconds until a returned claim is due.
+        seconds: when to leave the rest to the next call.
+
+    Returns:
+        How many claims wait again.
+    """
+    enough, total = time.monotonic() + seconds, 0
+    while True:
+        returned, dead, wakeups = engine.claims.sweep_leases(
+            AT_ONCE,
+            held_by=held_by,
+            attempts=engine.limits.max_attempts,
+            token=new_token(engine.holder.id),
+            lease=engine.limits.lease,
+            due_in=due_in,
+        )
+        engine.publisher.publish(wakeups)
+        bury(engine, dead)
+        total += returned
+        if returned + len(dead) < AT_ONCE or time.monotonic() > enough:
+            break
+    if total:
+        log.warning("%d jobs lost their worker and return to the queue.", total)
+    return total
+
+
+def publish_due(engine: JobEngine, *, seconds: float = 2.0) -> None:
+    """Let the waiting claims go on that are due, for about ``seconds`` at most, or until the broker fails."""
+    enough = time.monotonic() + seconds
+    while True:
+        due, wakeups = engine.claims.sweep_due(AT_ONCE)
+        sent = engine.publisher.publish(wakeups)
+        if due < AT_ONCE or sent < len(wakeups) or time.monotonic() > enough:
+            break
+
+
+def bury(engine: JobEngine, dead: Sequence[Claim]) -> None:
+    """Commit the dead letters of claims that the sweep has taken over, then end the claims."""
+    for claim in dead:
+        try:
+            engine.storage.dead_letter(claim, None)
+        except NexusError as error:
+            # Postgres is away, also for the other letters. The leases end, and a later sweep writes the letters.
+            log.warning("%d dead letters could not be written: %s", len(dead), error)
+            return
+        except Exception:  # one letter that cannot be written must not stop the others
+            log.exception("The dead letter of job %s (%s) could not be written.", claim.job_id, claim.kind)
+            continue
+        log.error("Job %s (%s) is a dead letter: its worker died every time.", claim.job_id, claim.kind)
+        engine.publisher.publish(engine.claims.finish([claim], ["dead"]))

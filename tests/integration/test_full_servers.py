@@ -1,0 +1,130 @@
+"""Servers that can be reached and take no writes: Redis at its memory limit, Postgres on a full disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nexus_tasks import Nexus, embedded
+from nexus_tasks.embedded import ServerAddresses
+from nexus_tasks.errors import NexusError
+from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, go, play
+from tests.sandbox import Sandbox, eventually, make_template, sandbox
+
+POOLS = [pytest.param(("threads", 4), id="threads"), pytest.param(("processes", 2), id="prefork")]
+
+
+@pytest.fixture
+def own_servers() -> Iterator[Path]:
+    """Servers on a disk of their own, which a test may fill."""
+    if os.geteuid() != 0:
+        pytest.skip("a disk of its own takes root")
+    home = Path(tempfile.mkdtemp(prefix="nexus-disk-"))
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=500m", "tmpfs", str(home)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        shutil.rmtree(home)
+        pytest.skip("this root may mount nothing")
+    try:
+        make_template(embedded.ensure(home / "home"))
+        yield home / "home"
+    finally:
+        embedded.stop(home / "home")
+        subprocess.run(["umount", "--lazy", str(home)], check=True)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+class Disk:
+    """The disk of ``own_servers``."""
+
+    def __init__(self, home: Path) -> None:
+        self._ballast = home.parent / "ballast"
+
+    def fill(self) -> None:
+        with self._ballast.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(65_536))
+        with self._ballast.open("ab", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(512))
+
+    def free(self) -> None:
+        self._ballast.unlink()
+
+
+def records(here: Sandbox) -> int:
+    """Log records so far, tracebacks not counted."""
+    return sum(line.startswith("[20") for worker in here.workers for line in worker.text().splitlines())
+
+
+def derived(here: Sandbox) -> int:
+    with suppress(NexusError):
+        [(done,)] = here.sql("SELECT count(*) FROM derivations WHERE state = 'done'")
+        return int(done)
+    return -1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("pool", POOLS)
+def test_workers_outlive_a_redis_at_its_memory_limit_and_say_so(own_servers: Path, pool: tuple[str, int]) -> None:
+    with sandbox(embedded.ensure(own_servers)) as here:
+        Nexus().create_namespace("acme")
+        worker = here.worker(*WITH_KINDS, pool=pool[0], concurrency=pool[1], **ROOT)
+        play.delay(name="held", plan=("hold",))
+        eventually(lambda: attempts("held"))
+        for n in range(20):
+            play.delay(name=f"n{n}", plan=("hold",))
+        here.redis().config_set("maxmemory", "1mb")
+        started, before = time.monotonic(), records(here)
+        for n in range(20):
+            go(f"n{n}")
+        go("held")
+        eventually(lambda: "OOM command not allowed" in worker.text(), within=30)
+        eventually(lambda: time.monotonic() - started > 20)
+        assert worker.process.poll() is None, worker.text()[-2_000:]
+        said = records(here) - before
+        print(f"{said} records in {time.monotonic() - started:.0f} s")
+        assert said < 60
+        here.redis().config_set("maxmemory", "0")
+        eventually(lambda: here.deployment.claims.counts("acme") == {}, within=90)
+        assert worker.process.poll() is None
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("both", [False, True], ids=["of Postgres", "of both servers"])
+def test_a_full_disk_is_an_outage(own_servers: Path, servers: ServerAddresses, both: bool) -> None:
+    """Connecting and reading work, writing does not. No job begins, few lines are logged; with space all goes on."""
+    own = embedded.ensure(own_servers)
+    with sandbox(own if both else replace(own, redis_url=servers.redis_url)) as here:
+        nexus, said = Nexus(), [{"author": "ann", "content": "I moved to another city. " * 40}]
+        held = here.worker(*WITH_KINDS, concurrency=8, **ROOT)
+        held.process.send_signal(signal.SIGSTOP)
+        for n in range(150):
+            nexus.ingest("n", f"s{n}", said, end=True)
+        disk = Disk(own_servers)
+        disk.fill()
+        started, before = time.monotonic(), records(here)
+        held.process.send_signal(signal.SIGCONT)
+        eventually(lambda: time.monotonic() - started > 30)
+        told, done = records(here) - before, derived(here)
+        print(f"{told} records in {time.monotonic() - started:.0f} s, {done} derived")
+        disk.free()
+        embedded.ensure(own_servers)  # a server may have ended: what a process manager does
+        assert held.process.poll() is None, held.text()[-2_000:]
+        eventually(lambda: derived(here) == 150, within=150, why=held.text()[-3_000:])
+        assert here.sql("SELECT count(*) FROM dead_letters") == [(0,)]
+        assert "takes no writes" in held.text() if both else "Storage does not answer" in held.text()
+        assert told < 250
