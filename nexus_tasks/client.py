@@ -1,4 +1,4 @@
-"""The client: stores messages, reads memory back, and shows and controls the background jobs."""
+"""The client class ``Nexus``: it stores messages, searches memories, and shows and controls the background jobs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ R = TypeVar("R")
 
 
 def _twin(method: Callable[Concatenate[Nexus, P], R]) -> Callable[Concatenate[Nexus, P], Coroutine[Any, Any, R]]:
-    """The asynchronous twin of a method: it makes the same call in a thread, so that the event loop is not blocked."""
+    """Make the asynchronous twin of ``method``. The twin calls ``method`` in a thread, so the event loop goes on."""
 
     async def twin(self: Nexus, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.to_thread(method, self, *args, **kwargs)
@@ -69,12 +69,20 @@ def _twin(method: Callable[Concatenate[Nexus, P], R]) -> Callable[Concatenate[Ne
 
 
 class Nexus:
-    """Memory for agents. Connects on first use. Thread-safe.
+    """The memory of agents: store messages, search memories, and control the jobs that make memories from messages.
 
-    Every method has an asynchronous twin (``aingest``, ``asearch``, …). Besides the errors in its text, every method
-    raises a :class:`~nexus_tasks.errors.NexusError` whose message says what to do: :class:`InvalidInput` for a wrong
-    argument, :class:`StorageUnavailable` while Postgres does not answer, :class:`QueueUnavailable` while Redis or the
-    broker does not. Returned dataclasses are frozen; their ``to_dict()`` is the document of ``nexus … --json``.
+    The client connects to Postgres and Redis on its first call. Threads may share one client. Every method has an
+    asynchronous twin (``aingest``, ``asearch``, …).
+
+    The text of a method lists the errors that are special to the method. In addition, every method may raise these
+    errors:
+
+    - :class:`InvalidInput`: an argument is wrong.
+    - :class:`StorageUnavailable`: Postgres does not answer.
+    - :class:`QueueUnavailable`: Redis or the broker does not answer.
+
+    All errors are :class:`~nexus_tasks.errors.NexusError`. The message of an error says what to do. Returned
+    dataclasses are frozen. Their method ``to_dict()`` gives the document that ``nexus … --json`` prints.
 
     Args:
         deployment: the deployment to use, or the settings of a new one. Default: the deployment of the environment's
@@ -107,26 +115,27 @@ class Nexus:
         observe: bool | None = None,
         end: bool = False,
     ) -> Receipt:
-        """Store messages in one transaction and queue the jobs for them. Safe to repeat: see :class:`Message`.
+        """Store messages in one transaction, and queue the jobs that derive facts from the messages.
 
-        While Postgres does not answer, the session buffer on this machine keeps the messages (``Receipt.buffered`` is
-        their number). Later any process that uses the same buffer folder stores them.
+        A repeated call stores no message twice: see :class:`Message`. While Postgres does not answer, the session
+        buffer on this machine keeps the messages. ``Receipt.buffered`` is the number of these messages. Later a process
+        that uses the same buffer folder stores them in Postgres.
 
         Args:
-            namespace: the namespace (tenant); it is made when it is missing.
-            session_key: the session; it is made when it is missing, and reopened when it had ended.
-            messages: in the order of the conversation; a mapping has the fields of :class:`Message`.
+            namespace: the namespace (tenant). A missing namespace is made.
+            session_key: the session. A missing session is made. An ended session is opened again.
+            messages: the messages in the order of the conversation. A mapping has the fields of :class:`Message`.
             observers: the observers that get facts from these messages. Default: the namespace's observers.
-            observe: whether the session's old messages are observed from now on (see :meth:`context`). Default: no
-                change; for a new session, the namespace's setting.
-            end: end the session too, as :meth:`end_session` does.
+            observe: whether the session's old messages are observed from now on (see :meth:`context`). Default: an
+                existing session keeps its setting, and a new session takes the namespace's setting.
+            end: also end the session, as :meth:`end_session` does.
 
         Returns:
-            The numbers of messages that were stored, already known and buffered, and of jobs that were queued.
+            How many messages were stored, known already or buffered, and how many jobs were queued.
 
         Raises:
-            InvalidInput: an argument or a message is wrong; nothing was stored.
-            BufferError: Postgres does not answer, and the session buffer cannot keep the messages; nothing was stored.
+            InvalidInput: an argument or a message is wrong. Nothing was stored.
+            BufferError: Postgres does not answer, and the session buffer cannot keep the messages. Nothing was stored.
 
         Example::
 
@@ -137,28 +146,28 @@ class Nexus:
         )
 
     def remember(self, namespace: str, text: str, *, author: str = "user", session_key: str = "notes") -> Receipt:
-        """Store one thing worth knowing, as a message.
+        """Store one text to remember, as a message.
 
         Args:
-            namespace: the namespace; it is made when it is missing.
-            text: the text, complete without a conversation around it; at most 1,000,000 characters.
+            namespace: the namespace. A missing namespace is made.
+            text: the text, at most 1,000,000 characters. A reader must understand it without other messages.
             author: the message's author.
-            session_key: the session that the message is appended to.
+            session_key: the session that the message is appended to. A missing session is made.
 
         Returns:
-            As :meth:`ingest`.
+            The receipt of :meth:`ingest`.
 
         Raises:
             InvalidInput: an argument is wrong.
-            BufferError: as in :meth:`ingest`.
+            BufferError: Postgres does not answer, and the session buffer cannot keep the message.
         """
         return self.ingest(namespace, session_key, [Message(content=text, author=author)])
 
     def end_session(self, namespace: str, session_key: str) -> JobResult | None:
-        """End a session: its waiting derivations run now, and then the session is digested.
+        """End a session. The session's waiting derivations run now, and then a job digests the session.
 
         Returns:
-            The digest's job; ``None`` when nothing is new since the last digest.
+            The job that digests the session; ``None`` when the session has no new message since its last digest.
 
         Raises:
             NotFound: there is no such namespace or session.
@@ -176,10 +185,10 @@ class Nexus:
         Args:
             namespace: the namespace.
             session_key: the session.
-            rebuild: make the digest again from the first message on.
+            rebuild: make the digest again, from the session's first message to its last.
 
         Returns:
-            The job. Its outcome is ``unchanged`` when nothing is new.
+            The job. The job's outcome is ``unchanged`` when the session has no new message.
 
         Raises:
             NotFound: there is no such namespace or session.
@@ -187,13 +196,13 @@ class Nexus:
         return sessions.digest(self.deployment, namespace, session_key, rebuild=rebuild)
 
     def extract(self, namespace: str, session_key: str) -> JobResult:
-        """Extract topics and facts from the session's messages since the last extraction.
+        """Extract topics and facts from the messages that the session got since its last extraction.
 
-        The job waits while only few messages are new, and while tools of the last turn have not answered: see
+        The job waits while only few messages are new, or while a tool call of the last turn has no answer. See
         ``docs/extraction.md``.
 
         Returns:
-            The job. The ``details`` of its outcome have the numbers of ``topics`` and ``facts``.
+            The job. The ``details`` of the job's outcome hold the numbers of ``topics`` and ``facts``.
 
         Raises:
             NotFound: there is no such namespace or session.
@@ -201,21 +210,21 @@ class Nexus:
         return sessions.extract(self.deployment, namespace, session_key)
 
     def undo(self, namespace: str, reflection: int | str) -> UndoReceipt:
-        """Reverse one reflection exactly: delete its memories, and restore the facts that the reflection changed.
+        """Undo one reflection: delete its memories, and restore the facts that it changed.
 
-        Later messages and reflections stay, and no later reflection makes the same changes again. Undoing twice
-        changes nothing.
+        Messages and reflections that came later stay. No later reflection makes the undone changes again. A second undo
+        of the same reflection changes nothing.
 
         Args:
             namespace: the namespace.
-            reflection: its number (:attr:`MemoryInfo.reflection`), or the id of the job that made it.
+            reflection: the reflection's number (:attr:`MemoryInfo.reflection`), or the id of the job that reflected.
 
         Returns:
             The ids of the memories that the undo removed, revived and restored.
 
         Raises:
             NotFound: there is no such namespace or reflection.
-            UndoRefused: later memories rest on the reflection; the message names these memories.
+            UndoRefused: later memories rest on the reflection's memories. The message names the later memories.
 
         Example::
 
@@ -227,10 +236,11 @@ class Nexus:
     def dream(self, namespace: str) -> JobResult:
         """Consolidate a namespace now: digest every session that has new messages, then reflect.
 
-        While a dream of the namespace is open, the call starts no second dream and makes the open dream urgent.
+        A namespace has at most one open dream. When a dream is open already, the call starts no second dream, and gives
+        the open dream the urgency ``live``.
 
         Returns:
-            The job that ends after all digests and reflections; ``created`` is false when a dream was open already.
+            The job that ends after all digests and reflections. Its ``created`` is false when a dream was open already.
 
         Raises:
             NotFound: there is no such namespace.
@@ -245,23 +255,23 @@ class Nexus:
         session_key: str | None = None,
         everything: bool = False,
     ) -> ForgetReceipt:
-        """Erase a memory, a session or everything, with all memories derived only from it. This cannot be undone.
+        """Erase a memory, a session or a whole namespace's memories. An erasure cannot be undone.
 
-        A fact that also rests on other messages either stays without the erased evidence, or is derived again from the
-        other messages. Digests and conclusions that rest on erased memories are erased too. The digests are made again.
-        ``docs/erasure.md`` lists what stays.
+        A fact that rests only on erased messages is erased. A fact that also rests on other messages either stays
+        without the erased evidence, or is derived again from the other messages. Digests and conclusions that rest on
+        erased memories are erased too. The digests are made again. ``docs/erasure.md`` lists the data that stay.
 
         Args:
             namespace: the namespace.
             memory_id: erase this memory.
             session_key: erase this session.
-            everything: erase all memories; the namespace, its settings and the record of its costs stay.
+            everything: erase all memories. The namespace, its settings and the record of its costs stay.
 
         Returns:
-            The erased rows and memories, and the jobs that derive and digest again from the messages that stay.
+            The erased rows and memories, and the jobs that make facts and digests again from the remaining messages.
 
         Raises:
-            InvalidInput: not exactly one of the three is given.
+            InvalidInput: not exactly one of ``memory_id``, ``session_key`` and ``everything`` is given.
             NotFound: there is no such namespace, memory or session.
         """
         return erasure.forget(
@@ -269,16 +279,16 @@ class Nexus:
         )
 
     def export(self, namespace: str, path: str | Path) -> TransferReceipt:
-        """Write everything that a namespace remembers to a file of JSON lines, without loss.
+        """Write all messages and memories of a namespace to a file of JSON lines.
 
-        The file has no vectors (:meth:`import_` asks for new ones), no jobs, no dead letters and no costs.
+        The file contains no vectors, jobs, dead letters or costs. After an import, a job computes the vectors again.
 
         Args:
             namespace: the namespace.
-            path: the file; an existing file is replaced when the new file is complete.
+            path: the file. An existing file is replaced when the new file is complete.
 
         Returns:
-            The rows written, by table.
+            The number of written rows of each table.
 
         Raises:
             NotFound: there is no such namespace.
@@ -287,17 +297,17 @@ class Nexus:
         return transfer.export(self.deployment, namespace, Path(path))
 
     def import_(self, namespace: str, path: str | Path) -> TransferReceipt:
-        """Read an export into an empty namespace. Either the whole file is stored, or nothing.
+        """Read an export into an empty namespace. Either the whole file is stored, or nothing is stored.
 
         Args:
-            namespace: the namespace; it is made when it is missing.
+            namespace: the namespace. A missing namespace is made.
             path: the file that :meth:`export` wrote.
 
         Returns:
-            The rows read, by table.
+            The number of stored rows of each table.
 
         Raises:
-            InvalidInput: the file is no export or is cut off, or the namespace is not empty; nothing was stored.
+            InvalidInput: the file is no export or is cut off, or the namespace is not empty. Nothing was stored.
         """
         return transfer.import_(self.deployment, namespace, Path(path))
 
@@ -306,7 +316,8 @@ class Nexus:
 
         Args:
             namespace: the namespace.
-            folder: it is made when it is missing; files of the same names are replaced, others stay.
+            folder: the folder to write to. A missing folder is made. Files of the same names are replaced. Other files
+                stay.
 
         Returns:
             The numbers of topics and facts.
@@ -318,17 +329,19 @@ class Nexus:
         return markdown.export(self.deployment, namespace, Path(folder))
 
     def import_markdown(self, namespace: str, folder: str | Path) -> MarkdownImport:
-        """Read the topics in a folder of Markdown, all of them or none; a topic of the same file name is replaced.
+        """Read topics from a folder of Markdown files. Either all topics are stored, or none is stored.
+
+        A stored topic of the same file name is replaced.
 
         Args:
-            namespace: the namespace; it is made when it is missing.
-            folder: all its ``.md`` files are read, except ``MEMORY.md`` and ``facts.md``.
+            namespace: the namespace. A missing namespace is made.
+            folder: the folder. All its ``.md`` files are read, except ``MEMORY.md`` and ``facts.md``.
 
         Returns:
-            The numbers of topics read and changed.
+            The numbers of topics that were read and of topics that changed.
 
         Raises:
-            InvalidInput: a file is no topic, or cannot be read; nothing was stored.
+            InvalidInput: a file is no topic, or cannot be read. Nothing was stored.
         """
         return markdown.import_(self.deployment, namespace, Path(folder))
 
@@ -348,24 +361,24 @@ class Nexus:
         as_of: datetime | None = None,
         limit: int = 10,
     ) -> Recalls:
-        """Find the memories that best answer a question. It calls no language model.
+        """Find the memories that best answer a question. The search calls no language model.
 
         Args:
             namespace: the namespace.
-            query: a question, or words.
-            observer: only memories of this observer. Default: of all.
+            query: a question, or some words.
+            observer: only memories of this observer. Default: memories of all observers.
             subject: only memories about this subject, and messages by this author.
             session_key: only memories of this session.
-            levels: only these of ``raw`` (messages), ``explicit`` (facts), ``derived``, ``contradiction``,
-                ``summary_short`` and ``summary_long``. Default: all but archived messages.
+            levels: only memories of these levels: ``raw`` (messages), ``explicit`` (facts), ``derived``,
+                ``contradiction``, ``summary_short`` and ``summary_long``. Default: all levels, no archived messages.
             categories: only facts of these categories.
-            since: only what was said at this time or later; a naive time means UTC.
-            until: only what was said before this time.
+            since: only memories whose text was said at this time or later. A naive time means UTC.
+            until: only memories whose text was said before this time. A naive time means UTC.
             as_of: only memories that held at this time. Default: memories that hold now.
             limit: the largest number of hits, 1 to 1,000.
 
         Returns:
-            The hits, best first, each with its score, the parts of the score and its evidence.
+            The hits, best first. Each hit has its score, the parts of the score and its evidence.
 
         Raises:
             InvalidInput: an argument is wrong.
@@ -404,26 +417,29 @@ class Nexus:
         observe: bool = False,
         count: Literal["estimate", "anthropic"] = "estimate",
     ) -> ContextBlock:
-        """Assemble what an agent should know now, within ``max_tokens``. Every line has a citation.
+        """Assemble a context block: memories for an agent's prompt, with at most ``max_tokens`` tokens.
 
-        With ``observe`` the block is the session itself: its observation log, then the later messages word for word.
-        When too many messages are not observed yet, the call waits for their observation, at most 20 s.
+        Every line of the block has a citation. With ``observe`` the block shows one session: first its observation log,
+        then the later messages word for word. When too many messages are not observed yet, such a call waits at most
+        20 s for their observation.
 
         Args:
             namespace: the namespace.
-            session_key: add the session's digest and its messages that are not derived yet.
+            session_key: add the session's digest, and the session's messages that are not derived yet.
             query: choose the facts that fit this query. Default: recent and confirmed facts first.
-            observer: only memories of this observer. Default: of all.
-            subject: only memories about this subject. Default: about all.
-            max_tokens: 1 to 1,000,000. Default: 2,000; with ``observe`` the whole session (see
-                ``docs/observation.md``). With ``observe`` the oldest part that does not fit is left out.
+            observer: only memories of this observer. Default: memories of all observers.
+            subject: only memories about this subject. Default: memories about all subjects.
+            max_tokens: the largest number of tokens, 1 to 1,000,000. Default without ``observe``: 2,000. Default with
+                ``observe``: the whole session (see ``docs/observation.md``). With ``observe`` the oldest part that does
+                not fit is left out.
             format: ``text``, ``anthropic`` (``messages`` to put before the conversation) or ``json``.
-            observe: read one session whole; needs ``session_key``, and takes no query or perspective.
-            count: how tokens are counted: ``estimate`` (characters / 4), or ``anthropic`` (Claude is asked, over the
-                network; when it does not answer, tokens are estimated). ``ContextBlock.counted_by`` names the way.
+            observe: show one whole session. ``session_key`` is then required. ``query``, ``observer`` and ``subject``
+                must be absent.
+            count: how tokens are counted. ``estimate`` divides the characters by 4. ``anthropic`` asks Claude over the
+                network, and estimates when Claude does not answer. ``ContextBlock.counted_by`` names the method used.
 
         Returns:
-            The block; ``str(block)`` is its text.
+            The block. ``str(block)`` is its text.
 
         Raises:
             InvalidInput: an argument is wrong.
@@ -488,11 +504,11 @@ class Nexus:
         )
 
     def memory(self, namespace: str, memory_id: int) -> MemoryDetails:
-        """Show one memory with its evidence, the memories that rest on it, and the memories that it superseded.
+        """Show one memory with its sources, and with the memories that it supports or superseded.
 
         Args:
             namespace: the namespace.
-            memory_id: 17 for the citation ``[m17]``. A superseded or archived memory is shown too.
+            memory_id: the memory's id: 17 for the citation ``[m17]``. It may be a superseded or archived memory.
 
         Returns:
             The memory.
@@ -503,7 +519,7 @@ class Nexus:
         return memories.show_memory(self.deployment, namespace, memory_id)
 
     def topics(self, namespace: str) -> list[TopicInfo]:
-        """List topics, the last changed first, without their content.
+        """List topics without their content. The most recently changed topic comes first.
 
         Raises:
             NotFound: there is no such namespace.
@@ -511,7 +527,7 @@ class Nexus:
         return topics.list_topics(self.deployment, namespace)
 
     def topic(self, namespace: str, filename: str) -> TopicDetails:
-        """Show one topic with its content and the ids of its messages.
+        """Show one topic with its content and the ids of the messages that the topic was written from.
 
         Raises:
             NotFound: there is no such namespace or topic.
@@ -519,7 +535,7 @@ class Nexus:
         return topics.show_topic(self.deployment, namespace, filename)
 
     def sessions(self, namespace: str) -> list[SessionInfo]:
-        """List sessions with their figures, newest first.
+        """List sessions with their figures. The newest session comes first.
 
         Raises:
             NotFound: there is no such namespace.
@@ -535,10 +551,10 @@ class Nexus:
         return sessions.show_session(self.deployment, namespace, session_key)
 
     def dream_plans(self, namespace: str) -> DreamPlan:
-        """Show what a dream would do now: the sessions that it would digest, and every reflection's changes.
+        """Show the sessions that a dream would digest now, and the changes that its reflections would make.
 
-        The call asks the model the dream's questions, at the same cost and within the budget. The answers are saved for
-        the dream. Nothing else changes.
+        The call asks the model the questions that the dream would ask. The answers cost the same, and count toward the
+        budget. They are saved, so the dream does not pay for them again. Nothing else changes.
 
         Raises:
             NotFound: there is no such namespace.
@@ -548,11 +564,11 @@ class Nexus:
 
     # --- namespaces ---------------------------------------------------------------------------------------------------
     def namespaces(self) -> list[NamespaceInfo]:
-        """List all namespaces with their settings, by name."""
+        """List all namespaces with their settings, sorted by name."""
         return namespaces.list_namespaces(self.deployment)
 
     def namespace(self, namespace: str) -> NamespaceDetails:
-        """Show one namespace with its settings and the number of its memories by level.
+        """Show one namespace with its settings and the number of its memories at each level.
 
         Raises:
             NotFound: there is no such namespace.
@@ -569,13 +585,15 @@ class Nexus:
         observe: bool | None = None,
         unset: Sequence[str] = (),
     ) -> NamespaceInfo:
-        """Make a namespace, unless it exists, and change the given settings.
+        """Make a namespace if it does not exist, and change the given settings.
+
+        :meth:`set_namespace` describes the settings in more detail.
 
         Args:
-            namespace: its name: 1 to 128 letters, digits and ``. _ - : /``, without a dot in front.
-            observers: see :meth:`set_namespace`, also for the other settings.
-            budget_usd_per_day: US dollars.
-            concurrency: jobs that run at a time.
+            namespace: the name: 1 to 128 letters, digits and ``. _ - : /``, without a dot in front.
+            observers: the namespace's observers, at least one.
+            budget_usd_per_day: US dollars per day (UTC), 0 or more.
+            concurrency: the largest number of jobs that run at a time, 1 or more.
             observe: whether long conversations are observed.
             unset: names of settings to reset.
 
@@ -605,22 +623,22 @@ class Nexus:
         observe: bool | None = None,
         unset: Sequence[str] = (),
     ) -> NamespaceInfo:
-        """Change the given settings of a namespace; the others stay.
+        """Change the given settings of a namespace. The other settings stay as they are.
 
         Args:
             namespace: the namespace.
-            observers: at least one observer; each gets facts of its own from every later message.
-            budget_usd_per_day: US dollars per day (UTC), 0 or more. Jobs that would exceed it wait for the next day.
-                A higher budget wakes them.
+            observers: the namespace's observers, at least one. Each observer gets facts of its own from later messages.
+            budget_usd_per_day: US dollars per day (UTC), 0 or more. A job that would exceed the budget waits for the
+                next day. A higher budget wakes the waiting jobs.
             concurrency: the largest number of jobs that run at a time, 1 or more.
-            observe: whether long conversations are observed unless an :meth:`ingest` says otherwise.
-            unset: settings (``budget_usd_per_day``, ``concurrency``) that take the process-wide value again.
+            observe: whether long conversations are observed. ``ingest(observe=...)`` overrides it for a session.
+            unset: names of settings (``budget_usd_per_day``, ``concurrency``) to reset to the process-wide value.
 
         Returns:
             The namespace with its settings.
 
         Raises:
-            InvalidInput: a setting is wrong; nothing was changed.
+            InvalidInput: a setting is wrong. Nothing was changed.
             NotFound: there is no such namespace.
         """
         return namespaces.change_namespace(
@@ -635,10 +653,10 @@ class Nexus:
 
     # --- operating ----------------------------------------------------------------------------------------------------
     def status(self, namespace: str | None = None) -> StatusReport:
-        """Show what waits, runs and is dead, why it waits, and what was spent today (UTC).
+        """Show how many jobs wait, run or are dead letters, why jobs wait, and the USD spent today (UTC).
 
         Args:
-            namespace: only this namespace. Default: all.
+            namespace: only this namespace. Default: all namespaces.
 
         Raises:
             NotFound: there is no such namespace.
@@ -651,12 +669,12 @@ class Nexus:
         return status.status(self.deployment, namespace)
 
     def jobs(self, *, namespace: str | None = None, status: str | None = None, limit: int = 50) -> list[JobInfo]:
-        """List jobs: queued and running ones, then dead letters, then finished runs, newest first.
+        """List jobs: first queued and running jobs, then dead letters, then finished jobs. Newer jobs come first.
 
         Args:
-            namespace: only jobs of this namespace. Default: of all.
-            status: only jobs of this status: ``waiting``, ``pending``, ``running``, ``dead``, or how a run ended, such
-                as ``completed``.
+            namespace: only jobs of this namespace. Default: jobs of all namespaces.
+            status: only jobs of this status. The statuses are ``waiting``, ``pending``, ``running``, ``dead`` and the
+                statuses of finished jobs, such as ``completed``.
             limit: the largest number of jobs.
 
         Raises:
@@ -665,29 +683,29 @@ class Nexus:
         return jobs.list_jobs(self.deployment, namespace, status, limit)
 
     def job(self, job_id: str) -> JobDetails:
-        """Show everything that is known of a job.
+        """Show the details of one job.
 
         Raises:
-            NotFound: there is no such job. Finished runs are kept for 30 days.
+            NotFound: there is no such job. Finished jobs are kept for 30 days.
         """
         return jobs.show_job(self.deployment, job_id)
 
     def retry_job(self, job_id: str) -> JobResult:
-        """Run a dead letter again with its counters at 0, or release a reflection that is held for review.
+        """Run a dead letter's job again with its counters at 0, or release a reflection that is held for review.
 
-        Retrying twice queues one job.
+        A second retry of the same dead letter queues no further job.
 
         Returns:
             The job that does the work now.
 
         Raises:
             NotFound: there is no open dead letter and no held reflection with this id.
-            ConfigurationError: the job's kind is not known here; the letter stays open.
+            ConfigurationError: this process does not know the job's kind. The dead letter stays open.
         """
         return jobs.retry(self.deployment, job_id)
 
     def drop_job(self, job_id: str) -> DroppedJob:
-        """Drop a dead letter, a reflection that is held for review, or a queued job. Its work is not done.
+        """Drop a dead letter, a reflection that is held for review, or a queued job. The dropped work is not done.
 
         Raises:
             NotFound: there is no open dead letter, no held reflection and no queued job with this id.
@@ -714,10 +732,10 @@ class Nexus:
         return quarantine.drop(self.deployment.claims, ids)
 
     def resume_jobs(self, kind: str | None = None) -> tuple[str, ...]:
-        """Let a paused job kind run again. Call this when the cause of the pause is corrected.
+        """Let a paused job kind run again. Call this method after the cause of the pause is corrected.
 
         Args:
-            kind: such as ``derive_memory``. Default: every paused kind.
+            kind: the name of the kind, such as ``derive_memory``. Default: every paused kind.
 
         Returns:
             The kinds that were resumed.

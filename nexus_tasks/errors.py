@@ -13,23 +13,25 @@
     ├── JobFailed                            how a job ended
     ├── RanTooLong                           counted and retried, as an exception of any other type
     ├── WaitTimeout (TimeoutError)
-    └── JobError                             raised inside a job: the type decides what happens next
-        ├── Transient                        waits and tries again, for a day
+    └── JobError                             raised inside a job: the type decides what happens to the job
+        ├── Transient                        the job waits and tries again, for a day
         │   ├── StorageUnavailable
         │   ├── Erased
-        │   └── Throttled                    waits as long as the server asked; not counted
-        ├── OverBudget                       waits until the next day
-        ├── AwaitsBatch                      waits until the batch is finished
-        ├── Misconfigured                    pauses the job kind
-        ├── InvalidAnswer                    counted and retried, like an exception that is no JobError
-        └── Permanent                        a dead letter at once
+        │   └── Throttled                    the job waits as long as the server asked; no attempt is counted
+        ├── OverBudget                       the job waits until the next day
+        ├── AwaitsBatch                      the job waits until the message batch is finished
+        ├── Misconfigured                    the job kind is paused
+        ├── InvalidAnswer                    the job tries again; the attempt is counted
+        └── Permanent                        the job becomes a dead letter at once
             ├── Refused
             └── TooLarge
 
-The docstring of a class is its default message. ``remedy`` says what to do about the error. Each class has a remedy of
-its own, and an instance may be given a better one. A ``JobError`` can also reach a caller, because a search and a dry
-run use the same models and the same database. Its remedy therefore says what a job does and what a caller should do.
-See ``docs/jobs.md`` for what happens to a job after each error.
+An exception of any other type is treated like an ``InvalidAnswer``.
+
+The docstring of a class is the default message of its errors. ``remedy`` says what to do about the error. Each class
+has a default remedy, and an instance can have a more exact remedy. A ``JobError`` can also reach a caller, because
+searches and dry runs use the same models and the same database as jobs. The remedy of a ``JobError`` therefore says
+what a job does and what a caller should do. ``docs/jobs.md`` says what happens to a job after each error.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class NexusError(Exception):
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}"
 
-    def __reduce__(self) -> tuple[object, ...]:  # errors are pickled between processes, with their keyword arguments
+    # Errors are pickled between processes. The default ``__reduce__`` would lose the keyword arguments.
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.__dict__.copy())
 
     def as_dict(self) -> dict[str, str]:
@@ -60,9 +63,9 @@ class NexusError(Exception):
 
 
 def faults(errors: Iterable[Any], *, root: str = "arguments") -> str:
-    """The errors of a pydantic ``ValidationError`` as one line: ``field: fault; field: fault``.
+    """Write the errors of a pydantic ``ValidationError`` on one line: ``field: fault; field: fault``.
 
-    ``root`` stands for the field when a fault belongs to the whole value.
+    A fault of the whole value has no field. The line then shows ``root`` in place of the field's name.
     """
     return "; ".join(
         f"{'.'.join(map(str, error['loc'])) or root}: {error['msg'].removeprefix('Value error, ').rstrip('.')}"
@@ -158,15 +161,16 @@ class WaitTimeout(NexusError, TimeoutError):
 class JobError(NexusError):
     """A job could not be done."""
 
-    wait_reason: ClassVar[str] = ""  # unless empty, the job waits for this reason without a failed attempt
+    # A job that raises an error with a wait reason waits, and no failed attempt is counted. Empty: no wait reason.
+    wait_reason: ClassVar[str] = ""
 
     @property
     def wait_detail(self) -> str:
-        """What ``nexus status`` shows beside the reason."""
+        """The text that ``nexus status`` shows beside the wait reason."""
         return type(self).__name__
 
     def wait_seconds(self, now: float) -> float:  # noqa: ARG002 - `now` is seconds since the epoch
-        """How long the job waits before it tries again."""
+        """The seconds that the job waits before it tries again."""
         return 0.0
 
 
@@ -220,11 +224,11 @@ class OverBudget(JobError):
 
     @property
     def wait_detail(self) -> str:
-        """The budget's figures; the class's name when none are given."""
+        """The budget's figures, or the class's name when the error has no figures."""
         return self.detail or type(self).__name__
 
     def wait_seconds(self, now: float) -> float:
-        """Seconds until the next UTC day, and 2 more for clocks that differ."""
+        """The seconds until the next UTC day, plus 2 s because the clocks of two machines may differ."""
         return 86_400.0 - now % 86_400.0 + 2.0
 
 
@@ -238,7 +242,7 @@ class AwaitsBatch(JobError):
     wait_detail = ""
 
     def wait_seconds(self, now: float) -> float:  # noqa: ARG002
-        """600 s at most. The answer wakes the job earlier, unless the wake-up is lost."""
+        """At most 600 s. The finished message batch wakes the job earlier, unless the wake-up is lost."""
         return 600.0
 
 

@@ -1,4 +1,4 @@
-"""Every setting, read from ``NEXUS_*`` variables. The README's table is compared with this class by a test."""
+"""The settings, which ``NEXUS_*`` environment variables set. A test compares :class:`Settings` with README's table."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from nexus_tasks.errors import ConfigurationError
 
 Price = tuple[float, float, float, float]
 
-# USD per million tokens: input, output, cache write (5 minutes), cache read. From Anthropic's public price list as of
-# October 2026. Haiku 5.5's row is the price for prompts of up to 100,000 tokens. NEXUS_PRICES overrides or adds rows.
+# Prices of models in USD per million tokens. The four numbers of a row are the prices of input, output, cache writes
+# (kept for 5 minutes) and cache reads. The prices come from Anthropic's public price list of October 2026. Haiku 5.5's
+# row holds the prices for prompts of up to 100,000 tokens. NEXUS_PRICES overrides or adds rows.
 PRICES: dict[str, Price] = {
     "claude-haiku-5-5": (0.10, 0.50, 0.125, 0.01),
     "claude-sonnet-5-5": (2.00, 10.00, 2.50, 0.10),
@@ -32,7 +33,10 @@ def _home() -> Path:
 
 
 class Settings(BaseSettings):
-    """Settings of one process. Secrets are :class:`~pydantic.SecretStr`: they show in no log, ``repr`` or error."""
+    """The settings of one process.
+
+    Secrets have the type :class:`~pydantic.SecretStr`, so no log, ``repr`` or error shows a secret.
+    """
 
     model_config = SettingsConfigDict(env_prefix="NEXUS_", env_ignore_empty=True, frozen=True, extra="ignore")
 
@@ -161,7 +165,7 @@ class Settings(BaseSettings):
         return home.expanduser()
 
     def checked(self) -> Settings:
-        """Check that both URLs are set or neither; returns these settings.
+        """Check that ``database_url`` and ``redis_url`` are both set or both unset. Returns these settings.
 
         Raises:
             ConfigurationError: only one of the two URLs is set.
@@ -175,19 +179,20 @@ class Settings(BaseSettings):
 
     @property
     def embedded(self) -> bool:
-        """Whether Postgres and Redis are the embedded ones (no URL is set)."""
+        """Whether the embedded Postgres and Redis are used. They are used when no URL is set."""
         return self.database_url is None and self.redis_url is None
 
     def price_of(self, model: str) -> Price:
-        """USD per million tokens of ``model`` (zeros for a model without a row, such as the offline one)."""
+        """The prices of ``model`` in USD per million tokens. A model without a row, such as ``offline``, costs 0."""
         return self.prices.get(model) or PRICES.get(model) or (0.0, 0.0, 0.0, 0.0)
 
 
 def load_settings() -> Settings:
-    """The settings that the environment's ``NEXUS_*`` variables give.
+    """Read the settings from the environment's ``NEXUS_*`` variables.
 
     Raises:
-        ConfigurationError: a variable does not parse, or only one of the two URLs is set.
+        ConfigurationError: a variable does not parse, or only one of ``NEXUS_DATABASE_URL`` and ``NEXUS_REDIS_URL`` is
+            set.
     """
     try:
         settings = Settings()
@@ -197,17 +202,18 @@ def load_settings() -> Settings:
     return settings.checked()
 
 
-# libpq, redis-py and Celery also take passwords as options: ?password=, ?sslpassword=, ?ssl_keyfile_password=.
+# libpq, redis-py and Celery also read passwords from options of a URL: ?password=, ?sslpassword=,
+# ?ssl_keyfile_password=.
 _SECRET_OPTION = re.compile(r"(?<=[?&])(\w*pass(?:word|wd|phrase)?)=[^&#]*", re.IGNORECASE)
-# SQLAlchemy accepts a password with an unescaped slash, which ``urlsplit`` takes for the path.
+# SQLAlchemy accepts a password with an unescaped slash. ``urlsplit`` reads such a slash as the beginning of the path.
 _UNESCAPED_PASSWORD = re.compile(r"(?<=://)([^:/?#@]*):[^@]*@")
 
 
 def mask_url(url: str) -> str:
-    """``url`` with every password replaced by ``***``, also in each address of a list of Sentinels.
+    """Replace every password in ``url`` by ``***``. A list of Sentinels' addresses is masked address by address.
 
-    SQLAlchemy's ``hide_password`` and kombu's ``maybe_sanitize_url`` do not suffice. Each of them either drops the
-    options, or shows a password in an option or in the second address of such a list.
+    SQLAlchemy's ``hide_password`` and kombu's ``maybe_sanitize_url`` do not suffice: each drops the URL's options, or
+    shows a password that stands in an option or in the second address of a list.
     """
     return ";".join(_mask(one) for one in re.split(r";(?=\w+://)", url))
 

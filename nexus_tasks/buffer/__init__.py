@@ -1,4 +1,7 @@
-"""The session buffer keeps messages through a crash of the agent, of Redis and of Postgres. Standard library only."""
+"""The session buffer keeps messages through a crash of the agent, of Redis and of Postgres.
+
+This package imports only the standard library, ``nexus_tasks.errors`` and small helpers, so that it loads quickly.
+"""
 
 from __future__ import annotations
 

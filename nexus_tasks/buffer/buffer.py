@@ -7,8 +7,8 @@ The life of an entry:
 3. The caller stores the entries of the sealed segments in Postgres.
 4. ``acknowledge`` deletes the stored segments.
 
-A stored and deleted segment is called acknowledged. After a crash ``recover`` returns every other segment, also the
-segments of processes that died.
+A segment is called acknowledged when its entries are stored in Postgres and its file is deleted. After a crash
+``recover`` returns every segment that is not acknowledged, also the segments of processes that died.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ Fsync = Literal["always", "interval", "off"]
 
 MAX_BYTES = 1 << 30
 INTERVAL = 1.0  # seconds
-_SHARE = 64  # the size is measured again after 1/64 of the free room is written; chosen by hand, not measured
+# The buffer's size is measured again after 1/64 of the free room is written. The share was chosen by hand.
+_SHARE = 64
 _IDLE_SECONDS = 7 * 86_400.0  # the folder of an empty session is deleted after this time without an append
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -52,14 +53,16 @@ class SessionBuffer:
     survives a power cut:
 
     - With ``"always"`` the entry survives.
-    - With ``"interval"`` the entry survives, unless it was written in the last second before the cut or in the last
-      second before its process was killed.
-    - With ``"off"`` the entry survives if the operating system wrote it to disk before the cut (commonly within 30 s).
+    - With ``"interval"`` the entry survives, with two exceptions. An entry may be lost when it was written in the last
+      second before the power cut, or in the last second before its process was killed.
+    - With ``"off"`` the entry survives if the operating system wrote it to disk before the power cut. Operating systems
+      commonly do so within 30 s.
 
     Args:
-        folder: default: ``buffer`` under ``NEXUS_HOME``.
-        fsync: default: ``NEXUS_BUFFER_FSYNC``, else ``interval``.
-        max_bytes: default: ``NEXUS_BUFFER_MAX_BYTES``, else 1 GiB. ``append`` raises when the entry does not fit.
+        folder: the buffer's folder. Default: ``buffer`` under ``NEXUS_HOME``.
+        fsync: when entries are synced to disk. Default: ``NEXUS_BUFFER_FSYNC``, or ``interval`` when that is not set.
+        max_bytes: the largest size of the buffer, bytes. ``append`` raises when the entry does not fit. Default:
+            ``NEXUS_BUFFER_MAX_BYTES``, or 1 GiB when that is not set.
     """
 
     def __init__(
@@ -69,11 +72,11 @@ class SessionBuffer:
         self.fsync = _policy(fsync or os.environ.get("NEXUS_BUFFER_FSYNC") or "interval")
         self.max_bytes = max_bytes or int(os.environ.get("NEXUS_BUFFER_MAX_BYTES") or MAX_BYTES)
         self._sessions = Sessions(self.folder, self.fsync, INTERVAL)
-        self._room = 0  # bytes that may be written before measuring again
+        self._room = 0  # bytes that may be written before the buffer's size is measured again
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def start(self, agent: str, session: str) -> None:
-        """Make the session's folder, so that a missing permission shows before the first append.
+        """Make the session's folder. A missing permission then raises an error before the first append.
 
         A second start of a session changes nothing.
 
@@ -84,21 +87,21 @@ class SessionBuffer:
             self._sessions.get_or_make(agent, session)
 
     def append(self, agent: str, session: str, payload: Any, context_type: str = "message") -> int:
-        """Write one entry to the session's open segment, synced according to ``fsync``.
+        """Write one entry to the session's open segment. ``fsync`` decides when the entry is synced to disk.
 
         Args:
             agent: the first part of the session's name. Commands and the hook pass a namespace here.
             session: the session's key.
-            payload: a JSON value. With ``context_type="message"`` it holds the fields of
-                :class:`nexus_tasks.Message`, or text.
+            payload: a JSON value. With ``context_type="message"`` the payload is a text, or an object with the fields
+                of :class:`nexus_tasks.Message`.
             context_type: tells the code that stores the entry how to read the payload.
 
         Returns:
-            The entry's ``entry_seq``: 1 for the first entry of the session.
+            The entry's ``entry_seq``. The first entry of the session has 1.
 
         Raises:
-            BufferError: the entry is not kept. The disk or the buffer is full, the folder cannot be written, or the
-                payload is not JSON.
+            BufferError: the entry is not kept, because the disk or the buffer is full, the folder cannot be written, or
+                the payload is not JSON.
         """
         try:
             kind, body = entry.as_json(context_type), entry.as_json(payload)
@@ -125,7 +128,7 @@ class SessionBuffer:
                     f"The buffer {self.folder} holds {used:,} bytes and may hold {self.max_bytes:,}.",
                     remedy="Store it with `nexus buffer flush` once Postgres answers, or raise NEXUS_BUFFER_MAX_BYTES.",
                 )
-            # Other processes write to the same folder, so measure again after a small part of the free room is used.
+            # Other processes write to the same folder. Measure again after a small part of the free room is used.
             self._room = max((self.max_bytes - used) // _SHARE, length)
 
     # --- storing ------------------------------------------------------------------------------------------------------
@@ -155,8 +158,8 @@ class SessionBuffer:
     def recover(self) -> Recovery:
         """Flush every session, also the sessions of processes that died, and report the parts that cannot be read.
 
-        A torn last line is cut off. A corrupt line is skipped. Both lines are copied to ``quarantine`` with their
-        positions. A second call returns the same segments until they are acknowledged.
+        A torn last line is cut off. A corrupt line is skipped. Every such line is copied to the folder ``quarantine``
+        with its position. A segment is returned by every call until it is acknowledged.
 
         Raises:
             BufferError: the folder cannot be written or read.
@@ -173,7 +176,7 @@ class SessionBuffer:
         return found
 
     def acknowledge(self, segments: Iterable[Segment]) -> int:
-        """Delete stored segments; returns the number of entries in them.
+        """Delete segments whose entries are stored. Returns the number of entries in the deleted segments.
 
         A segment is skipped when it changed after it was read, or when it is deleted already.
 
@@ -191,7 +194,7 @@ class SessionBuffer:
         return entries
 
     def clear(self, agent: str, session: str) -> bool:
-        """Delete a session and all its entries, also the entries that are not stored; returns whether it existed.
+        """Delete a session and all its entries, also entries that are not stored. Returns whether the session existed.
 
         Raises:
             BufferError: the folder cannot be written.
@@ -205,7 +208,7 @@ class SessionBuffer:
             return found is not None
 
     def refuse(self, segment: Segment, refused: entry.Entry, reason: str) -> Damage:
-        """Copy to quarantine an entry that can never be stored, so that its segment can be acknowledged.
+        """Copy the entry ``refused``, which can never be stored, to quarantine. Its segment can then be acknowledged.
 
         Raises:
             BufferError: the folder cannot be written.
@@ -240,16 +243,17 @@ class SessionBuffer:
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def status(self) -> list[dict[str, Any]]:
-        """The figures of each session. Times are in seconds since 1970, or ``None``. Changes nothing.
+        """The figures of each session. The call changes nothing.
 
         The keys are ``agent``, ``session``, ``started_at``, ``entries``, ``last_flush``, ``bytes`` and
-        ``oldest_unacknowledged``.
+        ``oldest_unacknowledged``. The values of ``started_at``, ``last_flush`` and ``oldest_unacknowledged`` are times
+        in seconds since 1970, or ``None``.
         """
         with self._os_errors_explained():
             return [stats.session_stats(found) for found in self._sessions.all()]
 
     def list(self) -> list[tuple[str, str]]:
-        """The (agent, session) pairs that have a folder here."""
+        """The (agent, session) pairs that have a folder in the buffer."""
         with self._os_errors_explained():
             return [(found.agent, found.session) for found in self._sessions.all()]
 
@@ -260,22 +264,22 @@ class SessionBuffer:
             return found is not None and stats.session_stats(found)["entries"] > 0
 
     def pending(self) -> bool:
-        """Whether any session has an entry that is not acknowledged. Reads only names and sizes of files."""
+        """Whether any session has an entry that is not acknowledged. The call reads only names and sizes of files."""
         with self._os_errors_explained():
             return stats.has_pending_entries(self.folder)
 
     def quarantined(self) -> int:
-        """How many files are in quarantine."""
+        """The number of files in quarantine."""
         with self._os_errors_explained():
             return stats.count_quarantined(self.folder)
 
     def close(self) -> None:
-        """Sync the written entries and close the files. The buffer can be used again."""
+        """Sync the written entries and close the files. A later call opens the files again."""
         self._sessions.close()
 
     @contextmanager
     def _os_errors_explained(self) -> Iterator[None]:
-        """Turn an ``OSError`` of the block into a ``BufferError`` with advice."""
+        """Turn an ``OSError`` of the ``with`` block into a ``BufferError`` that says what to do."""
         try:
             yield
         except OSError as error:

@@ -10,35 +10,35 @@ _TAIL = len(',"checksum":"01234567"}')
 
 
 class Entry(NamedTuple):
-    """What one :meth:`SessionBuffer.append` wrote."""
+    """An entry: the data that one call of :meth:`SessionBuffer.append` wrote."""
 
     entry_seq: int  # 1, 2, 3, … within the session; never used twice
-    time: float  # when it was appended, seconds since 1970
+    time: float  # the time of the append, seconds since 1970
     context_type: str  # tells the code that stores the entry how to read the payload
     payload: Any  # a JSON value
 
 
 def as_json(value: object) -> bytes:
-    """``value`` as JSON in ASCII on one line. A cut in the bytes splits no character.
+    """Write ``value`` as one line of JSON in ASCII. Every character is one byte, so a cut splits no character.
 
     Raises:
-        ValueError: ``value`` is not JSON (a NaN, an infinite number, a reference to itself).
-        TypeError: ``value`` holds an object that JSON cannot express.
+        ValueError: ``value`` contains a NaN, an infinite number or a reference to itself.
+        TypeError: ``value`` contains an object that JSON cannot express.
     """
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def line(entry_seq: int, time: float, context_type: bytes, payload: bytes) -> bytes:
-    """The line of an entry. ``context_type`` and ``payload`` are JSON, from :func:`as_json`."""
+    """The line of an entry. ``context_type`` and ``payload`` are JSON that :func:`as_json` made."""
     body = b'{"entry_seq":%d,"time":%.6f,"context_type":%s,"payload":%s' % (entry_seq, time, context_type, payload)
     return b'%s,"checksum":"%08x"}\n' % (body, crc32(body))
 
 
 def parse(line: bytes) -> Entry:
-    """The entry of a line, given without its line break.
+    """Read an entry from its line. ``line`` has no line break at its end.
 
     Raises:
-        ValueError: the line is damaged; the message gives the reason.
+        ValueError: the line is damaged. The message gives the reason.
     """
     body, tail = line[:-_TAIL], line[-_TAIL:]
     if tail[:13] != b',"checksum":"':

@@ -1,4 +1,4 @@
-"""Damaged bytes and refused entries are copied to ``quarantine`` with their position, so that nothing is dropped."""
+"""Copying damaged bytes and refused entries to the folder ``quarantine``, so that no written byte is lost."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ from nexus_tasks import files
 
 
 class Damage(NamedTuple):
-    """A part of a segment that is not as it was written, or an entry that cannot be stored."""
+    """A damaged part of a segment, or an entry that can never be stored."""
 
-    kind: str  # "torn": the file's end, cut off; "corrupt": a line within it; "refused": an entry that cannot be stored
+    # "torn": the file's last line is incomplete. "corrupt": a line before the end is damaged. "refused": the entry is
+    # whole and can never be stored.
+    kind: str
     agent: str
     session: str
-    segment: str  # the file's name
-    line: int  # counted from 1
-    offset: int  # bytes from the file's start
+    segment: str  # the name of the segment's file
+    line: int  # the line's number, counted from 1; for a refused entry its ``entry_seq``
+    offset: int  # bytes from the start of the segment's file
     length: int  # bytes
     reason: str
-    kept_as: str  # the file in quarantine that holds the bytes
+    kept_as: str  # the path of the file in quarantine that holds the bytes
 
 
 def set_aside(folder: str, session_folder: str, damage: Damage, raw: bytes) -> Damage:
-    """Write ``raw`` and its description to the quarantine ``folder``. A second call for one damage writes nothing."""
+    """Write the bytes ``raw`` and their ``damage`` to a file in the quarantine ``folder``.
+
+    A second call for the same damage writes nothing. Returns the damage with the path of the file.
+    """
     name = f"{session_folder}-{damage.segment.partition('.')[0]}-{damage.line}-{damage.offset}-{damage.kind}.json"
     path = os.path.join(folder, name)
     damage = damage._replace(kept_as=path)

@@ -12,30 +12,31 @@ class Segment(NamedTuple):
 
     agent: str
     session: str
-    start_id: str  # random, made with the session's folder; with ``entry_seq`` it identifies an entry for good
+    start_id: str  # a random id of the session's folder; ``start_id`` and ``entry_seq`` together identify an entry
     path: str
     size: int  # bytes
     entries: tuple[Entry, ...]
 
 
 class Flaw(NamedTuple):
-    """A part of the file that holds no entry. ``torn``: it is the end of the file and lacks its line break."""
+    """A damaged part of a segment's file."""
 
-    line: int  # counted from 1
+    line: int  # the line's number, counted from 1
     offset: int  # bytes from the file's start
-    raw: bytes
+    raw: bytes  # the damaged bytes
     reason: str
-    torn: bool
+    torn: bool  # whether the part is the end of the file and has no line break
 
 
 def read(data: bytes) -> tuple[list[Entry], list[Flaw]]:
-    """The entries in a segment's bytes, and the flaws between them."""
+    """Read a segment's bytes. Returns the entries and the damaged parts."""
     entries, flaws = list[Entry](), list[Flaw]()
     offset = 0
     lines = data.split(b"\n")
-    last = lines.pop()  # the bytes after the last line break: none, unless a write was cut off
+    last = lines.pop()  # the bytes after the last line break; empty unless a write was cut off
     for number, raw in enumerate(lines, start=1):
-        # A power cut leaves zeros where a page had not reached the disk. An entry after the zeros may be whole.
+        # After a power cut the file has zeros in place of pages that the disk had not stored yet. An entry after the
+        # zeros may be whole.
         text = raw.lstrip(b"\0")
         try:
             entries.append(parse(text))

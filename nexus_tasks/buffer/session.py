@@ -16,8 +16,8 @@ from nexus_tasks.buffer.places import open_name, sealed_name, sealed_range
 from nexus_tasks.buffer.quarantine import Damage, set_aside
 from nexus_tasks.buffer.segment import Flaw, Segment, read
 
-# A segment is sealed after this many entries, or by the first append at this age of the segment's first entry. Both
-# limits are chosen by hand, not measured.
+# A segment is sealed when it has SEAL_ENTRIES entries. An append also seals a segment whose first entry is SEAL_SECONDS
+# old. Both limits were chosen by hand.
 SEAL_ENTRIES, SEAL_SECONDS = 10, 10.0
 _LOCK, _ABOUT, FLUSHED = "lock", "session.json", "flushed"
 
@@ -27,7 +27,7 @@ class SessionCleared(Exception):
 
 
 class SessionFiles:
-    """One session's folder. Appends go to the one open segment; sealed segments never change.
+    """The files in one session's folder. Entries are appended to the one open segment. Sealed segments never change.
 
     Args:
         folder: the session's folder, which :meth:`make` made.
@@ -47,10 +47,10 @@ class SessionFiles:
         self.start_id, self.started_at = str(about["start_id"]), float(about["started_at"])
         self.folder, self._quarantine = folder, quarantine
         self._written, self._always = written, always
-        self._thread_lock = threading.Lock()  # flock does not exclude threads that share a descriptor
+        self._thread_lock = threading.Lock()  # flock does not keep apart two threads that share a descriptor
         self._lock_fd = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # The open segment as this process last saw it: inode, path, first and next entry_seq, size in bytes, and the
-        # time of the first entry in seconds since 1970.
+        # The state of the open segment when this process last held the lock: inode, path, first and next entry_seq,
+        # size in bytes, and the time of the first entry in seconds since 1970.
         self._inode, self._path = 0, ""
         self._first, self._next, self._end, self._began = 1, 1, 0, 0.0
 
@@ -71,22 +71,23 @@ class SessionFiles:
         files.sync(os.path.dirname(folder))
 
     def __del__(self) -> None:
-        # Runs when the last thread drops this object. A forked child closes only its own copies of the descriptors.
+        # Python calls this method when no thread refers to the object any more. In a forked child the method closes
+        # only the child's copies of the descriptors.
         for fd in (self._fd, self._lock_fd):
             if fd >= 0:
                 os.close(fd)
 
     # --- appending ----------------------------------------------------------------------------------------------------
     def append(self, context_type: bytes, payload: bytes) -> tuple[int, int]:
-        """Write one entry; returns its ``entry_seq`` and its length in bytes.
+        """Write one entry. Returns the entry's ``entry_seq`` and the length of its line in bytes.
 
         Args:
-            context_type: as JSON.
-            payload: as JSON.
+            context_type: the type of the entry, as JSON.
+            payload: the payload, as JSON.
 
         Raises:
-            SessionCleared: the session was deleted meanwhile.
-            OSError: the entry could not be written; the segment is unchanged.
+            SessionCleared: the session's folder was deleted.
+            OSError: the entry could not be written. The segment is unchanged.
         """
         with self._locked():
             self._refresh()
@@ -99,7 +100,7 @@ class SessionFiles:
                 files.write_all(self._fd, line)
                 if self._always:
                     os.fdatasync(self._fd) if hasattr(os, "fdatasync") else os.fsync(self._fd)
-            except BaseException:  # also a KeyboardInterrupt: no half-written entry stays behind
+            except BaseException:  # also after a KeyboardInterrupt the half-written entry is cut off
                 os.ftruncate(self._fd, end)
                 raise
             self._began = self._began if self._count else now
@@ -114,7 +115,7 @@ class SessionFiles:
         return self._next - self._first
 
     def _refresh(self) -> list[Damage]:
-        """Read the lines or segments that other processes added since this process last held the lock."""
+        """Read the lines and segments that other processes added after this process last held the lock."""
         try:
             found = os.stat(self._path) if self._fd >= 0 else None
         except FileNotFoundError:
@@ -131,7 +132,7 @@ class SessionFiles:
         following = 1 + max((sealed_range(name)[1] for name in sealed), default=0)
         opened = [name for name in names if name.endswith(".open")]
         damages = list[Damage]()
-        for name in opened[:-1]:  # a power cut undid the renaming of an older segment
+        for name in opened[:-1]:  # an older segment was sealed, and a power cut undid its renaming
             self._open(name)
             damages += self._catch_up()
             self._rename()
@@ -167,7 +168,8 @@ class SessionFiles:
             found = read(data[:whole])[0]
             if not self._count:
                 self._began = found[0].time if found else time()
-            # A power cut may leave zeros instead of line breaks, so the highest entry_seq counts too.
+            # After a power cut there may be zeros in place of line breaks, so there may be more entries than line
+            # breaks. The next entry_seq is therefore also above every entry_seq that was read.
             self._next += data.count(b"\n", 0, whole)
             self._next = max([self._next, *(parsed.entry_seq + 1 for parsed in found)])
             self._end += whole
@@ -186,10 +188,13 @@ class SessionFiles:
 
     # --- storing ------------------------------------------------------------------------------------------------------
     def flush(self) -> tuple[list[Segment], list[Damage]]:
-        """Seal the open segment and sync. Returns every sealed segment, oldest first, and the damaged parts.
+        """Seal the open segment, and sync all sealed segments to disk.
+
+        Returns:
+            Every sealed segment, oldest first, and the damaged parts.
 
         Raises:
-            SessionCleared: the session was deleted meanwhile.
+            SessionCleared: the session's folder was deleted.
             OSError: a file could not be read or synced.
         """
         with self._locked():
@@ -198,14 +203,17 @@ class SessionFiles:
                 self._seal()
             names = sorted(name for name in os.listdir(self.folder) if name.endswith(".sealed"))
             if names:
-                files.sync(self.folder)  # includes the next segment's name, so that no entry_seq is used twice
+                # This also syncs the name of the next open segment. The name holds the next entry_seq, so no entry_seq
+                # is used twice after a power cut.
+                files.sync(self.folder)
         segments = []
         for path in (os.path.join(self.folder, name) for name in names):
             try:
-                files.sync(path)  # before the caller stores it: a power cut must not change an entry that Postgres has
+                # Sync before the caller stores the segment. A power cut must not change an entry that Postgres has.
+                files.sync(path)
                 data = _content(path)
             except FileNotFoundError:
-                continue  # another process has stored it
+                continue  # another process has stored and deleted the segment
             found, flaws = read(data)
             damages += [self._set_aside(path, flaw) for flaw in flaws]
             segments.append(Segment(self.agent, self.session, self.start_id, path, len(data), tuple(found)))
@@ -218,16 +226,16 @@ class SessionFiles:
         return set_aside(self._quarantine, os.path.basename(self.folder), made, flaw.raw)
 
     def clear(self, *, idle_for: float = 0.0) -> bool:
-        """Delete the folder with everything in it; returns whether it was deleted.
+        """Delete the folder with everything in it. Returns whether this call deleted the folder.
 
-        Threads and processes that wait for the folder's lock get :class:`SessionCleared`.
+        A thread or process that waits for the folder's lock gets :class:`SessionCleared`.
 
         Args:
-            idle_for: delete the folder only if it holds no entry and was not written to for this many seconds. By
-                default the folder is deleted in any case.
+            idle_for: delete the folder only if it holds no entry and was not written to for this many seconds. With 0
+                the folder is deleted in any case.
 
         Raises:
-            SessionCleared: the session was deleted meanwhile.
+            SessionCleared: another thread or process has deleted the folder.
             OSError: the folder cannot be written.
         """
         with self._locked():

@@ -15,11 +15,13 @@ from nexus_tasks.buffer.segment import Segment
 from nexus_tasks.buffer.session import SessionFiles
 from nexus_tasks.buffer.syncing import Syncer
 
-_MOST_OPEN = 64  # open sessions at a time; before a further session is opened, the oldest open session is closed
+# The largest number of sessions whose files are open at a time. When one more session is opened, the session that was
+# opened first is closed.
+_MOST_OPEN = 64
 
 
 class Sessions:
-    """Finds and makes session folders. Threads share the open files; a forked child opens its own."""
+    """Finds and makes session folders. Threads share the open files. A forked child opens the files again."""
 
     def __init__(self, folder: str, fsync: str, interval: float) -> None:
         self._folder, self._quarantine = os.path.join(folder, SESSIONS), os.path.join(folder, QUARANTINE)
@@ -37,7 +39,7 @@ class Sessions:
         return self._opened(session_folder_name(agent, session))
 
     def get_or_make(self, agent: str, session: str) -> SessionFiles:
-        """The session's files; makes the folder when there is none."""
+        """The session's files. A missing folder is made."""
         name = session_folder_name(agent, session)
         while (found := self._opened(name)) is None:
             files.make_folder(self._folder)
@@ -45,7 +47,7 @@ class Sessions:
         return found
 
     def all(self) -> Iterator[SessionFiles]:
-        """The files of every session, in the order of the folders' names (hashes)."""
+        """The files of every session, in the order of the folders' names. The names are hashes."""
         try:
             names = sorted(os.listdir(self._folder))
         except FileNotFoundError:
@@ -55,26 +57,28 @@ class Sessions:
                 yield found
 
     def quarantine_entry(self, segment: Segment, entry: Entry, reason: str) -> Damage:
-        """Copy to quarantine an entry that can never be stored."""
+        """Copy ``entry``, which can never be stored, to quarantine. ``reason`` says why."""
         name = os.path.basename(segment.path)
         seq = entry.entry_seq
         made = Damage("refused", segment.agent, segment.session, name, seq, 0, 0, reason, "")
         return set_aside(self._quarantine, os.path.basename(os.path.dirname(segment.path)), made, as_json(entry))
 
     def forget(self, agent: str, session: str) -> None:
-        """Drop the open files of a session; the next use opens them again."""
+        """Close the files of a session. The next use of the session opens them again."""
         with self._thread_lock:
             self._open.pop(session_folder_name(agent, session), None)
 
     def close(self) -> None:
-        """Sync the written entries and drop all open files."""
+        """Sync the written entries and close all files."""
         if self._pid == os.getpid():
             self._syncer.now()
         self._reset()
 
     def _opened(self, name: str) -> SessionFiles | None:
         if self._pid != os.getpid():
-            self._reset()  # in a forked child a lock on the parent's descriptor would not exclude the parent
+            # This is a forked child. A lock that the child takes on an inherited descriptor does not exclude the
+            # parent, so the child opens its own descriptors.
+            self._reset()
         with self._thread_lock:
             if name not in self._open:
                 folder = os.path.join(self._folder, name)
@@ -91,7 +95,7 @@ class Sessions:
             return self._open[name]
 
     def _set_aside(self, name: str) -> None:
-        """Move to quarantine a session's folder with a damaged ``session.json``, which no longer names the session."""
+        """Move the folder ``name`` to quarantine, because its ``session.json`` is damaged and names no session."""
         files.make_folder(self._quarantine)
         with suppress(FileNotFoundError):
             os.rename(

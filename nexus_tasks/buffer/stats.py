@@ -1,4 +1,4 @@
-"""Figures of the buffer, mostly read from the names and sizes of the files."""
+"""Counting the buffer's entries, bytes and quarantined files, mostly from the names and sizes of the files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from nexus_tasks.buffer.session import FLUSHED, SessionFiles
 def session_stats(files: SessionFiles) -> dict[str, Any]:
     """The figures of one session, with the keys of :meth:`nexus_tasks.buffer.buffer.SessionBuffer.status`."""
     entries, size, oldest, last_flush = 0, 0, None, None
-    with suppress(FileNotFoundError):  # the session was deleted meanwhile
+    with suppress(FileNotFoundError):  # another process deletes the session while this process reads it
         for item in sorted(os.scandir(files.folder), key=lambda item: item.name):
-            with suppress(FileNotFoundError):  # the segment was sealed or stored meanwhile
+            with suppress(FileNotFoundError):  # another process seals (renames) or deletes the segment at this time
                 found = item.stat()
                 if item.name == FLUSHED:
                     last_flush = found.st_mtime
@@ -46,7 +46,10 @@ def _first_time(path: str) -> float | None:
 
 
 def has_pending_entries(folder: str) -> bool:
-    """Whether the buffer's folder holds an entry that is not acknowledged (stored in Postgres and deleted here)."""
+    """Whether the buffer's folder holds an entry that is not acknowledged.
+
+    An entry is acknowledged when it is stored in Postgres and its segment is deleted.
+    """
     with suppress(FileNotFoundError):
         for session in os.scandir(os.path.join(folder, SESSIONS)):
             if not session.name.startswith("."):
@@ -65,7 +68,7 @@ def count_quarantined(folder: str) -> int:
 
 
 def total_bytes(folder: str) -> int:
-    """The size of all files under ``folder``, bytes."""
+    """The sum of the sizes of all files under ``folder``, in bytes."""
     total = 0
     with suppress(FileNotFoundError):
         for item in os.scandir(folder):

@@ -1,4 +1,4 @@
-"""Syncing files in a background thread. With ``fsync="interval"`` no append waits for the disk."""
+"""Syncing files in a background thread, so that with ``fsync="interval"`` no append waits for the disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nexus_tasks import files
 
 
 class Syncer:
-    """Syncs files at most ``interval`` seconds after a write, and when the process ends."""
+    """Syncs each written file at most ``interval`` seconds after the write, and when the process ends."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
@@ -26,7 +26,8 @@ class Syncer:
 
     def written(self, path: str) -> None:
         """Note that ``path`` has new bytes."""
-        if self._pid != os.getpid():  # the first write of a process; a forked child inherits no thread
+        # At the first write of a process no thread runs yet. A forked child does not inherit its parent's thread.
+        if self._pid != os.getpid():
             self._begin()
         with self._marking:
             clean = not self._dirty
@@ -35,12 +36,13 @@ class Syncer:
             self._wake.set()
 
     def now(self) -> None:
-        """Sync every file that was written since the last sync."""
+        """Sync every file that was written after the last sync."""
         with self._syncing:
             with self._marking:
                 paths, self._dirty = self._dirty, set()
             for path in (*paths, *{os.path.dirname(path) for path in paths}):
-                # The file may be sealed or deleted since it was written. If the disk fails, the next append fails.
+                # A file is missing when its segment was sealed (renamed) or deleted after the write. An error of the
+                # disk is ignored too, because a failing disk also makes the next append fail.
                 with suppress(OSError):
                     files.sync(path)
 

@@ -1,7 +1,8 @@
-"""A real Redis and a real PostgreSQL with pgvector for one machine, shared by every process of one user.
+"""Embedded servers: a Redis and a PostgreSQL with pgvector that all processes of one user on this machine share.
 
 Importing this package starts no server. :func:`ensure` starts the servers that do not run. The servers keep their files
-in the home folder, and keep running when the starting process ends. Stop the servers before you delete the folder.
+in the home folder. They keep running after the process that started them has ended. Stop the servers before you delete
+the home folder.
 """
 
 from __future__ import annotations
@@ -34,24 +35,35 @@ class ServerAddresses:
 
     @property
     def broker_url(self) -> str:
-        """The same Redis for Celery (broker and results) and Flower: ``redis+socket:///PATH?virtual_host=0``."""
+        """The address of the Redis for Celery and Flower: ``redis+socket:///PATH?virtual_host=0``.
+
+        Celery uses the address for its broker and for its results.
+        """
         return celery_url(self.redis_url)
 
 
 def ensure(home: Path) -> ServerAddresses:
     """Start the servers of ``home`` that do not run, and return when Redis and Postgres answer.
 
-    The call takes milliseconds when both servers run. Any number of processes may call it at once, also after a
-    ``kill -9`` of any process.
+    The call takes milliseconds when both servers run. Any number of processes may call this function at once, also
+    after a ``kill -9`` of any process.
 
     Args:
-        home: the folder that holds the servers' files; it is made when it does not exist.
+        home: the folder that holds the servers' files. A missing folder is made.
+
+    Returns:
+        The addresses of the servers.
 
     Raises:
-        EmbeddedError: the extra ``embedded`` is not installed, the folder belongs to another user or cannot be written,
-            the disk is full, another process has held the start lock for 120 s, or a server does not start. The servers
-            that this call started are stopped again. They keep running only when a running server has not answered for
-            60 s.
+        EmbeddedError: one of these reasons:
+
+            - The extra ``embedded`` is not installed.
+            - The folder belongs to another user or cannot be written, or the disk is full.
+            - Another process has held the start lock for 120 s.
+            - A server does not start, or a running server has not answered for 60 s.
+
+            After an error this call stops the servers that it started. In one case they keep running: when a running
+            server has not answered for 60 s.
     """
     home = _absolute(home)
     try:
@@ -74,8 +86,8 @@ def running(home: Path) -> ServerAddresses | None:
 def stop(home: Path) -> list[str]:
     """Stop the servers of ``home``. Returns the names of the servers that ran.
 
-    Redis writes its append-only file. Postgres disconnects its clients and loses no commit. The call waits at most
-    120 s for the start lock, 20 s for Redis and 25 s for Postgres.
+    Redis first writes its append-only file. Postgres disconnects its clients, and loses no commit. The call waits at
+    most 120 s for the start lock, 20 s for Redis and 25 s for Postgres.
 
     Raises:
         EmbeddedError: a server does not end, or another process has held the start lock for 120 s.
@@ -84,7 +96,8 @@ def stop(home: Path) -> list[str]:
     if not start_lock(home).exists():
         return []
     with await_lock(start_lock(home), _START_LOCK_SECONDS):
-        places = Places(home, home / "run")  # stopping needs no socket: a server holds its lock while it lives
+        # Stopping needs no socket. The lock files show which servers live.
+        places = Places(home, home / "run")
         stopped = [server.name for server in _servers(places) if halt(server)]
         forget_run_folder(home)
     return stopped
@@ -129,7 +142,8 @@ def _absolute(home: Path) -> Path:
 
 
 def _probe_disk(home: Path) -> None:
-    # On a full disk a server may start and fail later. It may also fail without space to write the reason to its log.
+    # On a full disk a server may start and then fail, perhaps without the space to write the reason to its log. Writing
+    # a file of 1 MB finds a full disk before the start.
     probe = home / "probe"
     try:
         with probe.open("wb") as file:

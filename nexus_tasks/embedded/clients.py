@@ -1,4 +1,4 @@
-"""Find out whether another process is connected to the embedded Postgres or Redis."""
+"""Finding out whether another process is connected to the embedded Postgres or Redis."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ _OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client ba
 
 
 def in_use(database_url: str, redis_url: str) -> bool:
-    """Whether a client other than this call is connected to either server.
+    """Whether another client is connected to either server. The connections of this call do not count.
 
-    Returns ``False`` for a server that does not answer: another process is stopping it.
+    The result is ``False`` when a server does not answer. Such a server is being stopped by another process.
     """
     import psycopg
     import redis

@@ -1,7 +1,7 @@
-"""The paths of one embedded installation: folders under ``NEXUS_HOME``, and the folder of the unix sockets.
+"""The paths of the embedded servers: folders under ``NEXUS_HOME``, and the folder of the unix sockets.
 
-A unix socket needs a short path. When the path of ``NEXUS_HOME`` is too long or contains characters such as
-spaces and commas, the sockets lie in a temporary folder.
+A unix socket needs a short path of plain characters. When the path of ``NEXUS_HOME`` is too long, or contains a
+character such as a space or a comma, the sockets are in a folder under the folder for temporary files.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _PLAIN = re.compile(r"[A-Za-z0-9/._+-]+")
 
 @dataclass(frozen=True)
 class Places:
-    """The paths of one installation.
+    """The paths of the embedded servers of one home folder.
 
-    ``run`` is the folder of the sockets. It is the folder ``home/run``, or the target of the link ``home/run``.
+    ``run`` is the folder of the sockets: the folder ``home/run``, or the target of the link ``home/run``. ``account``
+    is the user that Postgres runs as when root starts it.
     """
 
     home: Path
@@ -54,7 +55,7 @@ class Places:
 
     @property
     def postgres_sockets(self) -> Path:
-        """The folder of Postgres' socket. This folder is separate, because the user that runs Postgres owns it."""
+        """The folder of Postgres' socket. The user that Postgres runs as owns this folder."""
         return self.run / "pg"
 
     def log(self, name: str) -> Path:
@@ -62,17 +63,20 @@ class Places:
         return self.home / "logs" / f"{name}.log"
 
     def server_lock(self, name: str) -> Path:
-        """The file that a server keeps locked while the server lives."""
+        """The lock file of a server. A server keeps this file locked as long as the server lives."""
         return self.home / f"{name}.lock"
 
 
 def start_lock(home: Path) -> Path:
-    """The file that a process locks while the process starts or stops servers."""
+    """The lock file for starting and stopping. A process holds this lock while it starts or stops servers."""
     return home / "start.lock"
 
 
 def prepare_home(home: Path) -> Account | None:
-    """Make ``home`` and its folders, closed to other users. Returns the account that runs Postgres.
+    """Make ``home`` and its folders. Other users get no access, except that ``pgserver`` may pass through ``home``.
+
+    Returns:
+        The account that Postgres runs as; ``None`` for the user of this process.
 
     Raises:
         EmbeddedError: ``home`` belongs to another user.
@@ -94,7 +98,7 @@ def prepare(home: Path, account: Account | None) -> Places:
     """Make the folder of the sockets. Call this under :func:`start_lock`, after :func:`prepare_home`.
 
     Raises:
-        EmbeddedError: no folder has a path that is short enough, or Postgres' user cannot reach the folder.
+        EmbeddedError: no folder has a path that is short enough, or the user of Postgres cannot reach the folder.
         OSError: a folder cannot be made.
     """
     places = Places(home, _run_folder(home, account), account)
@@ -108,15 +112,15 @@ def prepare(home: Path, account: Account | None) -> Places:
 
 
 def locate(home: Path) -> Places | None:
-    """The paths of an installation that was started before, or ``None``. This call makes no folder."""
+    """The paths of the servers of ``home``; ``None`` without a folder of the sockets. The call makes no folder."""
     run = home / "run"
-    with suppress(OSError):  # ``run`` is not a link, or does not exist
+    with suppress(OSError):  # readlink raises when ``run`` is not a link, or does not exist
         run = run.readlink()
     return Places(home, run, postgres_account(create=False)) if _is_ours(run) else None
 
 
 def forget_run_folder(home: Path) -> None:
-    """Remove the folder of the sockets if it lies outside of ``home``."""
+    """Remove the folder of the sockets if the folder is outside of ``home``."""
     link = home / "run"
     if link.is_symlink() and _is_ours(link.readlink()):
         shutil.rmtree(link.readlink())
@@ -136,13 +140,13 @@ def _run_folder(home: Path, account: Account | None) -> Path:
     if not link.is_symlink() and _fits(link):
         link.mkdir(mode=0o700, exist_ok=True)
         return link
-    # Every process follows the link ``home/run``, so processes with different TMPDIRs use the same folder. If another
-    # user owns the folder's usual name in /tmp, the link points to a folder with a new name.
+    # Every process follows the link ``home/run``. Therefore processes with different values of TMPDIR use the same
+    # folder. If another user has made a folder of the usual name in /tmp, the link points to a folder with a new name.
     if link.is_symlink():
         if _is_ours(link.readlink()) and _fits(link.readlink()):
             return link.readlink()
         link.unlink()
-    elif link.is_dir():  # made when the path of home was shorter
+    elif link.is_dir():  # the folder was made when the path of ``home`` was shorter
         shutil.rmtree(link)
     for base in dict.fromkeys((Path(tempfile.gettempdir()).resolve(), Path("/tmp").resolve())):
         if _fits(base / "nexus-123456789abc") and base.is_dir():
@@ -157,7 +161,8 @@ def _run_folder(home: Path, account: Account | None) -> Path:
 
 
 def _short_folder(base: Path, home: Path) -> Path:
-    # The name is the same after every stop, so that URLs in long-lived processes stay valid.
+    # The name depends only on ``home``. A restart of the servers makes the same folder again, so that the URLs in
+    # long-lived processes stay valid.
     folder = base / f"nexus-{hashlib.sha256(os.fsencode(home)).hexdigest()[:12]}"
     try:
         folder.mkdir(mode=0o700)
@@ -172,7 +177,8 @@ def _fits(folder: Path) -> bool:
 
 
 def _is_ours(folder: Path) -> bool:
-    # A cleaner may remove our folder from /tmp. Another user could then make a folder of this name for our clients.
+    # A program that cleans /tmp may remove the folder. Another user could then make a folder of the same name, to which
+    # this user's clients would connect. The folder must therefore belong to this user.
     try:
         found = folder.lstat()
     except OSError:

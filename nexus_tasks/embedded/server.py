@@ -1,4 +1,4 @@
-"""Start a server that outlives the starting process, tell whether the server lives, and stop the server."""
+"""Starting, checking and stopping an embedded server. The server outlives the process that starts it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.file_locks import FileLock, is_locked, lock, try_lock
 from nexus_tasks.files import open_log
 
-START_SECONDS = 60.0  # the longest wait for a start: after a crash a server replays its log
-ORPHAN_SECONDS = 5.0  # the longest wait for a living server to open its socket
-_UNWRITABLE_SECONDS = 3.0  # Redis tries to write its file again every second
+START_SECONDS = 60.0  # the longest wait for a start; after a crash a server replays its log before it answers
+ORPHAN_SECONDS = 5.0  # the longest wait until a living server opens its socket
+# The longest wait until Redis can write its file. Redis tries to write again every second.
+_UNWRITABLE_SECONDS = 3.0
 
 # The errors of a connection to a unix socket. An error in NOT_LISTENING shows that no server listens. An error in
-# NO_ANSWER_YET, such as a full queue (EAGAIN) or a slow answer, shows that a server runs. In that case no second server
-# may start.
+# NO_ANSWER_YET, such as a full queue (EAGAIN) or a slow answer, shows that a server runs. No second server may start
+# while a server runs.
 NOT_LISTENING = (FileNotFoundError, ConnectionRefusedError)
 NO_ANSWER_YET = (TimeoutError, BlockingIOError, ConnectionError)
 
 
 class State(Enum):
-    """The state of a server according to its answer on the socket."""
+    """The state of a server. The answer on the server's socket shows the state."""
 
     DOWN = auto()  # no process listens
     STARTING = auto()  # the server listens and does not serve yet
@@ -44,18 +45,20 @@ class Server:
 
     name: str
     folder: Path  # the server's data and working directory
-    log: Path
-    lock: Path  # the server and its children keep this file locked while they live
-    pid_file: Path  # the server writes its pid into the first line
-    leftovers: tuple[Path, ...]  # files of a killed server that would keep a new server from starting
+    log: Path  # the log file
+    lock: Path  # the server and its children keep this file locked as long as they live
+    pid_file: Path  # the server writes its pid into the first line of this file
+    leftovers: tuple[Path, ...]  # files that a killed server leaves, and that would keep a new server from starting
     probe: Callable[[], State]
     command: Callable[[], list[str]]
-    stop: tuple[tuple[signal.Signals, float], ...]  # each signal in turn, and the seconds to wait after it
-    account: Account | None = None
+    stop: tuple[tuple[signal.Signals, float], ...]  # the signals to send one after another: (signal, seconds to wait)
+    account: Account | None = None  # the user to run the server as; ``None``: the user of this process
 
 
 def start(server: Server) -> bool:
-    """Launch ``server`` unless it runs; returns whether this call launched it. Call this under the start lock.
+    """Launch ``server`` if it does not run. Returns whether this call launched the server.
+
+    The caller holds the start lock.
 
     Raises:
         EmbeddedError: an earlier server hangs and cannot be stopped, or the program is not installed.
@@ -66,9 +69,9 @@ def start(server: Server) -> bool:
             with held:
                 launch(server, held)
             return True
-        # The server lives and does not listen. Either it was launched a moment ago, or it is ending, or a cleaner of
-        # temporary files deleted its socket. In the last case the server must end before a new server opens the same
-        # files.
+        # The server lives and does not listen, for one of three reasons. The server was launched a moment ago, or it is
+        # ending, or a program that cleans temporary files has deleted its socket. A server without a socket must end
+        # before a new server opens the same files.
         if time.monotonic() > deadline:
             halt(server)
         time.sleep(0.02)
@@ -76,18 +79,18 @@ def start(server: Server) -> bool:
 
 
 def launch(server: Server, held: FileLock) -> None:
-    """Run the server in its own process session, as a child of init. The server inherits the lock file ``held``."""
+    """Run the server in a process session of its own, as a child of init. The server inherits the lock ``held``."""
     for path in server.leftovers:
         path.unlink(missing_ok=True)
-    # The shell ends at once, so init adopts the server. The server outlives this process, gets no signal from this
-    # process's terminal, and leaves no zombie.
+    # The shell ends at once, and init becomes the parent of the server. The server then outlives this process, gets no
+    # signal from this process's terminal, and leaves no zombie process.
     command = ["/bin/sh", "-c", '"$@" </dev/null &', "sh", *server.command()]
     with os.fdopen(open_log(os.fspath(server.log)), "ab") as log:
         subprocess.run(
             command,
             check=True,
             cwd=server.folder,
-            env={"PATH": os.defpath, "LC_ALL": "C"},  # without this process's PGPORT, LANG and so on
+            env={"PATH": os.defpath, "LC_ALL": "C"},  # variables of this process, such as PGPORT, are left out
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -102,9 +105,10 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
     """Wait until ``server`` answers.
 
     Args:
-        server: a server that :func:`start` was called for.
-        launched: the servers that this process launched. A ``server`` that was ending is launched again and added.
-        log_start: the size of the server's log before the start, bytes; errors quote the log after this offset.
+        server: the server to wait for. :func:`start` was called for this server.
+        launched: the servers that this process launched. If ``server`` ends during the wait, and this process has not
+            launched it, it is launched again and added to ``launched``.
+        log_start: the size of the server's log before the start, bytes. Errors quote the log after this offset.
 
     Raises:
         EmbeddedError: the server ended, took longer than 60 s, or cannot write its files.
@@ -121,7 +125,9 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
             if start(server):
                 launched.append(server)
         if waited > START_SECONDS:
-            launched.clear()  # the caller stops no server: after a stop the next start would replay the same log again
+            # The caller stops the servers in ``launched``. A server that replays its log must not be stopped, because
+            # the next start would replay the same log again.
+            launched.clear()
             reason = _tail(server.log, log_start)
             raise EmbeddedError(
                 f"{server.name} runs, but has not answered for {START_SECONDS:.0f} s: {reason}",
@@ -132,10 +138,10 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
 
 
 def halt(server: Server) -> bool:
-    """Stop ``server``; returns whether the server ran. Call this under the start lock.
+    """Stop ``server``. Returns whether the server ran. The caller holds the start lock.
 
     Raises:
-        EmbeddedError: the server lives on after every signal.
+        EmbeddedError: the server still lives after every signal.
     """
     if not is_locked(server.lock):
         return False
@@ -143,7 +149,8 @@ def halt(server: Server) -> bool:
         deadline = time.monotonic() + seconds
         sent = False
         while time.monotonic() < deadline:
-            sent = sent or _signal(server, sign)  # tried again: a server has no pid file right after its launch
+            # Try again until the signal is sent, because a server has no pid file right after its launch.
+            sent = sent or _signal(server, sign)
             if not is_locked(server.lock):
                 return True
             time.sleep(0.005)
@@ -153,7 +160,7 @@ def halt(server: Server) -> bool:
 
 
 def log_size(server: Server) -> int:
-    """The present size of the server's log, bytes."""
+    """The size of the server's log, in bytes. A missing log has the size 0."""
     return server.log.stat().st_size if server.log.exists() else 0
 
 
@@ -173,11 +180,12 @@ def await_lock(path: Path, seconds: float) -> FileLock:
 
 
 def _signal(server: Server, sign: signal.Signals) -> bool:
-    # The pid belongs to this server: every launch first deletes the file, and the lock shows that the writer lives.
+    # The pid in the file is the pid of this server. Every launch first deletes the file, and the lock shows that the
+    # process that wrote the file lives.
     with suppress(OSError, ValueError, IndexError):
         pid = int(server.pid_file.read_text().splitlines()[0])
         os.kill(pid, sign)
-        os.kill(pid, signal.SIGCONT)  # a suspended process handles a signal only after it continues
+        os.kill(pid, signal.SIGCONT)  # a suspended process handles the signal only after SIGCONT
         return True
     return False
 

@@ -1,12 +1,14 @@
-"""Convert a Redis URL between the spelling of redis-py and the spelling of Celery.
+"""Converting a Redis URL between the spelling of redis-py and the spelling of Celery.
 
 Unix sockets: redis-py understands only ``unix:///path?db=0``. kombu (the broker), Celery's result backend and Flower
-understand only ``redis+socket:///path?virtual_host=0``. Flower always uses database 0, also when the URL names another.
+understand only ``redis+socket:///path?virtual_host=0``. Flower always uses database 0, also when the URL names another
+database.
 
-TLS (``rediss://``): without ``ssl_cert_reqs`` in the URL, redis-py checks the server's certificate, kombu does not
-check the certificate, and Celery's result backend raises. This module therefore always adds ``ssl_cert_reqs``.
+TLS (``rediss://``): three clients treat a URL without ``ssl_cert_reqs`` differently. redis-py checks the server's
+certificate. kombu does not check the certificate. Celery's result backend raises an error. This module therefore adds
+``ssl_cert_reqs`` to every such URL.
 
-``redis://`` and ``sentinel://`` URLs have one spelling for all clients.
+``redis://`` and ``sentinel://`` URLs have the same spelling for all clients.
 """
 
 from __future__ import annotations
@@ -17,19 +19,19 @@ _SOCKET_SCHEMES = ("unix", "redis+socket", "socket")
 
 
 def client_url(url: str) -> str:
-    """``url`` as redis-py's ``Redis.from_url`` takes it."""
+    """Convert ``url`` to the spelling that redis-py's ``Redis.from_url`` understands."""
     return _rewrite_socket(_with_certificate_check(url), "unix", "db")
 
 
 def celery_url(url: str) -> str:
-    """``url`` as Celery's ``broker_url`` and ``result_backend``, and Flower, take it."""
+    """Convert ``url`` to the spelling that Flower and Celery's ``broker_url`` and ``result_backend`` understand."""
     return _rewrite_socket(_with_certificate_check(url), "redis+socket", "virtual_host")
 
 
 def _with_certificate_check(url: str) -> str:
     """Give a TLS ``url`` the option ``ssl_cert_reqs`` in the spelling that all clients understand.
 
-    The default is ``required``. Other URLs are returned unchanged.
+    The option's default is ``required``. A URL without TLS is returned unchanged.
     """
     parts = urlsplit(url)
     if parts.scheme != "rediss":

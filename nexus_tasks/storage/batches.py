@@ -1,4 +1,8 @@
-"""Requests for the Message Batches API. A job queues a request, a batch submits it, and the job reads the answer."""
+"""Storing requests for the Message Batches API.
+
+A job queues a request. The job ``submit_batch`` sends the queued requests as one batch, and stores the results. The job
+that queued the request then reads the result.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,12 @@ from nexus_tasks.storage import ledger
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BatchRequest, MessageBatch, Namespace
 
-MAX_ITEMS = 1_000  # per batch; the API accepts 100,000 or 256 MB
+MAX_ITEMS = 1_000  # the most requests of a batch; the API's limits are 100,000 requests and 256 MB
 
 
 # --- the job that makes the request -----------------------------------------------------------------------------------
 def lock_request(tx: Transaction, namespace_id: int, request_hash: str) -> BatchRequest | None:
-    """The row of a request, locked until the transaction ends, or ``None``."""
+    """Find the row of a request, or ``None``. The row stays locked until the transaction ends."""
     return tx.scalar(
         select(BatchRequest)
         .where(BatchRequest.namespace_id == namespace_id, BatchRequest.request_hash == request_hash)
@@ -32,24 +36,24 @@ def queue_request(tx: Transaction, namespace_id: int, row: Mapping[str, Any]) ->
 
 
 def set_wanted(tx: Transaction, row: BatchRequest, *, wanted: bool) -> None:
-    """Set whether the job still wants the answer of a submitted request. The answer is paid for in both cases."""
+    """Set whether the job still wants the answer to a submitted request. The answer costs money in both cases."""
     tx.execute(update(BatchRequest).where(BatchRequest.id == row.id).values(wanted=wanted))
 
 
 def remove_request(tx: Transaction, row: BatchRequest) -> None:
-    """Delete a request, and release its hold on the budget."""
+    """Delete a request, and release the request's hold on the budget."""
     _release(tx, row)
     tx.execute(delete(BatchRequest).where(BatchRequest.id == row.id))
 
 
 # --- the job that submits and collects --------------------------------------------------------------------------------
 def database_time(tx: Transaction) -> datetime:
-    """The time of Postgres. This time decides when a batch is due, because a worker's clock may be wrong."""
+    """The time of Postgres' clock. This clock decides when a batch is due, because a worker's clock may be wrong."""
     return tx.execute(select(func.now())).scalar_one()
 
 
 def count_queued(tx: Transaction, namespace_id: int) -> tuple[int, datetime | None]:
-    """How many requests wait to be submitted, and when the oldest was queued."""
+    """The number of queued requests, and the time when the oldest of them was queued."""
     query = select(func.count(), func.min(BatchRequest.created_at)).where(
         BatchRequest.namespace_id == namespace_id, BatchRequest.state == "queued"
     )
@@ -60,7 +64,7 @@ def count_queued(tx: Transaction, namespace_id: int) -> tuple[int, datetime | No
 def assemble(tx: Transaction, namespace_id: int) -> MessageBatch | None:
     """Put the oldest queued requests, at most ``MAX_ITEMS``, into a new batch, and give them the state ``submitted``.
 
-    Returns the batch, which the caller still has to send to the API, or ``None`` when no request is queued.
+    Returns the batch, or ``None`` when no request is queued. The caller then sends the batch to the API.
     """
     oldest = (
         select(BatchRequest.id)
@@ -81,7 +85,7 @@ def assemble(tx: Transaction, namespace_id: int) -> MessageBatch | None:
 
 
 def give_up_queued(tx: Transaction, namespace_id: int) -> int:
-    """Fail every queued request, so that its job makes a live call. Returns the number of requests."""
+    """Fail every queued request, so that the requests' jobs make live calls. Returns the number of requests."""
     rows = tx.scalars(
         select(BatchRequest)
         .where(BatchRequest.namespace_id == namespace_id, BatchRequest.state == "queued")
@@ -99,20 +103,21 @@ def under_way(tx: Transaction, namespace_id: int) -> list[MessageBatch]:
 
 
 def outstanding_requests(tx: Transaction, batch_id: int) -> list[BatchRequest]:
-    """The requests of a batch without a result."""
+    """The requests of a batch that have no result yet."""
     query = select(BatchRequest).where(BatchRequest.batch_id == batch_id, BatchRequest.state == "submitted")
     return list(tx.scalars(query.order_by(BatchRequest.id)))
 
 
 def known_api_ids(tx: Transaction) -> set[str]:
-    """The API's ids of the batches under way in all namespaces."""
+    """The ids that the API gave to the unfinished batches of all namespaces."""
     return set(tx.scalars(select(MessageBatch.api_id).where(MessageBatch.api_id.is_not(None))))
 
 
 def record_api_id(tx: Transaction, batch_id: int, api_id: str, *, poll_in: float) -> str | None:
-    """Store the API's id of a batch unless the batch has an id; poll the batch in ``poll_in`` seconds.
+    """Store the id that the API gave to a batch, and make the batch due for polling in ``poll_in`` seconds.
 
-    Returns the stored id (perhaps from another run), or ``None`` when the batch has ended.
+    When the batch has an API id already, nothing changes. Returns the stored API id, which another run may have stored.
+    Returns ``None`` when the batch has ended.
     """
     tx.execute(
         update(MessageBatch)
@@ -124,7 +129,10 @@ def record_api_id(tx: Transaction, batch_id: int, api_id: str, *, poll_in: float
 
 
 def reject_api_id(tx: Transaction, batch: MessageBatch) -> None:
-    """Remove an API id that belongs to another batch. The list ``rejected`` keeps the id from being used again."""
+    """Remove the API id of a batch, because the id belongs to another batch.
+
+    The id is added to the batch's list ``rejected``, so that no run gives it to this batch again.
+    """
     tx.execute(
         update(MessageBatch)
         .where(MessageBatch.id == batch.id)
@@ -139,13 +147,13 @@ def check_later(tx: Transaction, batch_id: int, seconds: float) -> None:
 
 
 def lock_submitted(tx: Transaction, request_id: int) -> BatchRequest | None:
-    """A submitted request without a result, locked; ``None`` when the request has a result or was deleted."""
+    """Lock a submitted request. ``None`` when the request has a result already or was deleted."""
     row = tx.get(BatchRequest, request_id, with_for_update=True)
     return row if row is not None and row.state == "submitted" else None
 
 
 def store_result(tx: Transaction, row: BatchRequest, result: Mapping[str, Any], call_id: int) -> None:
-    """Store a request's result until the job reads it. If the job does not want the request any more, delete it."""
+    """Store a request's result for the job. If the job does not want the result any more, delete the request."""
     if not row.wanted:
         remove_request(tx, row)
         return
@@ -153,10 +161,10 @@ def store_result(tx: Transaction, row: BatchRequest, result: Mapping[str, Any], 
 
 
 def fail_request(tx: Transaction, row: BatchRequest) -> None:
-    """Fail a request, so that its job makes a live call. If the job does not want the request any more, delete it.
+    """Fail a request, so that its job makes a live call. If the job wants no result any more, delete the request.
 
-    Callers fail a request that expired, or was cancelled or refused. They also fail a queued request when too few
-    other requests are queued to fill a batch.
+    Callers fail a request that expired, was cancelled or was refused. They also fail a queued request when too few
+    requests are queued for a batch.
     """
     if row.wanted:
         _back(tx, row, state="failed")
@@ -175,7 +183,7 @@ def _release(tx: Transaction, row: BatchRequest) -> None:
 
 
 def close_batch(tx: Transaction, batch_id: int) -> None:
-    """Delete a batch. The batch's requests without a result fail, so that their jobs make live calls."""
+    """Delete a batch. Requests of the batch that have no result fail, so that their jobs make live calls."""
     for row in outstanding_requests(tx, batch_id):
         fail_request(tx, row)
     tx.execute(delete(MessageBatch).where(MessageBatch.id == batch_id))
@@ -183,7 +191,11 @@ def close_batch(tx: Transaction, batch_id: int) -> None:
 
 # --- the outbox of submit_batch, and erasure --------------------------------------------------------------------------
 def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
-    """Namespaces with queued or submitted requests and an id above ``after``, as (namespace id, name)."""
+    """At most ``limit`` namespaces with queued or submitted requests, as (namespace id, name), in the order of ids.
+
+    Args:
+        after: only namespaces whose id is above this id.
+    """
     waiting = (
         select(BatchRequest.id)
         .where(BatchRequest.namespace_id == Namespace.id, BatchRequest.state.in_(("queued", "submitted")))
@@ -194,10 +206,13 @@ def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
 
 
 def erase_texts(tx: Transaction, namespace_id: int, memory_ids: Sequence[int]) -> int:
-    """Delete every request that contains the text of these memories, and its result. Returns the number of requests.
+    """Delete every request that contains the text of these memories, and the request's result.
 
-    A request without a result whose batch has an API id keeps its row, without the text. The call still costs money:
-    when the result arrives, its cost is entered in the ledger and the row is deleted.
+    When the request was sent to the API and has no result yet, its row stays without the text. Such a request still
+    costs money. When its result arrives, the cost is entered in the ledger, and the row is deleted.
+
+    Returns:
+        The number of requests that contained the text.
     """
     gone = select(BatchRequest).where(
         BatchRequest.namespace_id == namespace_id, BatchRequest.sources.op("&&")(list(memory_ids))

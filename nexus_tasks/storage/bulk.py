@@ -1,7 +1,8 @@
-"""Bulk insert: one statement inserts any number of rows. The statement's text is the same for every number of rows.
+"""Bulk insert: one SQL statement that inserts any number of rows.
 
-SQLAlchemy would render a new multi-row VALUES for every number of rows, and psycopg would parse each new text. For
-twenty rows these two steps take longer than the insert. Here all rows are one JSON parameter, which Postgres splits.
+The statement's text is the same for every number of rows, because all rows are one JSON parameter. Postgres splits the
+parameter into rows. SQLAlchemy's own bulk insert renders another text for every number of rows, and psycopg parses each
+new text. For 20 rows, rendering and parsing take longer than the insert.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ def insert_rows(
     """Insert ``rows`` in the given order.
 
     Args:
-        rows: column → value; all rows have the same columns.
-        computed: further columns, each an SQL expression that may use the columns of the row ``r``.
-        returning: comma-separated columns to return.
+        rows: the rows, each as column → value. All rows have the same columns.
+        computed: further columns, as column → SQL expression. An expression may use the columns of the row ``r``.
+        returning: the names of the columns to return, separated by commas.
         on_conflict: the SQL after ``ON CONFLICT``, for example ``DO NOTHING``.
 
     Returns:
-        the ``returning`` columns of the inserted rows, in the order of ``rows``. Rows that a conflict kept from being
-        inserted are missing.
+        The ``returning`` columns of the inserted rows, in the order of ``rows``. The result leaves out rows that were
+        not inserted because of a conflict.
     """
     if not rows:
         return []

@@ -1,6 +1,6 @@
-"""Writing a reflection: its memories, its evidence edges and its changes of facts.
+"""Storing a reflection: the memories and evidence edges that it makes, and the facts that it changes.
 
-Each change is recorded with the old and the new values, so that the reflection can be undone.
+Each change of a fact is recorded with the old and the new values, so that the reflection can be undone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow, ReflectionRow
 from nexus_tasks.text import estimate_tokens
 
-# A fact that loses a contradiction loses this much confidence (of 1). Chosen by hand, not measured.
+# The confidence (0 to 1) of a fact falls by this number when the fact loses a contradiction with another fact. The
+# number was chosen by hand.
 CONTRADICTION_PENALTY = 0.15
 
 
 def begin(tx: Transaction, perspective: PerspectiveRow, job_id: str, judged: dict[str, Any]) -> int:
-    """Insert a reflection row. Returns its id. Every memory, edge and change of the reflection carries this id."""
+    """Insert a row for a reflection, and return the row's id.
+
+    Every memory, evidence edge and change of the reflection carries this id.
+    """
     return tx.execute(
         insert(ReflectionRow)
         .values(namespace_id=perspective.namespace_id, perspective_id=perspective.id, job_id=job_id, judged=judged)
@@ -35,7 +39,7 @@ class Conclusion:
     """A memory that a reflection makes: a reworded reinforcement, a contradiction or an insight.
 
     ``valid_from`` is the time of the newest fact that the conclusion rests on. For a contradiction that ends a fact,
-    ``valid_from`` is the time of that end. ``valid_from`` is never the time of the reflection.
+    ``valid_from`` is the time at which the fact ends. ``valid_from`` is never the time of the reflection.
     """
 
     level: str
@@ -70,7 +74,7 @@ def conclude(tx: Transaction, perspective: PerspectiveRow, reflection_id: int, c
     return memory_id
 
 
-# Each statement changes facts and records their values before and after this reflection.
+# The statements _REINFORCE and _WEAKEN change facts, and record the facts' values before and after this reflection.
 _REINFORCE = text(
     """
     WITH before AS (SELECT id, namespace_id, last_validated_at FROM memories WHERE id = ANY(:ids)),
@@ -109,8 +113,8 @@ _SUPERSEDED = text(
     ON CONFLICT (reflection_id, memory_id) DO UPDATE SET superseded = true
     """
 )
-# End the memories that rest on an ended fact. A rewording ends when one of its two facts has ended. A contradiction
-# ends when both its facts have ended. An insight ends when fewer than three of its facts are left.
+# End the conclusions that rest on an ended fact. A reworded reinforcement ends when one of its two facts has ended. A
+# contradiction ends when both its facts have ended. An insight ends when fewer than three of its facts still hold.
 _RETIRE = text(
     """
     WITH rests AS (
@@ -153,15 +157,17 @@ def reinforce(tx: Transaction, reflection_id: int, new: Memory, old: Memory) -> 
 
 
 def weaken(tx: Transaction, reflection_id: int, memory_id: int) -> None:
-    """Lower a fact's confidence by ``CONTRADICTION_PENALTY``, not below 0."""
+    """Lower a fact's confidence by ``CONTRADICTION_PENALTY``. The confidence does not fall below 0."""
     tx.execute(_WEAKEN, {"id": memory_id, "by": CONTRADICTION_PENALTY, "reflection": reflection_id})
 
 
 def takeover_time(tx: Transaction, old: Memory, new: Memory) -> datetime:
-    """The time at which ``new`` takes the place of ``old``: normally the time when ``new`` became valid.
+    """The time at which the fact ``new`` takes the place of the fact ``old``.
 
-    When ``old`` is the later of the two facts, ``old`` was valid until ``new`` was said again. When ``new`` was not
-    said again, ``old`` ends at its own beginning, so ``old`` was never valid.
+    - When ``new`` is the later fact, this is the time when ``new`` became valid.
+    - When ``old`` is the later fact, and a message repeated ``new`` after that, this is the time of the message.
+    - When ``old`` is the later fact, and no later message repeated ``new``, this is the time when ``old`` became valid.
+      ``old`` was then never valid.
     """
     since = new.valid_from or datetime.now(UTC)
     if old.valid_from is None or since >= old.valid_from:
@@ -170,9 +176,9 @@ def takeover_time(tx: Transaction, old: Memory, new: Memory) -> datetime:
 
 
 def supersede(tx: Transaction, reflection_id: int, old: Memory, new: Memory, when: datetime) -> None:
-    """End ``old``, and the memories that rest on it, at the time ``when``. ``new`` supersedes ``old``.
+    """Let the fact ``new`` supersede the fact ``old`` at the time ``when``, which :func:`takeover_time` gives.
 
-    ``when`` comes from :func:`takeover_time`.
+    Conclusions that rest on ``old`` may end too. The comment at ``_RETIRE`` lists the cases.
     """
     tx.execute(
         update(Memory).where(Memory.id == old.id, Memory.valid_to.is_(None)).values(valid_to=when, superseded_by=new.id)
@@ -183,7 +189,12 @@ def supersede(tx: Transaction, reflection_id: int, old: Memory, new: Memory, whe
 
 
 def judged_ids(relations: Sequence[tuple[int, int]], insights: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """The memory ids in an answer, as a reflection row stores them in ``judged``."""
+    """The value of a reflection row's column ``judged``: the memory ids in the model's answer.
+
+    Args:
+        relations: pairs of ids of two related facts.
+        insights: for each insight, the ids of the facts that it rests on.
+    """
     return {
         "pairs": [sorted(pair) for pair in relations],
         "insights": [sorted(set(support)) for support in insights],

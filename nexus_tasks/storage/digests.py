@@ -1,4 +1,7 @@
-"""Reading the messages and facts for a session's next digest, and storing this digest once."""
+"""Reading the messages and facts for a session's next digest, and storing the digest.
+
+Two runs that make the same digest store it once.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from nexus_tasks.storage.models import Memory, SessionDigest, SessionRow
 from nexus_tasks.text import estimate_tokens
 
 KINDS = ("short", "long")
-CONFIDENCE = 0.80  # a digest's confidence; chosen by hand, not measured
+CONFIDENCE = 0.80  # the confidence (0 to 1) of every digest; the number was chosen by hand
 
 _LATEST = text(
     """
@@ -27,21 +30,22 @@ _LATEST = text(
 
 
 def latest(tx: Transaction, session_id: int) -> dict[str, tuple[int, str]]:
-    """The session's current digests by kind (``short``, ``long``), each as (memory id, text); may be empty."""
+    """The session's current digests: kind (``short`` or ``long``) → (memory id, text). Empty without a digest."""
     return {kind: (i, content) for kind, i, content in tx.execute(_LATEST, {"session_id": session_id})}
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowItem:
-    """A message of a digest's window, or a fact that rests on such a message.
+    """A message that a digest covers, or a fact that rests on such a message.
 
-    The ``text`` of a fact has the fact's subject as author, and the ``seq`` of the fact's first message.
+    For a fact, ``text.author`` is the fact's subject, and ``text.seq`` is the ``seq`` of the first of these messages
+    that the fact rests on.
     """
 
     text: MessageText
-    content_key: str | None = None  # facts only
-    derived: bool = False  # some observer has facts from this message
-    given_up: bool = False  # the derivation for some observer is dead
+    content_key: str | None = None  # the fact's normalised content; ``None`` for a message
+    derived: bool = False  # whether a derivation of the message is done for at least one observer
+    given_up: bool = False  # whether a derivation of the message gave up for at least one observer
 
 
 _FACTS = text(
@@ -61,7 +65,10 @@ _FACTS = text(
 
 
 def window_facts(tx: Transaction, session_id: int, after: int, through: int) -> list[WindowItem]:
-    """Facts that rest on messages with ``after < seq <= through``, in the order of their first such message."""
+    """Facts that rest on messages with ``after < seq <= through``.
+
+    The facts are in the order of the first of these messages that each fact rests on.
+    """
     rows = tx.execute(_FACTS, {"session_id": session_id, "after": after, "through": through})
     return [WindowItem(text=MessageText(*columns), content_key=key) for *columns, key in rows]
 
@@ -77,7 +84,7 @@ _MESSAGES = text(
 
 
 def window_messages(tx: Transaction, session_id: int, after: int, through: int) -> list[WindowItem]:
-    """Messages with ``after < seq <= through``, in order."""
+    """The session's messages with ``after < seq <= through``, in the order of ``seq``."""
     rows = tx.execute(_MESSAGES, {"session_id": session_id, "after": after, "through": through})
     return [WindowItem(text=MessageText(*columns), derived=derived, given_up=dead) for *columns, derived, dead in rows]
 
@@ -95,27 +102,29 @@ _ITEMS_BY_ID = text(
 
 
 def items_by_id(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, WindowItem]:
-    """Messages and facts by memory id. Erased memories are missing."""
+    """Read messages and facts by memory id. The result leaves out erased memories."""
     rows = tx.execute(_ITEMS_BY_ID, {"ids": list(memory_ids)})
     return {columns[0]: WindowItem(text=MessageText(*columns), given_up=dead) for *columns, dead in rows}
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewDigest:
-    """A short and a long digest to store (``texts`` by kind). Both cover the messages through ``end_seq``."""
+    """A short and a long digest to store. Both cover the messages from the first to ``end_seq``."""
 
-    texts: dict[str, str]
+    texts: dict[str, str]  # kind (``short`` or ``long``) → text
     end_seq: int
     generation: int
-    sources: Sequence[int]
-    made_by: str
+    sources: Sequence[int]  # ids of the memories that the digests were made from
+    made_by: str  # the model
 
 
 def store(tx: Transaction, session: SessionRow, new: NewDigest) -> list[int]:
-    """Store both kinds and supersede the previous digests. Call this with ``session`` locked.
+    """Store a short and a long digest, and let them supersede the previous digests. The caller has locked ``session``.
 
-    Returns the new memory ids. Within a generation the session's digest end only moves forward. If a newer digest is
-    stored already, nothing is stored, and the list is empty.
+    Within a generation the end of the session's digest only moves forward.
+
+    Returns:
+        The new memory ids. When the same or a newer digest is stored already, nothing is stored, and the list is empty.
     """
     moved = tx.execute(
         update(SessionRow)

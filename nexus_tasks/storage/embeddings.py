@@ -1,4 +1,4 @@
-"""Vectors of memories, one per embedding model, and the gaps: namespaces where vectors are missing."""
+"""Storing the vectors of memories, and recording gaps. A gap marks a namespace with memories that have no vector."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _STORE = text(
 def store(
     tx: Transaction, namespace_id: int, model: str, wordings: Mapping[int, str], vectors: Mapping[str, Vectors]
 ) -> None:
-    """Store the vectors of memories. A new vector replaces the vector of an older wording.
+    """Store the vectors of memories. A new vector replaces the memory's stored vector of the same model.
 
-    If a wording has no vector, a gap is recorded, and the job ``embed_memories`` computes the vector later.
+    If a wording has no vector, a gap is recorded. The job ``embed_memories`` then computes the vector later.
 
     Args:
         model: the name of the embedding model.
@@ -47,24 +47,24 @@ def store(
 
 
 def record_gap(tx: Transaction, namespace_id: int) -> None:
-    """Record that memories of a namespace lack vectors. The gap makes the job ``embed_memories`` wanted."""
+    """Record a gap: memories of a namespace have no vector. The gap makes the job ``embed_memories`` wanted."""
     now = func.clock_timestamp()
     said = insert(EmbeddingGap).values(namespace_id=namespace_id, since=now)
     tx.execute(said.on_conflict_do_update(index_elements=["namespace_id"], set_={"since": now}))
 
 
 def gap_since(tx: Transaction, namespace_id: int) -> datetime | None:
-    """When a gap was last recorded for a namespace, or ``None`` without a gap."""
+    """The time when the namespace's gap was last recorded, or ``None`` when the namespace has no gap."""
     return tx.scalar(select(EmbeddingGap.since).where(EmbeddingGap.namespace_id == namespace_id))
 
 
 def close_gap(tx: Transaction, namespace_id: int, since: datetime) -> None:
-    """Delete the gap recorded at ``since``. A gap recorded later stays."""
+    """Delete the namespace's gap if it was recorded at ``since``. A gap that was recorded later stays."""
     tx.execute(delete(EmbeddingGap).where(EmbeddingGap.namespace_id == namespace_id, EmbeddingGap.since == since))
 
 
 def mark(tx: Transaction, namespace_id: int, *, dead: bool) -> None:
-    """Take a namespace's gap out of the outbox when its job gives up, or put it back when the job is retried."""
+    """Delete a namespace's gap when its job gave up (``dead``), or record the gap again for a retry of the job."""
     if dead:
         tx.execute(delete(EmbeddingGap).where(EmbeddingGap.namespace_id == namespace_id))
     else:
@@ -72,7 +72,11 @@ def mark(tx: Transaction, namespace_id: int, *, dead: bool) -> None:
 
 
 def wanted(tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, str]]:
-    """Namespaces with a gap and an id above ``after``, as (namespace id, name)."""
+    """At most ``limit`` namespaces with a gap, as (namespace id, name), in the order of their ids.
+
+    Args:
+        after: only namespaces whose id is above this id.
+    """
     query = (
         select(Namespace.id, Namespace.name)
         .join(EmbeddingGap, EmbeddingGap.namespace_id == Namespace.id)
@@ -86,7 +90,7 @@ def wanted(tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, str]]
 def record_all_gaps(tx: Transaction, model: str) -> Sequence[str]:
     """Record a gap for each namespace that has a memory without a vector of ``model``. Returns the namespaces' names.
 
-    The query reads every memory. Call it only after a change of the model, or once a day.
+    The query reads every memory. Call this function only after a change of the model, or once a day.
     """
     lacking = exists().where(_lacks(model), Memory.namespace_id == Namespace.id)
     found = tx.execute(select(Namespace.id, Namespace.name).where(lacking).order_by(Namespace.id)).all()
@@ -101,7 +105,7 @@ def to_embed(tx: Transaction, namespace_id: int, model: str, *, before: int | No
     A message with a wanted derivation is left out, because the derivation embeds the message.
 
     Args:
-        before: only memories with smaller ids; ``None`` means all memories.
+        before: only memories whose id is below this id. ``None`` means all memories.
     """
     query = (
         select(Memory.id, Memory.content)
@@ -115,21 +119,24 @@ def to_embed(tx: Transaction, namespace_id: int, model: str, *, before: int | No
 
 
 def count_to_embed(tx: Transaction, namespace_id: int, model: str) -> int:
-    """How many memories :func:`to_embed` finds without a limit."""
+    """The number of memories that :func:`to_embed` would find without a limit."""
     return int(tx.scalar(select(func.count()).where(Memory.namespace_id == namespace_id, _lacks(model))) or 0)
 
 
 def lock_unchanged(tx: Transaction, wordings: Mapping[int, str]) -> dict[int, str]:
-    """The unchanged entries of ``wordings`` (memory id → content), locked until the transaction ends."""
+    """Lock the memories of ``wordings`` (memory id → content) until the transaction ends.
+
+    Returns the entries whose memory still has this content.
+    """
     query = select(Memory.id, Memory.content).where(Memory.id.in_(wordings)).order_by(Memory.id)
     rows = tx.execute(query.with_for_update(read=True, of=Memory))
     return {int(i): str(content) for i, content in rows if wordings[i] == content}
 
 
 def _lacks(model: str) -> ColumnElement[bool]:
-    """The condition for memories without a vector, except messages that a wanted derivation will embed.
+    """The SQL condition for memories without a vector, except messages that a wanted derivation will embed.
 
-    Superseded memories meet the condition too, because a search with ``as_of`` finds them.
+    A superseded memory meets the condition too. It needs a vector, because a search with ``as_of`` finds it.
     """
     has = exists().where(Embedding.memory_id == Memory.id, Embedding.model == model)
     to_be_derived = exists().where(Derivation.memory_id == Memory.id, Derivation.state == "wanted")

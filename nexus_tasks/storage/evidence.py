@@ -1,4 +1,4 @@
-"""Evidence edges. An edge says that a memory rests on a source memory, and in which role."""
+"""Storing evidence edges. An edge leads from a memory to a source that the memory rests on, and has a role."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ def link(
     *,
     reflection_id: int | None = None,
 ) -> list[int]:
-    """Add edges from one memory to its sources. Returns the sources that were not linked in this role before."""
+    """Add edges from one memory to its sources.
+
+    Returns:
+        The sources whose edge of this role is new.
+    """
     edges = [(memory_id, source) for source in sources]
     return [source for _, source in link_all(tx, namespace_id, edges, role, reflection_id=reflection_id)]
 
@@ -31,12 +35,12 @@ def link_all(
     *,
     reflection_id: int | None = None,
 ) -> list[tuple[int, int]]:
-    """Add edges given as (memory id, source id). Returns the edges that did not exist before.
+    """Add edges, each given as (memory id, source id). Returns the edges that did not exist before.
 
     Args:
         role: ``derived_from``, ``reinforces``, ``contradicts``, ``insight_support``, ``digested_from`` or
             ``supersedes``.
-        reflection_id: the reflection that adds the edges; undoing this reflection deletes them.
+        reflection_id: the reflection that adds the edges. An undo of this reflection deletes the edges.
     """
     if not edges:
         return []

@@ -1,4 +1,7 @@
-"""Extractions: how far extraction has read each session, and the outbox of the job ``extract_session``."""
+"""The table ``extractions``: the last message of each session that extraction has read.
+
+The table is also the outbox of the job ``extract_session``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ Extractor = Literal["topics", "facts"]
 
 
 def find(tx: Transaction, session_id: int, *, lock: bool = False) -> Extraction | None:
-    """The session's extraction row as it is in Postgres now; ``None`` before the first request.
+    """Read the session's extraction row from Postgres. ``None`` when no extraction of the session was ever requested.
 
     With ``lock`` the row stays locked until the transaction ends.
     """
@@ -26,15 +29,17 @@ def find(tx: Transaction, session_id: int, *, lock: bool = False) -> Extraction 
 
 
 def last_read_seq(row: Extraction, extractor: Extractor) -> int:
-    """The ``seq`` of the last message that an extractor has read."""
+    """The ``seq`` of the last message that the extractor (``topics`` or ``facts``) has read."""
     return row.topics_through_seq if extractor == "topics" else row.facts_through_seq
 
 
 def want(tx: Transaction, session: SessionRow, *, known_only: bool = False) -> bool:
-    """Make a session's extraction wanted. Returns ``False`` when no message is new, or when the extraction gave up.
+    """Make a session's extraction wanted. Returns whether the extraction is wanted now.
+
+    The extraction does not become wanted when the extractors have read all messages, or when the job gave up.
 
     Args:
-        known_only: change nothing and return ``False`` when the session's extraction was never requested before.
+        known_only: change nothing when no extraction of the session was ever requested.
     """
     if not known_only:
         made = upsert(Extraction).values(namespace_id=session.namespace_id, session_id=session.id)
@@ -57,7 +62,8 @@ def want(tx: Transaction, session: SessionRow, *, known_only: bool = False) -> b
 def release_held(tx: Transaction, session_id: int) -> bool:
     """Make a session's extraction wanted if its state is ``held``. Returns whether the state was ``held``.
 
-    An extraction is held while a tool call has no answer. A new message may bring the answer.
+    In the state ``held`` a tool call has no answer yet. Callers call this function after they stored a message of the
+    session, because the message may be the answer.
     """
     noted = tx.execute(
         update(Extraction)
@@ -70,10 +76,9 @@ def release_held(tx: Transaction, session_id: int) -> bool:
 
 
 def settle(tx: Transaction, row: Extraction, state: Literal["idle", "held"]) -> None:
-    """Set the state to ``idle`` or ``held``. In these two states the row wants no job.
+    """Set the state ``idle`` or ``held``, in which no job is wanted.
 
-    Call this function in the transaction that found no work.
-    The caller has locked the session.
+    Call this function in the transaction that found no work to do. The caller has locked the session.
     """
     if row.state != state:
         _set(tx, row.id, state=state)
@@ -82,7 +87,7 @@ def settle(tx: Transaction, row: Extraction, state: Literal["idle", "held"]) -> 
 def advance(tx: Transaction, seen: Extraction, extractor: Extractor, through: int, rejected: int) -> bool:
     """Move an extractor's cursor from its value in ``seen`` to ``through``, and add ``rejected`` to the row's count.
 
-    Returns ``False`` when another run or an erasure has moved the cursor meanwhile.
+    Returns ``False`` and changes nothing when another run or an erasure moved the cursor after ``seen`` was read.
     """
     cursor = getattr(Extraction, f"{extractor}_through_seq")
     moved = tx.execute(
@@ -118,7 +123,7 @@ def _set(tx: Transaction, row_id: int, **values: Any) -> None:
 
 
 def mark(tx: Transaction, namespace_id: int, session_key: str, *, dead: bool) -> None:
-    """Take a session's extraction out of the outbox when its job gives up, or put it back when the job is retried."""
+    """Set a session's extraction to ``dead`` when its job gave up, or to ``wanted`` for a retry of the job."""
     session = sessions.find(tx, namespace_id, session_key)
     row = find(tx, session.id) if session else None
     if row is not None:
@@ -129,7 +134,11 @@ newest_wanted = newest("extractions", "state = 'wanted'")
 
 
 def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, str]]:
-    """Wanted extractions with ids above ``after``, as (extraction id, namespace, session key)."""
+    """At most ``limit`` wanted extractions, as (extraction id, namespace, session key), in the order of their ids.
+
+    Args:
+        after: only extractions whose id is above this id.
+    """
     query = (
         select(Extraction.id, Namespace.name, SessionRow.session_key)
         .join(SessionRow, SessionRow.id == Extraction.session_id)

@@ -1,4 +1,4 @@
-"""Storing explicit facts. A new fact is inserted. A fact that exists already is reinforced."""
+"""Storing facts (memories of level ``explicit``). A new fact is inserted. An existing fact is reinforced."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from nexus_tasks.text import content_key, estimate_tokens
 
 @dataclass(frozen=True, kw_only=True)
 class FactDraft:
-    """A validated fact to store. ``sources`` are memory ids; ``valid_from`` is the earliest source's time."""
+    """A validated fact to store.
+
+    ``sources`` are the ids of the messages that the fact was derived from. ``valid_from`` is the time of the earliest
+    of these messages.
+    """
 
     subject: str
     content: str
@@ -34,7 +38,7 @@ class FactDraft:
 
     @property
     def key(self) -> str:
-        """The normalised content. Facts of a perspective with equal keys are the same fact."""
+        """The normalised content. Two drafts of a perspective with equal keys are the same fact."""
         return content_key(self.content)
 
 
@@ -42,13 +46,13 @@ class FactChange(StrEnum):
     """The effect of storing a draft."""
 
     NEW = "new"
-    REWORDED = "reworded"  # the fact existed, and took the wording of the draft, whose source is earlier
-    REINFORCED = "reinforced"  # the fact existed and keeps its wording
+    REWORDED = "reworded"  # the fact existed, and took the draft's wording, because the draft's source is earlier
+    REINFORCED = "reinforced"  # the fact existed, and kept its wording
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredFact:
-    """A stored fact's memory id, its present wording, and the effect of storing it."""
+    """A stored fact: its memory id, its wording after storing, and the effect of storing."""
 
     id: int
     content: str
@@ -58,13 +62,13 @@ class StoredFact:
 def store(tx: Transaction, perspectives: Mapping[str, PerspectiveRow], drafts: Sequence[FactDraft]) -> list[StoredFact]:
     """Store facts, and return one :class:`StoredFact` for each fact.
 
-    One insert stores all new facts. An existing fact is updated, and counts one reinforcement for every source that it
-    did not rest on before. A fact has the wording of its earliest source, so the result does not depend on the order of
+    One insert stores all new facts. For an existing fact, every source that the fact did not have before counts as one
+    reinforcement. A fact takes the wording of its earliest source. The result therefore does not depend on the order of
     the derivations.
 
     Args:
-        perspectives: subject → perspective; the caller has locked the perspectives.
-        drafts: the facts to store; several drafts may be the same fact.
+        perspectives: subject → perspective. The caller has locked the perspectives.
+        drafts: the facts to store. Several drafts may be the same fact.
     """
     groups: dict[tuple[int, str], list[FactDraft]] = {}
     for draft in drafts:
@@ -158,7 +162,7 @@ def _worded(first: FactDraft) -> dict[str, Any]:
 
 
 def _reinforce(tx: Transaction, memory: _Existing, group: Sequence[FactDraft], added: int) -> StoredFact:
-    """Count ``added`` new sources of a fact, and take over the wording of an earlier source."""
+    """Add ``added`` reinforcements to a fact. If a draft's source is earlier, give the fact the draft's wording."""
     first = _earliest(group)
     earlier = added > 0 and (first.valid_from, first.content) < (memory.valid_from, memory.content)
     if added:

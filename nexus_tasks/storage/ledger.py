@@ -1,6 +1,7 @@
 """The ledger of model calls and their cost, holds on the daily budget, and saved answers.
 
-A saved answer is paid for. It is kept until its job commits the effects of the answer.
+A saved answer is a model's answer that is kept until a job has committed its effects. A later run of the job uses the
+saved answer, and does not pay for a second call.
 """
 
 from __future__ import annotations
@@ -20,23 +21,29 @@ from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BudgetHold, ModelCall, Namespace, SavedAnswer
 
-# A call through the Message Batches API costs this share of the price.
+# A call through the Message Batches API costs this share of the price of a live call.
 # https://platform.claude.com/docs/en/build-with-claude/batch-processing
 BATCH_PRICE = Decimal("0.5")
 
 
 def cost_usd(usage: Usage, price: Price) -> Decimal:
-    """Cost of a call in USD. ``price`` is USD per million input, output, cache-write and cache-read tokens."""
+    """The cost of a call in USD.
+
+    Args:
+        usage: the numbers of tokens of the call.
+        price: the prices of input, output, cache-write and cache-read tokens, in USD per million tokens.
+    """
     counts = (usage.input_tokens, usage.output_tokens, usage.cache_write_tokens, usage.cache_read_tokens)
     return sum((Decimal(str(each)) * n for each, n in zip(price, counts, strict=True)), Decimal(0)) / 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaidCall:
-    """A model call that returned.
+    """A model call that returned an answer.
 
-    ``fault`` is the reason why the answer cannot be used, and empty for a usable answer. ``price`` is as in
-    :func:`cost_usd`. A ``batched`` call costs the share ``BATCH_PRICE`` of the price. ``seconds`` is the duration.
+    ``fault`` is the reason why the answer cannot be used. It is empty for a usable answer. ``price`` is as in
+    :func:`cost_usd`. A ``batched`` call costs the share ``BATCH_PRICE`` of the price. ``seconds`` is the duration of
+    the call.
     """
 
     job_id: str
@@ -101,14 +108,15 @@ def record_call_and_answer(
     answer: Mapping[str, Any] | None,
     rests_on: Collection[int],
 ) -> bool:
-    """Add a call to the ledger and save the answer until the job commits its effects, in one statement.
+    """Add a call to the ledger and save its answer, in one statement.
 
     Args:
-        answer: the validated answer, or ``None`` to save nothing.
+        answer: the validated answer. With ``None`` no answer is saved.
         rests_on: ids of the memories whose text the request contained.
 
     Returns:
-        ``False`` when one of these memories was erased meanwhile. Then only the call is stored, not the answer.
+        ``False`` when one of these memories was erased after the request was made. In this case the call is stored, and
+        the answer is not saved.
     """
     values = call.row(namespace_id) | {
         "request_hash": request_hash,
@@ -120,12 +128,12 @@ def record_call_and_answer(
 
 
 def record_fault(tx: Transaction, call_id: int, fault: str) -> None:
-    """Set the fault of a ledger entry that was written before its answer was validated."""
+    """Set the fault of a ledger entry. The entry was written before the call's answer was validated."""
     tx.execute(update(ModelCall).where(ModelCall.id == call_id).values(fault=fault))
 
 
 def save_answer(tx: Transaction, namespace_id: int, request_hash: str, answer: Mapping[str, Any]) -> None:
-    """Save a validated answer until the asking job commits its effects."""
+    """Save a validated answer. It is kept until the job commits the answer's effects."""
     row = {"namespace_id": namespace_id, "request_hash": request_hash, "answer": dict(answer)}
     insert_rows(tx, SavedAnswer, [row], on_conflict="DO NOTHING")
 
@@ -145,7 +153,7 @@ _DELETE_ANSWERS = text(
 
 
 def delete_answers(tx: Transaction, namespace_id: int, request_hashes: Sequence[str]) -> None:
-    """Delete saved answers, in the transaction that commits the effects of these answers."""
+    """Delete saved answers. Call this function in the transaction that commits the effects of the answers."""
     tx.execute(_DELETE_ANSWERS, {"namespace_id": namespace_id, "hashes": list(request_hashes)})
 
 
@@ -155,7 +163,8 @@ def hold_budget(
     """Reserve ``cost`` USD of a namespace's daily budget for at most ``seconds``.
 
     Returns:
-        the hold's id (``None`` when the budget is too small), and the USD spent today or held by other calls.
+        The hold's id, and the USD that are spent today or held for other calls. The id is ``None`` when the rest of the
+        budget is smaller than ``cost``.
     """
     tx.execute(select(Namespace.id).where(Namespace.id == namespace_id).with_for_update(key_share=True))
     held = select(func.coalesce(func.sum(BudgetHold.cost_usd), 0)).where(
@@ -171,12 +180,12 @@ def hold_budget(
 
 
 def release_hold(tx: Transaction, hold_id: int) -> None:
-    """Delete a hold. Call this when the held call is in the ledger or was not made."""
+    """Delete a hold. Callers do this when the model call is in the ledger, or when the call was not made."""
     tx.execute(delete(BudgetHold).where(BudgetHold.id == hold_id))
 
 
 def spent_today(tx: Transaction, *, namespace_id: int) -> tuple[int, Decimal]:
-    """The model calls of a namespace since midnight UTC, as (number, USD)."""
+    """The model calls of a namespace since the last midnight (UTC), as (number of calls, USD)."""
     midnight = func.date_trunc("day", func.now(), "UTC")
     query = select(func.count(), func.coalesce(func.sum(ModelCall.cost_usd), 0)).where(
         ModelCall.namespace_id == namespace_id, ModelCall.at >= midnight

@@ -1,12 +1,13 @@
-"""Preparing long SQL statements, so that a worker that freezes while it sends a statement cannot keep its locks.
+"""Preparing long SQL statements, so that Postgres can release the locks of a worker that freezes during a statement.
 
-Postgres ends a session that is idle in a transaction (``idle_in_transaction_session_timeout``). A session is idle while
-it waits for a command. psycopg sends an unprepared statement as one command of several messages: Parse, Bind, Execute
-and Sync. libpq sends the bytes in pieces of 8 KiB. When a process freezes between two pieces, Postgres may have run the
-Parse already. The session then counts as active and has no timeout. Its locks stay until the process continues.
+Postgres ends a session that is idle in a transaction for too long (``idle_in_transaction_session_timeout``). A session
+is idle while it waits for a command. psycopg sends an unprepared statement as one command of several messages: Parse,
+Bind, Execute and Sync. libpq sends the bytes of a command in pieces of 8 KiB. When a process freezes between two
+pieces, Postgres may have run the Parse message already. Postgres then takes the session for active, and the timeout
+does not apply. The session keeps its locks until the process continues.
 
-A prepared statement is sent as two commands. Each command has one long message, and Postgres runs nothing before the
-whole message has arrived. Until then the session counts as idle, and the timeout applies.
+A prepared statement is sent as two commands. Each command has one long message. Postgres runs nothing until the whole
+message has arrived. Until that time the session is idle, and the timeout applies.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from sqlalchemy import Engine, event
 
 from nexus_tasks.storage.reals import Reals
 
-PIECE = 8_192  # bytes; libpq sends its buffer when the buffer holds this many (pqPutMsgEnd in fe-misc.c)
-_OVERHEAD = 32  # bytes; an upper bound for the framing of a parameter
+PIECE = 8_192  # bytes; libpq sends its buffer when it contains this many bytes (pqPutMsgEnd in fe-misc.c)
+_OVERHEAD = 32  # bytes; libpq adds at most this many bytes to the value of a parameter
 
 
 def prepare_long_statements(engine: Engine) -> None:
@@ -29,7 +30,10 @@ def prepare_long_statements(engine: Engine) -> None:
 
 
 def _execute(cursor: Any, statement: str, parameters: Any, _context: object) -> bool:
-    """SQLAlchemy's ``do_execute`` hook. ``True`` means that the statement was executed here."""
+    """Execute a long statement as a prepared statement. SQLAlchemy calls this hook (``do_execute``) for each statement.
+
+    ``True`` tells SQLAlchemy that the hook has executed the statement.
+    """
     if size_of(statement, parameters) < PIECE:
         return False
     cursor.execute(statement, parameters, prepare=True)
@@ -37,17 +41,22 @@ def _execute(cursor: Any, statement: str, parameters: Any, _context: object) -> 
 
 
 def _execute_many(cursor: Any, statement: str, many: Sequence[Any], context: Any) -> bool:
-    """Execute once per row: psycopg's ``executemany`` uses a pipeline, which Postgres sees as one active command."""
+    """Execute a statement once per row, as a prepared statement. SQLAlchemy calls this hook (``do_executemany``).
+
+    psycopg's own ``executemany`` is not used, because it sends all rows in a pipeline. For Postgres a session is active
+    during a whole pipeline.
+    """
     rows = 0
     for parameters in many:
         cursor.execute(statement, parameters, prepare=True)
         rows += cursor.rowcount
-    context._rowcount = rows  # SQLAlchemy checks the total; the cursor has only the count of the last statement
+    # SQLAlchemy checks the number of rows of all statements together. The cursor has only the last statement's number.
+    context._rowcount = rows
     return True
 
 
 def size_of(statement: str, parameters: Mapping[str, Any] | Sequence[Any] | None) -> int:
-    """An upper bound for the bytes that the statement and its parameters take on the wire."""
+    """The largest number of bytes that psycopg may send for the statement and its parameters."""
     values = parameters.values() if isinstance(parameters, Mapping) else parameters or ()
     return 4 * len(statement) + sum(map(_size_of, values))
 

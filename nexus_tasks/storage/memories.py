@@ -1,4 +1,4 @@
-"""Reading memories by id or by filter, reading their evidence, and counting them."""
+"""Reading memories by id or by filter, reading the evidence of memories, and counting memories by level."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ _ROWS = (
 )
 
 
-# An array parameter keeps the statement's text the same for any number of ids; IN would render a new text.
+# The ids are one array parameter, so the statement has the same text for any number of ids. With IN, each number of ids
+# would have another text, which psycopg and Postgres would parse again.
 _LOCK_EXISTING = text("SELECT id FROM memories WHERE id = ANY(CAST(:ids AS bigint[])) ORDER BY id FOR KEY SHARE")
 
 
 def lock_existing(tx: Transaction, memory_ids: Collection[int]) -> bool:
-    """Lock memories against erasure until the transaction ends. Returns ``False`` when one of them does not exist."""
+    """Lock memories until the transaction ends, so that no other transaction erases them.
+
+    Returns ``False`` when one of the memories does not exist.
+    """
     if not memory_ids:
         return True
     return len(tx.scalars(_LOCK_EXISTING, {"ids": list(memory_ids)}).all()) == len(memory_ids)
@@ -70,13 +74,13 @@ def matching(tx: Transaction, wanted: Filter, limit: int) -> list[MemoryInfo]:
 
 
 def find(tx: Transaction, namespace_id: int, memory_id: int) -> MemoryInfo | None:
-    """The memory of this id, which may be superseded or archived; ``None`` when the namespace has no such memory."""
+    """The memory with the id ``memory_id``, or ``None``. The memory may be superseded or archived."""
     query = _ROWS.where(_M.namespace_id == namespace_id, _M.id == memory_id)
     return next(iter(_read(tx, query)), None)
 
 
 def evidence_of(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[Citation, ...]]:
-    """The evidence of each memory: the memories it rests on."""
+    """The evidence of each memory, by memory id. Each citation names a source: a memory that the memory rests on."""
     query = (
         select(Evidence.memory_id, Evidence.source_id, Memory.external_id, Evidence.role)
         .join(Memory, Memory.id == Evidence.source_id)
@@ -90,7 +94,7 @@ def evidence_of(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[C
 
 
 def count_by_level(tx: Transaction, namespace_id: int) -> dict[str, int]:
-    """How many memories of each level are not superseded. A level without memories has the count 0."""
+    """Count the memories of each level that are not superseded. A level without memories has the count 0."""
     query = (
         select(Memory.level, func.count())
         .where(Memory.namespace_id == namespace_id, Memory.valid_to.is_(None))
@@ -100,12 +104,12 @@ def count_by_level(tx: Transaction, namespace_id: int) -> dict[str, int]:
 
 
 def ids_superseded_by(tx: Transaction, memory_id: int) -> list[int]:
-    """Ids of the memories that ``memory_id`` superseded."""
+    """The ids of the memories that the memory ``memory_id`` superseded."""
     return list(tx.scalars(select(Memory.id).where(Memory.superseded_by == memory_id).order_by(Memory.id)))
 
 
 def resting_on(tx: Transaction, memory_id: int) -> list[SupportedMemory]:
-    """The memories that rest on ``memory_id``."""
+    """The memories that have the memory ``memory_id`` as a source."""
     query = (
         select(Evidence.memory_id, Evidence.role).where(Evidence.source_id == memory_id).order_by(Evidence.memory_id)
     )

@@ -1,7 +1,8 @@
-"""Storing messages of a session, and reading them.
+"""Storing the messages of a session, and reading them.
 
-A message is stored as a memory of level ``raw``. Its ``seq`` is its number in the session: 1, 2, 3 and so on. Only an
-erasure leaves gaps. Each observer gets a wanted derivation, which is a request for facts from the message.
+A message is stored as a memory of level ``raw``. The column ``seq`` numbers the messages of a session: 1, 2, 3 and so
+on. Only an erasure leaves gaps. A wanted derivation is stored for each message and observer. It is a request to derive
+facts from the message for the observer.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ UNBOUNDED_SEQ = 2**62  # above the ``seq`` of every message; as a bound it means
 class StoredMessages:
     """The result of :func:`store`.
 
-    ``memory_ids`` are the new raw memories, in order. ``duplicates`` counts the messages that the session had already.
-    ``observers`` want facts from the new messages. ``session`` stays locked until the transaction ends.
+    ``memory_ids`` are the ids of the new messages, in the order of the conversation. ``duplicates`` counts the messages
+    that the session had already. ``observers`` are the observers that get facts from the new messages. ``session``
+    stays locked until the transaction ends.
     """
 
     session: SessionRow
@@ -54,9 +56,9 @@ def store(
     A missing session is created. An ended session is reopened when a new message is appended.
 
     Args:
-        observers: names of the observers that want facts from each new message.
-        now: ``occurred_at`` of messages without a time; default: the present. For buffered messages callers pass the
-            time of arrival.
+        observers: the names of the observers that get facts from each new message.
+        now: the ``occurred_at`` of messages that have no time. Default: the time of this call. For messages from the
+            session buffer, callers pass the time at which the message was buffered.
     """
     session = _locked_session(tx, namespace_id, session_key)
     keys = message_keys(session_key, messages)
@@ -67,8 +69,8 @@ def store(
             new.setdefault(key, message)
     ids = _insert(tx, session, new, now or datetime.now(UTC)) if new else []
     if ids:
-        # A new message reopens an ended session. The locked object gets the values, so the transaction need not read
-        # the row again.
+        # A new message opens an ended session again. Setting the values on the locked object saves the transaction a
+        # second read of the row.
         session.last_seq, session.ended_at = session.last_seq + len(ids), None
         tx.flush()
         rows = [
@@ -78,16 +80,16 @@ def store(
         ]
         insert_rows(tx, Derivation, rows)
         if not observers:
-            embeddings.record_gap(tx, namespace_id)  # without a derivation no job would embed them
+            embeddings.record_gap(tx, namespace_id)  # no derivation will embed these messages, so a gap is recorded
     return StoredMessages(
         session=session, memory_ids=tuple(ids), duplicates=len(messages) - len(ids), observers=tuple(observers)
     )
 
 
 def message_keys(session_key: str, messages: Sequence[Message]) -> list[str]:
-    """The idempotency key of each message: the message's own id, else a hash of the message's fields.
+    """The idempotency key of each message: the message's own id, or a hash of the message's fields.
 
-    A counter follows the hash. Two equal messages of one call, such as two times "ok", therefore get different keys.
+    A counter follows the hash. Two equal messages in one call (for example "ok" and "ok") therefore get different keys.
     """
     seen: Counter[str] = Counter()
     keys = []
@@ -111,7 +113,7 @@ def _locked_session(tx: Transaction, namespace_id: int, session_key: str) -> Ses
 
 
 def _known(tx: Transaction, session: SessionRow, keys: Sequence[str]) -> set[str]:
-    """The subset of ``keys`` that the session's messages have already."""
+    """The keys among ``keys`` that messages of the session have already."""
     query = select(Memory.message_key).where(
         Memory.namespace_id == session.namespace_id,
         Memory.session_id == session.id,
@@ -154,19 +156,20 @@ class MessageText:
     occurred_at: datetime
 
 
-# A query on memories AS m selects these columns of a MessageText.
+# The columns of a MessageText, for a query on ``memories AS m``.
 MESSAGE_TEXT_COLUMNS = """m.id, m.seq, coalesce(m.author, m.role, 'user') AS author,
            coalesce(m.role, 'user') AS role, m.content, m.occurred_at"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DerivationBatch:
-    """Messages of one session to derive facts from, in conversation order, and their context.
+    """A batch: messages of one session to derive facts from, in the order of the conversation, with their context.
 
-    ``earlier`` are messages before the batch. A message with a dead derivation is left out of ``earlier``, because it
-    could make this model call fail too. ``participants`` are the authors up to the end of the batch, in order of first
-    appearance, without tools and system prompts. ``other_observers`` says whether another observer has a derivation of
-    any of these messages.
+    - ``earlier`` are messages before the batch. A message whose derivation gave up is left out of ``earlier``, because
+      it could also make this model call fail.
+    - ``participants`` are the authors of messages with the roles ``user`` and ``assistant``, from the session's first
+      message to the end of the batch. They are in the order of their first messages.
+    - ``other_observers`` says whether a message of the batch also has a derivation for another observer.
     """
 
     session_id: int
@@ -207,7 +210,10 @@ _CONTEXT = text(
 def derivation_batch(
     tx: Transaction, memory_ids: Sequence[int], observer: str, *, context: int
 ) -> DerivationBatch | None:
-    """The given messages that exist, with at most ``context`` earlier messages; ``None`` when all were erased."""
+    """Read the given messages and at most ``context`` earlier messages. Erased messages are left out.
+
+    Returns ``None`` when all given messages were erased.
+    """
     chosen: list[MessageText] = []
     earlier: list[MessageText] = []
     for row in tx.execute(_BATCH, {"ids": list(memory_ids), "context": context}):
@@ -227,7 +233,10 @@ def derivation_batch(
 
 
 def window(tx: Transaction, session_id: int, after: int, through: int, limit: int | None = None) -> Sequence[Memory]:
-    """A session's messages with ``after < seq <= through``, in order; with ``limit`` only the last ``limit``."""
+    """A session's messages with ``after < seq <= through``, in the order of ``seq``.
+
+    With ``limit`` the result has only the last ``limit`` of these messages.
+    """
     query = select(Memory).where(
         Memory.session_id == session_id, Memory.level == "raw", Memory.seq > after, Memory.seq <= through
     )

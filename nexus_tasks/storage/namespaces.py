@@ -1,4 +1,4 @@
-"""Namespaces: tenants and their settings."""
+"""Storing and reading namespaces (tenants) and their settings."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def get(tx: Transaction, name: str) -> NamespaceSettings:
 
 
 def ensure(tx: Transaction, name: str) -> NamespaceSettings:
-    """The namespace of this name, created with default settings when it is missing."""
+    """The namespace of this name. A missing namespace is created with default settings."""
     found = find(tx, name)
     if found:
         return found

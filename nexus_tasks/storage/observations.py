@@ -1,11 +1,12 @@
-"""Observation logs, chunks and reflections of sessions, and the outbox of the jobs that write them.
+"""Observation logs, chunks and observation reflections of sessions, and the outbox of the jobs that write them.
 
-A log replaces a session's old messages. A chunk holds new observations that are not in the log yet. An observation
-reflection holds a shorter text that is to replace the beginning of the log's text.
+- A log is a text of notes that replaces a session's old messages in a prompt.
+- A chunk holds notes on later messages. The notes are not in the log yet.
+- An observation reflection is a shorter text that will replace the beginning of the log.
 
-The log's ``observed_through_seq`` and the end of the chunks only move forward, except in an erasure. A change of the
-log is a compare-and-set on the log's generation. When two runs change a log at once, the change of the second run
-fails, and the second run reads the log again.
+The log's ``observed_through_seq`` and the end of the chunks only move forward. Only an erasure moves them back. A
+change of the log is a compare-and-set on the log's generation. When two runs change a log at once, the change of the
+second run fails, and the second run reads the log again.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ MOST_LISTED = 50  # the most observed sessions that a namespace's status lists
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedText:
-    """A model's observations of messages, or a model's shorter text for a log.
+    """A model's notes on messages, or a model's shorter text for a log.
 
-    An empty ``current_task`` or ``suggested_response`` leaves the log's last value in place.
+    When ``current_task`` or ``suggested_response`` is empty, the log keeps its present value of the field.
     """
 
     observations: str
@@ -47,7 +48,7 @@ class ObservedText:
 
 
 def find_log(tx: Transaction, session_id: int, *, lock: bool = False) -> ObservationLog | None:
-    """A session's log as it is in Postgres now; ``None`` when the session was never observed.
+    """Read a session's log from Postgres. ``None`` when the session was never observed.
 
     With ``lock`` the row stays locked until the transaction ends.
     """
@@ -58,7 +59,7 @@ def find_log(tx: Transaction, session_id: int, *, lock: bool = False) -> Observa
 
 
 def ensure_log(tx: Transaction, session: SessionRow) -> ObservationLog:
-    """A session's log, created when it is missing."""
+    """A session's log. A missing log is created."""
     statement = upsert(ObservationLog).values(namespace_id=session.namespace_id, session_id=session.id)
     tx.execute(statement.on_conflict_do_nothing())
     found = find_log(tx, session.id)
@@ -67,15 +68,15 @@ def ensure_log(tx: Transaction, session: SessionRow) -> ObservationLog:
 
 
 def chunks(tx: Transaction, session_id: int) -> Sequence[ObservationChunk]:
-    """A session's chunks in conversation order. A chunk is not in the log yet."""
+    """A session's chunks in the order of the conversation."""
     query = select(ObservationChunk).where(ObservationChunk.session_id == session_id)
     return tx.scalars(query.order_by(ObservationChunk.from_seq)).all()
 
 
 def usable_reflection(tx: Transaction, found: ObservationLog) -> ObservationReflection | None:
-    """The shorter text that may replace the beginning of the log.
+    """The shorter text for the log, or ``None``.
 
-    ``None`` if there is no such text, or if the beginning of the log was replaced after this text was written.
+    A shorter text cannot be used when the log's beginning was replaced after the text was made.
     """
     query = select(ObservationReflection).where(ObservationReflection.session_id == found.session_id)
     ready = tx.scalar(query)
@@ -83,7 +84,7 @@ def usable_reflection(tx: Transaction, found: ObservationLog) -> ObservationRefl
 
 
 def last_observed_seq(tx: Transaction, found: ObservationLog) -> int:
-    """The last ``seq`` that the log or a chunk covers."""
+    """The ``seq`` of the last message that the log or a chunk covers."""
     query = select(func.max(ObservationChunk.through_seq)).where(ObservationChunk.session_id == found.session_id)
     return max(found.observed_through_seq, tx.scalar(query) or 0)
 
@@ -93,12 +94,12 @@ def store_chunk(tx: Transaction, seen: ObservationLog, from_seq: int, through_se
     """Store a chunk for the messages ``from_seq`` to ``through_seq``.
 
     Args:
-        seen: the log, read before the messages were read.
-        noted: the observations of these messages.
+        seen: the log, which the caller read before it read the messages.
+        noted: the notes on these messages.
 
     Returns:
-        ``False`` when another run has observed the messages, or when a message of the session was erased meanwhile.
-        Then nothing is stored.
+        ``False`` when nothing was stored, for one of two reasons: another run has observed the messages, or a message
+        of the session was erased after ``seen`` was read.
     """
     found = find_log(tx, seen.session_id, lock=True)
     if found is None or found.erasures != seen.erasures or last_observed_seq(tx, found) != from_seq - 1:
@@ -119,7 +120,10 @@ def store_chunk(tx: Transaction, seen: ObservationLog, from_seq: int, through_se
 
 
 def store_reflection(tx: Transaction, seen: ObservationLog, covered_length: int, noted: ObservedText) -> bool:
-    """Store a shorter text for the beginning of the log ``seen``. Returns ``False`` when that beginning has changed."""
+    """Store a shorter text for the first ``covered_length`` characters of the log ``seen``.
+
+    Returns ``False`` and stores nothing when the beginning of the log changed after ``seen`` was read.
+    """
     found = find_log(tx, seen.session_id, lock=True)
     if found is None or found.erasures != seen.erasures or found.rewritten > seen.generation:
         return False
@@ -139,7 +143,7 @@ def store_reflection(tx: Transaction, seen: ObservationLog, covered_length: int,
 
 
 def delay_reflection(tx: Transaction, session_id: int, from_tokens: int) -> None:
-    """Let the log's next reflection wait until the log has ``from_tokens`` tokens."""
+    """Delay the job that shortens the log until the log has ``from_tokens`` tokens."""
     tx.execute(
         update(ObservationLog).where(ObservationLog.session_id == session_id).values(reflect_from_tokens=from_tokens)
     )
@@ -159,7 +163,7 @@ def activate(tx: Transaction, seen: ObservationLog, **values: Any) -> bool:
 
 
 def drop_chunks(tx: Transaction, session_id: int, through_seq: int) -> None:
-    """Delete the chunks through ``through_seq``, which are in the log now."""
+    """Delete the chunks that end at ``through_seq`` or before. The caller has put these chunks into the log."""
     tx.execute(
         delete(ObservationChunk).where(
             ObservationChunk.session_id == session_id, ObservationChunk.through_seq <= through_seq
@@ -168,17 +172,20 @@ def drop_chunks(tx: Transaction, session_id: int, through_seq: int) -> None:
 
 
 def drop_reflection(tx: Transaction, session_id: int) -> None:
-    """Delete the shorter text: it is in the log now, or the log starts again."""
+    """Delete the session's shorter text. Callers do this after the text replaced the log's beginning, or is void."""
     tx.execute(delete(ObservationReflection).where(ObservationReflection.session_id == session_id))
 
 
 # --- erasure ----------------------------------------------------------------------------------------------------------
 def erase_covering(tx: Transaction, session: SessionRow, seq: int) -> dict[str, int]:
-    """Delete every observation that may rest on the message ``seq``. The other messages are observed again.
+    """Delete all notes of a session that may contain words of the message ``seq``.
 
-    Call this in the transaction that deletes the message, with the session locked. The prompt of each observation
-    contains the end of the earlier observations. Therefore all observations after the message are deleted too. When the
-    log covers the message, the whole log starts again. Returns the deleted rows by table.
+    Call this function in the transaction that deletes the message, with the session locked. The prompt for notes on
+    some messages contains the end of the earlier notes. Therefore the notes on all later messages are deleted too. When
+    the log covers the message, the whole log is emptied. The remaining messages are observed again.
+
+    Returns:
+        The number of deleted rows of each table.
     """
     found = find_log(tx, session.id, lock=True)
     if found is None:
@@ -202,7 +209,10 @@ def erase_covering(tx: Transaction, session: SessionRow, seq: int) -> dict[str, 
 
 # --- the outbox -------------------------------------------------------------------------------------------------------
 def want(tx: Transaction, session_id: int, work: Work) -> bool:
-    """Make a session's ``work`` wanted. Returns ``False`` when it is wanted already, or when its job gave up."""
+    """Make the job for a session's ``work`` wanted.
+
+    Returns ``False`` and changes nothing when the job is wanted already or gave up.
+    """
     column = getattr(ObservationLog, work)
     noted = tx.execute(
         update(ObservationLog)
@@ -215,9 +225,9 @@ def want(tx: Transaction, session_id: int, work: Work) -> bool:
 
 
 def settle(tx: Transaction, session_id: int, work: Work) -> None:
-    """Set a session's ``work`` to idle. Call it in the transaction that found no work to do.
+    """Set the state of a session's ``work`` to idle.
 
-    The caller has locked the session or the log.
+    Call this function in the transaction that found no work to do. The caller has locked the session or the log.
     """
     column = getattr(ObservationLog, work)
     tx.execute(
@@ -229,7 +239,7 @@ def settle(tx: Transaction, session_id: int, work: Work) -> None:
 
 
 def mark(tx: Transaction, namespace_id: int, session_key: str, work: Work, *, dead: bool) -> None:
-    """Take a session's work out of the outbox when the job gives up, or put the work back when the job is retried."""
+    """Set a session's ``work`` to ``dead`` when its job gave up, or to ``wanted`` for a retry of the job."""
     session = sessions.find(tx, namespace_id, session_key)
     if session:
         state = "dead" if dead else "wanted"
@@ -237,7 +247,13 @@ def mark(tx: Transaction, namespace_id: int, session_key: str, work: Work, *, de
 
 
 def wanted(tx: Transaction, after: int, limit: int, work: Work) -> list[tuple[int, str, str]]:
-    """Sessions whose ``work`` is wanted and whose log id is above ``after``, as (log id, namespace, session key)."""
+    """At most ``limit`` sessions whose ``work`` is wanted, as (log id, namespace, session key).
+
+    The sessions are in the order of their logs' ids.
+
+    Args:
+        after: only logs whose id is above this id.
+    """
     query = (
         select(ObservationLog.id, Namespace.name, SessionRow.session_key)
         .join(SessionRow, SessionRow.id == ObservationLog.session_id)
@@ -251,10 +267,10 @@ def wanted(tx: Transaction, after: int, limit: int, work: Work) -> list[tuple[in
 
 # --- status -----------------------------------------------------------------------------------------------------------
 def stats(tx: Transaction, namespace_id: int, session_id: int | None = None) -> list[ObservationStats]:
-    """The observation figures of the 50 sessions of a namespace that changed last, the newest change first.
+    """The figures of at most 50 observed sessions. The session with the most recently changed log comes first.
 
     Args:
-        session_id: only this session; ``None`` means all observed sessions.
+        session_id: only this session. ``None`` means all observed sessions of the namespace.
     """
     tail = (
         select(func.count().label("messages"), func.coalesce(func.sum(Memory.tokens), 0).label("tokens"))

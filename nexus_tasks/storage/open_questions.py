@@ -1,8 +1,8 @@
-"""Open questions: the memories that a run has asked the model about, kept until the run commits.
+"""Open questions: the ids of the memories that a run asks the model about, kept until the run commits.
 
-New facts and messages arrive while a run waits for the model's answer. When the run dies, its rerun must ask about the
-same memories as before. A request about other memories has another hash. The rerun would then not find the saved
-answer, and would pay for a second call.
+New facts and messages may arrive while a run waits for the model's answer. If the run dies, the next run of the job
+must ask about the same memories. A request about other memories has another hash. The next run would then not find the
+saved answer of the first call, and would pay for a second call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from nexus_tasks.storage.models import OpenQuestion
 
 
 def find(tx: Transaction, namespace_id: int, purpose: str, about: int) -> dict[str, Any] | None:
-    """The memory ids that an earlier run has asked about, or ``None``; ``about`` as in :class:`OpenQuestion`."""
+    """The memory ids that an earlier run asked about, or ``None``.
+
+    Args:
+        purpose: ``reflect`` or ``digest``.
+        about: the id of the perspective (``reflect``) or of the session (``digest``).
+    """
     return tx.scalar(
         select(OpenQuestion.question).where(
             OpenQuestion.namespace_id == namespace_id, OpenQuestion.purpose == purpose, OpenQuestion.about == about
@@ -27,7 +32,7 @@ def find(tx: Transaction, namespace_id: int, purpose: str, about: int) -> dict[s
 
 
 def note(tx: Transaction, namespace_id: int, purpose: str, about: int, question: Mapping[str, Any]) -> None:
-    """Store a question before it is asked. It replaces an earlier question with the same purpose and ``about``."""
+    """Store a question before the model is asked. A stored question with the same purpose and ``about`` is replaced."""
     tx.execute(
         upsert(OpenQuestion)
         .values(namespace_id=namespace_id, purpose=purpose, about=about, question=dict(question))
@@ -36,7 +41,7 @@ def note(tx: Transaction, namespace_id: int, purpose: str, about: int, question:
 
 
 def close(tx: Transaction, namespace_id: int, purpose: str, about: int) -> None:
-    """Delete a question. Call it in the transaction that commits the effects of the answer."""
+    """Delete a question. Call this function in the transaction that commits the effects of the answer."""
     tx.execute(
         delete(OpenQuestion).where(
             OpenQuestion.namespace_id == namespace_id, OpenQuestion.purpose == purpose, OpenQuestion.about == about

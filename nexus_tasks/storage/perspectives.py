@@ -1,6 +1,6 @@
-"""Perspectives. A perspective is an observer and a subject. It holds the observer's memories about the subject.
+"""Storing and reading perspectives. A perspective holds the memories of one observer about one subject.
 
-Its watermark says how far its facts have been reflected on.
+A perspective's watermark is the id of the last fact that a reflection has read.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from nexus_tasks.storage.newest import newest
 
 
 def lock(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence[str]) -> dict[str, PerspectiveRow]:
-    """Lock the perspectives of ``observer`` on ``subjects`` until the transaction ends. Returns them by subject.
+    """Lock the perspectives of ``observer`` on ``subjects`` until the transaction ends.
 
-    Missing perspectives are created. Locks are taken in the order of ids, so that two transactions cannot deadlock. No
-    other transaction adds facts to a locked perspective. Therefore fact ids grow in commit order, and the watermark
-    ``reflected_through`` never passes a fact that is not committed yet.
+    Missing perspectives are created. The locks are taken in the order of ids, so that two transactions cannot deadlock.
+    While a perspective is locked, no other transaction adds a fact to it. Therefore the ids of a perspective's facts
+    grow in the order of the commits. The watermark ``reflected_through`` never passes a fact that is not committed yet.
+
+    Returns:
+        subject → perspective.
     """
     found = _locked(tx, namespace_id, observer, subjects)
     missing = sorted(set(subjects) - set(found))
@@ -84,7 +87,7 @@ _UNREFLECTED = text(
 
 
 def count_unreflected(tx: Transaction, perspective_ids: Sequence[int]) -> dict[int, int]:
-    """How many facts of each perspective (by id) have not been reflected on."""
+    """Count the facts of each perspective that no reflection has read: perspective id → number of facts."""
     if not perspective_ids:
         return {}
     return dict(tx.execute(_UNREFLECTED, {"ids": list(perspective_ids)}).all())
@@ -95,11 +98,17 @@ def wanted(
 ) -> list[tuple[str, str]]:
     """Perspectives of a namespace that need a reflection, as (observer, subject).
 
-    A perspective needs a reflection when it has ``at_least`` unreflected facts and no held plan, or when its held plan
-    was released after a review. A perspective is left out after its reflection gave up.
+    A perspective needs a reflection in two cases:
+
+    - It has no stored plan, and at least ``at_least`` of its facts were read by no reflection.
+    - It has a stored plan, and a person has released the plan after a review.
+
+    A perspective whose reflection gave up is left out.
 
     Args:
-        include_held: also return perspectives with a held plan that waits for a review.
+        at_least: the smallest number of facts that no reflection has read.
+        limit: the largest number of perspectives.
+        include_held: also return perspectives with a stored plan that waits for a review.
     """
     free = PerspectiveRow.held.is_(None) & (_unreflected() >= at_least)
     released = PerspectiveRow.held.is_not(None) if include_held else PerspectiveRow.held["released"].as_boolean()
@@ -112,7 +121,7 @@ def wanted(
     return [(observer, subject) for observer, subject in tx.execute(query)]
 
 
-# The facts of each perspective are counted up to `at_least`.
+# The statement stops counting a perspective's facts at `at_least`.
 _PAGE = text(
     """
     SELECT page.id, n.name, page.observer, page.subject,
@@ -129,16 +138,22 @@ newest_alive = newest("perspectives", "NOT dead")
 
 
 def page(tx: Transaction, after: int, limit: int, *, at_least: int) -> list[tuple[int, str, str, str, bool]]:
-    """Perspectives with ids above ``after`` whose reflection has not given up, in the order of their ids.
+    """At most ``limit`` perspectives whose reflection has not given up, in the order of their ids.
 
-    Each is (id, namespace, observer, subject, ready); ``ready`` says whether it needs a reflection, as in
+    Each is (id, namespace, observer, subject, ready). ``ready`` says whether the perspective needs a reflection, as in
     :func:`wanted`.
+
+    Args:
+        after: only perspectives whose id is above this id.
     """
     return list(tx.execute(_PAGE, {"after": after, "limit": limit, "at_least": at_least}).all())
 
 
 def advance(tx: Transaction, perspective_id: int, *, seen: int, through: int) -> bool:
-    """Move the watermark from ``seen`` to ``through``. Returns ``False`` when another run has moved the watermark."""
+    """Move the watermark from ``seen`` to ``through``.
+
+    Returns ``False`` and changes nothing when another run has moved the watermark.
+    """
     moved = tx.execute(
         update(PerspectiveRow)
         .where(PerspectiveRow.id == perspective_id, PerspectiveRow.reflected_through == seen)
@@ -149,7 +164,7 @@ def advance(tx: Transaction, perspective_id: int, *, seen: int, through: int) ->
 
 
 def mark(tx: Transaction, namespace_id: int, observer: str, subject: str, *, dead: bool) -> None:
-    """Take a perspective out of the outbox when its reflection gives up, or put it back when the job is retried."""
+    """Mark a perspective ``dead`` when its reflection gave up, or remove the mark for a retry of the job."""
     tx.execute(
         update(PerspectiveRow)
         .where(
@@ -162,7 +177,7 @@ def mark(tx: Transaction, namespace_id: int, observer: str, subject: str, *, dea
 
 
 def awaiting_review(tx: Transaction, namespace_id: int) -> list[PerspectiveRow]:
-    """The perspectives of a namespace with a plan held for review."""
+    """The perspectives of a namespace with a stored plan that waits for a review or was released."""
     query = (
         select(PerspectiveRow)
         .where(PerspectiveRow.namespace_id == namespace_id, PerspectiveRow.held.is_not(None))

@@ -1,4 +1,4 @@
-"""Pruning: deleting old runs, resolved dead letters, saved answers and open questions."""
+"""Pruning: deleting old job runs, resolved dead letters, saved answers and open questions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from nexus_tasks.storage.models import DeadLetter, JobRun, OpenQuestion, SavedAn
 
 
 def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
-    """Delete runs, resolved dead letters, saved answers and open questions that are older than ``days`` days.
+    """Delete job runs, resolved dead letters, saved answers and open questions that are older than ``days`` days.
 
-    Open dead letters stay. A saved answer or open question of that age has no use, because its job would make another
-    request by now.
+    Open dead letters stay. No job uses a saved answer or an open question of that age, because the job would now make
+    another request.
 
     Returns:
-        the number of deleted rows in ``job_runs``, ``dead_letters`` and ``saved_answers``, by table.
+        The number of deleted rows of the tables ``job_runs``, ``dead_letters`` and ``saved_answers``.
     """
     before = datetime.now(UTC) - timedelta(days=days)
     runs = tx.execute(delete(JobRun).where(JobRun.finished_at < before).returning(JobRun.id)).all()

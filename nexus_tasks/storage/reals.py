@@ -1,6 +1,6 @@
 """Sending many vectors to Postgres as one parameter, in the binary form of ``real[]``.
 
-In text form, sending 40 vectors of 384 numbers took longer than all other steps of storing a batch of facts.
+In text form, sending 40 vectors of 384 numbers each took longer than all other steps of storing a batch of facts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from psycopg.pq import Format
 
 from nexus_tasks.embeddings.base import Vectors
 
-_FLOAT4, _FLOAT4_ARRAY = 700, 1021  # type ids, fixed in Postgres' src/include/catalog/pg_type.dat
+_FLOAT4, _FLOAT4_ARRAY = 700, 1021  # ids of types; Postgres' src/include/catalog/pg_type.dat fixes them
 _HEAD = struct.Struct(">iiIii")
 _ITEM = np.dtype([("size", ">i4"), ("value", ">f4")])
 
@@ -28,7 +28,7 @@ class Reals:
 
     @property
     def size(self) -> int:
-        """Bytes on the wire: a header, and each number with its length."""
+        """The size of the parameter in bytes: a header, and for each number its length and its value."""
         return _HEAD.size + self.values.size * _ITEM.itemsize
 
 
@@ -40,7 +40,8 @@ class _RealsDumper(Dumper):
         flat = np.asarray(obj.values).ravel()
         items = np.empty(flat.size, dtype=_ITEM)
         items["size"], items["value"] = 4, flat
-        # Header: 1 dimension, 0 for no nulls, the element type, the number of elements, the first element's index.
+        # The header: 1 (one dimension), 0 (no nulls), the elements' type, the number of elements, and 1 (the index of
+        # the first element).
         return _HEAD.pack(1, 0, _FLOAT4, flat.size, 1) + items.tobytes()
 
 

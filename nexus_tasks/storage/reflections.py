@@ -1,4 +1,4 @@
-"""Reading facts and relations for a reflection, holding plans for review, and archiving old messages."""
+"""Reading facts and relations for a reflection, storing plans that wait for review, and archiving old messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SOURCE = aliased(Memory)
 
 
 def unreflected_facts(tx: Transaction, perspective: PerspectiveRow, limit: int) -> Sequence[Memory]:
-    """The perspective's facts that have not been reflected on, at most ``limit``, oldest first."""
+    """The perspective's facts that no reflection has read, at most ``limit``, oldest first."""
     query = (
         select(Memory)
         .where(
@@ -32,7 +32,7 @@ def unreflected_facts(tx: Transaction, perspective: PerspectiveRow, limit: int) 
 
 
 def count_active_facts(tx: Transaction, perspective_id: int) -> int:
-    """How many facts of a perspective are not superseded."""
+    """The number of a perspective's facts that are not superseded."""
     query = select(func.count()).where(
         Memory.perspective_id == perspective_id, Memory.level == "explicit", Memory.valid_to.is_(None)
     )
@@ -40,20 +40,23 @@ def count_active_facts(tx: Transaction, perspective_id: int) -> int:
 
 
 def by_id(tx: Transaction, ids: Sequence[int]) -> dict[int, Memory]:
-    """Memories by id."""
+    """Read memories by id. Missing memories are left out."""
     return {memory.id: memory for memory in tx.scalars(select(Memory).where(Memory.id.in_(ids)))} if ids else {}
 
 
 class LastSaid(NamedTuple):
-    """When a fact was last said, in which message, and how many messages say it."""
+    """The last message that says a fact, and the number of messages that say the fact."""
 
-    when: datetime
-    message_id: int
-    times: int
+    when: datetime  # the time of the last message
+    message_id: int  # the id of the last message
+    times: int  # the number of messages
 
 
 def last_said(tx: Transaction, ids: Sequence[int]) -> dict[int, LastSaid]:
-    """When each fact was last said, by memory id. Of messages with the same time, the message stored last counts."""
+    """The last message that says each fact, by the fact's memory id.
+
+    Of two messages with the same time, the message that was stored later counts as the last message.
+    """
     newest_first = aggregate_order_by(_SOURCE.id, _SOURCE.occurred_at.desc(), _SOURCE.id.desc())
     query = (
         select(Evidence.memory_id, func.max(_SOURCE.occurred_at), func.array_agg(newest_first)[1], func.count())
@@ -65,7 +68,10 @@ def last_said(tx: Transaction, ids: Sequence[int]) -> dict[int, LastSaid]:
 
 
 def has_relation(tx: Transaction, first: int, second: int) -> bool:
-    """Whether two facts are related already: by an edge between them, or by a memory that rests on both."""
+    """Whether two facts are related already.
+
+    Two facts are related when an edge ``reinforces`` or ``supersedes`` joins them, or when a conclusion rests on both.
+    """
     direct = select(Evidence.memory_id).where(
         Evidence.role.in_(("reinforces", "supersedes")),
         or_(
@@ -77,7 +83,7 @@ def has_relation(tx: Transaction, first: int, second: int) -> bool:
         select(Evidence.memory_id)
         .join(Memory, Memory.id == Evidence.memory_id)
         .where(
-            Memory.level.in_(("derived", "contradiction")),  # a third fact that reinforces both does not count
+            Memory.level.in_(("derived", "contradiction")),  # leaves out a third fact that reinforces both facts
             Evidence.role.in_(("reinforces", "contradicts")),
             Evidence.source_id.in_((first, second)),
         )
@@ -104,16 +110,17 @@ def has_insight(tx: Transaction, perspective_id: int, support: Sequence[int]) ->
 
 
 def hold_for_review(tx: Transaction, perspective_id: int, plan: dict[str, Any] | None) -> None:
-    """Store a reflection's plan until a person has reviewed it. ``None`` removes the stored plan."""
-    held = null() if plan is None else plan  # a plain None would be stored as JSON's null, which IS NOT NULL
+    """Store a reflection's plan until a person has reviewed the plan. ``None`` removes the stored plan."""
+    # SQLAlchemy would store None as the JSON value null, for which the condition IS NOT NULL is true.
+    held = null() if plan is None else plan
     tx.execute(update(PerspectiveRow).where(PerspectiveRow.id == perspective_id).values(held=held))
 
 
 def archive_messages(tx: Transaction, namespace_id: int, before: datetime) -> int:
-    """Archive the messages that were stored before ``before`` and are derived and digested.
+    """Archive the messages that were stored before the time ``before``, if they are derived and digested.
 
-    A message is derived when it has a derivation, and none of its derivations is wanted or dead. Returns the number of
-    archived messages.
+    A message counts as derived when it has at least one derivation and all its derivations are done. Returns the number
+    of archived messages.
     """
     archived = tx.execute(
         text(

@@ -1,4 +1,4 @@
-"""Schema migrations with Alembic: upgrading a database to the tables that this version needs, and downgrading it."""
+"""Schema migrations with Alembic: upgrading and downgrading the tables of a database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOCK = 0x6E65787573
 
 
 def config(url: str) -> Config:
-    """Alembic's configuration for the database ``url``. It is made in code, because the wheel contains no ini file."""
+    """Alembic's configuration for the database ``url``. The package contains no file ``alembic.ini``."""
     made = Config()
     made.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
     made.attributes["url"] = url
@@ -59,7 +59,9 @@ def _run(url: str, revision: str, *, up: bool) -> None:
 
 
 def versions(url: str) -> tuple[str | None, str]:
-    """The database's revision (``None`` for an empty database) and the revision that this version needs.
+    """The revision of the database, and the revision that this version of nexus-tasks needs.
+
+    The database's revision is ``None`` when the database is empty.
 
     Raises:
         StorageUnavailable: the server does not answer.

@@ -20,7 +20,8 @@ def find(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = F
     query = select(SessionRow).where(
         SessionRow.namespace_id == namespace_id, SessionRow.session_key == as_stored(session_key)
     )
-    # Read again after taking the lock: the transaction may hold values from before another transaction's commit.
+    # ``populate_existing`` reads the row again after the lock is taken. The transaction may have read the row before
+    # another transaction changed it.
     return tx.scalar(query.with_for_update().execution_options(populate_existing=True) if lock else query)
 
 
@@ -37,10 +38,13 @@ def get(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = Fa
 
 
 def end(tx: Transaction, session: SessionRow) -> bool:
-    """End a session and request its digest.
+    """End a session and request its digest. Returns whether this call requested a digest.
 
-    Returns ``False`` and makes no request in three cases: all messages are digested, the digest of the session's end is
-    requested already, or the session had ended before and its digest became a dead letter.
+    No digest is requested in these cases:
+
+    - All messages of the session are digested.
+    - A digest for the session's end is requested already.
+    - The session had ended before, and the job of its digest gave up.
     """
     ended_before = session.ended_at is not None
     if not ended_before:
@@ -48,7 +52,7 @@ def end(tx: Transaction, session: SessionRow) -> bool:
     if session.last_seq <= session.digest_end_seq or "session_end" in digest_requests.pending(tx, session.id).reasons:
         return False
     if ended_before and digest_requests.gave_up(tx, session.id):
-        return False  # a new message would have reopened the session
+        return False  # no message is new, because a new message would have opened the session again
     digest_requests.add(tx, session, "session_end")
     return True
 
@@ -62,7 +66,7 @@ _UNDERIVED = text(
 
 
 def count_underived(tx: Transaction, namespace_id: int, session_key: str) -> int:
-    """How many derivations of a session are wanted. A message has one derivation for each observer."""
+    """The number of wanted derivations of a session. A message has one derivation for each observer."""
     values = {"namespace_id": namespace_id, "session_key": as_stored(session_key)}
     return int(tx.execute(_UNDERIVED, values).scalar_one())
 
@@ -81,8 +85,9 @@ def wanted_derivations(tx: Transaction, session_id: int) -> list[tuple[int, str]
 class SessionBacklog:
     """A session's outstanding work.
 
-    ``underived`` counts wanted derivations. ``digest_reason`` is the reason of a live digest request, if any: a reason
-    other than ``rollover``, when the session has such a request.
+    - ``underived`` is the number of wanted derivations.
+    - ``digest_reason`` is the reason of a digest request whose job has not given up. When the session has several such
+      requests, a reason other than ``rollover`` is taken. Without such a request it is ``None``.
     """
 
     session_key: str
@@ -107,7 +112,7 @@ def backlog(tx: Transaction, session_id: int) -> SessionBacklog:
 
 
 def count_undigested(tx: Transaction, session: SessionRow) -> tuple[int, int]:
-    """Messages since the session's last digest, as (count, estimated tokens)."""
+    """Count the messages after the session's last digest, as (number of messages, estimated tokens)."""
     query = select(func.count(), func.coalesce(func.sum(Memory.tokens), 0)).where(
         Memory.session_id == session.id, Memory.level == "raw", Memory.seq > session.digest_end_seq
     )
@@ -116,7 +121,7 @@ def count_undigested(tx: Transaction, session: SessionRow) -> tuple[int, int]:
 
 
 def every(tx: Transaction, namespace_id: int) -> list[SessionInfo]:
-    """The figures of every session of a namespace, newest first."""
+    """The figures of every session of a namespace. The newest session comes first."""
     wanted = (
         select(Derivation.session_id, func.count().label("underived"))
         .where(Derivation.namespace_id == namespace_id, Derivation.state == "wanted")

@@ -1,12 +1,17 @@
-"""Ending a statement whose connection has gone silent, and no other statement.
+"""Ending a statement when its connection to Postgres is silent. A long statement on a live connection goes on.
 
-On a link that is down, TCP ends the connection (see ``CONNECT_ARGS`` in ``engine.py``). TCP notices nothing when a
-proxy, a load balancer or a frozen server takes the bytes and never answers. A time limit would end long statements as
-well, so this module asks Postgres: a statement that has had no answer for 4 s asks on a new connection whether its
-session is at work. While it is, the statement goes on, and asks again every 4 s. When it is not, or when a new
-connection gets no answer either, the statement ends after 1 more second.
+When a network link is down, TCP ends the connection (see ``CONNECT_ARGS`` in ``engine.py``). TCP does not end the
+connection when a proxy, a load balancer or a frozen server takes the bytes and never answers. A time limit for
+statements would also end long statements. Therefore this module asks Postgres:
 
-Behind a connection pooler (PgBouncer) a session cannot be found by its id. There only TCP ends a silent connection.
+1. When a statement has had no answer for 4 s, the process opens a second connection. On this connection it asks
+   Postgres whether the session of the first connection works on the statement.
+2. If the session works, the process waits on. It asks again every 4 s.
+3. If the session does not work, or if the second connection gets no answer within 4 s, the process waits for 1 more
+   second. Then it closes the first connection, and the statement raises an error.
+
+Behind a connection pooler such as PgBouncer, the session cannot be found by its id. With a pooler, only TCP ends a
+silent connection.
 """
 
 from __future__ import annotations
@@ -19,13 +24,14 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import TupleRow
 
-QUIET = 4.0  # seconds without an answer before a statement asks about its session, and between two questions
-ANSWER_WITHIN = 4  # seconds for a new connection, and for its answer
-GRACE = 1.0  # seconds for an answer that is on its way while the session is idle already
+QUIET = 4.0  # seconds without an answer until the process asks about the session, and between two such questions
+ANSWER_WITHIN = 4  # the longest wait for the second connection to open, and for each of its answers, in seconds
+# The last wait for an answer, in seconds. An answer may be on its way when the session has finished the statement.
+GRACE = 1.0
 
-# The session's id can be used again by another server, its start cannot.
+# Another session may later have the same process id. The process id and the start time together identify a session.
 WHO_AM_I = "SELECT pg_backend_pid(), backend_start::text FROM pg_stat_get_activity(pg_backend_pid())"
-# A session that waits for its client has nothing to do for the client that waits for it.
+# A session that waits for its client does not work on a statement, because this client waits for the session.
 _AT_WORK = """
 SELECT state NOT LIKE 'idle%%' AND coalesce(wait_event_type, '') <> 'Client'
 FROM pg_stat_get_activity(%s) WHERE backend_start = %s::timestamptz
@@ -37,26 +43,30 @@ class SilentConnection(psycopg.OperationalError):
 
 
 class WatchedConnection(psycopg.Connection[TupleRow]):
-    """A psycopg connection whose statements end when the connection is silent."""
+    """A psycopg connection that closes itself, and ends its statement, when Postgres does not answer on it."""
 
-    session: tuple[int, str] | None = None  # the process and the start of the server's session; ``None``: not known
-    introduced = False  # whether the server has said which session this is
+    session: tuple[int, str] | None = None  # the process id and the start time of the session; ``None``: not known
+    introduced = False  # whether Postgres has answered ``WHO_AM_I`` on this connection
 
     def introduce(self, pid: int, started: str) -> None:
-        """Note the answer to ``WHO_AM_I``: the server's session of this connection."""
-        self.session = (pid, started) if pid == self.info.backend_pid else None  # else a pooler stands between
+        """Note the answer to ``WHO_AM_I``: the process id and the start time of this connection's session."""
+        # With a connection pooler, the process id that the pooler gave to the client differs from ``pid``.
+        self.session = (pid, started) if pid == self.info.backend_pid else None
         self.introduced = True
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Wait for an answer, as psycopg does; every statement, commit and rollback passes here.
+        """Wait for an answer. psycopg calls this method for every statement, commit and rollback.
 
         Raises:
-            SilentConnection: the connection is silent. It is closed.
+            SilentConnection: the connection was silent, and this method closed it.
         """
         return super().wait(self._watched(gen), interval, timeout)
 
     def _watched(self, waiting: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """Pass psycopg's own steps through. A step gets 0 when 0.1 s have passed without an answer."""
+        """Run the steps of psycopg's generator ``waiting``, and watch the time without an answer.
+
+        psycopg sends 0 to a step when 0.1 s have passed without an answer.
+        """
         try:
             step = next(waiting)
             started = asked = time.monotonic()
@@ -78,9 +88,11 @@ class WatchedConnection(psycopg.Connection[TupleRow]):
             return end.value
 
     def _session_is_at_work(self) -> bool:
-        """Whether the server's session works on the statement; ``True`` when that cannot be told."""
+        """Whether the session works on the statement. The result is also ``True`` when Postgres refuses to tell."""
         if self.session is None:
-            return self.introduced  # the first statements take milliseconds
+            # A pooler hides the session (``introduced`` is true), or the connection is being set up. The setup takes
+            # milliseconds, so a setup without an answer for 4 s counts as silent.
+            return self.introduced
         address = self.info.get_parameters() | {"host": self.info.host, "port": str(self.info.port)}
         if "hostaddr" in address:
             address["hostaddr"] = self.info.hostaddr
@@ -91,15 +103,21 @@ class WatchedConnection(psycopg.Connection[TupleRow]):
         except (psycopg.errors.ConnectionTimeout, psycopg.errors.QueryCanceled, TimeoutError):
             return False
         except psycopg.Error:
-            return True  # an answer, such as "too many clients"; or a lost link, which TCP notices here as well
+            # Postgres has answered, for example "too many clients", or the link is down. TCP then ends the first
+            # connection too.
+            return True
         return bool(found and found[0] is not False)
 
 
 class _Impatient(psycopg.Connection[TupleRow]):
-    """A connection that waits for few seconds."""
+    """A connection that waits for each answer at most ``ANSWER_WITHIN`` seconds."""
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """As psycopg, within ``ANSWER_WITHIN``."""
+        """Wait for an answer, at most ``ANSWER_WITHIN`` seconds.
+
+        Raises:
+            TimeoutError: there is no answer. This method has closed the connection.
+        """
         try:
             return super().wait(gen, interval, timeout or ANSWER_WITHIN)
         except psycopg.errors._WaitTimeout as error:

@@ -1,4 +1,4 @@
-"""Topics: a namespace's files of knowledge, and the messages that each topic was written from."""
+"""Storing and reading topics. A topic is a file of knowledge in a namespace, with the ids of its source messages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from nexus_tasks.types import TopicDetails, TopicInfo
 class TopicDraft:
     """A validated topic to store.
 
-    ``seen`` is the revision that the writer has read. The draft replaces the content of this revision. With 0 the lines
-    of the draft are added to the existing content. ``sources`` are the ids of the messages that the draft was written
+    ``seen`` is the revision of the stored topic that the writer has read. It is 0 when the writer has read no stored
+    topic. The draft replaces the stored content when the stored topic still has this revision. Otherwise the draft's
+    new lines are appended to the stored content. ``sources`` are the ids of the messages that the draft was written
     from.
     """
 
@@ -36,33 +37,33 @@ class TopicDraft:
 
 
 def every(tx: Transaction, namespace_id: int) -> Sequence[Topic]:
-    """A namespace's topics, the last changed first."""
+    """A namespace's topics. The most recently changed topic comes first."""
     query = select(Topic).where(Topic.namespace_id == namespace_id)
     return tx.scalars(query.order_by(Topic.updated_at.desc(), Topic.id.desc())).all()
 
 
 def find(tx: Transaction, namespace_id: int, filename: str, *, lock: bool = False) -> Topic | None:
-    """The topic of that file name, or ``None``. With ``lock`` its row stays locked until the transaction ends."""
+    """The topic with this file name, or ``None``. With ``lock`` its row stays locked until the transaction ends."""
     query = select(Topic).where(Topic.namespace_id == namespace_id, Topic.filename == filename)
     return tx.scalar(query.execution_options(populate_existing=True).with_for_update() if lock else query)
 
 
 def source_ids(tx: Transaction, topic_ids: Collection[int]) -> set[int]:
-    """Ids of the messages that these topics were written from."""
+    """The ids of the messages that these topics were written from."""
     return set(tx.scalars(select(TopicSource.memory_id).where(TopicSource.topic_id.in_(topic_ids)).distinct()))
 
 
 def store(tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft]) -> int:
-    """Store new topics or new versions. Returns how many changed.
+    """Store new topics, and new versions of topics. Returns the number of new and changed topics.
 
-    A draft replaces a topic's content only when the topic has the revision ``seen`` of the draft. Otherwise the lines
-    that the topic lacks are appended to it, so that no line that another session wrote meanwhile is lost.
+    A draft replaces a topic's content when the topic still has the revision ``seen``. Otherwise another session has
+    changed the topic. The draft's lines that the topic does not have are then appended, and no line is lost.
     """
     return sum(_store(tx, namespace_id, draft) for draft in sorted(drafts, key=lambda draft: draft.filename))
 
 
 def overwrite(tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft]) -> int:
-    """Store topics with exactly the given content, whatever revision they have. Returns how many changed."""
+    """Store topics with exactly the given content, whatever their revision is. Returns the number that changed."""
     there = {topic.filename: topic.revision for topic in every(tx, namespace_id)}
     return store(tx, namespace_id, [dataclasses.replace(one, seen=there.get(one.filename, 0)) for one in drafts])
 
@@ -95,7 +96,7 @@ def _store(tx: Transaction, namespace_id: int, draft: TopicDraft) -> bool:
 
 
 def append_missing_lines(there: str, new: str) -> str:
-    """The content ``there``, followed by the lines of ``new`` that it lacks."""
+    """The content ``there``, followed by the lines of ``new`` that ``there`` does not have."""
     known = {line.strip() for line in there.splitlines()}
     added = [line for line in new.splitlines() if not line.strip() or line.strip() not in known]
     return f"{there}\n{more}" if (more := "\n".join(added).strip("\n")) else there
@@ -112,7 +113,7 @@ def info(topic: Topic) -> TopicInfo:
 
 
 def details(tx: Transaction, topic: Topic) -> TopicDetails:
-    """A topic with its content and the ids of its messages."""
+    """A topic with its content and the ids of the messages that it was written from."""
     return TopicDetails(**_head(topic), content=topic.content, sources=tuple(sorted(source_ids(tx, [topic.id]))))
 
 

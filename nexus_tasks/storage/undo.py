@@ -1,4 +1,4 @@
-"""Undoing one reflection, so that the facts are as if the reflection had never been made."""
+"""Undoing one reflection. After the undo the facts are as if there had been no such reflection."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from nexus_tasks.storage.models import Evidence, Memory, ReflectionChange, Refle
 class UndoResult:
     """The memory ids that an undo changed."""
 
-    removed: tuple[int, ...]  # the reflection's own memories
-    revived: tuple[int, ...]  # memories that the reflection had superseded; they are active again
-    restored: tuple[int, ...]  # memories whose counters, confidence or validity were changed back
+    removed: tuple[int, ...]  # memories that the reflection made; the undo deleted them
+    revived: tuple[int, ...]  # memories that the reflection had superseded; they hold again
+    restored: tuple[int, ...]  # memories whose counters, confidence or validity the undo changed back
 
 
 def find_reflection(tx: Transaction, namespace_id: int, reflection: int | str) -> ReflectionRow | None:
-    """A reflection by its id or by the id of its job; ``None`` when there is none."""
+    """Find a reflection by its id or by the id of its job. ``None`` when there is no such reflection."""
     which = ReflectionRow.id == reflection if isinstance(reflection, int) else ReflectionRow.job_id == reflection
     return tx.scalar(select(ReflectionRow).where(ReflectionRow.namespace_id == namespace_id, which))
 
 
 def judged_by_undone(tx: Transaction, perspective_id: int) -> tuple[set[frozenset[int]], set[frozenset[int]]]:
-    """The pairs of facts and the supports of insights that undone reflections judged.
+    """The pairs of facts and the supports of insights in the answers of undone reflections.
 
-    Later reflections must not judge these again. An insight's support is the set of facts that it rests on.
+    Later reflections must not relate these pairs, or draw these insights, again. The support of an insight is the set
+    of facts that the insight rests on.
     """
     rows = tx.scalars(
         select(ReflectionRow.judged).where(
@@ -44,7 +45,10 @@ def judged_by_undone(tx: Transaction, perspective_id: int) -> tuple[set[frozense
 
 
 def facts_said_again(tx: Transaction, reflection_id: int) -> list[tuple[int, int]]:
-    """Facts that the reflection superseded and that were said again since, as (old fact id, new active fact id)."""
+    """Facts that the reflection superseded and that a later message repeated.
+
+    Each is (id of the superseded fact, id of the newer fact with the same content).
+    """
     old, since = aliased(Memory), aliased(Memory)
     query = (
         select(old.id, since.id)
@@ -64,7 +68,7 @@ def facts_said_again(tx: Transaction, reflection_id: int) -> list[tuple[int, int
 
 
 def resting_on(tx: Transaction, reflection_id: int) -> list[int]:
-    """Ids of other jobs' memories that rest on the reflection's memories."""
+    """The ids of memories that rest on the reflection's memories, but were not made by the reflection."""
     conclusions = select(Memory.id).where(Memory.reflection_id == reflection_id)
     return list(
         tx.scalars(
@@ -78,9 +82,10 @@ def resting_on(tx: Transaction, reflection_id: int) -> list[int]:
 def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
     """Undo a reflection. The caller has locked the reflection's perspective.
 
-    The perspective's watermark stays, so these facts are not reflected on again. Later reflections recorded the values
-    before and after their own changes. The undo corrects these records together with the facts, so reflections can be
-    undone in any order. Undoing all reflections restores the facts as they were before the first reflection.
+    The perspective's watermark stays, so no later reflection reads these facts again as new facts. Later reflections
+    have recorded the facts' values before and after their own changes. The undo corrects these records and the facts.
+    Therefore reflections can be undone in any order. After an undo of all reflections, the facts are as they were
+    before the first reflection.
     """
     mine = tx.scalars(
         select(ReflectionChange)
@@ -115,7 +120,10 @@ def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
 
 
 def _later(tx: Transaction, reflection_id: int, memory_ids: Sequence[int]) -> dict[int, list[ReflectionChange]]:
-    """Changes of these facts by later reflections, by memory id, oldest first. Undone reflections are left out."""
+    """The changes of these memories by later reflections: memory id → changes, oldest first.
+
+    Undone reflections are left out.
+    """
     rows = tx.scalars(
         select(ReflectionChange)
         .join(ReflectionRow, ReflectionRow.id == ReflectionChange.reflection_id)
@@ -143,7 +151,10 @@ def _restore(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionCha
 
 
 def _restore_validation(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange]) -> None:
-    """Replace this reflection's validation time by the previous time, in the fact or in the next change's record."""
+    """Remove the validation time that the undone reflection set, and restore the time before it.
+
+    The time stands in the fact, or, when a later reflection changed the fact, in the record of the next change.
+    """
     if not later:
         if fact.last_validated_at == mine.validated_after:
             fact.last_validated_at = mine.validated_before
@@ -152,11 +163,12 @@ def _restore_validation(fact: Memory, mine: ReflectionChange, later: Sequence[Re
 
 
 def _restore_confidence(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange]) -> None:
-    """Recompute the confidence from the later changes, without this reflection.
+    """Recompute a fact's confidence as if the undone reflection had not changed it.
 
+    The function starts from the confidence before the undone reflection and applies the later reflections' changes.
     Between two reflections, the confidence changes only when the fact gets a new source with a higher confidence. The
-    fact then takes the source's confidence. A ``confidence_before`` that differs from the previous ``confidence_after``
-    therefore comes from such a source.
+    fact then takes this higher confidence. Therefore, when a change's ``confidence_before`` differs from the
+    ``confidence_after`` of the change before it, ``confidence_before`` is the confidence of a new source.
     """
     assert mine.confidence_before is not None
     value, left = mine.confidence_before, mine.confidence_after

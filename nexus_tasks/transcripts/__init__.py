@@ -1,1 +1,4 @@
-"""Transcripts of coding agents: read them, and scrub their secrets before the first write. Standard library only."""
+"""Reading the transcripts of coding agents, and scrubbing secrets from the text before it is written to disk.
+
+This package needs no third-party package, so that the hook starts quickly.
+"""

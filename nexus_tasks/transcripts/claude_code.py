@@ -1,7 +1,9 @@
-"""Reading Claude Code's transcripts. The agent appends to these JSONL files, and sometimes compacts or rewrites them.
+"""Reading messages from the transcripts of Claude Code, which are JSONL files.
 
-Prompts, answers, tool calls and tool results become messages without secrets. A message's id is the ``uuid`` of its
-line, so a second reading stores nothing twice, also after a rewrite. Unknown lines and fields are skipped.
+Prompts, answers, tool calls and tool results become messages. Secrets in the messages are replaced. The agent appends
+lines to a transcript, and sometimes rewrites the file. The id of a message comes from the ``uuid`` of its line.
+Therefore a second reading of a line stores no second message, even after the file was rewritten. Unknown lines and
+fields are skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from nexus_tasks.transcripts.scrubbing import scrub, scrub_value
 Message = dict[str, Any]  # the fields of nexus_tasks.Message, as JSON has them
 
 SUBAGENT = "subagent"
-# Characters kept of a tool's result, and of each text in a tool's input; chosen by hand, not measured.
+# The largest number of characters that are kept of a tool's result, and of each text in a tool's input. Both numbers
+# were chosen by hand.
 _RESULT_CHARACTERS, _INPUT_CHARACTERS = 2_000, 1_000
 _EDITS = frozenset(("Edit", "MultiEdit", "Write", "NotebookEdit", "FileEdit", "FileWrite"))
 _COMMAND = re.compile(r"<command-name>(.*?)</command-name>(?:.*?<command-args>(.*?)</command-args>)?", re.DOTALL)
@@ -25,11 +28,14 @@ _LOCAL = ("<local-command-stdout>", "<local-command-stderr>", "<local-command-ca
 
 
 class Reader:
-    """Turns lines into messages. ``open_calls`` maps the id of an unanswered tool call to the tool's name."""
+    """Turns lines of a transcript into messages.
+
+    ``open_calls`` maps the id of each tool call that has no result yet to the tool's name.
+    """
 
     def __init__(self, open_calls: dict[str, str] | None = None) -> None:
         self.open_calls = dict(open_calls or {})
-        self.broken = 0  # lines that are not a JSON object
+        self.broken = 0  # number of lines that are not a JSON object
         self.session_id: str | None = None
 
     def messages(self, lines: Iterable[bytes]) -> Iterator[Message]:
@@ -53,7 +59,7 @@ class Reader:
         if kind not in ("user", "assistant") or not isinstance(uuid, str) or not isinstance(message, dict):
             return
         if record.get("isMeta") or record.get("isCompactSummary") or record.get("isApiErrorMessage"):
-            return  # Claude Code's own note, or its summary of earlier lines
+            return  # the line is a note of Claude Code, its summary of earlier lines, or an error message of the API
         content = message.get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if not isinstance(blocks, list):
@@ -80,7 +86,8 @@ class Reader:
             yield self._result(block, f"{uuid}:{number}" if len(results) > 1 else uuid)
         texts = [_prompt_text(block) for block in blocks if block.get("type") in ("text", "image")]
         content = "\n".join(filter(None, texts)).strip()
-        if content and not subagent:  # a subagent's prompt is stored as the tool call that started the subagent
+        # A subagent's prompt is not stored here. It is in the stored tool call that started the subagent.
+        if content and not subagent:
             yield {"role": "user", "content": content, "id": f"{uuid}:text" if results else uuid}
 
     def _call(self, block: dict[str, Any]) -> dict[str, Any]:
@@ -101,12 +108,12 @@ class Reader:
 
 
 def shortened(value: Any) -> Any:
-    """A tool's input, scrubbed, without the middle of its long texts."""
+    """Scrub a tool's input, and cut the middle out of its long texts."""
     if isinstance(value, str):
         return excerpt(value, _INPUT_CHARACTERS, scrub)
     if isinstance(value, dict):
-        # Scrubbing comes before `excerpt` shortens the texts. It needs the field's name and the whole value to see
-        # that a value is a secret.
+        # Scrub before the texts are cut, because a cut secret may no longer look like a secret. Scrubbing needs the
+        # whole value and the field's name.
         return {key: shortened(item) for key, item in scrub_value(_cut(value)).items()}
     if isinstance(value, list):
         return [shortened(item) for item in value[:100]]
@@ -114,7 +121,7 @@ def shortened(value: Any) -> Any:
 
 
 def _cut(value: Any, depth: int = 0) -> Any:
-    """``value`` without the parts that are never kept, so that scrubbing a huge value takes little time."""
+    """``value`` without parts that are never kept. Scrubbing a huge value then takes little time."""
     if isinstance(value, str):
         return value if len(value) <= 20_000 else value[:10_000] + value[-10_000:]
     if isinstance(value, dict) and depth < 20:
@@ -125,7 +132,7 @@ def _cut(value: Any, depth: int = 0) -> Any:
 
 
 def _call_line(call: dict[str, Any]) -> str:
-    """A tool call as one line for search: the edited file, the command, or the tool's name."""
+    """Describe a tool call in one line, which search can find: the edited file, the command, or the tool's name."""
     name, given = call["name"], call["input"]
     path = given.get("file_path") or given.get("notebook_path")
     if name in _EDITS and path:

@@ -1,7 +1,7 @@
-"""The context file: the text that the hook gives the agent at the beginning of a project's next session.
+"""The context file: the text that the hook gives to the agent when a session of a project begins.
 
-Workers keep the file up to date. The hook reads the file and not Postgres, because a query would take longer than the
-hook's 100 ms.
+Workers keep the file up to date. The hook must end within 100 ms. It reads this file, because a query to Postgres would
+take longer.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _MOST_CHARACTERS = 200_000
 
 
 def take(home: str, namespace: str) -> str:
-    """The namespace's context; empty when there is none yet.
+    """Read the namespace's context. When the namespace has no context file yet, the result is empty.
 
-    When there is no file, the call makes an empty file. Workers fill every file that exists.
+    A missing file is made without a context. Workers write the context into every file that exists.
     """
     path = _file(home, namespace)
     try:
@@ -30,7 +30,7 @@ def take(home: str, namespace: str) -> str:
 
 
 def put(home: str, namespace: str, text: str) -> None:
-    """Write ``text`` as the context of the namespace's next session.
+    """Write ``text`` to the namespace's context file. The next session of the namespace begins with this text.
 
     Raises:
         OSError: the file cannot be written.
@@ -40,7 +40,7 @@ def put(home: str, namespace: str, text: str) -> None:
 
 
 def asked_for(home: str) -> dict[str, float]:
-    """Each namespace that has a context file, with the time when the file was written (seconds since 1970)."""
+    """The namespaces that have a context file: namespace → time of the last write, in seconds since 1970."""
     found = {}
     try:
         for item in os.scandir(os.path.join(home, _FOLDER)):

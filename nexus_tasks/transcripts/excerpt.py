@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-_MARGIN = 4_000  # characters beyond the cut that are scrubbed too, so that a secret at the cut is found whole
+# Scrubbing also reads this many characters beyond each cut, so that it finds a secret that crosses the cut.
+_MARGIN = 4_000
 
 
 def excerpt(text: str, most: int, scrub: Callable[[str], str] = str) -> str:
-    """``text`` scrubbed and, when longer than ``most`` characters, without its middle.
+    """Scrub ``text``. When the text is longer than ``most`` characters, also cut out its middle.
 
-    Of a long text only the two ends are scrubbed, so the time depends on ``most`` and not on the length of the text.
+    Only the two ends of a long text are scrubbed. The time therefore depends on ``most``, and not on the text's length.
     """
     if len(text) <= 2 * (most + _MARGIN):
         clean = scrub(text)

@@ -1,4 +1,4 @@
-"""The position up to which a transcript is stored. The next reading of the transcript begins at this position."""
+"""The position up to which a transcript has been read and stored. The next reading begins at this position."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Position(NamedTuple):
     """The end of the stored part of a transcript."""
 
     offset: int = 0  # bytes
-    mark: str = ""  # a hash of the 512 bytes before ``offset``: it differs when the file was rewritten
-    open_calls: dict[str, str] = {}  # noqa: RUF012 - never changed; the id and tool of calls without a result
+    mark: str = ""  # a hash of the 512 bytes before ``offset``; after a rewrite of the file the hash differs
+    open_calls: dict[str, str] = {}  # noqa: RUF012 - never changed; tool calls without a result: id → tool's name
 
 
 class NewPart(NamedTuple):
@@ -26,13 +26,13 @@ class NewPart(NamedTuple):
 
     messages: list[Message]
     position: Position  # the end of this part
-    broken: int  # lines that are not JSON
+    broken: int  # number of lines that are not a JSON object
 
 
 def read_on(path: str, position: Position) -> NewPart:
-    """The messages after ``position``; all messages when the file was rewritten since.
+    """Read the messages after ``position``. When the file was rewritten after the last reading, read all messages.
 
-    A last line without a line break is still being written. The next reading reads it.
+    A last line without a line break is incomplete, because the agent is writing it. The next reading reads this line.
 
     Raises:
         OSError: the file cannot be read.
@@ -57,7 +57,7 @@ def _mark(data: bytes) -> str:
 
 
 def load(folder: str, path: str) -> Position:
-    """The saved position of a transcript. Without a readable saved position, the transcript's beginning."""
+    """The saved position of a transcript. When no position is saved or readable, the beginning of the transcript."""
     try:
         with open(_file(folder, path), "rb") as file:
             found: dict[str, Any] = json.load(file)
@@ -67,10 +67,10 @@ def load(folder: str, path: str) -> Position:
 
 
 def save(folder: str, path: str, position: Position) -> None:
-    """Save a position. Call it once everything before the position is stored.
+    """Save a position. Call this function only after all messages before the position are stored.
 
     Raises:
-        OSError: the file cannot be written. The next reading then takes longer, and stores nothing twice.
+        OSError: the file cannot be written. The next reading then reads some messages again, and stores none twice.
     """
     files.make_folder(folder)
     document = position._asdict() | {"path": path}

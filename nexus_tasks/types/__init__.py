@@ -1,7 +1,8 @@
-"""The types of the public API: messages as input; memories, receipts and figures as output.
+"""The dataclasses of the public API: the messages that a caller gives, and the values that a caller gets back.
 
-All dataclasses are frozen. Those that :class:`nexus_tasks.Nexus` returns have ``to_dict()``, which gives the document
-that ``nexus … --json`` prints. Import the types from here; the modules of this folder are private.
+All dataclasses are frozen. Each dataclass that :class:`nexus_tasks.Nexus` returns has a method ``to_dict()``. It gives
+the document that ``nexus … --json`` prints. Import the types from ``nexus_tasks.types``. The modules inside this
+package are private.
 """
 
 from nexus_tasks.types.context import CitedMemory, ContextBlock, ContextSection

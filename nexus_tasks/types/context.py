@@ -1,4 +1,4 @@
-"""The context block: text for an agent's prompt, within a bound of tokens."""
+"""The context block: text for an agent's prompt, with at most a given number of tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ContextSection(Document):
 
     name: str
     tokens: int  # estimated: characters / 4, rounded up
-    ids: tuple[int, ...]  # of the memories that it rests on
+    ids: tuple[int, ...]  # ids of the memories that the section was made from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class CitedMemory(Document):
     """The memory that a citation stands for."""
 
     id: int
-    external_id: str | None  # the producer's own id of a message
+    external_id: str | None  # the producer's own id of a message; None for other memories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,8 @@ class ContextBlock(Document):
     """What :meth:`Nexus.context` returns. ``str(block)`` is its text.
 
     ``tokens`` is at most ``max_tokens``, with one exception. A block that is read with ``observe`` and without
-    ``max_tokens`` may be longer while the session's observation is behind; then ``notes`` says so.
+    ``max_tokens`` may be longer while many messages of the session are not observed yet. ``notes`` says when a block is
+    longer for that reason.
     """
 
     namespace: str
@@ -39,11 +40,12 @@ class ContextBlock(Document):
     tokens: int
     max_tokens: int
     sections: tuple[ContextSection, ...]
-    citations: Mapping[str, CitedMemory]  # by the name in the text: m17 for [m17]
-    # Of format="anthropic": the messages to put before the conversation, as Anthropic's API takes them.
+    citations: Mapping[str, CitedMemory]  # the key of the citation [m17] is m17
+    # The messages to put before the conversation, in the form of Anthropic's API. Only format="anthropic" sets them.
     messages: tuple[Mapping[str, Any], ...] = ()
-    counted_by: str = "estimate"  # estimate: characters / 4, rounded up; anthropic: Claude's count of the text
-    notes: tuple[str, ...] = ()  # remarks for the reader, such as which part is left out
+    # The way ``tokens`` was counted: ``estimate`` (characters / 4, rounded up) or ``anthropic`` (Claude counted).
+    counted_by: str = "estimate"
+    notes: tuple[str, ...] = ()  # remarks for the reader, for example that a part is left out
 
     def __str__(self) -> str:
         return self.text

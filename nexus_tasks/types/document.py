@@ -1,4 +1,4 @@
-"""``to_dict()``: a returned value as a document for JSON."""
+"""``to_dict()`` turns a returned value into a dict that ``json.dumps`` accepts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Document:
     """A frozen dataclass that becomes a document for JSON, as ``nexus … --json`` prints it."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields in their order, in types that ``json.dumps`` takes; times in ISO 8601 with a zone.
+        """The fields as a dict that ``json.dumps`` accepts. Times are ISO 8601 texts with a time zone.
 
         Example::
 
@@ -28,7 +28,10 @@ class Document:
 
 
 def plain(value: Any) -> Any:
-    """``value`` in types of JSON: documents and mappings become dicts, sequences lists, and times ISO 8601 texts."""
+    """Convert ``value`` to types of JSON.
+
+    Documents and mappings become dicts. Lists and tuples become lists. Times become ISO 8601 texts.
+    """
     if isinstance(value, Document):
         return value.to_dict()
     if is_dataclass(value) and not isinstance(value, type):
@@ -43,6 +46,6 @@ def plain(value: Any) -> Any:
 
 
 def iso(moment: datetime) -> str:
-    """ISO 8601 with a zone, ``Z`` for UTC; a naive time is taken as UTC."""
+    """Write ``moment`` as an ISO 8601 text with a time zone. UTC is written ``Z``. A naive time means UTC."""
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return aware.isoformat().replace("+00:00", "Z")

@@ -12,16 +12,16 @@ from nexus_tasks.types.names import Level, Role
 
 @dataclass(frozen=True, kw_only=True)
 class Citation(Document):
-    """A source of a memory: a memory that it rests on."""
+    """One source of a memory. The source is another memory."""
 
-    id: int  # of the source
-    external_id: str | None  # of the source: the producer's own id of a message
+    id: int  # the source's memory id
+    external_id: str | None  # the producer's own id of the source, when the source is a message
     role: str  # derived_from, reinforces, contradicts, insight_support, digested_from or supersedes
 
 
 @dataclass(frozen=True, kw_only=True)
 class SupportedMemory(Document):
-    """A memory that rests on another one."""
+    """A memory that has another memory as its source."""
 
     id: int
     role: str  # as in Citation
@@ -31,35 +31,35 @@ class SupportedMemory(Document):
 class MemoryInfo(Document):
     """A memory without its evidence."""
 
-    id: int  # cited as [m<id>]
-    external_id: str | None  # the producer's own id of a message
+    id: int  # a citation of the memory has the form [m<id>]
+    external_id: str | None  # the producer's own id of a message; None for other memories
     level: Level
     content: str
-    author: str | None  # of a message: who said it; of other memories: their subject, or None
-    role: Role | None  # of a message only
+    author: str | None  # the author of a message; for another memory its subject, or None
+    role: Role | None  # the role of a message; None for other memories
     observer: str | None  # the holder of the memory; None for messages and digests
-    subject: str | None  # the person or thing that it is about; None for messages and digests
-    session_key: str | None  # the session of a message, of a fact's earliest source, or of a digest
-    category: str | None  # of a fact only
-    labels: tuple[str, ...]  # of a fact: further words by which a search finds it
+    subject: str | None  # the person or thing that the memory is about; None for messages and digests
+    session_key: str | None  # the session of a message or a digest; for a fact the session of its earliest source
+    category: str | None  # the category of a fact; None for other memories
+    labels: tuple[str, ...]  # further words by which a search finds a fact; empty for other memories
     confidence: float  # 0 to 1, as stored; a search lowers it with age
-    times_reinforced: int  # how often it was said again or confirmed by a reflection
-    occurred_at: datetime  # when it was said
+    times_reinforced: int  # how often a message repeated the memory or a reflection confirmed it
+    occurred_at: datetime  # the time when the memory's text was said
     stored_at: datetime
-    valid_from: datetime | None  # the time from which it holds
-    valid_to: datetime | None  # the time at which it ceased to hold; None while it holds
-    superseded_by: int | None  # id of the memory that replaced it
-    made_by: str | None  # the model that wrote it; None for messages
-    reflection: int | None  # number of the reflection that made it, for `undo`
+    valid_from: datetime | None  # the time from which the memory holds
+    valid_to: datetime | None  # the time at which the memory ceased to hold; None while it holds
+    superseded_by: int | None  # id of the memory that replaced this memory
+    made_by: str | None  # the model that wrote the memory; None for messages
+    reflection: int | None  # number of the reflection that made the memory; `undo` takes this number
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryDetails(MemoryInfo):
-    """A memory with its evidence, what rests on it, and what it superseded."""
+    """A memory with its sources, and with the memories that it supports or superseded."""
 
-    evidence: tuple[Citation, ...]
-    supports: tuple[SupportedMemory, ...]
-    superseded: tuple[int, ...]  # ids of the memories that it replaced
+    evidence: tuple[Citation, ...]  # the memory's sources
+    supports: tuple[SupportedMemory, ...]  # the memories that have this memory as a source
+    superseded: tuple[int, ...]  # ids of the memories that this memory replaced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class TopicInfo(Document):
     name: str
     description: str  # one line
     type: str  # user, feedback, project or reference
-    made_by: str  # the model that wrote it, or import
+    made_by: str  # the model that wrote the topic, or `import`
     created_at: datetime
     updated_at: datetime
 
@@ -80,7 +80,7 @@ class TopicDetails(TopicInfo):
     """A topic with its content."""
 
     content: str  # Markdown
-    sources: tuple[int, ...]  # ids of the messages that it was written from
+    sources: tuple[int, ...]  # ids of the messages that the topic was written from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +91,11 @@ class Recall(Document):
     external_id: str | None
     level: Level
     content: str
-    score: float  # orders the hits of one search; not a probability, not comparable between searches
-    # The parts of the score: words (BM25), neighbours (a share of the scores of adjacent messages), vector (cosine).
+    score: float  # orders the hits of one search; the scores of two searches cannot be compared
+    # The parts of the score: `words` (BM25), `neighbours` (a share of the scores of adjacent messages) and `vector`
+    # (the cosine of the query's vector and the memory's vector).
     why: Mapping[str, float]
-    confidence: float  # 0 to 1: the stored confidence less 0.01 for each day of age
+    confidence: float  # 0 to 1: the stored confidence minus 0.01 for each day of the memory's age
     occurred_at: datetime
     session_key: str | None
     observer: str | None
@@ -105,4 +106,5 @@ class Recall(Document):
 class Recalls(list[Recall]):
     """Search hits, best first."""
 
-    missing_embeddings: int = 0  # memories of the namespace without a vector; a search finds them by words only
+    # The number of memories of the namespace that have no vector. A search finds such a memory only by its words.
+    missing_embeddings: int = 0

@@ -18,15 +18,15 @@ MAX_CONTENT = 1_000_000  # characters of a message
 class Message:
     """One message of a conversation.
 
-    Without ``id`` and ``occurred_at``, the same text by the same author in a later call counts as a repeat and is not
-    stored.
+    A message without ``id`` and ``occurred_at`` is a repeat when an earlier call stored the same text by the same
+    author. A repeat is not stored.
     """
 
     content: str  # at most 1,000,000 characters; may be empty only when there are tool calls
     role: Role = "user"
     author: str | None = None  # default: the role
     occurred_at: datetime | None = None  # default: the time of storing; naive means UTC
-    tool_calls: tuple[Mapping[str, Any], ...] = ()  # as the caller's model made them
+    tool_calls: tuple[Mapping[str, Any], ...] = ()  # the tool calls in the form that the caller's model gave them
     id: str | None = None  # the producer's own idempotency key, unique per (namespace, session)
 
     def __post_init__(self) -> None:
@@ -54,12 +54,12 @@ class Receipt(Document):
 
     namespaces: tuple[str, ...]
     session_keys: tuple[str, ...]
-    messages: int  # given
-    stored: int  # new in Postgres
-    duplicates: int  # stored before, so not stored again
-    enqueued: int  # new jobs; 0 while Redis does not answer: reconcile asks for the jobs later
-    buffered: int = 0  # kept in the session buffer, because Postgres does not answer
-    derived: int | None = None  # of `nexus ingest --wait` only: how many of the stored messages are derived
+    messages: int  # number of messages that the caller gave
+    stored: int  # number of messages that are new in Postgres
+    duplicates: int  # number of messages that were stored by an earlier call
+    enqueued: int  # number of new jobs; 0 while Redis does not answer, because reconcile queues the jobs later
+    buffered: int = 0  # number of messages in the session buffer, because Postgres does not answer
+    derived: int | None = None  # number of stored messages that are derived; only `nexus ingest --wait` sets it
 
     def _left_out(self) -> Collection[str]:
         return () if self.derived is not None else ("derived",)

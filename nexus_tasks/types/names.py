@@ -30,7 +30,7 @@ LEVELS: tuple[str, ...] = get_args(Level)
 
 NAMESPACE = re.compile(r"[A-Za-z0-9_\-:/][A-Za-z0-9._\-:/]{0,127}")
 MAX_NAME = 256  # characters of a session key, observer, subject or author
-# Control characters. Postgres cannot store a NUL in text; the others corrupt a terminal or a prompt.
+# Control characters. Postgres cannot store a NUL in text. The other control characters corrupt a terminal or a prompt.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
@@ -48,10 +48,10 @@ def check_namespace(value: object) -> str:
 
 
 def check_name(field_name: str, value: object) -> str:
-    """Return a session key, observer, subject or author as stored.
+    """Return a session key, observer, subject or author in the form in which it is stored.
 
     Raises:
-        InvalidInput: it is empty, longer than 256 characters or not printable; the message names the field.
+        InvalidInput: ``value`` is empty, longer than 256 characters or not printable. The message names the field.
     """
     if not isinstance(value, str) or not value.strip():
         raise InvalidInput(f"{field_name} must be a non-empty text, not {value!r}.")
@@ -62,15 +62,15 @@ def check_name(field_name: str, value: object) -> str:
 
 
 def as_stored(name: str) -> str:
-    """``name`` trimmed and in NFC, so that a name typed with composed or with combining accents is one name."""
+    """Trim ``name`` and convert it to Unicode NFC. An accented letter then has one spelling, however it was typed."""
     return unicodedata.normalize("NFC", name).strip()
 
 
 def clean_text(value: str) -> str:
-    """``value`` without control characters (tabs and line breaks stay) and without lone surrogates."""
+    """Remove control characters from ``value``, and replace lone surrogates by ``?``. Tabs and line breaks stay."""
     return _CONTROL.sub("", value).encode("utf-8", "replace").decode("utf-8")
 
 
 def to_utc(value: datetime) -> datetime:
-    """The time ``value`` in UTC. A time without a zone is taken as UTC."""
+    """The time ``value`` in UTC. A naive time means UTC."""
     return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)

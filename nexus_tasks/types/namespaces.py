@@ -13,14 +13,14 @@ class NamespaceInfo(Document):
     """A namespace and its settings."""
 
     namespace: str
-    observers: tuple[str, ...]  # each of them gets facts of its own from every message
+    observers: tuple[str, ...]  # each observer gets facts of its own from every message
     budget_usd_per_day: float | None  # US dollars per day (UTC); None: the process-wide setting
-    concurrency: int | None  # jobs at a time; None: the process-wide setting
-    observe: bool  # whether long conversations are observed unless an ingest says otherwise
+    concurrency: int | None  # largest number of jobs that run at a time; None: the process-wide setting
+    observe: bool  # whether long conversations are observed; `ingest(observe=...)` overrides it for a session
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamespaceDetails(NamespaceInfo):
     """A namespace with its settings and the number of its memories."""
 
-    memories: Mapping[str, int]  # active memories by level; every level is named
+    memories: Mapping[str, int]  # level → number of memories that still hold; every level has an entry

@@ -12,13 +12,13 @@ from nexus_tasks.types.document import Document
 class UndoReceipt(Document):
     """What undoing a reflection did."""
 
-    reflection: int  # its number
+    reflection: int  # the reflection's number
     observer: str
     subject: str
-    status: Literal["undone", "unchanged"]  # unchanged: it was undone before
-    removed: tuple[int, ...]  # ids of the reflection's own memories
-    revived: tuple[int, ...]  # ids of facts that the reflection superseded and that hold again
-    restored: tuple[int, ...]  # ids of facts that have their earlier counters, confidence or validity again
+    status: Literal["undone", "unchanged"]  # unchanged: an earlier call undid the reflection
+    removed: tuple[int, ...]  # ids of the memories that the reflection made; the undo deleted them
+    revived: tuple[int, ...]  # ids of the facts that the reflection had superseded; they hold again
+    restored: tuple[int, ...]  # ids of the facts that got back their earlier counters, confidence or validity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class PlannedRelation(Document):
     kind: Literal["duplicate", "reinforces", "contradicts"]
     new_id: int
     old_id: int
-    holds: Literal["new", "old", "both"]  # of a contradiction: which fact holds; both: undecided
+    holds: Literal["new", "old", "both"]  # the fact that holds after a contradiction; both: undecided
     rationale: str
     new: str  # the new fact's text
     old: str  # the earlier fact's text
@@ -36,7 +36,7 @@ class PlannedRelation(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedInsight(Document):
-    """What a reflection would conclude from several facts."""
+    """A conclusion that a reflection would draw from several facts."""
 
     content: str
     support: tuple[int, ...]  # ids of the facts
@@ -49,9 +49,9 @@ class ReflectionPlan(Document):
 
     observer: str
     subject: str
-    facts: int  # new facts that it has read
-    held: bool  # it would wait for a person's review, because it changes too much at once
-    supersedes: tuple[int, ...]  # ids of the facts that it would supersede
+    facts: int  # number of new facts that the reflection has read
+    held: bool  # whether the reflection would wait for a person's review, because it would change too much at once
+    supersedes: tuple[int, ...]  # ids of the facts that the reflection would supersede
     relations: tuple[PlannedRelation, ...]
     insights: tuple[PlannedInsight, ...]
 
@@ -61,5 +61,5 @@ class DreamPlan(Document):
     """What a dream would do."""
 
     namespace: str
-    sessions: tuple[str, ...]  # keys of the sessions that it would digest
+    sessions: tuple[str, ...]  # keys of the sessions that the dream would digest
     reflections: tuple[ReflectionPlan, ...]

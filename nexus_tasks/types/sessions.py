@@ -15,10 +15,10 @@ class SessionInfo(Document):
     """A session's figures."""
 
     session_key: str
-    messages: int  # stored; also the number of the last message
+    messages: int  # number of stored messages; the last message has this `seq`
     digested_through: int  # the digests cover the messages 1 to this number; 0 without a digest
-    underived: int  # wanted derivations, one for each pair of message and observer
-    open: bool  # False after the session was ended; a new message opens it again
+    underived: int  # number of (message, observer) pairs whose derivation is still to be done
+    open: bool  # False for an ended session; a new message opens the session again
     created_at: datetime
     ended_at: datetime | None
 
@@ -27,9 +27,9 @@ class SessionInfo(Document):
 class SaidMessage(Document):
     """A stored message of a session."""
 
-    id: int  # its memory's id, cited as [m<id>]
-    external_id: str | None  # the producer's own id
-    seq: int  # its number in the session, from 1
+    id: int  # the memory id of the message; a citation has the form [m<id>]
+    external_id: str | None  # the producer's own id of the message
+    seq: int  # the message's number in the session, from 1
     author: str
     role: Role
     occurred_at: datetime
@@ -40,31 +40,31 @@ class SaidMessage(Document):
 class DigestText(Document):
     """A digest of a session."""
 
-    id: int  # its memory's id
+    id: int  # the memory id of the digest
     content: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationStats(Document):
-    """The figures of an observed session. All tokens are estimates: characters / 4, rounded up."""
+    """The figures of an observed session. Token numbers are estimates: characters / 4, rounded up."""
 
     session_key: str
-    generation: int  # how often the log was changed
+    generation: int  # how often the observation log was changed
     observed_through: int  # number of the last message that the log covers
     tail_messages: int  # messages after `observed_through`, without system prompts
     tail_tokens: int
-    chunks: int  # observations that are ready and not in the log yet
+    chunks: int  # number of finished notes that are not in the log yet
     buffered_through: int  # number of the last message that the log or a chunk covers
     log_tokens: int
-    reflection_ready: bool  # a shorter log is ready
-    observing: str  # idle, wanted or dead (its job gave up)
-    reflecting: str  # as observing, for the job that shortens the log
+    reflection_ready: bool  # whether a shorter log is ready to replace the log
+    observing: str  # the state of the job that writes notes: idle, wanted or dead (the job gave up)
+    reflecting: str  # the state of the job that shortens the log: idle, wanted or dead
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionDetails(SessionInfo):
     """A session with its digests and messages."""
 
-    digests: Mapping[str, DigestText]  # the current digests: summary_short and summary_long; empty before the first
-    said: tuple[SaidMessage, ...]  # oldest first
+    digests: Mapping[str, DigestText]  # the current summary_short and summary_long; empty before the first digest
+    said: tuple[SaidMessage, ...]  # the session's messages, oldest first
     observation: ObservationStats | None  # None for a session that was never observed

@@ -10,46 +10,46 @@ from nexus_tasks.types.document import Document
 
 @dataclass(frozen=True, kw_only=True)
 class TransferReceipt(Document):
-    """What an export has written, or an import has read."""
+    """The number of rows that an export has written or an import has read."""
 
     namespace: str
-    file: str  # its path
-    rows: Mapping[str, int]  # by table; tables without rows are left out
+    file: str  # the file's path
+    rows: Mapping[str, int]  # table → number of rows; tables without rows are left out
 
     @property
     def total(self) -> int:
-        """Rows of all tables."""
+        """The number of rows of all tables together."""
         return sum(self.rows.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarkdownExport(Document):
-    """What was written to a folder of Markdown."""
+    """The numbers of topics and facts that were written to a folder of Markdown."""
 
     namespace: str
-    folder: str  # its path
+    folder: str  # the folder's path
     topics: int
     facts: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarkdownImport(Document):
-    """What was read from a folder of Markdown."""
+    """The numbers of topics that were read from a folder of Markdown."""
 
     namespace: str
-    folder: str  # its path
-    topics: int  # files read
-    changed: int  # topics that are new or have changed
+    folder: str  # the folder's path
+    topics: int  # number of files read
+    changed: int  # number of topics that are new or differ from the stored topic
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetReceipt(Document):
-    """What an erasure did."""
+    """The rows and memories that an erasure deleted, and the jobs that it queued."""
 
-    deleted: Mapping[str, int]  # rows by table
+    deleted: Mapping[str, int]  # table → number of deleted rows
     ids: tuple[int, ...]  # ids of the erased memories
-    requeued: tuple[str, ...]  # ids of the jobs that derive and digest again from the messages that stay
-    not_rewritten: tuple[str, ...] = ()  # tables that were too busy to be rewritten on disk
+    requeued: tuple[str, ...]  # ids of the jobs that make facts and digests again from the remaining messages
+    not_rewritten: tuple[str, ...] = ()  # tables that were too busy, so that their files on disk were not rewritten
 
     def _left_out(self) -> Collection[str]:
         return () if self.not_rewritten else ("not_rewritten",)

@@ -1,1 +1,1 @@
-"""The hook of Claude Code, and its installation."""
+"""The hook that Claude Code calls for its events, and the installation of the hook."""

@@ -1,7 +1,8 @@
-"""``nexus hook claude-code``: write one event from standard input to the session buffer, in less than 100 ms.
+"""The hook ``nexus hook claude-code``: write one event from standard input to the session buffer within 100 ms.
 
-This module imports only the standard library, the buffer and the transcripts. The exit code is always 0, so that the
-agent goes on after an error. The hook writes the error to ``logs/hook.log`` under ``NEXUS_HOME``.
+This module imports only the standard library and the packages ``buffer`` and ``transcripts``, so that it starts
+quickly. After an error the exit code is 0 too, so that the agent goes on. The hook writes the error to
+``logs/hook.log`` under ``NEXUS_HOME``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LOG_BYTES = 1_000_000
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Handle the event on standard input; returns 0."""
+    """Handle the event on standard input. Returns 0, also after an error."""
     try:
         _handle(json.loads(sys.stdin.buffer.read(_MOST_BYTES)), _option(arguments, "--namespace"))
         sys.stdout.flush()
@@ -54,7 +55,10 @@ def _print_context(text: str) -> None:
 
 
 def _store_in_background() -> None:
-    """Start a process that outlives the hook. ``-P`` keeps that process from importing the project's modules."""
+    """Start a process that stores the buffer and outlives the hook.
+
+    The option ``-P`` keeps Python from importing modules from the agent's project folder.
+    """
     command = [sys.executable, "-P", "-m", "nexus_tasks.integrations.claude_code.store"]
     nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
     try:
@@ -73,7 +77,7 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
 
 
 def _log(error: BaseException) -> None:
-    """Log why an event was not kept. The log leaves out the event's text, which may hold secrets."""
+    """Log the error that kept an event from being stored. The event may contain secrets, so its text is not logged."""
     try:
         from time import gmtime, strftime
 

@@ -1,4 +1,4 @@
-"""Add the hook to Claude Code's settings file, and remove it. Other settings stay."""
+"""Adding the hook to Claude Code's settings file, and removing the hook. Other settings stay as they are."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from nexus_tasks.errors import ConfigurationError
 
 EVENTS = ("SessionStart", "UserPromptSubmit", "PostToolUse", "Stop", "SubagentStop", "PreCompact", "SessionEnd")
 _OURS = "hook claude-code"
-_TIMEOUT = 10  # seconds, then the agent ends the hook; the hook takes about 0.1 s
+# The agent ends a hook that runs longer than this number of seconds. The hook takes about 0.1 s.
+_TIMEOUT = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """The result of an installation or removal."""
 
-    path: Path  # of the settings file
-    changed: bool
-    command: str | None  # the installed command
+    path: Path  # the path of the settings file
+    changed: bool  # whether the file changed
+    command: str | None  # the installed command; ``None`` after a removal
 
 
 def settings_file(*, project: bool) -> Path:
-    """The user's settings file, or the local settings file of the project in the present folder."""
+    """The user's settings file. With ``project``, the local settings file of the project in the current folder."""
     if project:
         return Path.cwd() / ".claude" / "settings.local.json"
     return Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude") / "settings.json"
 
 
 def install(path: Path, *, namespace: str | None = None) -> Change:
-    """Add the hook for every event. Installing it twice changes nothing.
+    """Add the hook for every event in ``EVENTS``. A second installation changes nothing.
 
     Args:
-        path: the settings file; it is made when it does not exist.
-        namespace: the namespace to store in; default: one namespace for each project.
+        path: the settings file. A missing file is made.
+        namespace: the namespace to store in. Default: a namespace of its own for each project.
 
     Raises:
         ConfigurationError: the file is not a settings file, or cannot be written. The file is unchanged.
@@ -58,7 +59,7 @@ def install(path: Path, *, namespace: str | None = None) -> Change:
 
 
 def uninstall(path: Path) -> Change:
-    """Remove the hook. When the file held nothing else, delete the file.
+    """Remove the hook from the settings file. When the file then has no setting left, delete the file.
 
     Raises:
         ConfigurationError: the file is not a settings file, or cannot be written. The file is unchanged.
@@ -78,7 +79,7 @@ def uninstall(path: Path) -> Change:
 
 
 def _command(namespace: str | None) -> str:
-    """The command of the hook with its full path: the agent's shell may have another PATH."""
+    """The command of the hook. It has the program's full path, because the agent's shell may have another PATH."""
     beside = Path(sys.executable).with_name("nexus")
     found = str(beside) if beside.exists() else shutil.which("nexus")
     start = [found] if found else [sys.executable, "-P", "-m", "nexus_tasks.cli.entry"]
@@ -135,7 +136,8 @@ def _is_ours(hook: Any) -> bool:
 
 def _write(path: Path, settings: dict[str, Any]) -> bool:
     text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-    real = path.resolve()  # a ``path`` that is a link, for example into a dotfiles folder, stays a link
+    # ``path`` may be a link, for example into a folder of dotfiles. Write to the link's target, so that the link stays.
+    real = path.resolve()
     try:
         if real.exists() and json.loads(real.read_text(encoding="utf-8") or "null") == settings:
             return False

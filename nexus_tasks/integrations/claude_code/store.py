@@ -1,4 +1,4 @@
-"""The background process that the hook starts: it stores the buffer and updates the changed context files."""
+"""The background process that the hook starts: it stores the session buffer in Postgres and updates context files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from nexus_tasks.settings import load_settings
 
 log = logging.getLogger(__name__)
 
-_LAST_LINES = 0.5  # seconds to wait until the agent has written the last lines of its transcript
+_LAST_LINES = 0.5  # seconds to wait, so that the agent can write the last lines of its transcript
 
 
 def main() -> None:
-    """Store this machine's buffer if the servers run. This process starts no server; a worker stores the rest later."""
+    """Store this machine's session buffer, and update the context files.
+
+    The function starts no server. When the embedded servers do not run, it does nothing, and a worker stores the buffer
+    later.
+    """
     time.sleep(_LAST_LINES)
     settings = load_settings()
     if settings.embedded:
@@ -29,7 +33,8 @@ def main() -> None:
         buffer_flush.store_buffer(default_deployment(), wait=True)
         context_cache.refresh(default_deployment())
     except NexusError as error:
-        log.warning("%s", error)  # the entries stay in the buffer; the next command or worker reports the error
+        # The entries stay in the buffer. The next command or worker that stores them reports the error again.
+        log.warning("%s", error)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Read conversations from files: JSONL, LoCoMo and transcripts of Claude Code.
+"""Importing conversations from files in three formats: JSONL, LoCoMo, and transcripts of Claude Code.
 
-A fault in a JSONL or LoCoMo file raises an error before anything is stored. In a transcript, damaged lines are skipped.
+A fault in a JSONL or LoCoMo file raises an error before any message is stored. A damaged line of a transcript is
+skipped.
 """
 
 from __future__ import annotations
@@ -20,21 +21,23 @@ Format = Literal["auto", "jsonl", "locomo", "claude-code"]
 
 
 def read(path: Path, format: Format = "auto", *, namespace: str, session: str | None = None) -> Iterator[Conversation]:
-    """The conversations of a file. Conversations are ordered by their first message, messages as in the file.
+    """Read the conversations of a file.
 
-    The whole file is read into memory and checked before this returns.
+    The conversations are in the order of their first messages. The messages of a conversation are in the order of the
+    file. The call reads the whole file into memory and checks it before it returns.
 
     Args:
         path: the file.
-        format: ``jsonl`` (see :mod:`.jsonl`), ``locomo`` (see :mod:`.locomo`), ``claude-code`` (see
-            :mod:`.claude_code`); ``auto`` detects the format by the content.
-        namespace: the namespace of the conversations; a LoCoMo sample goes to ``namespace.<sample_id>``.
-        session: in JSONL, the session key of lines without a session; default: the file's name without its suffix. In
-            a transcript, the session key of all messages; default: the agent's session id. LoCoMo does not use it.
+        format: ``jsonl`` (see :mod:`.jsonl`), ``locomo`` (see :mod:`.locomo`) or ``claude-code`` (see
+            :mod:`.claude_code`). ``auto`` detects the format by the file's content.
+        namespace: the namespace of the conversations. A LoCoMo sample gets the namespace ``namespace.<sample_id>``.
+        session: a session key. In JSONL the lines that name no session get this session. The default for JSONL is the
+            file's name without its suffix. In a transcript all messages get this session. The default for a transcript
+            is the agent's session id. LoCoMo ignores ``session``.
 
     Raises:
-        InvalidInput: the file cannot be read, is empty, or is not what ``format`` says. The error names
-            the line or the JSON path.
+        InvalidInput: the file cannot be read, is empty, or has another format than ``format``. The error names the line
+            or the JSON path.
     """
     check_namespace(namespace)
     session = None if session is None else check_name("session", session)
@@ -44,7 +47,8 @@ def read(path: Path, format: Format = "auto", *, namespace: str, session: str | 
         raise InvalidInput(
             f"{path} cannot be read: {error.strerror or error}.", remedy="Name a file that exists and may be read."
         ) from None
-    if format == "claude-code":  # given as bytes: a transcript may end in the middle of a character
+    # A transcript may end in the middle of a character, so it is parsed as bytes.
+    if format == "claude-code":
         return iter(claude_code.parse(path, data, namespace, session))
     text = decoded(path, data)
     if not text.strip():

@@ -1,8 +1,7 @@
-"""Import Claude Code's transcripts (``~/.claude/projects/*/*.jsonl``): each file becomes one session.
+"""Importing transcripts of Claude Code (``~/.claude/projects/*/*.jsonl``). Each file becomes one session.
 
-The session's key is the agent's session id. A damaged line is skipped, because the agent may cut off a transcript or
-change the fields; the other formats raise an error instead. Lines without a message are skipped too. Secrets are
-replaced by placeholders.
+The session's key is the agent's session id. Secrets are replaced by placeholders. A damaged line is skipped, because
+the agent may cut off a transcript or change its fields. Lines without a message are skipped too.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def looks_like(text: str) -> bool:
 
 
 def parse(path: Path, data: bytes, namespace: str, session: str | None) -> list[Conversation]:
-    """The conversation in a transcript; an empty list when the file holds no message.
+    """The conversation of a transcript. An empty list when the file contains no message.
 
     Raises:
         InvalidInput: no line of the file is a line of a transcript.

@@ -1,4 +1,4 @@
-"""The conversations that importers return, and their shared checks and errors."""
+"""The type ``Conversation`` that importers return, and the checks and errors that all importers use."""
 
 from __future__ import annotations
 
@@ -28,19 +28,23 @@ class Conversation:
 
 
 class ConversationBuilder:
-    """Collects messages by session. Sessions are ordered by their first message; messages stay in the given order."""
+    """Collects messages by session.
+
+    The sessions are in the order of their first messages. The messages of a session are in the order of the calls.
+    """
 
     def __init__(self) -> None:
         self._sessions: dict[tuple[str, str], list[Message]] = {}
         self._by_id: dict[tuple[str, str, str], Message] = {}
 
     def add(self, namespace: str, session_key: str, message: Message) -> None:
-        """Put ``message`` at the end of its session.
+        """Put ``message`` at the end of the session ``session_key``.
 
-        The same message may be added twice, as from a file that joins several exports. Postgres stores it once.
+        The same message may be added twice, for example from a file that joins several exports. Such a message is
+        stored once.
 
         Raises:
-            InvalidInput: the session has a different message with this id.
+            InvalidInput: the session has a different message with the same id.
         """
         if message.id is not None:
             first = self._by_id.setdefault((namespace, session_key, message.id), message)
@@ -57,7 +61,7 @@ class ConversationBuilder:
 
 
 def file_error(path: Path, where: str, why: str) -> InvalidInput:
-    """The error for a fault in a file; ``where`` is a line, a JSON path, or empty."""
+    """The error for a fault in a file. ``where`` is a line, a JSON path, or empty."""
     place = f"{path}, {where}" if where else str(path)
     return InvalidInput(
         f"{place}: {why.rstrip('.')}.", remedy="Correct the file and ingest it again; nothing was stored."
@@ -65,10 +69,10 @@ def file_error(path: Path, where: str, why: str) -> InvalidInput:
 
 
 def decoded(path: Path, data: bytes) -> str:
-    """``data`` as UTF-8 text, with or without a byte order mark.
+    """Decode ``data`` as UTF-8. A byte order mark at the beginning is removed.
 
     Raises:
-        InvalidInput: ``data`` is not UTF-8; the message names the line.
+        InvalidInput: ``data`` is not UTF-8. The message names the line.
     """
     try:
         return data.decode("utf-8-sig")
@@ -78,14 +82,15 @@ def decoded(path: Path, data: bytes) -> str:
 
 
 def parsed(text: str) -> object:
-    """The JSON value of ``text``, which must not hold NaN or Infinity.
+    """Parse ``text`` as JSON. NaN and Infinity are errors.
 
     Raises:
-        ValueError: ``text`` is not JSON; the message says why.
+        ValueError: ``text`` is not JSON. The message says why.
     """
 
     def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is not JSON")  # Python accepts NaN and Infinity, Postgres does not
+        # Python accepts NaN and Infinity in JSON. Postgres does not accept them.
+        raise ValueError(f"{constant} is not JSON")
 
     try:
         return json.loads(text, parse_constant=refuse)
@@ -94,15 +99,15 @@ def parsed(text: str) -> object:
 
 
 def kind_of(value: object) -> str:
-    """The name that errors give to the type of a JSON value."""
+    """The name of a JSON value's type in error messages."""
     return _KINDS[type(value)]
 
 
 def field(record: Mapping[str, Any], key: str, kind: type[T]) -> T | None:
-    """``record[key]`` of type ``kind``; ``None`` when it is null or missing.
+    """The value ``record[key]``, which must have the type ``kind``. ``None`` when the value is null or missing.
 
     Raises:
-        InvalidInput: the value is of another type, or a text with half a character, which Postgres refuses.
+        InvalidInput: the value has another type, or is a text with a lone surrogate. Postgres refuses lone surrogates.
     """
     value = record.get(key)
     if value is None:
@@ -115,10 +120,10 @@ def field(record: Mapping[str, Any], key: str, kind: type[T]) -> T | None:
 
 
 def required_field(record: object, key: str, kind: type[T]) -> T:
-    """``record[key]`` of type ``kind``.
+    """The value ``record[key]``, which must exist and have the type ``kind``.
 
     Raises:
-        InvalidInput: ``record`` is not an object, or the field is null, missing or of another type.
+        InvalidInput: ``record`` is not an object, or the value is null, missing or of another type.
     """
     if not isinstance(record, dict):
         raise InvalidInput(f"must be an object, not {kind_of(record)}")

@@ -1,7 +1,8 @@
-"""Import JSONL: one message per line, ``{"session", "role", "author", "content", "occurred_at", "id", "tool_calls"}``.
+"""Importing messages from JSONL. Each line is a JSON object, and is one message.
 
-Only ``content`` is required, and a line with ``tool_calls`` may leave it out. ``null`` counts as missing. Unknown keys
-and blank lines are ignored. Lines of different sessions may alternate.
+The keys are ``session``, ``role``, ``author``, ``content``, ``occurred_at``, ``id`` and ``tool_calls``. Only
+``content`` is required. A line with ``tool_calls`` needs no ``content``. ``null`` counts as missing. Unknown keys and
+blank lines are ignored. Lines of different sessions may alternate.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ from nexus_tasks.integrations.importers.conversation import (
 from nexus_tasks.text import shorten
 from nexus_tasks.types import Message, Role, check_name, to_utc
 
-# Seconds since 1970 from 1973 to 2286. A time of these years in milliseconds is above both bounds.
+# The years 1973 to 2286 in seconds since 1970. A time of these years in milliseconds is larger than both bounds.
 _FIRST, _LAST = 10**8, 10**10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse(path: Path, text: str, namespace: str, default_session: str) -> list[Conversation]:
-    """The conversations in ``text``. Every line is checked.
+    """Read the conversations in ``text``. Every line is checked.
 
     Raises:
-        InvalidInput: a line is not a message; the error names the line and the fault.
+        InvalidInput: a line is not a message. The error names the line and the fault.
     """
     sessions = ConversationBuilder()
-    for number, line in enumerate(text.split("\n"), start=1):  # splitlines() would cut at U+2028 too
+    # splitlines() would also split at U+2028, which may stand inside a JSON text.
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
                 record = _record(line)
@@ -63,7 +65,7 @@ def _message(record: Mapping[str, Any]) -> Message:
         raise InvalidInput('"content" is missing')
     return Message(
         content=content or "",
-        role=cast("Role", "user" if role is None else role),  # checked by Message
+        role=cast("Role", "user" if role is None else role),  # Message checks the role
         author=field(record, "author", str),
         occurred_at=_time(record.get("occurred_at")),
         tool_calls=tool_calls,
@@ -79,7 +81,7 @@ def _tool_calls(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _time(value: object) -> datetime | None:
-    """A time given as ISO 8601 (UTC without a zone), or as seconds or milliseconds since 1970."""
+    """Parse a time: an ISO 8601 text, or a number of seconds or milliseconds since 1970. A naive time means UTC."""
     if value is None:
         return None
     if isinstance(value, int | float) and not isinstance(value, bool):

@@ -1,8 +1,8 @@
-"""Import LoCoMo (Maharana et al., ACL 2024), a benchmark of long conversations between two people.
+"""Importing LoCoMo (Maharana et al., ACL 2024), a benchmark of long conversations between two people.
 
-Each sample becomes a namespace (``NS.<sample_id>``), and each ``session_N`` with turns becomes a session.
-A turn becomes a message of role ``user``. The turn's speaker is the author, and its ``dia_id`` is the id. The caption
-of the turn's image is appended to the text.
+Each sample becomes a namespace (``NS.<sample_id>``). Each ``session_N`` with turns becomes a session. Each turn becomes
+a message of role ``user``. The turn's speaker is the message's author, and the turn's ``dia_id`` is the message's id.
+The caption of a turn's image is appended to the message's text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SESSION = re.compile(r"session_(\d+)")
 
 
 def looks_like(text: str) -> bool:
-    """Whether ``text`` is one JSON document, not JSONL: a list, or an object that holds a conversation."""
+    """Whether ``text`` is LoCoMo: one JSON document that is a list, or an object with the key ``conversation``."""
     text = text.lstrip()
     if text.startswith("["):
         return True
@@ -41,15 +41,15 @@ def looks_like(text: str) -> bool:
     try:
         first = parsed(first_line)
     except ValueError:
-        return bool(rest)  # an object over several lines
+        return bool(rest)  # the object takes several lines, so the text is not JSONL
     return isinstance(first, dict) and "conversation" in first and "content" not in first
 
 
 def parse(path: Path, text: str, namespace: str) -> list[Conversation]:
-    """The conversations of every sample. Every sample is checked.
+    """Read the conversations of all samples. Every sample is checked.
 
     Raises:
-        InvalidInput: a part is not in LoCoMo's format; the error names its JSON path and the fault.
+        InvalidInput: a part of ``text`` is not in LoCoMo's format. The error names the part's JSON path and the fault.
     """
     try:
         document = parsed(text)
@@ -83,7 +83,8 @@ def _read_sample(
             began = _time(required_field(conversation, f"{key}_date_time", str))
             for index, turn in enumerate(turns):
                 at = f"{where}.{key}[{index}]"
-                # Only the session has a time. 1 s per turn keeps the turns in order when messages are sorted by time.
+                # LoCoMo gives a time only for the session. Each turn gets a time 1 s after the turn before, so that
+                # sorting messages by time keeps the order of the turns.
                 sessions.add(space, key, _message(turn, began + timedelta(seconds=index)))
         except InvalidInput as error:
             raise file_error(path, at, error.message) from None
@@ -101,7 +102,10 @@ def _message(turn: object, occurred_at: datetime) -> Message:
 
 
 def _time(text: str) -> datetime:
-    """A time such as "1:56 pm on 8 May, 2023", taken as UTC. (The months of ``strptime`` depend on the locale.)"""
+    """Parse a time such as "1:56 pm on 8 May, 2023" as UTC.
+
+    ``strptime`` is not used, because the month names that it knows depend on the locale.
+    """
     match = _TIME.fullmatch(text.strip())
     try:
         if match is None or int(match[1]) > 12:

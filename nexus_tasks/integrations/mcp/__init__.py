@@ -1,1 +1,1 @@
-"""Memory over the Model Context Protocol: ``nexus mcp``, on standard input and output or over HTTP."""
+"""The MCP server ``nexus mcp``: an agent's memory over the Model Context Protocol, through stdio or HTTP."""

@@ -1,4 +1,4 @@
-"""The MCP server over HTTP. A request needs the token, an allowed host and an allowed origin."""
+"""Serving MCP over HTTP. A request needs the bearer token, an allowed host and an allowed origin."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATH = "/mcp"
 
 
 class TokenRequired:
-    """Passes on requests that carry the token. Answers 401 to other requests before any other code reads them.
+    """ASGI middleware that passes on a request with the bearer token, and answers 401 to any other request.
 
     Raises:
         ConfigurationError: the token is empty.
@@ -40,7 +40,8 @@ class TokenRequired:
         """Pass the request on, or answer 401."""
         if scope["type"] == "http":
             given = Headers(scope=scope).get("authorization", "").encode("utf-8", "surrogateescape")
-            # compare_digest takes constant time, so that the time of a refusal tells nothing about the token.
+            # The time of compare_digest does not depend on the compared texts. A client can therefore not guess the
+            # token from the time of a refusal.
             if not hmac.compare_digest(given, self.expected):
                 refusal = PlainTextResponse("A valid bearer token is required.", 401, {"WWW-Authenticate": "Bearer"})
                 await refusal(scope, receive, send)
@@ -49,7 +50,7 @@ class TokenRequired:
 
 
 def address(text: str) -> tuple[str, int]:
-    """``HOST:PORT``, ``:PORT`` or ``PORT`` as a pair; without HOST the host is loopback.
+    """Parse ``HOST:PORT``, ``:PORT`` or ``PORT`` into a host and a port. The default host is ``127.0.0.1``.
 
     Raises:
         InvalidInput: ``text`` has none of these forms.
@@ -63,14 +64,15 @@ def address(text: str) -> tuple[str, int]:
 def application(server: MCPServer, token: str, host: str, port: int, *, allowed: Sequence[str] = ()) -> ASGIApp:
     """The ASGI application of ``server``.
 
-    A request without the token gets 401, a request for another host 421, and one from another origin 403.
+    A request without the token gets the answer 401. A request for a host that is not allowed gets 421. A request from
+    an origin that is not allowed gets 403.
 
     Args:
         server: the MCP server.
         token: the bearer token that requests must carry.
         host: the address that the server listens on.
         port: the port that the server listens on.
-        allowed: further host names that clients use, each with its port unless the port is the default.
+        allowed: further host names that clients use. A name includes the port, unless clients use the default port.
 
     Raises:
         ConfigurationError: the token is empty.
@@ -103,15 +105,15 @@ def serve(
     allowed: Sequence[str] = (),
     listening: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Serve until a signal ends it.
+    """Serve requests until the process receives a signal to end.
 
     Args:
         server: the MCP server.
         token: the bearer token that requests must carry.
         host: the address to listen on.
-        port: the port to listen on; 0 takes a free one.
-        allowed: further host names, see :func:`application`.
-        listening: called with the URL when the port is bound.
+        port: the port to listen on. With 0 the system chooses a free port.
+        allowed: further host names that clients use, as in :func:`application`.
+        listening: a function that is called with the server's URL when the port is bound.
 
     Raises:
         ConfigurationError: the token is empty, or the address cannot be bound.

@@ -1,7 +1,8 @@
 """The results of the MCP server's tools.
 
-A result has structured data and a text, and a client shows its model one of the two. In both forms a citation stands
-before every memory. When the model repeats a line with its citation, no facts are derived from that line again.
+A result consists of structured data and a text. A client shows one of the two to its model. In both forms a citation
+stands before every memory. When the model repeats a line with its citation, no facts are derived from the repeated
+line.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Recalled(BaseModel):
     results: list[Hit]
 
     def text(self) -> str:
-        """The hits as cited lines."""
+        """The hits, one per line, each after its citation."""
         return "\n".join(hit.cited for hit in self.results) or "Nothing is remembered about that."
 
 
@@ -87,7 +88,7 @@ class Digested(BaseModel):
     long: str | None = Field(description="the long summary, cited")
 
     def text(self) -> str:
-        """The digest, or the state of the job."""
+        """The text of the long digest, else the short digest, else the status of the job."""
         return self.long or self.short or f"{self.status} (job {self.job_id})"
 
 
@@ -137,7 +138,7 @@ class DigestEntry(BaseModel):
 
 
 def hit(found: Recall) -> Hit:
-    """A search hit, its citation before its content."""
+    """Convert a search hit to a tool's result. The citation stands before the content."""
     subject = f"{found.subject}: " if found.subject else ""
     return Hit(
         id=found.id,
@@ -155,12 +156,12 @@ def hit(found: Recall) -> Hit:
 
 
 def cited(memory_id: int, content: str) -> str:
-    """``content`` on one line, after its citation."""
+    """Write the citation of a memory and the memory's ``content`` on one line."""
     return f"[m{memory_id}] {' '.join(content.split())}"
 
 
 def context(block: ContextBlock) -> Context:
-    """The result of ``context`` for a context block."""
+    """Convert a context block to the result of the tool ``context``."""
     return Context(
         namespace=block.namespace,
         text=block.text,
@@ -174,7 +175,7 @@ def context(block: ContextBlock) -> Context:
 
 
 def digested(namespace: str, session: SessionDetails, status: str, job_id: str) -> Digested:
-    """The result of ``digest_session`` for a session, with the digests it has."""
+    """The result of the tool ``digest_session`` for a session. It contains the digests that the session has."""
     made = {level: cited(digest.id, digest.content) for level, digest in session.digests.items()}
     return Digested(
         namespace=namespace,
@@ -187,7 +188,7 @@ def digested(namespace: str, session: SessionDetails, status: str, job_id: str) 
 
 
 def forgotten(namespace: str, receipt: ForgetReceipt) -> Forgotten:
-    """The receipt of :meth:`nexus_tasks.client.Nexus.forget`."""
+    """Convert the receipt of :meth:`nexus_tasks.client.Nexus.forget` to the result of the tool ``forget``."""
     return Forgotten.model_validate({"namespace": namespace, **receipt.to_dict()})
 
 

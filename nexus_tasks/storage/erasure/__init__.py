@@ -1,1 +1,1 @@
-"""Erasing memories: finding the memories that rest on them, deleting all from every table, and rewriting the files."""
+"""Erasing memories and all memories that rest on them, from every table and from Postgres' files."""

@@ -1,4 +1,4 @@
-"""The cascade of an erasure: the memories that must be deleted because they rest on erased memories."""
+"""Finding the cascade of an erasure: the memories that must be deleted because they rest on erased memories."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from sqlalchemy import select
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory
 
-# (fact, lost sources, remaining sources) → whether the remaining sources alone support the fact's wording.
+# A function of a fact, its lost sources and its remaining sources. It returns whether the remaining sources alone
+# support the fact's wording.
 StillSupported = Callable[[Memory, Collection[Memory], Collection[Memory]], bool]
 
 
@@ -18,9 +19,10 @@ StillSupported = Callable[[Memory, Collection[Memory], Collection[Memory]], bool
 class Cascade:
     """The memories that an erasure deletes or changes.
 
-    ``memories`` are deleted. ``rederive`` holds the ids of messages that stay and lose a fact; facts are derived from
-    these messages again. ``weakened`` holds, for each fact that stays and loses sources, the number of lost sources and
-    the remaining sources.
+    - ``memories`` are the memories to delete, by id.
+    - ``rederive`` are the ids of messages that stay, but from which a deleted fact was derived. Facts are derived from
+      these messages again.
+    - ``weakened`` are the facts that stay and lose sources: memory id → (number of lost sources, remaining sources).
     """
 
     memories: dict[int, Memory] = field(default_factory=dict)
@@ -28,24 +30,24 @@ class Cascade:
     weakened: dict[int, tuple[int, list[Memory]]] = field(default_factory=dict)
 
     def sessions_losing_digests(self) -> set[int]:
-        """Ids of the sessions whose digests are deleted."""
+        """The ids of the sessions whose digests are deleted."""
         return {m.session_id for m in self.memories.values() if m.level.startswith("summary") and m.session_id}
 
     def perspectives_losing_memories(self) -> set[int]:
-        """Ids of the perspectives that lose a memory."""
+        """The ids of the perspectives that lose a memory."""
         return {m.perspective_id for m in self.memories.values() if m.perspective_id}
 
 
 def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported: StillSupported) -> Cascade:
-    """Find and lock the memories that must be deleted with ``targets``. The caller has locked ``targets``.
+    """Find and lock the memories that must be deleted together with ``targets``. The caller has locked ``targets``.
 
     A digest or conclusion is deleted when any memory that it rests on is deleted. A fact that loses a source is deleted
     in three cases:
 
     - The fact has no source left.
     - The remaining sources do not support the fact's wording (``still_supported`` returns ``False``).
-    - The fact superseded another memory, and no remaining source has the time at which the other memory ended. A
-      superseded memory that was never valid does not count.
+    - The fact superseded another memory that was valid for some time, and no remaining source has the time at which
+      this other memory ended.
     """
     cascade = Cascade(memories=dict(targets))
     frontier = set(targets)
@@ -68,9 +70,9 @@ def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported
 
 
 def _resting_on(tx: Transaction, sources: Collection[int], gone: Collection[int]) -> list[Memory]:
-    """Memories that rest on ``sources``, locked, except the memories ``gone``.
+    """Find and lock the memories that rest on ``sources``, except the memories ``gone``.
 
-    A fact rests only on the sources of its ``derived_from`` edges. Its other edges relate it to other facts.
+    A fact rests only on the sources of its ``derived_from`` edges. The other edges of a fact relate it to other facts.
     """
     edge = select(Evidence.memory_id).where(
         Evidence.source_id.in_(sources),
@@ -82,14 +84,17 @@ def _resting_on(tx: Transaction, sources: Collection[int], gone: Collection[int]
 
 
 def _may_stay_superseding(tx: Transaction, fact: Memory, left: Collection[Memory]) -> bool:
-    """Whether each memory that ``fact`` superseded ended at the time of a source in ``left``, or was never valid."""
+    """Whether ``fact`` may still supersede the memories that it superseded.
+
+    Each of these memories must have ended at the time of a source in ``left``, or must never have been valid.
+    """
     others = tx.execute(select(Memory.valid_from, Memory.valid_to).where(Memory.superseded_by == fact.id))
     said = {source.occurred_at for source in left}
     return all(ended in said or ended == began for began, ended in others)
 
 
 def _sources(tx: Transaction, memory_ids: Collection[int]) -> dict[int, list[Memory]]:
-    """The sources that each fact was derived from, by fact id."""
+    """The sources that each fact was derived from: fact id → sources."""
     found: dict[int, list[Memory]] = {memory_id: [] for memory_id in memory_ids}
     query = (
         select(Evidence.memory_id, Memory)

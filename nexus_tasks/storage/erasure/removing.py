@@ -1,6 +1,6 @@
 """Deleting a cascade (all memories that an erasure removes) from every table.
 
-A test lists the tables that may contain users' text.
+A test lists the tables that may contain text of users.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ Counts = Counter[str]
 
 
 def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
-    """Delete a cascade's memories, reactivate the facts that they superseded, and request new derivations and digests.
+    """Delete the memories of a cascade, and request new derivations and digests.
 
-    Returns the number of deleted rows by table.
+    A memory that a deleted memory had superseded holds again. Returns the number of deleted rows of each table.
     """
     ids = list(cascade.memories)
     gone = Counts()
@@ -75,9 +75,9 @@ def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
 
 
 def remove_session(tx: Transaction, session: SessionRow) -> Counts:
-    """Delete a session with its requests, runs and dead letters. Returns the number of deleted rows by table.
+    """Delete a session with its requests, job runs and dead letters. Returns the number of deleted rows of each table.
 
-    Call it after the session's memories were deleted.
+    Call this function after the session's memories were deleted.
     """
     gone = Counts()
     for model in (DigestRequest, SessionDigest, Derivation):
@@ -96,7 +96,10 @@ def remove_session(tx: Transaction, session: SessionRow) -> Counts:
 
 
 def remove_namespace(tx: Transaction, namespace_id: int, spared: Collection[str]) -> Counts:
-    """Delete every row of a namespace, except in the tables ``spared``. Returns the number of deleted rows by table."""
+    """Delete every row of a namespace, except in the tables ``spared``.
+
+    Returns the number of deleted rows of each table.
+    """
     gone = Counts()
     for table in reversed(Base.metadata.sorted_tables):
         if table.name not in spared and "namespace_id" in table.c:
@@ -111,8 +114,11 @@ def _delete(tx: Transaction, model: type[Base], which: ColumnElement[bool]) -> C
 
 
 def _delete_traces(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
-    """Delete saved answers, open questions, batch requests, dead letters and held plans that may quote the memories."""
-    gone = _delete(tx, SavedAnswer, SavedAnswer.namespace_id == namespace_id)  # the ledger keeps their cost
+    """Delete the rows of other tables that may quote the memories of the cascade.
+
+    These rows are saved answers, open questions, batch requests, dead letters and plans that wait for review.
+    """
+    gone = _delete(tx, SavedAnswer, SavedAnswer.namespace_id == namespace_id)  # the ledger keeps the answers' cost
     gone += _delete(tx, OpenQuestion, OpenQuestion.namespace_id == namespace_id)
     gone += Counts({"batch_requests": batches.erase_texts(tx, namespace_id, list(cascade.memories))})
     keys = list(tx.scalars(select(SessionRow.session_key).where(SessionRow.id.in_(cascade.sessions_losing_digests()))))
@@ -126,18 +132,19 @@ def _delete_traces(tx: Transaction, namespace_id: int, cascade: Cascade) -> Coun
     perspective = tuple_(DeadLetter.args["observer"].as_string(), DeadLetter.args["subject"].as_string())
     which = or_(named, in_session, *([perspective.in_([tuple(pair) for pair in pairs])] if pairs else []))
     gone += _delete(tx, DeadLetter, and_(DeadLetter.namespace_id == namespace_id, which))
-    # Clear the held plan and the mark of the deleted dead letter, so that these perspectives are reflected on again.
+    # Delete the stored plans, and remove the marks of the deleted dead letters. The perspectives can then be reflected
+    # on again.
     tx.execute(
         update(PerspectiveRow)
         .where(PerspectiveRow.id.in_(cascade.perspectives_losing_memories()))
-        .values(held=null(), dead=False)  # a plain None would become JSON's null, which counts as a plan
+        .values(held=null(), dead=False)  # None would be stored as the JSON value null, which counts as a plan
         .execution_options(synchronize_session=False)
     )
     return gone
 
 
 def _delete_observations(tx: Transaction, cascade: Cascade) -> Counts:
-    """Delete the logs and chunks that cover an erased message. The remaining messages are observed again."""
+    """Delete the notes in logs and chunks that cover an erased message. The remaining messages are observed again."""
     gone = Counts()
     for memory in cascade.memories.values():
         if memory.level == "raw" and memory.seq is not None:
@@ -147,7 +154,10 @@ def _delete_observations(tx: Transaction, cascade: Cascade) -> Counts:
 
 
 def _weaken(tx: Transaction, cascade: Cascade) -> None:
-    """Give each remaining fact the session and the times of the fact's earliest remaining source."""
+    """Lower the reinforcements of each remaining fact by the number of its lost sources.
+
+    The fact also gets the session and the time of its earliest remaining source.
+    """
     for memory_id, (lost, left) in sorted(cascade.weakened.items()):
         first = min(left, key=lambda source: (source.occurred_at, source.id))
         tx.execute(
@@ -164,7 +174,11 @@ def _weaken(tx: Transaction, cascade: Cascade) -> None:
 
 
 def _revive(tx: Transaction, ids: Collection[int]) -> None:
-    """Reactivate the memories that a deleted memory had superseded, except a fact whose wording is active already."""
+    """Make the memories valid again that a deleted memory had superseded.
+
+    A fact stays superseded when another valid fact of its perspective has the same content. A fact whose confidence a
+    reflection had lowered gets back its earlier confidence.
+    """
     same = aliased(Memory)
     again = exists().where(
         same.namespace_id == Memory.namespace_id,
@@ -191,9 +205,9 @@ def _revive(tx: Transaction, ids: Collection[int]) -> None:
 
 
 def _request_again(tx: Transaction, namespace_id: int, cascade: Cascade) -> None:
-    """Make the derivations of the ``rederive`` messages wanted, and request a digest for each session that lost one.
+    """Make the derivations of the messages ``rederive`` wanted, and request a digest for each session that lost one.
 
-    A session without messages gets no digest request.
+    No digest is requested for a session that has no messages left.
     """
     rederive = cascade.rederive - cascade.memories.keys()
     tx.execute(

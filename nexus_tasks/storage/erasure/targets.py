@@ -11,7 +11,10 @@ from nexus_tasks.storage.models import Memory, SessionRow
 
 
 def lock_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Memory | None:
-    """The memory, locked, or ``None``. The memory's session is locked before it, as in digests and observations."""
+    """Find and lock a memory, or return ``None``.
+
+    The memory's session is locked before the memory. Digests and observations take the two locks in the same order.
+    """
     query = select(Memory).where(Memory.namespace_id == namespace_id, Memory.id == memory_id)
     of = select(Memory.session_id).where(Memory.namespace_id == namespace_id, Memory.id == memory_id)
     tx.execute(select(SessionRow.id).where(SessionRow.id.in_(of)).with_for_update())
@@ -19,9 +22,10 @@ def lock_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Memory | 
 
 
 def lock_session(tx: Transaction, session_id: int) -> dict[int, Memory]:
-    """The messages and digests of a session, locked, by id.
+    """Lock the messages and digests of a session. Returns id → memory.
 
-    Facts are left out, because a fact may also rest on another session. The cascade finds the facts to delete.
+    Facts are left out, because a fact may also rest on messages of another session. The cascade finds the facts that
+    must be deleted.
     """
     own = (Memory.level == "raw") | Memory.level.like("summary%")
     query = select(Memory).where(Memory.session_id == session_id, own).order_by(Memory.id).with_for_update()
@@ -29,13 +33,13 @@ def lock_session(tx: Transaction, session_id: int) -> dict[int, Memory]:
 
 
 def lock_namespace(tx: Transaction, namespace_id: int) -> Sequence[int]:
-    """The ids of every memory of a namespace, locked."""
+    """Lock all memories of a namespace. Returns their ids."""
     query = select(Memory.id).where(Memory.namespace_id == namespace_id).order_by(Memory.id)
     return tx.scalars(query.with_for_update()).all()
 
 
 def keys_with_messages(tx: Transaction, session_ids: Collection[int | None]) -> Sequence[str]:
-    """The keys of the given sessions that have messages."""
+    """The keys of those of the given sessions that have messages."""
     left = select(Memory.id).where(Memory.session_id == SessionRow.id, Memory.level == "raw").exists()
     return tx.scalars(
         select(SessionRow.session_key).where(SessionRow.id.in_(session_ids), left).order_by(SessionRow.id)

@@ -1,4 +1,7 @@
-"""Erasing the topics that may contain words of erased messages. Extraction writes them again from other messages."""
+"""Erasing the topics that may contain words of erased messages.
+
+Extraction then writes topics again from the remaining messages.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,24 @@ from nexus_tasks.text import content_words
 
 
 def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], rederive: Collection[int]) -> int:
-    """Delete the topics that may contain words of ``erased`` memories. Call it before these memories are deleted.
+    """Delete the topics that may contain words of ``erased`` memories. Returns the number of deleted topics.
 
-    A topic is deleted when it was written from an erased message. The prompt for a later topic contained the topics of
-    that time, so a later topic may repeat their words. Therefore a topic is also deleted when all of this is true:
+    Call this function before the memories are deleted. A topic that was written from an erased message is deleted. When
+    the model writes a topic, its prompt contains other topics, so a topic may repeat words of an older topic. Therefore
+    another topic is also deleted when it meets these three conditions:
 
     - It changed after the oldest deleted topic was created.
     - It contains a word of an erased message.
     - None of the messages that it was written from contains this word.
 
-    A topic without messages (an imported topic) stays.
+    A topic without source messages (an imported topic) stays.
 
-    In each session, the extractor of topics reads again from the first remaining message of a deleted topic. The
-    extractor of facts reads again from the first message in ``rederive``, the messages that lose a fact. Returns the
-    number of deleted topics.
+    In each session, the extractor of topics then reads again from the first remaining source message of a deleted
+    topic. The extractor of facts reads again from the session's first message in ``rederive``.
+
+    Args:
+        erased: the memories that the erasure deletes.
+        rederive: ids of messages that stay, but from which a deleted fact was derived.
     """
     ids = {memory.id for memory in erased}
     spoken = _words(memory for memory in erased if memory.level == "raw")
@@ -49,7 +56,7 @@ def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], reder
 
 
 def _messages_of_topics(tx: Transaction, namespace_id: int) -> dict[int, set[int]]:
-    """The ids of the messages that each topic of a namespace was written from, by topic id."""
+    """The source messages of each topic of a namespace: topic id → ids of the messages."""
     found: dict[int, set[int]] = defaultdict(set)
     query = select(TopicSource.topic_id, TopicSource.memory_id).where(TopicSource.namespace_id == namespace_id)
     for topic_id, memory_id in tx.execute(query):

@@ -1,6 +1,6 @@
-"""Removing the bytes of deleted rows from the disk with VACUUM FULL.
+"""Removing the bytes of deleted rows from Postgres' files with VACUUM FULL.
 
-Without VACUUM FULL the bytes stay in the files until Postgres reuses the space.
+Without VACUUM FULL, the bytes of a deleted row stay in the files until Postgres reuses the space.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ from nexus_tasks.errors import StorageUnavailable
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.models import Base
 
-LOCK_TIMEOUT_MS = 10_000  # how long rewriting a table waits for its readers
+LOCK_TIMEOUT_MS = 10_000  # the longest wait for other transactions that use the table
 
 
-# Tables without users' text. They hold ids, numbers, and names that no erasure removes. All other tables are rewritten,
-# even if this erasure deleted none of their rows: their files may still hold the bytes of rows that other code deleted,
-# for example saved answers.
+# These tables contain no text of users. They contain only ids, numbers and names, and an erasure keeps the names. All
+# other tables are rewritten, even if this erasure deleted no row of the table. The table's file may still contain rows
+# that were deleted earlier. For example, a saved answer is deleted when its job commits.
 WORDLESS = frozenset(
     {
         *("namespaces", "model_calls", "budget_holds", "dreams", "embedding_gaps", "reflections", "message_batches"),
-        *("postings", "common_words", "search_totals"),  # search keeps words as hashes
+        *("postings", "common_words", "search_totals"),  # these tables contain hashes in place of words
     }
 )
 
 
 def rewrite_tables(database: Database, *, files: bool) -> list[str]:
-    """Renew Postgres' statistics of the tables. The old statistics may quote deleted values.
+    """Renew Postgres' statistics of the tables, because the old statistics may contain values of deleted rows.
 
     Args:
-        files: also rewrite the tables and their indexes without the deleted rows. While a table is rewritten, it is
-            locked against readers and writers, for seconds per gigabyte.
+        files: also rewrite the files of the tables and of their indexes without the deleted rows. Nothing can read or
+            write a table while its files are rewritten. This takes some seconds per gigabyte.
 
     Returns:
-        the tables that were left out, because other transactions locked them for more than 10 s.
+        The names of the tables that were left out, because other transactions locked them for more than 10 s.
     """
     command = "VACUUM (FULL, ANALYZE)" if files else "ANALYZE"
     busy = []
-    # ANALYZE of any table replaces values in pg_statistic, and the file of pg_statistic keeps the replaced values. So
-    # pg_statistic is rewritten last.
+    # The table pg_statistic contains the statistics of all tables. ANALYZE of any table replaces rows of pg_statistic,
+    # and the replaced rows stay in the file of pg_statistic. Therefore pg_statistic is rewritten last.
     for table in (*sorted(set(Base.metadata.tables) - WORDLESS), *(["pg_statistic"] if files else [])):
         try:
             with database.dedicated_connection() as connection:

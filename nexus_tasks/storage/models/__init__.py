@@ -1,7 +1,7 @@
 """The tables of the database, as SQLAlchemy models.
 
-Every table except ``namespaces`` and ``postings`` has the column ``namespace_id``. Ids are never reused. Times
-have the type ``timestamptz``, a point in time.
+Every table except ``namespaces`` and ``postings`` has the column ``namespace_id``. Postgres never uses an id twice.
+Columns of times have the type ``timestamptz``.
 """
 
 from nexus_tasks.storage.models.base import Base

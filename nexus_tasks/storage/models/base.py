@@ -1,4 +1,4 @@
-"""The base class of every table: constraint names, column types, and the columns that most tables have."""
+"""The base class of all tables: the names of constraints, the types of columns, and columns that most tables have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMING = {
 
 
 class Base(DeclarativeBase):
-    """Naming and type conventions shared by every table."""
+    """The base class of every table. It sets the names of constraints and the types of columns."""
 
     metadata = MetaData(naming_convention=NAMING)
     type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads it from the class
@@ -32,10 +32,10 @@ class Base(DeclarativeBase):
 
 
 def namespace_column() -> Mapped[int]:
-    """The tenant that a row belongs to."""
+    """The column for the id of the namespace (tenant) that a row belongs to."""
     return mapped_column(ForeignKey("namespaces.id", ondelete="CASCADE"))
 
 
 def now_column() -> Mapped[datetime]:
-    """When a row was written, by the database's clock."""
+    """The column for the time when a row was inserted, by the database's clock."""
     return mapped_column(server_default=func.now())

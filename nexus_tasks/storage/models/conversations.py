@@ -12,7 +12,7 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class Namespace(Base):
-    """A tenant and its own settings; ``None`` means the process-wide setting."""
+    """A tenant and its settings. A setting of ``None`` means the process-wide setting."""
 
     __tablename__ = "namespaces"
 
@@ -29,7 +29,7 @@ class SessionRow(Base):
     """A session: one conversation inside a namespace. (It is not an SQLAlchemy session.)
 
     ``last_seq`` is the ``seq`` of the session's newest message. ``digest_end_seq`` is the ``seq`` of the last digested
-    message. ``observe`` says whether observations replace old messages; ``None`` means the namespace's setting.
+    message. ``observe`` says whether observations replace old messages. ``None`` means the namespace's setting.
     """
 
     __tablename__ = "sessions"
@@ -49,8 +49,8 @@ class SessionRow(Base):
 class Derivation(Base):
     """One observer's request for facts from one message. The table is the outbox of the job ``derive_memory``.
 
-    ``batch`` is the same for all messages of one model call. It is stored before the call, so that a rerun sends the
-    same messages and finds the saved answer.
+    ``batch`` is a name that all messages of one model call have in common. The name is stored before the call. If the
+    run dies, the next run therefore sends the same messages and finds the saved answer.
     """
 
     __tablename__ = "derivations"

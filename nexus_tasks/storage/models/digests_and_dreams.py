@@ -39,9 +39,9 @@ class DigestRequest(Base):
 
 
 class SessionDigest(Base):
-    """Which memory holds the digest of a session up to the message ``end_seq``.
+    """A digest of a session. The digest's text is the memory ``memory_id``. It covers the messages up to ``end_seq``.
 
-    The unique key keeps two runs from storing the same digest.
+    The unique key keeps two runs from storing the same digest twice.
     """
 
     __tablename__ = "session_digests"
@@ -57,7 +57,10 @@ class SessionDigest(Base):
 
 
 class Dream(Base):
-    """A consolidation of a namespace. The row outlives the Celery chord. ``sessions`` are the ids to digest."""
+    """A dream: one consolidation of a namespace. ``sessions`` are the ids of the sessions that the dream digests.
+
+    The row outlives the Celery chord that runs the dream's jobs.
+    """
 
     __tablename__ = "dreams"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""Tables of extraction: how far each session is extracted, and the topics that extraction writes."""
+"""Tables of extraction: the last messages that extraction has read, and the topics that extraction writes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class Extraction(Base):
-    """The ``seq`` of the last message of a session that each extractor has read.
+    """The extraction of a session: for each extractor, the ``seq`` of the last message that the extractor has read.
 
-    The table is the outbox of the job ``extract_session``.
-
-    State ``held``: the last assistant message waits for its tool results. The next stored message makes the row
-    ``wanted`` again. ``rejected`` counts the items of model answers that failed validation.
+    The table is the outbox of the job ``extract_session``. In the state ``held`` a tool call of the session's last
+    assistant message has no result yet. The next stored message makes the row ``wanted`` again. ``rejected`` counts the
+    items of model answers that failed validation.
     """
 
     __tablename__ = "extractions"
@@ -39,8 +38,8 @@ class Extraction(Base):
 class Topic(Base):
     """A file of knowledge of a namespace.
 
-    Each change increments ``revision``. A run compares revisions to find out whether the topic changed since the run
-    read it.
+    Each change increments ``revision``. A run compares revisions to find out whether the topic has changed after the
+    run read it.
     """
 
     __tablename__ = "topics"

@@ -38,7 +38,7 @@ class JobRun(Base):
 
 
 class DeadLetter(Base):
-    """A job that gave up. It stays open until an operator retries or drops it (``resolution``)."""
+    """A job that gave up. The dead letter is open until an operator retries or drops the job (``resolution``)."""
 
     __tablename__ = "dead_letters"
     __table_args__ = (
@@ -64,7 +64,10 @@ class DeadLetter(Base):
 
 
 class WantedJob(Base):
-    """A job that was asked for inside a transaction. A run that begins after the request deletes the row at its end."""
+    """A job that a caller requested inside a transaction.
+
+    The row is deleted at the end of a run that began after the request.
+    """
 
     __tablename__ = "wanted_jobs"
     __table_args__ = (

@@ -27,8 +27,8 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 class Memory(Base):
     """One row of knowledge.
 
-    A ``raw`` memory is a message of a session. A digest (``summary_…``) belongs to a session. Every other level belongs
-    to a perspective, that is, an observer's view of a subject.
+    A memory of level ``raw`` is a message of a session. A digest (``summary_…``) belongs to a session. A memory of any
+    other level belongs to a perspective, which is an observer and a subject.
     """
 
     __tablename__ = "memories"
@@ -52,7 +52,7 @@ class Memory(Base):
             unique=True,
             postgresql_where=text("level = 'raw'"),
         ),
-        # A perspective has one active fact per wording: a second derivation of the same fact reinforces the row.
+        # A perspective has one active fact of each wording. When the same fact is derived again, the row is reinforced.
         Index(
             "uq_memories_active_fact",
             "namespace_id",
@@ -76,11 +76,11 @@ class Memory(Base):
     level: Mapped[str]
     content: Mapped[str]
     tokens: Mapped[int] = mapped_column(Integer)
-    author: Mapped[str | None]  # a message's speaker or a fact's subject; search finds memories by this name
+    author: Mapped[str | None]  # the author of a message, or the subject of a fact; a search finds memories by it
     occurred_at: Mapped[datetime]
     created_at: Mapped[datetime] = now_column()
 
-    # raw only
+    # Only memories of level ``raw`` (messages) use these columns.
     seq: Mapped[int | None]
     role: Mapped[str | None]
     external_id: Mapped[str | None]
@@ -88,7 +88,7 @@ class Memory(Base):
     tool_calls: Mapped[list[Any] | None] = mapped_column(JSONB)
     archived_at: Mapped[datetime | None]
 
-    # knowledge only
+    # Only memories of the other levels use these columns.
     content_key: Mapped[str | None]
     category: Mapped[str | None]
     labels: Mapped[list[str]] = mapped_column(server_default=text("'{}'"))
@@ -104,7 +104,7 @@ class Memory(Base):
     tsv: Mapped[Any] = mapped_column(
         TSVECTOR,
         Computed("to_tsvector('english', coalesce(author, '') || ' ' || content)", persisted=True),
-        deferred=True,  # as large as the content, and read only by the triggers that write postings
+        deferred=True,  # not loaded: it is as large as the content, and only the triggers that write postings read it
     )
 
 
@@ -129,7 +129,7 @@ class Evidence(Base):
 
 
 class Embedding(Base):
-    """A memory's vector under one embedding model."""
+    """The vector that one embedding model made for a memory."""
 
     __tablename__ = "embeddings"
     __table_args__ = (Index("ix_embeddings_namespace_id", "namespace_id", "model"),)
@@ -141,7 +141,7 @@ class Embedding(Base):
 
 
 class EmbeddingGap(Base):
-    """A mark that memories of a namespace lack vectors. The table is the outbox of ``embed_memories``."""
+    """A mark that some memories of a namespace have no vector. The table is the outbox of ``embed_memories``."""
 
     __tablename__ = "embedding_gaps"
 
@@ -152,9 +152,9 @@ class EmbeddingGap(Base):
 class PerspectiveRow(Base):
     """A perspective: ``observer`` holds memories about ``subject``.
 
-    The watermark ``reflected_through`` is a memory id: facts up to this id have been reflected on. ``held`` is the plan
-    of a reflection that would change too much at once. The plan waits for a person's review. ``dead`` means that the
-    perspective's reflection gave up and left a dead letter.
+    The watermark ``reflected_through`` is the id of the last fact that a reflection has read. ``held`` is the plan of a
+    reflection that would change too much at once. The plan waits for a person's review. ``dead`` means that the
+    reflection of this perspective gave up and is a dead letter.
     """
 
     __tablename__ = "perspectives"
@@ -170,10 +170,11 @@ class PerspectiveRow(Base):
 
 
 class ReflectionRow(Base):
-    """One reflection that changed something. The memories and evidence edges of a reflection carry the reflection's id.
+    """One reflection that changed something.
 
-    ``judged`` holds the memory ids that the reflection's relations and insights named, and no text. After an undo these
-    ids keep later reflections from making the same changes again.
+    The memories and evidence edges that a reflection makes carry the reflection's id. ``judged`` holds the ids of the
+    memories in the reflection's relations and insights. It holds no text. After an undo, these ids keep later
+    reflections from making the same changes again.
     """
 
     __tablename__ = "reflections"
@@ -200,10 +201,10 @@ class ReflectionChange(Base):
     reflection_id: Mapped[int] = mapped_column(ForeignKey("reflections.id", ondelete="CASCADE"), primary_key=True)
     memory_id: Mapped[int] = mapped_column(ForeignKey("memories.id", ondelete="CASCADE"), primary_key=True)
     namespace_id: Mapped[int] = namespace_column()
-    reinforced: Mapped[int] = mapped_column(Integer, server_default="0")  # times
+    reinforced: Mapped[int] = mapped_column(Integer, server_default="0")  # number of reinforcements
     validated_before: Mapped[datetime | None]
     validated_after: Mapped[datetime | None]
-    weakened: Mapped[int] = mapped_column(Integer, server_default="0")  # times
+    weakened: Mapped[int] = mapped_column(Integer, server_default="0")  # number of times the confidence was lowered
     confidence_before: Mapped[float | None] = mapped_column(Float)
     confidence_after: Mapped[float | None] = mapped_column(Float)
     superseded: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))

@@ -27,9 +27,9 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class ModelCall(Base):
-    """The ledger: one row for every model call that returned, also for a call with an unusable answer.
+    """The ledger: one row for every model call that returned an answer, also when the answer cannot be used.
 
-    ``fault`` is the reason why an answer cannot be used. Erasing memories deletes no row.
+    ``fault`` is the reason why the answer cannot be used. Erasing memories deletes no row of this table.
     """
 
     __tablename__ = "model_calls"
@@ -50,14 +50,14 @@ class ModelCall(Base):
     cache_read_tokens: Mapped[int] = mapped_column(Integer)
     cost_usd: Mapped[Decimal] = mapped_column(Numeric(14, 8))
     seconds: Mapped[float] = mapped_column(Float)
-    batched: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))  # through the Message Batches API
+    batched: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))  # made with the Message Batches API
     at: Mapped[datetime] = now_column()
 
 
 class BudgetHold(Base):
-    """The most that a call under way may cost. A hold counts as spent until ``expires_at``.
+    """The highest cost of a model call that has not returned yet. The cost counts as spent until ``expires_at``.
 
-    Parallel calls therefore stay within the budget together.
+    Because of the holds, several calls at the same time do not exceed the budget together.
     """
 
     __tablename__ = "budget_holds"
@@ -70,7 +70,7 @@ class BudgetHold(Base):
 
 
 class SavedAnswer(Base):
-    """A validated answer, keyed by the hash of its request, so that a rerun does not pay again."""
+    """A validated answer of a model, under the hash of its request. A later run of the job does not pay again."""
 
     __tablename__ = "saved_answers"
 
@@ -81,9 +81,10 @@ class SavedAnswer(Base):
 
 
 class OpenQuestion(Base):
-    """The memory ids in a run's question to the model, kept until the run commits. A rerun asks the same question.
+    """The memory ids in a run's question to the model. The row is kept until the run commits.
 
-    ``about`` is the id of the perspective (purpose ``reflect``) or of the session (purpose ``digest``).
+    If the run dies, the next run asks the same question. ``about`` is the id of the perspective (purpose ``reflect``)
+    or of the session (purpose ``digest``).
     """
 
     __tablename__ = "open_questions"
@@ -98,8 +99,9 @@ class OpenQuestion(Base):
 class MessageBatch(Base):
     """A batch of requests for the Message Batches API.
 
-    ``api_id`` is ``None`` until the submission has returned. ``token`` is the prefix of each item's custom id. When a
-    crash lost the API's reply to the submission, the prefix shows which results belong to the batch.
+    ``api_id`` is the id that the API gave to the batch. It is ``None`` until the API has replied to the submission.
+    ``token`` is the prefix of each request's custom id. If the reply is lost in a crash, the prefix shows which results
+    at the API belong to the batch.
     """
 
     __tablename__ = "message_batches"
@@ -110,12 +112,12 @@ class MessageBatch(Base):
     token: Mapped[str] = mapped_column(unique=True)
     api_id: Mapped[str | None] = mapped_column(unique=True)
     rejected: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # API ids of other batches
-    due_at: Mapped[datetime] = now_column()  # when the batch is polled next
+    due_at: Mapped[datetime] = now_column()  # the time at which the batch is polled next
     created_at: Mapped[datetime] = now_column()
 
 
 class BatchRequest(Base):
-    """A model request of urgency ``dream``: queued, submitted in a batch, answered with a ``result``, or failed."""
+    """A model request of urgency ``dream`` for a message batch. An answered request has a ``result``."""
 
     __tablename__ = "batch_requests"
     __table_args__ = (

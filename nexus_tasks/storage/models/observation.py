@@ -1,4 +1,4 @@
-"""Tables of observation logs, which are dated notes that replace the old messages of a long session."""
+"""Tables of observation logs. A log is a text of dated notes that replaces the old messages of a long session."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 class ObservationLog(Base):
     """A session's observation log. The table is the outbox of ``observe_session`` and ``reflect_observations``.
 
-    ``observations`` replaces the messages up to ``observed_through_seq``. Every change of the log increments
-    ``generation``. New text is appended. ``rewritten`` is the last generation that replaced the beginning of the text.
-    ``erasures`` counts erasures in the session. A run that read the log at a lower count stores nothing, because its
-    text may come from erased messages.
+    ``observations`` is the log's text. It replaces the messages up to ``observed_through_seq``. Every change of the log
+    increments ``generation``. Most changes append text. ``rewritten`` is the generation of the last change that
+    replaced the beginning of the text. ``erasures`` counts the erasures of messages in the session. When the count has
+    grown after a run read the log, the run stores nothing, because the run's text may come from erased messages.
     """
 
     __tablename__ = "observation_logs"
@@ -45,7 +45,7 @@ class ObservationLog(Base):
 
 
 class ObservationChunk(Base):
-    """Observations of the messages ``from_seq`` to ``through_seq`` that are not in the log yet. They may be empty."""
+    """Notes on the messages ``from_seq`` to ``through_seq``. The notes are not in the log yet, and may be empty."""
 
     __tablename__ = "observation_chunks"
     __table_args__ = (
@@ -66,9 +66,9 @@ class ObservationChunk(Base):
 
 
 class ObservationReflection(Base):
-    """A shorter text that waits to replace the first ``covered_length`` characters of a session's log.
+    """A shorter text that will replace the first ``covered_length`` characters of a session's log.
 
-    It was made from the log at ``base_generation``.
+    The shorter text was made from the log at the generation ``base_generation``.
     """
 
     __tablename__ = "observation_reflections"

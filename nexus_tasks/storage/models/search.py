@@ -1,4 +1,4 @@
-"""Tables of search: the inverted index, the common words, and the totals that BM25 needs."""
+"""Tables of search: the inverted index (postings), the common words, and the totals that BM25 needs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from nexus_tasks.storage.models.base import Base, namespace_column
 
 
 class Posting(Base):
-    """A word of a memory. ``key`` is a 64-bit hash of the word and its namespace; the word itself is not stored.
+    """A posting: a word of a memory. ``key`` is a 64-bit hash of the word and the namespace. The word is not stored.
 
-    The primary key's index includes every column, so scoring never reads the table. There is no foreign key, because
-    Postgres would check it for every word. Triggers on ``memories`` write and delete the rows.
+    The index of the primary key includes every column, so scoring reads the index and never the table. The table has no
+    foreign key, because Postgres would check a foreign key for every word. Triggers on ``memories`` write and delete
+    the rows.
     """
 
     __tablename__ = "postings"
@@ -23,13 +24,14 @@ class Posting(Base):
     key: Mapped[int]
     memory_id: Mapped[int]
     frequency: Mapped[int] = mapped_column(SmallInteger)  # how often the word is in the memory
-    length: Mapped[int] = mapped_column(SmallInteger)  # words of the memory without stop words
+    length: Mapped[int] = mapped_column(SmallInteger)  # the number of words of the memory, without stop words
 
 
 class CommonWord(Base):
-    """A word that is in more than 5,000 memories of a namespace. Counting these memories at every search would be slow.
+    """A word that more than 5,000 memories of a namespace contain. Counting the memories at each search would be slow.
 
-    When upkeep last counted, the namespace had ``total`` memories, and ``memories`` of them contained the word.
+    Upkeep counts them instead. At its last count the namespace had ``total`` memories, and ``memories`` of these
+    contained the word.
     """
 
     __tablename__ = "common_words"
@@ -42,11 +44,11 @@ class CommonWord(Base):
 
 
 class SearchTotal(Base):
-    """A change of a namespace's totals. The sum of the rows is the total.
+    """A change of a namespace's totals. The sum of all rows of a namespace and model is the total.
 
-    Triggers only insert rows, so that no writer waits for another. Upkeep merges the rows. In a row with a ``model``,
-    ``count`` counts the vectors of that embedding model. In a row with an empty ``model``, ``count`` counts memories,
-    and ``length`` counts the words of these memories.
+    Triggers only insert rows, so that no transaction waits for another. Upkeep merges the rows. When ``model`` names an
+    embedding model, ``count`` counts the vectors of this model. When ``model`` is empty, ``count`` counts memories, and
+    ``length`` counts the words of these memories.
     """
 
     __tablename__ = "search_totals"

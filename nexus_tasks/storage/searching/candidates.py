@@ -1,12 +1,12 @@
 """Finding candidates (memories that may answer a question) by words and by vectors, and scoring them.
 
-One SQL statement finds up to ``pool`` memories by words and up to ``pool`` memories by vectors. For each message found,
-the statement adds the previous and the next message of the session. Every candidate gets a BM25 score (for its words)
-and a cosine similarity (for its vector).
+One SQL statement finds at most ``pool`` memories by words and at most ``pool`` memories by vectors. For each message
+among these, the statement adds the previous and the next message of the session. Every candidate gets a BM25 score for
+its words, and a cosine similarity for its vector.
 
-A narrow search scores every memory that passes the filter. In a wide search only rare words find memories. Common words
-only add to the scores of the memories found, because BM25 takes 0.7 µs per posting. (A posting is a row that says how
-often one word is in one memory.)
+A narrow search scores every memory that passes the filter. A wide search finds memories only by rare words. A common
+word finds no memories, because it has too many postings, and BM25 takes 0.7 µs per posting. A common word only adds to
+the scores of memories that are found already. (A posting is a row that says how often one word is in one memory.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from nexus_tasks.storage.searching.vectors import as_text, distance, namespace_v
 K1, B = 0.9, 0.4  # BM25's parameters for short texts of uneven length, as in Anserini (Yang et al., SIGIR 2017)
 
 
-# A search compares the vectors that pass the filter, all vectors of the namespace, or the vectors of an HNSW index.
+# The vectors that a search compares: the vectors of the memories that pass the filter ("narrow"), all vectors of the
+# namespace ("all"), or the vectors that an HNSW index finds ("indexed").
 VectorScan: TypeAlias = Literal["narrow", "all", "indexed"]
 
 
@@ -36,7 +37,8 @@ VectorScan: TypeAlias = Literal["narrow", "all", "indexed"]
 class WeightedWord:
     """A word of a question. ``weight`` is the word's inverse document frequency.
 
-    A word without ``finds`` only adds to the scores of memories that other words or vectors find.
+    ``finds`` says whether the word finds memories. Otherwise the word only adds to the scores of memories that other
+    words or vectors find.
     """
 
     key: int
@@ -48,21 +50,19 @@ class WeightedWord:
 class Candidate:
     """A memory that may answer a question.
 
-    ``fits`` says whether the memory passes the filter; otherwise the memory is only the neighbour of a message that
-    passes. ``words`` is the BM25 score, 0 without any of the words. ``vector`` is the cosine similarity, ``None``
-    without a vector. ``session_id`` and ``seq`` are set for messages. ``validated_at`` is the time when the memory was
-    stored or last confirmed.
+    A memory that does not fit the filter can be a candidate too. It is then the message before or after a message that
+    fits.
     """
 
     id: int
-    session_id: int | None
-    seq: int | None
-    fits: bool
-    words: float
-    vector: float | None
+    session_id: int | None  # the session of a message; ``None`` for other memories
+    seq: int | None  # the ``seq`` of a message; ``None`` for other memories
+    fits: bool  # whether the memory passes the filter
+    words: float  # the BM25 score; 0 when the memory contains none of the words
+    vector: float | None  # the cosine similarity; ``None`` when the memory has no vector
     occurred_at: datetime
     confidence: float
-    validated_at: datetime
+    validated_at: datetime  # the time when the memory was last confirmed, or else stored
 
 
 def find_candidates(
@@ -76,14 +76,18 @@ def find_candidates(
     pool: int,
     way: VectorScan,
 ) -> list[Candidate]:
-    """The memories found by words or by vectors, and the neighbours of found messages, with their scores, unsorted.
+    """Find and score candidates: memories that the words or the vector find, and the neighbours of found messages.
 
     Args:
         words: the question's words with their weights.
-        mean_length: mean number of words of the namespace's memories, for BM25.
-        vector: the question's vector under the embedding ``model``.
-        pool: the most memories found by words, and the most found by vectors.
-        way: selects the vectors to compare; ``narrow`` also scores every memory that passes the filter.
+        mean_length: the mean number of words of the namespace's memories. BM25 needs this number.
+        model: the name of the embedding model.
+        vector: the question's vector, which the embedding model made.
+        pool: the largest number of memories to find by words, and the largest number to find by vectors.
+        way: the vectors to compare. With ``narrow`` every memory that passes the filter is also scored by its words.
+
+    Returns:
+        The candidates in no particular order.
     """
     narrow = way == "narrow"
     finding = [word for word in words if word.finds or narrow]
@@ -104,7 +108,7 @@ def find_candidates(
     return [Candidate(*row) for row in rows.all()]
 
 
-# Constants are cast to float8. Postgres would read decimals as numeric, and compute ten times more slowly.
+# Constants are cast to float8. Without the cast Postgres takes them for the type numeric, which is ten times slower.
 _LENGTH = f"CAST({1 - B:.9g} AS float8) + CAST({B} AS float8) / :mean_length * p.length"
 _BM25 = (
     f"sum(asked.weight * p.frequency * CAST({K1 + 1} AS float8) / (p.frequency + CAST({K1} AS float8) * ({_LENGTH})))"
@@ -115,7 +119,7 @@ _SCORING = "unnest(CAST(:scoring AS bigint[]), CAST(:scoring_weights AS float8[]
 
 @lru_cache(maxsize=1_024)
 def _statement(visible: str, selected: str, vectors_of: str, near: str, way: VectorScan, pool: int) -> TextClause:
-    # ``pool`` is part of the statement's text, so that the planner knows that few rows are wanted.
+    # ``pool`` is a number in the statement's text and not a parameter. The planner then knows that few rows are needed.
     narrow = way == "narrow"
     if narrow:
         arms = _every_member(f"{visible} AND {selected}", vectors_of, near, pool)
@@ -151,10 +155,11 @@ def _statement(visible: str, selected: str, vectors_of: str, near: str, way: Vec
 def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bool) -> str:
     """The SQL of the CTEs ``scored``, ``worded`` and ``near`` for a wide search.
 
-    ``scored`` computes the scores that ``worded`` sorts by. ``worded`` and ``near`` take memories from the best score
-    down, skip memories that fail the filter, and stop at ``pool`` memories. ``OFFSET 0`` keeps the planner from joining
-    all memories first. Without an HNSW index, a subquery sorts the vectors before any memory is looked up. With an HNSW
-    index, ORDER BY and LIMIT are in one query, because the planner uses the index only then.
+    ``scored`` computes BM25 scores. ``worded`` reads memories by falling BM25 score, and ``near`` reads memories by
+    falling similarity. Both skip memories that do not pass the filter, and stop at ``pool`` memories. ``OFFSET 0``
+    keeps the planner from joining all memories first. Without an HNSW index, a subquery sorts the vectors before any
+    memory is looked up. With an HNSW index, ORDER BY and LIMIT are in the same query. Otherwise the planner would not
+    use the index.
     """
     looked_up = "LATERAL (SELECT FROM memories AS m WHERE m.id = {0}.memory_id AND {1} OFFSET 0) AS fitting"
     nearest_vectors = f"FROM embeddings AS e {{0}} WHERE {vectors_of} ORDER BY {near}"
@@ -186,7 +191,7 @@ def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bo
 def _every_member(fits: str, vectors_of: str, near: str, pool: int) -> str:
     """The SQL of the CTEs ``member``, ``worded`` and ``near`` for a narrow search.
 
-    At most ``NARROW`` memories pass the filter, and each of these memories is scored.
+    In a narrow search at most ``NARROW`` memories pass the filter. The statement scores each of these memories.
     """
     return f"""
         member AS MATERIALIZED (SELECT m.id AS memory_id FROM memories AS m WHERE {fits} LIMIT {NARROW}),

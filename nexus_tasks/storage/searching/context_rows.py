@@ -1,4 +1,4 @@
-"""Reading the memories of a context, with only the columns that a context shows, in few statements."""
+"""Reading the memories that a context shows. The statements read only the columns that a context needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nexus_tasks.storage.searching.scope import Filter, build_scope
 
 
 class ContextRow(NamedTuple):
-    """A memory as a context shows it. ``subject`` is the subject of a fact, or the author of a message."""
+    """A memory in a context. ``subject`` is the subject of a fact, or the author of a message."""
 
     id: int
     external_id: str | None
@@ -33,10 +33,11 @@ _COLUMNS = "m.id, m.external_id, m.level, m.content, m.author, m.occurred_at, m.
 def newest(
     tx: Transaction, wanted: Filter, levels: Sequence[tuple[str, float]], limit: int
 ) -> dict[str, list[ContextRow]]:
-    """The newest memories that pass the filter, at most ``limit`` of each level, newest first, by level.
+    """The newest memories of each level that pass the filter: level → memories, newest first.
 
     Args:
-        levels: (level, least confidence) pairs.
+        levels: (level, lowest confidence) pairs. Memories with a lower confidence are left out.
+        limit: the largest number of memories of each level.
     """
     within = build_scope(wanted)
     rows = tx.execute(
@@ -73,7 +74,7 @@ _BY_ID = text(
 
 
 def by_id(tx: Transaction, namespace_id: int, ids: Sequence[int], least: float) -> dict[int, ContextRow]:
-    """The memories of these ids with a confidence of at least ``least``, by id."""
+    """Read the memories with these ids and a confidence of at least ``least``: id → memory."""
     rows = tx.execute(_BY_ID, {"namespace_id": namespace_id, "ids": list(ids), "least": least})
     return {row[0]: ContextRow._make(row) for row in rows}
 
@@ -100,10 +101,13 @@ _OF_SESSION = text(
 def of_session(
     tx: Transaction, wanted: Filter, session_key: str, limit: int
 ) -> tuple[dict[str, ContextRow], list[ContextRow]]:
-    """A session's digests by level, and its newest messages without facts, at most ``limit``, newest first.
+    """A session's digests, and the session's newest messages that are not derived yet.
 
-    A message is without facts when the filter's observer has a wanted derivation of it. Without an observer in the
-    filter, a wanted derivation of any observer counts.
+    A message is not derived yet when its derivation for the filter's observer is wanted. If the filter has no observer,
+    a wanted derivation for any observer counts.
+
+    Returns:
+        The digests (level → digest), and at most ``limit`` messages, newest first.
     """
     rows = tx.execute(
         _OF_SESSION,

@@ -13,7 +13,7 @@ from nexus_tasks.types import Citation, Level
 
 
 class Hit(NamedTuple):
-    """A memory as search returns it."""
+    """A memory that a search returns."""
 
     id: int
     external_id: str | None
@@ -49,7 +49,7 @@ _HITS = text(
 
 
 def read_hits(tx: Transaction, namespace_id: int, ids: Sequence[int]) -> dict[int, Hit]:
-    """The memories of these ids, by id. Erased memories are missing."""
+    """Read the memories with these ids: id → memory. Erased memories are left out."""
     if not ids:
         return {}
     rows = tx.execute(_HITS, {"namespace_id": namespace_id, "ids": list(ids)})

@@ -1,4 +1,4 @@
-"""Statistics that BM25 needs: how many memories contain each word of the question, and the namespace's totals."""
+"""Reading the statistics for BM25: the number of memories with each word of a question, and a namespace's totals."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from sqlalchemy import TextClause, text
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.scope import Scope
 
-MOST_WORDS = 32  # a question's further words are ignored
-# A search counts up to 5,001 memories that contain a word. Upkeep stores the exact count for a word in more than 5,000
-# memories. Until upkeep has counted such a word, the word is scored as if 5,001 memories contained it.
+MOST_WORDS = 32  # a search uses at most this many words of a question, and ignores the later words
+# A search counts the memories that contain a word, but stops at 5,001. If more than 5,000 memories contain a word,
+# upkeep stores the exact count. Until upkeep has counted such a word, a search scores it as if 5,001 memories contained
+# the word.
 MOST_COUNTED = 5_000
-# A namespace with more vectors than this gets an index. Fewer vectors are compared one by one, exactly and as fast.
+# A namespace with more vectors than this number gets a vector index. With fewer vectors, a search compares each vector.
+# This is exact and as fast as an index.
 MOST_UNINDEXED = 5_000
 NARROW = 2_000  # a search is narrow when at most this many memories pass the filter
 
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """A word of a question: its key in the postings, and how many memories of the namespace contain it."""
+    """A word of a question: its key in the postings, and the number of the namespace's memories that contain it."""
 
     key: int
     memories: int
@@ -44,12 +46,15 @@ class QueryStats:
 
     @property
     def missing_embeddings(self) -> int:
-        """How many memories have no vector. A search finds such a memory only by its words."""
+        """The number of memories that have no vector. A search finds such a memory only by its words."""
         return max(self.memories - self.vectors, 0)
 
 
 def read_query_stats(tx: Transaction, scope: Scope, question: str, model: str) -> QueryStats:
-    """Count the memories with each word of ``question`` (English stems, without stop words), and read the totals."""
+    """Count the memories that contain each word of ``question``, and read the namespace's totals.
+
+    The words are English stems. Stop words are left out.
+    """
     memories, length, vectors, members, words = tx.execute(
         _statement(scope.both if scope.narrow else None), {**scope.values, "question": question, "model": model}
     ).one()

@@ -11,8 +11,8 @@ from typing import Any
 class Filter:
     """A filter for the memories of a namespace. ``None`` means no restriction.
 
-    ``as_of`` selects the memories that were valid at that time. ``since`` (inclusive) and ``until`` (exclusive) bound
-    ``occurred_at``.
+    ``as_of`` selects the memories that were valid at this time. ``since`` selects the memories with an ``occurred_at``
+    at this time or later. ``until`` selects the memories with an ``occurred_at`` before this time.
     """
 
     namespace_id: int
@@ -28,12 +28,15 @@ class Filter:
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """A filter's SQL conditions. ``values`` holds the parameters of the conditions.
+    """The SQL conditions of a filter.
 
-    ``visible`` selects the memories that are valid at ``as_of``. Without ``as_of``, ``visible`` selects the memories
-    that are valid now, and leaves out archived memories when the filter names no levels. ``selected`` is the condition
-    for levels, categories, observer, subject, session and times. ``narrow`` is true when the filter has a subject or a
-    session. A search with a ``narrow`` scope counts the memories that pass, and scores each of them when they are few.
+    - ``visible`` is the condition for the namespace and the validity. It selects the memories that are valid at
+      ``as_of``. Without ``as_of`` it selects the memories that are valid now, and when the filter also names no levels,
+      it leaves out archived memories.
+    - ``selected`` is the condition for levels, categories, observer, subject, session and times.
+    - ``narrow`` is true when the filter has a subject or a session. A search with a narrow scope counts the memories
+      that pass the filter. If they are few, it scores each of them.
+    - ``values`` are the parameters of the conditions.
     """
 
     visible: str
@@ -48,7 +51,10 @@ class Scope:
 
 
 def build_scope(wanted: Filter) -> Scope:
-    """The conditions of a filter. The SQL text depends on which fields are set, not on the fields' values."""
+    """The conditions of a filter. Two filters that set the same fields to different values get the same SQL text.
+
+    The number of levels or categories changes the text only between none, one and several.
+    """
     visible = ["m.namespace_id = :namespace_id"]
     values: dict[str, Any] = {"namespace_id": wanted.namespace_id}
     if wanted.as_of is None:
@@ -61,7 +67,7 @@ def build_scope(wanted: Filter) -> Scope:
         )
         values["as_of"] = wanted.as_of
     selected = [_among("level", wanted.levels, values), _among("category", wanted.categories, values)]
-    # A message has no perspective (observer and subject), so every observer may read the message.
+    # A message has no perspective (observer and subject). Every observer may read a message.
     if wanted.observer is not None:
         selected.append(
             "(m.perspective_id IS NULL OR m.perspective_id IN (SELECT id FROM perspectives"
@@ -69,7 +75,7 @@ def build_scope(wanted: Filter) -> Scope:
         )
         values["observer"] = wanted.observer
     if wanted.subject is not None:
-        selected.append("m.author = :subject")  # the column holds a fact's subject or a message's speaker
+        selected.append("m.author = :subject")  # the column contains the subject of a fact, or the author of a message
         values["subject"] = wanted.subject
     if wanted.session_key is not None:
         selected.append(
@@ -91,7 +97,7 @@ def build_scope(wanted: Filter) -> Scope:
 def _among(column: str, names: tuple[str, ...] | None, values: dict[str, Any]) -> str:
     if names is None:
         return ""
-    if len(names) == 1:  # an equality keeps an index's order; an array of one element loses it
+    if len(names) == 1:  # with an equality Postgres can read rows in the order of an index; with an array it cannot
         values[column] = names[0]
         return f"m.{column} = :{column}"
     values[column] = list(names)

@@ -1,7 +1,7 @@
 """Upkeep of search: merging totals, counting common words, and building one vector index per large namespace.
 
-Without upkeep a search is slower, and the weights of words in more than 5,000 memories are less exact. One process at a
-time does the upkeep, under an advisory lock. Other processes do not wait for the lock.
+Without upkeep, searches are slower. A word that more than 5,000 memories contain then also has a less exact weight. An
+advisory lock lets one process at a time do the upkeep. Other processes do not wait for the lock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.searching.query_stats import MOST_COUNTED, MOST_UNINDEXED
 from nexus_tasks.storage.searching.vectors import MOST_DIMENSIONS, hnsw_definition
 
-BUILD_MEMORY = "512MB"  # holds an index of 300,000 vectors of 384 dimensions; building a larger index uses the disk
+# An index of 300,000 vectors of 384 dimensions is built within this memory. Building a larger index also uses the disk.
+BUILD_MEMORY = "512MB"
 _LOCK = 0x6E65787574  # "nexut" in ASCII; the schema's lock is "nexus"
 
 
@@ -23,8 +24,9 @@ _LOCK = 0x6E65787574  # "nexut" in ASCII; the schema's lock is "nexus"
 class Upkeep:
     """The work of one run of upkeep.
 
-    ``folded`` counts the totals whose rows were merged into one. ``counted`` counts the namespaces whose words were
-    counted. ``indexed`` and ``dropped`` are the names of the vector indexes that were built and dropped.
+    ``folded`` is the number of totals whose rows were merged into one row. ``counted`` is the number of namespaces
+    whose common words were counted. ``indexed`` names the vector indexes that were built. ``dropped`` names the vector
+    indexes that were dropped.
     """
 
     folded: int = 0
@@ -34,7 +36,7 @@ class Upkeep:
 
 
 def run(database: Database) -> Upkeep:
-    """Do the needed upkeep. Do nothing when another process is doing upkeep.
+    """Do the upkeep that is due. Do nothing when another process is doing the upkeep.
 
     Building a vector index takes about 1 min per 100,000 vectors.
     """
@@ -53,7 +55,7 @@ def run(database: Database) -> Upkeep:
 
 
 def _fold(connection: Connection) -> int:
-    """Replace the rows of each total by one row with their sum. Returns the number of new rows.
+    """Replace the rows of each total by one row with the sum of the rows. Returns the number of new rows.
 
     One statement deletes and inserts, so every reader sees the same total.
     """
@@ -75,10 +77,10 @@ def _fold(connection: Connection) -> int:
 
 
 def _grown(connection: Connection) -> list[tuple[int, int]]:
-    """Namespaces whose words must be counted again, as (id, number of memories).
+    """Namespaces whose common words must be counted again, as (namespace id, number of memories).
 
-    The number of memories of such a namespace differs from the number at the last count by more than 10 %. It is, or
-    was at the last count, above 5,000.
+    Such a namespace has, or had at the last count, more than 5,000 memories. The number of its memories has changed by
+    more than 10 % after the last count.
     """
     rows = connection.execute(
         text(
@@ -117,7 +119,11 @@ def _count_words(database: Database, namespace_id: int, memories: int) -> None:
 
 
 def _index_vectors(connection: Connection) -> tuple[list[str], list[str]]:
-    """Build missing indexes; drop unneeded and unfinished indexes. Returns the names of built and dropped indexes."""
+    """Build missing vector indexes, and drop unneeded and unfinished vector indexes.
+
+    Returns:
+        The names of the built indexes, and the names of the dropped indexes.
+    """
     rows = connection.execute(
         text(
             "SELECT c.relname, i.indisvalid FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid"
@@ -126,14 +132,15 @@ def _index_vectors(connection: Connection) -> tuple[list[str], list[str]]:
     )
     there = {str(name): bool(valid) for name, valid in rows}
     wanted = _large(connection, MOST_UNINDEXED)
-    # Keep an index down to half as many vectors, so that small changes do not build and drop the index in turns.
+    # An index is dropped only when the number of vectors falls to half of the number at which an index is built. Small
+    # changes of the number therefore do not build and drop the index again and again.
     kept = _large(connection, MOST_UNINDEXED // 2)
     dropped = [name for name, valid in there.items() if name not in kept or not valid]
     for name in dropped:
         connection.execute(text(f"DROP INDEX CONCURRENTLY IF EXISTS {name}"))
     made = [name for name in wanted if not there.get(name)]
     if made:
-        # Use no parallel workers: they need shared memory, and containers have little.
+        # Parallel workers need shared memory. Containers have little shared memory, so no parallel workers are used.
         connection.execute(text("SET max_parallel_maintenance_workers = 0"))
         connection.execute(text(f"SET maintenance_work_mem = '{BUILD_MEMORY}'"))
     for name in made:
@@ -142,7 +149,11 @@ def _index_vectors(connection: Connection) -> tuple[list[str], list[str]]:
 
 
 def _large(connection: Connection, most: int) -> dict[str, str]:
-    """The index of each namespace and model with more than ``most`` vectors: name → SQL after "ON embeddings"."""
+    """The vector index of each namespace and model with more than ``most`` vectors.
+
+    Returns:
+        Name of the index → the part of CREATE INDEX after "ON embeddings".
+    """
     rows = connection.execute(
         text(
             """

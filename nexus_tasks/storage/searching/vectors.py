@@ -1,6 +1,6 @@
-"""SQL that compares vectors as half floats (16 bits per number).
+"""The SQL that compares vectors. The numbers of the vectors are compared as half floats (16 bits per number).
 
-An index of half floats is half as large as an index of floats. The recall on the benchmark LoCoMo is the same.
+An index of half floats is half as large as an index of floats. On the benchmark LoCoMo the recall of both is the same.
 """
 
 from __future__ import annotations
@@ -11,25 +11,31 @@ MOST_DIMENSIONS = 4_000  # pgvector's limit for an HNSW index of half floats
 
 
 def as_text(vector: Vectors) -> str:
-    """A vector in the text form of pgvector."""
+    """Write a vector in the text form of pgvector."""
     return f"[{','.join(map(repr, vector.tolist()))}]"
 
 
 def namespace_vectors(namespace_id: int, model: str) -> str:
-    """The condition for vectors ``e`` of a namespace and model.
+    """The SQL condition that a row ``e`` of ``embeddings`` belongs to a namespace and a model.
 
-    The values are literals, because Postgres uses a partial index only for a condition with literals.
+    The values are literals in the SQL text, because Postgres uses a partial index only for a condition with literals.
     """
     return f"e.namespace_id = {int(namespace_id)} AND e.model = {_quoted(model)}"
 
 
 def distance(dimensions: int) -> str:
-    """The cosine distance of ``e.vector`` to ``:vector``, written as in the index's expression."""
+    """The SQL of the cosine distance between ``e.vector`` and ``:vector``.
+
+    The cast is the cast in the index's definition. Otherwise Postgres would not use the index.
+    """
     return f"CAST(e.vector AS halfvec({int(dimensions)})) <=> CAST(CAST(:vector AS text) AS halfvec({int(dimensions)}))"
 
 
 def hnsw_definition(namespace_id: int, model: str, dimensions: int) -> str:
-    """The definition, after the table's name, of the index for :func:`namespace_vectors` and :func:`distance`."""
+    """The part of CREATE INDEX after the table's name, for the HNSW index of a namespace's vectors of a model.
+
+    Postgres uses the index for queries with :func:`namespace_vectors` and :func:`distance`.
+    """
     return (
         f"USING hnsw (CAST(vector AS halfvec({int(dimensions)})) halfvec_cosine_ops)"
         f" WHERE namespace_id = {int(namespace_id)} AND model = {_quoted(model)}"
@@ -37,4 +43,4 @@ def hnsw_definition(namespace_id: int, model: str, dimensions: int) -> str:
 
 
 def _quoted(model: str) -> str:
-    return "'" + model.replace("'", "''").replace(":", "\\:") + "'"  # a colon would begin a parameter
+    return "'" + model.replace("'", "''").replace(":", "\\:") + "'"  # SQLAlchemy takes a plain colon for a parameter

@@ -1,1 +1,1 @@
-"""Exporting a namespace's memory as lines of JSON, and importing it."""
+"""Exporting the memory of a namespace as lines of JSON, and importing such an export."""

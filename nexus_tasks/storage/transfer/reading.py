@@ -1,4 +1,4 @@
-"""Importing an export of a namespace's memory into an empty namespace."""
+"""Importing an export (the memory of a namespace as JSON documents) into an empty namespace."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ Ids = dict[str, dict[int, int]]  # table → exported id → new id
 
 
 def store(tx: Transaction, namespace_id: int, documents: Iterable[tuple[int, Any]]) -> dict[str, int]:
-    """Store an export's documents, given as (line number, document). Returns the number of rows by table.
+    """Store the documents of an export. Returns the number of stored rows of each table.
 
-    Rows get new ids, and references between rows are translated. An error leaves nothing stored, because the caller's
-    transaction is rolled back.
+    Each row gets a new id, and the references between rows get the new ids. After an error nothing is stored, because
+    the caller's transaction is rolled back.
+
+    Args:
+        namespace_id: the namespace to import into.
+        documents: (line number, document) pairs.
 
     Raises:
-        InvalidInput: the namespace has sessions already, or the documents are no export, have another version of the
-            format, are out of order or not valid, or are cut off.
+        InvalidInput: the namespace has sessions already. Or the documents are no export of this version of the format,
+            are out of order, are cut off or are not valid.
     """
     if tx.scalar(text("SELECT 1 FROM sessions WHERE namespace_id = :n LIMIT 1"), {"n": namespace_id}):
         raise InvalidInput(
@@ -49,7 +53,8 @@ class _Reading:
         self.tx, self.namespace_id = tx, namespace_id
         self.ids: Ids = {name: {} for name in _MODELS}
         self.superseded: list[tuple[int, int]] = []  # (new memory id, exported id of the superseding memory)
-        self.perspectives: list[dict[str, Any]] = []  # exported rows; they refer to memories, which come later
+        # The exported rows. They refer to memories, which come later in the export.
+        self.perspectives: list[dict[str, Any]] = []
         self.reflections: list[dict[str, Any]] = []
 
     def read(self, documents: Iterable[tuple[int, Any]]) -> None:
@@ -123,7 +128,7 @@ class _Reading:
         return len(page)
 
     def _translated(self, table: Table, line: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with new ids in its references. References to later rows are filled in at the end."""
+        """The row with new ids in its references. References to later rows are filled in after the last row."""
         translated = {key: value for key, value in row.items() if key != "id"}
         if table.name == "memories":
             translated["superseded_by"] = None
@@ -146,7 +151,7 @@ class _Reading:
             self.reflections += rows
 
     def _fill_references(self) -> None:
-        """Fill in the references to memories that came later in the export."""
+        """Fill in the references to memories that come later in the export than the row that refers to them."""
         memories = self.ids["memories"]
         self._update("memories", "superseded_by", [(here, memories.get(there)) for here, there in self.superseded])
         known = sorted(memories)
@@ -182,7 +187,7 @@ class _Reading:
 
 
 def _translate_plan(plan: Mapping[str, Any], ids: Mapping[int, int], through: Any) -> dict[str, Any]:
-    """A plan held for review, with the new ids of the plan's facts. An erased fact gets the id 0."""
+    """Put the new ids of the facts into a plan that waits for review. The id of an erased fact becomes 0."""
     relations = [
         {**one, "new_id": ids.get(one["new_id"], 0), "old_id": ids.get(one["old_id"], 0)} for one in plan["relations"]
     ]

@@ -1,4 +1,4 @@
-"""The tables that an export contains. Each table follows the tables that its foreign keys name."""
+"""The tables that an export contains, in order. A table comes after the tables that its foreign keys refer to."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ TABLES: tuple[type[Base], ...] = (
     TopicSource,
 )
 
-# Tables that an export leaves out. Vectors and search tables are made again after the import. Jobs, dead letters, the
-# ledger and unused answers belong to the deployment that wrote them.
+# The tables that an export leaves out. Vectors and search tables are made again after the import. Jobs, dead letters,
+# the ledger and saved answers belong to the deployment that wrote them.
 LEFT_BEHIND = frozenset(
     {
         *("embeddings", "embedding_gaps", "postings", "common_words", "search_totals"),
@@ -60,5 +60,5 @@ LEFT_BEHIND = frozenset(
     }
 )
 
-# Columns of the namespace's own row that an export contains.
+# The columns of the table ``namespaces`` that an export contains.
 SETTINGS = ("observers", "budget_usd_per_day", "concurrency", "observe")

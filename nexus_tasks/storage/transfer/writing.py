@@ -1,4 +1,4 @@
-"""Writing an export: a namespace's memory as JSON documents."""
+"""Writing an export: the memory of a namespace as JSON documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ AT_ONCE = 1_000
 def lines(tx: Transaction, namespace_id: int) -> Iterator[dict[str, Any]]:
     """The documents of an export: a header with the settings, one document per row, and an end with the number of rows.
 
-    The call must be the first in its transaction, because it sets REPEATABLE READ. All rows are then of one moment.
+    The function sets the isolation level REPEATABLE READ, so that all rows show the database at one moment. Therefore
+    the call must be the first statement of its transaction.
     """
     tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
     named = ", ".join(SETTINGS)

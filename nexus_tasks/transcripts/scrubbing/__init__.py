@@ -1,10 +1,14 @@
-"""Replacing secrets by placeholders before the first write to disk. A placeholder names the kind of secret.
+"""Scrubbing: replacing secrets in a text by placeholders before the text is written to disk.
 
-``transcripts/claude_code.py`` (transcripts) and ``transcripts/events.py`` (hook events) call this package. Three rules
-find secrets: the shape of a value (:mod:`.shapes`), the place of a value (:mod:`.places`), and base64 (here). A value
-of a known shape is replaced everywhere. Any other value is replaced only where a name marks it as secret. An
-ordinary value that is replaced by mistake does less harm than a secret that is stored. Every rule takes time linear in
-the length of the text.
+A placeholder names the kind of secret, for example ``[scrubbed: password]``. ``transcripts/claude_code.py`` scrubs
+transcripts, and ``transcripts/events.py`` scrubs events of the hook. Three rules find secrets:
+
+- :mod:`.shapes` replaces values of a known shape, wherever they stand.
+- :mod:`.places` replaces a value when its place, such as the name before it, marks the value as secret.
+- This module replaces a base64 text when the decoded text contains a secret.
+
+A rule may replace an ordinary value by mistake. Such a mistake does less harm than storing a secret. The time of every
+rule grows linearly with the length of the text.
 """
 
 from __future__ import annotations
@@ -21,9 +25,9 @@ from nexus_tasks.transcripts.scrubbing.shapes import scrub_private_keys, scrub_t
 
 __all__ = ["scrub", "scrub_value"]
 
-_DEEPEST = 100  # levels of nesting in a JSON value; deeper values are left out
-_DEEPEST_BASE64 = 3  # levels of base64 inside base64 that are decoded
-_LONGEST_BASE64 = 200_000  # characters; a longer token is taken for a picture or archive and is kept
+_DEEPEST = 100  # levels of nesting in a JSON value; values nested deeper are left out
+_DEEPEST_BASE64 = 3  # the largest number of nested base64 texts that are decoded
+_LONGEST_BASE64 = 200_000  # characters; a longer base64 text is probably a picture or an archive, and is kept
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
@@ -33,7 +37,7 @@ def scrub(text: str) -> str:
 
 
 def scrub_value(value: Any, depth: int = 0) -> Any:
-    """A JSON value with the secrets in its texts and keys replaced. ``depth`` is its level of nesting."""
+    """A JSON value with the secrets in its texts and keys replaced. ``depth`` is the value's level of nesting."""
     if isinstance(value, str):
         return scrub(value)
     if depth >= _DEEPEST:
@@ -63,7 +67,7 @@ def _base64() -> re.Pattern[str]:
 
 
 def _scrub_base64(text: str, depth: int = 0) -> str:
-    """``text`` with each base64 token replaced as a whole when the decoded text holds a secret."""
+    """Replace each base64 token in ``text`` whose decoded text contains a secret. The whole token is replaced."""
 
     def replaced(match: re.Match[str]) -> str:
         inner = _decoded(match[0])
@@ -78,7 +82,7 @@ def _scrub_base64(text: str, depth: int = 0) -> str:
 
 
 def _decoded(token: str) -> str | None:
-    """The printable text that ``token`` encodes in base64, or ``None``."""
+    """Decode ``token`` from base64. ``None`` when the result is not printable text, or when ``token`` is too long."""
     if len(token) > _LONGEST_BASE64:
         return None
     token = token.rstrip("=").translate(_URL_SAFE)

@@ -6,5 +6,5 @@ MARK = "[scrubbed:"
 
 
 def placeholder(kind: str) -> str:
-    """For example ``[scrubbed: github token]``."""
+    """The placeholder for a secret of this kind, for example ``[scrubbed: github token]``."""
     return f"{MARK} {kind}]"

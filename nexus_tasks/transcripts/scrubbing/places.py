@@ -1,6 +1,7 @@
-"""Replacing secrets by their place: in addresses, in headers and options, and after a name such as ``password``.
+"""Scrubbing secrets that are known by their place: in an address, a header or an option, or after a name.
 
-A value without a known shape is replaced only where its place marks it as secret.
+For example, the value after the name ``password`` is replaced. A value that has no known shape is replaced only in such
+a place.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from typing import Any
 from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
 
 
-# --- addresses: postgres://user:password@host. The user and the host stay. --------------------------------------------
+# --- addresses: postgres://user:password@host -------------------------------------------------------------------------
 @cache
 def _authority() -> re.Pattern[str]:
-    # A password may hold an unescaped @, so it ends at the last @ before the path.
+    # A password may contain an unescaped @. The password therefore ends at the last @ before the path.
     return re.compile(r"://([^\s/?#'\"<>@:\\]{0,200}):([^\s/?#'\"<>\\]{1,300})@")
 
 
 @cache
 def _databases() -> re.Pattern[str]:
-    # Pasted database addresses may hold a password with a slash. In other addresses a slash begins the path.
+    # In a database address the password may contain a slash. In other addresses a slash begins the path.
     return re.compile(
         r"(?i:(?:postgres(?:ql)?|mysql|mariadb|mongodb|redis|rediss|amqps?|mssql)(?:\+[a-z0-9]{1,20})?)"
         r"://([^\s/?#'\"<>@:\\]{0,200}):([^\s'\"<>@\\]{1,300})@"
@@ -34,7 +35,7 @@ def _user_only() -> re.Pattern[str]:
 
 
 def scrub_urls(text: str) -> str:
-    """``text`` without passwords in addresses."""
+    """``text`` without the passwords in addresses. The user and the host of an address stay."""
     if "://" not in text or "@" not in text:
         return text
     for pattern in (_authority(), _databases()):
@@ -44,7 +45,7 @@ def scrub_urls(text: str) -> str:
 
 def _without_password(match: re.Match[str]) -> str:
     password = match[2]
-    # A variable, a template or a mask stands for a password and is not secret.
+    # A variable, a template or a mask in place of the password is not secret.
     if MARK in password or password.startswith(("$", "{", "%s", "…", "***")):
         return match[0]
     start = match.start(2) - match.start()
@@ -138,7 +139,7 @@ def _without_cookie_value(pair: str) -> str:
 
 # --- assignments in environment files, YAML, JSON (also inside a text), connection strings and code -------------------
 _TELLING_WORDS = ("passw", "passphrase", "pwd", "pass", "secret", "token", "key", "credential", "auth")
-# These values are not secret, even after a name such as `password`: they are types, states and words of forms.
+# These values are not secret, even after a name such as `password`. They are types, states, or words in forms.
 _PLAIN_WORDS = frozenset(
     """
     str string text bytes password passwd pwd token secret key required optional true false null none
@@ -156,7 +157,7 @@ _NOT_ITSELF = re.compile(
 
 @cache
 def _assignment() -> re.Pattern[str]:
-    """The pattern of an assignment: a word such as ``password`` with a suffix, a sign such as ``=``, and a value."""
+    """The pattern of an assignment: a word such as ``password``, perhaps a suffix, a sign such as ``=``, a value."""
     word = (
         r"passw(?:or)?d|passphrase|pwd|(?<=[_.-])pass|secret|token|"
         r"(?:api|access|account|private|secret|encryption|signing|master|auth|shared|license|service|session|storage|"
@@ -170,7 +171,7 @@ def _assignment() -> re.Pattern[str]:
 
 
 def scrub_assignments(text: str) -> str:
-    """``text`` without the values that a name marks as secret."""
+    """``text`` without the values that stand after a name such as ``password``."""
     lowered = text.lower()
     return _assignment().sub(_without_assigned_value, text) if any(word in lowered for word in _TELLING_WORDS) else text
 
@@ -193,12 +194,12 @@ def _without_assigned_value(match: re.Match[str]) -> str:
 
 
 def _is_shouted(match: re.Match[str]) -> bool:
-    """Whether the name is in capitals, like the name of an environment variable."""
+    """Whether the name is written in capitals, as names of environment variables are."""
     return match["word"].isupper()
 
 
 def _kind(word: str, suffix: str) -> str | None:
-    """The kind of secret that a name stands for; ``None`` for a name such as ``token_count``."""
+    """The kind of secret that a name announces. ``None`` for a name such as ``token_count``."""
     last = re.split(r"[_.-]|(?<=[a-z])(?=[A-Z])", suffix)[-1] if suffix else ""
     if last and _NOT_ITSELF.match(last) and not (last == "s" and word.lower().startswith("credential")):
         return None
@@ -209,29 +210,29 @@ def _kind(word: str, suffix: str) -> str | None:
 
 
 def _secret_literal(kind: str, value: str) -> bool:
-    """Whether a quoted value, as in code, JSON and YAML, is secret."""
+    """Whether a quoted value (in code, JSON or YAML) is secret."""
     plain = value.strip()
     if _refers(plain) or plain.lower() in _PLAIN_WORDS or len(plain) < 3:
         return False
     if any(map(str.isspace, plain)):
-        return False  # a value with a space is a sentence, such as a message about the field
+        return False  # a value with a space is probably a sentence about the field
     return kind == "password" or _unlikely_word(plain)
 
 
 def _secret_bare(kind: str, value: str, assigned: str, after: str, shouted: bool) -> bool:
-    """Whether a bare value (in an environment file, a connection string, YAML, or code) is secret."""
+    """Whether a value without quotes (in an environment file, a connection string, YAML or code) is secret."""
     plain = value.rstrip(".:?!")
     if _refers(plain) or plain.lower() in _PLAIN_WORDS or len(plain) < 3:
         return False
     if plain.isidentifier() and plain.isupper():
-        return False  # a constant's name
+        return False  # the value is the name of a constant
     if shouted and assigned == "=":
         return "/" not in plain[:1] and (kind == "password" or not plain.isdigit())
     if after in ("(", "[", "{"):
-        return False  # a call, an index or a type
+        return False  # the value begins a call, an index or a type
     expression = all(part.isidentifier() for part in plain.split("."))
     if expression and (after in (",", ")") or assigned.strip() != assigned or "." in plain):
-        # In code this is a variable. In YAML and in prose a password may be a single word.
+        # In code such a value is the name of a variable. In YAML a password may be a single word.
         yaml = kind == "password" and assigned == ": " and after in ("", "\n") and plain.islower() and plain.isalnum()
         return yaml or (_has_digits(plain) and _unlikely_word(plain) and "." not in plain and len(plain) >= 12)
     return kind == "password" or _unlikely_word(plain)
@@ -249,7 +250,10 @@ def _has_digits(value: str) -> bool:
 
 
 def _unlikely_word(value: str) -> bool:
-    """Whether a value looks generated: 8 characters with letters and digits, or 20 letters of both cases."""
+    """Whether a value looks generated.
+
+    Such a value has at least 8 characters with letters and digits, or at least 20 letters of both cases.
+    """
     if len(value) < 8 or value.isdigit():
         return False
     if _has_digits(value) and any(map(str.isalpha, value)):
@@ -258,7 +262,7 @@ def _unlikely_word(value: str) -> bool:
 
 
 def secret_name(name: str, value: Any) -> str | None:
-    """The kind of secret in a JSON object's field, by the field's name and value; ``None`` for an ordinary field."""
+    """The kind of secret in a field of a JSON object, judged by the field's name and value. ``None``: no secret."""
     text = str(value)
     match = _assignment().search(f"{name}: 0")
     if match is None or match.end("suffix") < len(name):

@@ -1,4 +1,4 @@
-"""Replacing secrets of a known shape anywhere in a text: tokens with a vendor's prefix, and private keys."""
+"""Scrubbing secrets that are known by their shape: tokens with a vendor's prefix, and private keys."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from nexus_tasks.transcripts.scrubbing.placeholder import placeholder
 
 # --- tokens -----------------------------------------------------------------------------------------------------------
 class Shape(NamedTuple):
-    """A kind of token. ``pattern`` searches only a text that holds one of the literals in ``marks``."""
+    """A kind of token. ``pattern`` is tried only when the text contains one of the texts in ``marks``."""
 
     kind: str
     marks: tuple[str, ...]
     pattern: str
 
 
-# From the vendors' own descriptions of their tokens' formats, and GitHub's list of supported secret scanning patterns.
+# The patterns follow the vendors' descriptions of their tokens and GitHub's list of supported secret scanning patterns.
 SHAPES = (
     Shape("anthropic key", ("sk-ant-",), r"sk-ant-[A-Za-z0-9_-]{16,}"),
     Shape("openai key", ("sk-",), r"sk-(?=[A-Za-z_-]{0,200}[0-9])(?:proj-|svcacct-|admin-|or-v1-)?[A-Za-z0-9_-]{20,}"),
@@ -87,14 +87,16 @@ SHAPES = (
         r"eyJ[A-Za-z0-9_-]{8,1000}\.[A-Za-z0-9_-]{8,40000}\.[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+){0,2}",
     ),
 )
-# A mark of these kinds stands in the middle of the secret, so letters before the mark belong to the secret.
+# In a token of these kinds the mark stands in the middle. The letters before the mark belong to the secret.
 _INNER = frozenset(("azure client secret", "terraform token", "telegram token", "discord webhook"))
-# A mark of these kinds also ends ordinary words ("task-…", "monkey-…"). The marks of the other kinds are in no word.
+# The marks of these kinds also occur at the end of ordinary words ("task-…", "monkey-…"). The marks of all other kinds
+# occur in no ordinary word.
 _WORDLIKE = frozenset(
     ("openai key", "mailgun key", "twilio key", "sendgrid key", "vault token", "doppler token", "dropbox token")
 )
 _ESCAPED = re.compile(r"\\[nrtbf]|\\u[0-9a-fA-F]{4}|%[0-9a-fA-F]{2}")
-# Code that joins literals, perhaps inside a JSON text: "AKIA" + "…", 'sk-' 'ant', "ghp_" \ and the like.
+# The text between two literals that code joins, for example in "AKIA" + "…" or 'sk-' 'ant'. The code may stand inside a
+# JSON text, with escaped quotes.
 _JOINT = r"\\{0,4}[\"']\s{0,40}(?:[+.&]\s{0,40}|\\\s{0,40}|\\{1,4}n\s{0,40})?(?:[fbr]\b)?\\{0,4}[\"']|\\\r?\n\s{0,40}"
 
 
@@ -104,9 +106,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def scrub_tokens(text: str) -> str:
-    """``text`` without tokens of known shape, also where code joins a token from several literals."""
-    # Joined literals come first. Otherwise the first literal could be replaced alone, and the rest of the token has no
-    # known shape and would stay.
+    """``text`` without tokens of a known shape, also when code joins a token from several literals."""
+    # Replace joined literals first. The other rule could replace only the first literal of a token. The rest of the
+    # token has no known shape, and would stay in the text.
     if '"' in text or "'" in text or "\\\n" in text:
         text = _scrub_joined(text)
     spans = _spans(text)
@@ -114,7 +116,7 @@ def scrub_tokens(text: str) -> str:
 
 
 def _spans(text: str) -> list[tuple[int, int, str]]:
-    """Start, end and kind of every token, in order and without overlaps."""
+    """The start, end and kind of every token, in the order of the text. The spans do not overlap."""
     found = list[tuple[int, int, str]]()
     for shape in SHAPES:
         if any(mark in text for mark in shape.marks):
@@ -135,14 +137,14 @@ def _spans(text: str) -> list[tuple[int, int, str]]:
 
 
 def _inside_a_word(text: str, at: int) -> bool:
-    """Whether a letter or digit stands before ``at`` and does not end an escape such as ``\\n``."""
+    """Whether the character before ``at`` is a letter or digit of a word. The ``n`` of an escape ``\\n`` is not."""
     if not at or not text[at - 1].isalnum():
         return False
     return not any(_ESCAPED.fullmatch(text, at - length, at) for length in (2, 3, 6) if at >= length)
 
 
 def _token_start(text: str, at: int) -> int:
-    """The start of the token that contains ``at``, at most 64 characters before it."""
+    """The start of the token that contains the position ``at``. It is at most 64 characters before ``at``."""
     earliest = max(0, at - 64)
     while at > earliest and (text[at - 1].isalnum() or text[at - 1] in "_-"):
         at -= 1
@@ -158,7 +160,7 @@ def _replaced(text: str, spans: list[tuple[int, int, str]]) -> str:
 
 
 def _scrub_joined(text: str) -> str:
-    """Replace the tokens that appear when the joined literals in ``text`` are put together."""
+    """Replace the tokens that ``text`` contains after its joined literals are put together."""
     joints = list(_compiled(_JOINT).finditer(text))
     if not joints:
         return text
@@ -183,8 +185,8 @@ def _scrub_joined(text: str) -> str:
 
 # --- private keys -----------------------------------------------------------------------------------------------------
 _PRIVATE_KEY = "private key"
-_LINE_CHARACTERS = 400  # characters, quotes and escaped breaks included
-_KEY_CHARACTERS = 40_000  # characters between BEGIN and END; a key of 16,384 bits has 13,000
+_LINE_CHARACTERS = 400  # the longest line of a key, in characters, with quotes and escaped line breaks
+_KEY_CHARACTERS = 40_000  # the most characters between BEGIN and END; a key of 16,384 bits has 13,000
 
 
 @cache
@@ -194,7 +196,7 @@ def _key_marks() -> re.Pattern[str]:
 
 @cache
 def _key_body() -> re.Pattern[str]:
-    """The pattern of a key's body: base64, headers, line breaks (escaped or not) and quotes."""
+    """The pattern of a key's body: base64, headers, quotes, and line breaks, which may be escaped."""
     return re.compile(
         r"(?:\\{1,4}[nrt]|[\s\"'+,\\]|[A-Za-z0-9/=+]{16,}|[A-Za-z0-9/+]{0,15}={1,2}|"
         r"(?:Proc-Type|DEK-Info|Version|Comment): [^\n\\]{0,200})*+"
@@ -202,7 +204,10 @@ def _key_body() -> re.Pattern[str]:
 
 
 def scrub_private_keys(text: str) -> str:
-    """``text`` without private keys in PEM, OpenSSH and PGP armour, also keys with a cut end or escaped line breaks."""
+    """``text`` without private keys in the formats PEM, OpenSSH and PGP.
+
+    Keys with a missing beginning or end, and keys with escaped line breaks, are replaced too.
+    """
     if " PRIVATE KEY" not in text:
         return text
     parts, done, begin = list[str](), 0, None
@@ -217,7 +222,8 @@ def scrub_private_keys(text: str) -> str:
         else:
             if begin is not None:
                 done = _cut_unended_key(text, done, begin, mark.start(), parts)
-            # The text holds no BEGIN of this key. The key's tail starts after the end of the previous key.
+            # The text does not contain the BEGIN of this key. Search for the start of the key's tail, but not before
+            # the end of the previous key.
             parts += [text[done : _start_of_unbegun_key(text, done, mark.start())], placeholder(_PRIVATE_KEY)]
         done, begin = mark.end(), None
     if begin is not None:
@@ -226,21 +232,21 @@ def scrub_private_keys(text: str) -> str:
 
 
 def _cut_unended_key(text: str, done: int, begin: re.Match[str], limit: int, parts: list[str]) -> int:
-    """Replace a key that has a BEGIN and no END; returns the position after it."""
+    """Replace a key that has a BEGIN and no END. Returns the position after the key."""
     body = _key_body().match(text, begin.end(), min(limit, begin.end() + _KEY_CHARACTERS))
     parts += [text[done : begin.start()], placeholder(_PRIVATE_KEY)]
     end = body.end() if body else begin.end()
     while end > begin.end() and text[end - 1].isspace():
-        end -= 1  # the line break after the key belongs to the text after it
+        end -= 1  # keep the line break after the key in the text
     return end
 
 
 def _start_of_unbegun_key(text: str, earliest: int, end: int) -> int:
-    """The start of the base64 lines that end at ``end``: the tail of a key whose BEGIN is missing."""
+    """The start of the base64 lines that end at ``end``. These lines are the tail of a key whose BEGIN is missing."""
     at, earliest = end, max(earliest, end - _KEY_CHARACTERS)
     while at > earliest:
         floor = max(earliest, at - _LINE_CHARACTERS)
-        # A line starts after the last break (escaped or not), or at the start of the text.
+        # A line starts after a line break, which may be escaped, or at the start of the text.
         found = max(text.rfind("\n", floor, at - 1) + 1, text.rfind("\\n", floor, at - 2) + 2)
         line = found if found > floor or floor > earliest else floor
         words = text[line:at].replace("\\n", " ").replace("\\r", " ").translate(_JOINING).split()
