@@ -54,6 +54,7 @@ WORKER_STEPS = (
     "nexus_tasks.worker:PatchStep",
     "nexus_tasks.worker:RedisClientStep",
     "nexus_tasks.worker:ConsumerTimeoutStep",
+    "nexus_tasks.worker:DatabasePoolStep",
     "nexus_tasks.worker:ForkServerStep",
     "nexus_tasks.worker:EndStep",
     "nexus_tasks.worker:SweepStep",
@@ -62,6 +63,7 @@ WORKER_STEPS = (
     "nexus_tasks.worker:BufferStep",
 )
 NAMESPACE_REMEMBERED_SECONDS = 10.0
+POOL_SIZE, SPARE_CONNECTIONS = 10, 4  # the spare ones are for the sweep, reconcile and the session buffer
 
 
 class _Once(Generic[T]):
@@ -105,6 +107,7 @@ class Deployment:
         self._config: Any = CeleryConfig(self.settings, lambda: self.endpoints)
         self._given_app = app
         self._inherited: list[Any] = []
+        self.threads = 0  # how many jobs this process runs at a time; a worker of threads says so
         self._start_afresh()
         if app is not None:
             self._join(app)
@@ -135,7 +138,7 @@ class Deployment:
         url = self.endpoints.database_url
         if self.settings.embedded:
             _bring_up_to_date(url)
-        return Database(url, self.settings.database_pool_size)
+        return Database(url, self.settings.database_pool_size or max(POOL_SIZE, self.threads + SPARE_CONNECTIONS))
 
     @_Once
     def claims(self) -> Claims:
@@ -331,6 +334,7 @@ class Deployment:
         The child keeps the parent's objects, so that they are never collected: closing them would write to the
         parent's sockets.
         """
+        self.threads = 0
         made, local, app = self._made, self._local, self._given_app or self._made.get("app")
         if "engine" in made:
             made["engine"].holder.leave_to_parent()

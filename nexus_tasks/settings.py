@@ -48,7 +48,12 @@ class Settings(BaseSettings):
     broker_url: SecretStr | None = Field(None, description="another Celery broker (RabbitMQ); unset: the same Redis")
     redis_master: str = Field("mymaster", description="the master's name at the Sentinels of a `sentinel://` address")
     key_prefix: str = Field("nexus", pattern=r"^[A-Za-z0-9_\-]{1,64}$", description="first part of every Redis key")
-    database_pool_size: int = Field(10, ge=1, le=200, description="Postgres connections a process keeps open")
+    database_pool_size: int | None = Field(
+        None,
+        ge=1,
+        le=200,
+        description="Postgres connections a process keeps open; unset: 10, in a worker of threads 4 more than threads",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("WARNING", description="what the command line logs")
 
     model: Literal["auto", "anthropic", "offline"] = Field(

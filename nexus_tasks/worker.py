@@ -6,13 +6,14 @@
    revoked messages.
 3. :class:`RedisClientStep`: keeps one Redis client per channel of the broker.
 4. :class:`ConsumerTimeoutStep`: lets the worker outlive RabbitMQ's consumer timeout.
-5. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
-6. Celery starts its pool and its consumer.
-7. :class:`EndStep`: starts a thread that bounds how long runs and the worker's shutdown may last.
-8. :class:`SweepStep`: starts a thread that returns stuck claims every 2 s.
-9. :class:`ReconcileStep`: starts a thread that asks every 10 s for jobs that Postgres wants and that have no claim.
-10. :class:`WatchdogStep`: starts a thread that mends a consumer which takes no messages although some wait.
-11. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and updates the
+5. :class:`DatabasePoolStep`: fits the pool of Postgres connections to the number of threads.
+6. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
+7. Celery starts its pool and its consumer.
+8. :class:`EndStep`: starts a thread that bounds how long runs and the worker's shutdown may last.
+9. :class:`SweepStep`: starts a thread that returns stuck claims every 2 s.
+10. :class:`ReconcileStep`: starts a thread that asks every 10 s for jobs that Postgres wants and that have no claim.
+11. :class:`WatchdogStep`: starts a thread that mends a consumer which takes no messages although some wait.
+12. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and updates the
     context files for coding agents' hooks every 30 s.
 
 The heartbeat's thread starts with the first run of a job, in the process that runs it.
@@ -84,6 +85,17 @@ class PatchStep(ClosedChannelStep):
         move_malformed_aside()
 
 
+class DatabasePoolStep(bootsteps.Step):  # type: ignore[misc]
+    """Fits the pool of Postgres connections to the number of threads. Other pools run one job per process."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        if issubclass(parent.pool_cls, ThreadPool):
+            engine_of(parent.app).deployment.threads = parent.max_concurrency or parent.concurrency
+
+
 class ForkServerStep(bootsteps.Step):  # type: ignore[misc]
     """Forks the fork server from a worker that has loaded everything and has no thread or connection yet.
 
@@ -145,6 +157,7 @@ def recover_buffers(deployment: Deployment) -> dict[str, int]:
 __all__ = [
     "BufferStep",
     "ConsumerTimeoutStep",
+    "DatabasePoolStep",
     "EndStep",
     "ForkServerStep",
     "PatchStep",

@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from celery.concurrency.prefork import TaskPool as ProcessPool
+from celery.concurrency.thread import TaskPool as ThreadPool
 from sqlalchemy import event, text
 
 from nexus_tasks.errors import StorageUnavailable, Transient
 from nexus_tasks.storage import silent_connections
 from nexus_tasks.storage.engine import Database
+from nexus_tasks.worker import DatabasePoolStep
 from tests.sandbox import Sandbox
 from tests.silence import Proxy, proxy
 
@@ -100,6 +104,13 @@ def test_a_pool_that_is_in_use_to_the_last_connection_is_a_passing_fault(here: S
             assert not isinstance(caught.value, StorageUnavailable), "Postgres answers: nothing need wait for it"
     finally:
         database.dispose()
+
+
+@pytest.mark.parametrize(("pool", "size"), [(ThreadPool, 36), (ProcessPool, 10)])
+def test_the_pool_of_a_worker_fits_its_threads(here: Sandbox, pool: type, size: int) -> None:
+    worker = SimpleNamespace(app=here.deployment.app, pool_cls=pool, max_concurrency=None, concurrency=32)
+    DatabasePoolStep(worker)
+    assert here.deployment.database.engine.pool.size() == size  # type: ignore[attr-defined]
 
 
 def test_a_server_that_only_reads_is_an_outage(here: Sandbox) -> None:
