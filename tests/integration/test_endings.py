@@ -132,6 +132,19 @@ def _alive(pid: int) -> bool:
     return True
 
 
+@pytest.mark.long
+def test_a_pool_child_whose_code_holds_the_interpreter_is_killed(quick: Sandbox) -> None:
+    """A frozen process stands for it: no thread of either can do anything."""
+    worker = start(quick, pool="processes", concurrency=1)
+    asked = play_briefly.delay(plan=("hang", "ok"))
+    eventually(runs)
+    [(hung, _)] = attempts()
+    os.kill(hung, signal.SIGSTOP)
+    assert asked.wait(60).status == "completed", "its child is the only one"
+    eventually(lambda: not _alive(hung), within=30)
+    assert worker.process.poll() is None
+
+
 # --- workers end ------------------------------------------------------------------------------------------------------
 def test_a_worker_says_how_many_threads_hung_runs_hold(quick: Sandbox) -> None:
     worker = start(quick, concurrency=4)
@@ -199,5 +212,6 @@ def test_a_cold_shutdown_counts_no_failure(quick: Sandbox, pool: str, signals: t
         worker.process.send_signal(one)
         time.sleep(0.3)
     assert ended(worker, within=15) == 1
+    assert "Traceback" not in worker.text()
     for name in "ab":
         assert given_back(name)

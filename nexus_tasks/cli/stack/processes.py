@@ -32,6 +32,8 @@ def environment(settings: Settings) -> dict[str, str]:
             env.pop(f"NEXUS_{name.upper()}", None)
         else:
             env[f"NEXUS_{name.upper()}"] = _as_text(value)
+    # Otherwise the supervisor would kill a worker before it has given its runs back.
+    env["NEXUS_SHUTDOWN_GRACE"] = str(min(settings.shutdown_grace, GRACE_SECONDS - 5.0))
     return env
 
 

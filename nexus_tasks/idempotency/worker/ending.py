@@ -27,6 +27,7 @@ from weakref import WeakKeyDictionary
 from billiard import active_children
 from celery import bootsteps
 from celery.apps.worker import Worker
+from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.platforms import EX_FAILURE
 from celery.worker import state
 
@@ -54,6 +55,9 @@ class EndStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, worker: Any) -> None:
         """Celery calls this when the worker starts."""
+        if isinstance(worker.pool, ThreadPool):
+            # In a cold shutdown Celery would cancel the runs. Threads refuse that, with a traceback.
+            worker.consumer.cancel_active_requests = lambda: None
         threading.Thread(target=_Ending(worker).watch, name="nexus-end", daemon=True).start()
 
     def stop(self, _worker: object) -> None:
