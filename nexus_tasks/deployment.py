@@ -57,6 +57,7 @@ WORKER_STEPS = (
     "nexus_tasks.worker:DatabasePoolStep",
     "nexus_tasks.worker:ForkServerStep",
     "nexus_tasks.worker:EndStep",
+    "nexus_tasks.worker:IdentityStep",
     "nexus_tasks.worker:SweepStep",
     "nexus_tasks.worker:ReconcileStep",
     "nexus_tasks.worker:WatchdogStep",

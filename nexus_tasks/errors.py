@@ -16,6 +16,7 @@
     └── JobError                             raised inside a job: the type decides what happens to the job
         ├── Transient                        the job waits and tries again, for a day
         │   ├── StorageUnavailable
+        │   │   └── ForeignDatabase          no job of this worker begins
         │   ├── Erased
         │   └── Throttled                    the job waits as long as the server asked; no attempt is counted
         ├── OverBudget                       the job waits until the next day
@@ -188,6 +189,15 @@ class StorageUnavailable(Transient):
 
     default_remedy = (
         "Check NEXUS_DATABASE_URL and that the server runs, then run `nexus doctor`; jobs go on by themselves."
+    )
+
+
+class ForeignDatabase(StorageUnavailable):
+    """The claims in Redis belong to another database than this one."""
+
+    default_remedy = (
+        "Give this deployment a NEXUS_KEY_PREFIX or a NEXUS_REDIS_URL of its own, or correct NEXUS_DATABASE_URL. If"
+        " this database takes the place of the other one, run `nexus db accept`."
     )
 
 

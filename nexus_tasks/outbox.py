@@ -12,12 +12,13 @@ from typing import Protocol
 
 from sqlalchemy import text
 
-from nexus_tasks.errors import Transient
+from nexus_tasks.errors import ForeignDatabase, QueueUnavailable, Transient
 from nexus_tasks.idempotency import kind as kinds
 from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import Arguments, JobKind
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.storage import dead_letters, job_runs, namespaces
+from nexus_tasks.storage import dead_letters, identity, job_runs, namespaces
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.types import JobOutcome, clean_text
 
@@ -35,6 +36,11 @@ class Owner(Protocol):
     @property
     def database(self) -> Database:
         """Its connections to Postgres."""
+        ...
+
+    @property
+    def claims(self) -> Claims:
+        """Its claims in Redis."""
         ...
 
     def cap(self, name: str) -> int:
@@ -115,13 +121,32 @@ class PostgresJobStorage:
         return self.deployment.cap(namespace)
 
     def answers(self) -> bool:
-        """Whether Postgres takes writes now. On a full disk it can be reached and read all the same."""
+        """Whether Postgres takes writes now, and is the database that the claims belong to.
+
+        On a full disk it can be reached and read all the same.
+        """
         try:
             with self.deployment.database.transaction() as tx:
                 namespaces.write_and_take_back(tx)
+            self.verify()
         except Transient:
             return False
+        except QueueUnavailable:
+            return True  # Redis is away, which is for its own callers to find out
         return True
+
+    def verify(self) -> None:
+        """Compare the identity of the database with the one that Redis has noted beside the claims.
+
+        Raises:
+            ForeignDatabase: the claims belong to another database.
+            StorageUnavailable: Postgres does not answer.
+            QueueUnavailable: Redis does not answer.
+        """
+        with self.deployment.database.transaction() as tx:
+            own = identity.of_database(tx)
+        if self.deployment.claims.identity(own) != own:
+            raise ForeignDatabase
 
     def probe(self, kind: str) -> None:
         """Raise an error while the cause of the kind's pause lasts. For a kind without a probe, raise none."""

@@ -10,10 +10,11 @@
 6. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
 7. Celery starts its pool and its consumer.
 8. :class:`EndStep`: starts a thread that bounds how long runs and the worker's shutdown may last.
-9. :class:`SweepStep`: starts a thread that returns stuck claims every 2 s.
-10. :class:`ReconcileStep`: starts a thread that asks every 10 s for jobs that Postgres wants and that have no claim.
-11. :class:`WatchdogStep`: starts a thread that mends a consumer which takes no messages although some wait.
-12. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and updates the
+9. :class:`IdentityStep`: ends a worker whose database is not the one that the claims belong to.
+10. :class:`SweepStep`: starts a thread that returns stuck claims every 2 s.
+11. :class:`ReconcileStep`: starts a thread that asks every 10 s for jobs that Postgres wants and that have no claim.
+12. :class:`WatchdogStep`: starts a thread that mends a consumer which takes no messages although some wait.
+13. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and updates the
     context files for coding agents' hooks every 30 s.
 
 The heartbeat's thread starts with the first run of a job, in the process that runs it.
@@ -42,6 +43,7 @@ from nexus_tasks.idempotency.engine import engine_of, has_jobs
 from nexus_tasks.idempotency.worker.background import BackgroundStep
 from nexus_tasks.idempotency.worker.ending import EndStep
 from nexus_tasks.idempotency.worker.executor import take_up
+from nexus_tasks.idempotency.worker.identity import IdentityStep
 from nexus_tasks.idempotency.worker.reconciler import ReconcileStep
 from nexus_tasks.idempotency.worker.reserved import listen_for_revokes
 from nexus_tasks.idempotency.worker.sweeper import SweepStep
@@ -160,6 +162,7 @@ __all__ = [
     "DatabasePoolStep",
     "EndStep",
     "ForkServerStep",
+    "IdentityStep",
     "PatchStep",
     "ReconcileStep",
     "RedisClientStep",

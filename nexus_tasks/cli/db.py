@@ -45,6 +45,25 @@ def check(json: Json = False) -> None:
 
 
 @app.command()
+def accept(json: Json = False) -> None:
+    """Let the claims in Redis belong to this database from now on, after it took the place of another one.
+
+    Workers refuse to start on a database that the claims do not belong to: its namespaces are others, and jobs would
+    end without effect.
+    """
+    deployment = connect().deployment
+    from nexus_tasks.storage import identity
+
+    with deployment.database.transaction() as tx:
+        own = identity.of_database(tx)
+    deployment.claims.accept_identity(own)
+    if json:
+        emit({"ok": True, "database": own})
+    else:
+        print(f"The claims under the prefix {deployment.settings.key_prefix!r} belong to this database now.")
+
+
+@app.command()
 def reembed(
     namespace: Annotated[
         str | None, typer.Option("--namespace", metavar="NS", help="Only this namespace; default: every namespace.")

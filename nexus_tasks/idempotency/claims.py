@@ -319,6 +319,18 @@ class Claims:
         keys = list(positions)
         return [positions[keys[found - 1]] for found in self._run("missing", keys)] if keys else []
 
+    def identity(self, own: str) -> str:
+        """The identity of the storage that the claims belong to: the first ``own`` that was given."""
+        with answering():
+            pipe = self.redis.pipeline(transaction=False)
+            pipe.set(f"{self.prefix}:storage", own, nx=True).get(f"{self.prefix}:storage")
+            return str(pipe.execute()[1])
+
+    def accept_identity(self, own: str) -> None:
+        """Let the claims belong to the storage of this identity from now on."""
+        with answering():
+            self.redis.set(f"{self.prefix}:storage", own)
+
     def cursor(self, kind: str) -> int:
         """Where reconcile goes on among the wanted rows of ``kind``; 0 before its first row."""
         with answering():

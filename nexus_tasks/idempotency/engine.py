@@ -61,6 +61,10 @@ class JobStorage(Protocol):
         """Up to ``limit`` wanted rows of a kind behind the cursor ``after``; see :class:`Outbox`."""
         ...
 
+    def verify(self) -> None:
+        """Raise :class:`ForeignDatabase` when the claims belong to another storage."""
+        ...
+
     def newest(self, kind: JobKind, rows: int) -> int | None:
         """The cursor behind which the newest ``rows`` wanted rows of a kind are; ``None`` where the kind cannot say."""
         ...

@@ -196,26 +196,32 @@ def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int]
     return list(tx.execute(query).all())
 
 
-# Select each namespace's last dream, the facts and memories stored since that dream, and the newest message.
+# Each namespace costs a few entries of indexes, however many memories it has: its last dream, its newest message, its
+# newest fact, and, when that fact is new, the fact that is the last of enough new ones.
 _DUE = text(
     """
     SELECT n.name
     FROM namespaces AS n
     LEFT JOIN LATERAL (
-        SELECT max(started_at) AS at, bool_or(state = 'open') AS open FROM dreams WHERE namespace_id = n.id
-    ) AS last ON true
-    CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE level = 'explicit') AS facts, count(*) AS memories
-        FROM memories WHERE namespace_id = n.id AND level IN ('raw', 'explicit')
-          AND created_at > coalesce(last.at, '-infinity')
-    ) AS new
-    CROSS JOIN LATERAL (
-        SELECT max(created_at) AS at FROM memories WHERE namespace_id = n.id AND level = 'raw'
-    ) AS newest
-    WHERE NOT coalesce(last.open, false)
-      AND (last.at IS NULL OR last.at < now() - :min_interval)
-      AND ((newest.at < now() - :idle AND new.facts >= :min_new)
-           OR (new.memories > 0 AND coalesce(last.at, n.created_at) < now() - :max_interval))
+        SELECT started_at AS at FROM dreams WHERE namespace_id = n.id ORDER BY started_at DESC LIMIT 1
+    ) AS dreamt ON true
+    CROSS JOIN LATERAL (SELECT coalesce(dreamt.at, '-infinity') AS at) AS last
+    LEFT JOIN LATERAL (
+        SELECT created_at AS at FROM memories WHERE namespace_id = n.id AND level = 'raw'
+        ORDER BY created_at DESC LIMIT 1
+    ) AS message ON true
+    LEFT JOIN LATERAL (
+        SELECT created_at AS at FROM memories WHERE namespace_id = n.id AND level = 'explicit'
+        ORDER BY created_at DESC LIMIT 1
+    ) AS fact ON true
+    LEFT JOIN LATERAL (
+        SELECT created_at AS at FROM memories WHERE namespace_id = n.id AND level = 'explicit' AND fact.at > last.at
+        ORDER BY created_at DESC OFFSET :others LIMIT 1
+    ) AS enough ON true
+    WHERE NOT EXISTS (SELECT FROM dreams WHERE namespace_id = n.id AND state = 'open')
+      AND last.at < now() - :min_interval
+      AND ((message.at < now() - :idle AND enough.at > last.at)
+           OR (greatest(message.at, fact.at) > last.at AND coalesce(dreamt.at, n.created_at) < now() - :max_interval))
     ORDER BY n.id
     """
 )
@@ -230,6 +236,6 @@ def due_namespaces(tx: Transaction) -> list[str]:
     beginning of its last dream.
     """
     rows = tx.execute(
-        _DUE, {"min_interval": MIN_INTERVAL, "idle": IDLE, "min_new": MIN_NEW_FACTS, "max_interval": MAX_INTERVAL}
+        _DUE, {"min_interval": MIN_INTERVAL, "idle": IDLE, "others": MIN_NEW_FACTS - 1, "max_interval": MAX_INTERVAL}
     )
     return [name for (name,) in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.types import JobOutcome
+
+log = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=Arguments)
 
@@ -78,7 +81,14 @@ def in_namespace(handler: Callable[[NamespaceRun, A], JobOutcome]) -> Callable[[
         deployment: Deployment = run.deployment
         namespace = deployment.namespace(arguments.namespace)
         if namespace is None:
-            return JobOutcome(status="gone")
+            deployment.engine.storage.verify()  # another database has other namespaces
+            log.warning(
+                "Job %s (%s) ends as `gone`: there is no namespace %r.",
+                run.primary.job_id,
+                run.primary.kind,
+                arguments.namespace,
+            )
+            return JobOutcome(status="gone", details={"namespace": arguments.namespace})
         return handler(NamespaceRun(run=run, deployment=deployment, namespace=namespace), arguments)
 
     return handle

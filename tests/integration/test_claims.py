@@ -156,6 +156,33 @@ def test_a_duplicate_of_a_running_job_whose_input_cannot_change_changes_nothing(
     assert bench.claims.finish([run], ["completed"]) == []
 
 
+@pytest.mark.parametrize("end", ["finish", "wait", "crash"])
+def test_values_outside_the_scope_follow_the_newest_request_in_a_rerun(bench: Bench, end: str) -> None:
+    first = replace(bench.request("one"), args='{"longer_than":5}')
+    claim = bench.run(first)
+    assert claim.args == {"longer_than": 5}
+    for longer in (10, 20):
+        bench.claims.claim([replace(tagged(first), args=f'{{"longer_than":{longer}}}')])
+    bench.claims.claim([replace(tagged(first), args='{"longer_than":7}').renewed()])  # reconcile's
+    if end == "finish":
+        bench.claims.finish([claim], ["completed"])
+    elif end == "wait":
+        bench.claims.wait([claim], "retry", 0.0)
+    else:
+        bench.jump(int(LEASE) + 1)
+        bench.sweep_leases()
+    bench.sweep_due()
+    assert bench.run(first, "t2", claim=False).args == {"longer_than": 20}
+
+
+def test_values_outside_the_scope_follow_the_newest_request_before_the_run(bench: Bench) -> None:
+    first = replace(bench.request("one"), args='{"longer_than":5}')
+    bench.claims.claim([first])
+    bench.claims.claim([replace(tagged(first), args='{"longer_than":10}')])
+    bench.claims.claim([replace(tagged(first), args='{"longer_than":7}').renewed()])
+    assert bench.run(first, claim=False).args == {"longer_than": 10}
+
+
 @pytest.mark.parametrize("while_running", ["rerun", "drop"])
 def test_reconcile_finds_the_running_job_and_leaves_no_trace(bench: Bench, while_running: str) -> None:
     first = bench.request(while_running=while_running, reasons=("x",))

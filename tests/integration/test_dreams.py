@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from nexus_tasks import Message, Nexus, digest_session
 from nexus_tasks.deployment import default_deployment
@@ -244,3 +246,34 @@ def test_a_tick_is_done_once_per_slot(here: Sandbox, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Claims, "now", lambda _: 1_800_000_030.0)  # far from the turn of a slot
     assert [ticks._first_in_slot(default_deployment(), "dream_due") for _ in range(3)] == [True, False, False]
     assert {"dream_due", "prune"} <= set(app.conf.beat_schedule)
+
+
+# --- many namespaces --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("namespaces", "memories"), [(300, 20_000), pytest.param(10_000, 300_000, marks=pytest.mark.long)]
+)
+def test_the_due_namespaces_are_found_within_a_second(here: Sandbox, namespaces: int, memories: int) -> None:
+    """Beside a large namespace, in tables that were never analyzed."""
+    add = (
+        "INSERT INTO memories (namespace_id, level, content, tokens, occurred_at, created_at)"
+        " SELECT n.id, CASE i % 5 WHEN 0 THEN 'explicit' ELSE 'raw' END, '', 0, now(),"
+        " now() - interval '1 day' - i * interval '1 second' FROM namespaces AS n, generate_series(1, :each) AS i"
+    )
+    steps: list[tuple[str, dict[str, int]]] = [
+        ("SET LOCAL session_replication_role = replica", {}),
+        ("INSERT INTO namespaces (name) SELECT 'n' || i FROM generate_series(1, :many) AS i", {"many": namespaces}),
+        (add + " WHERE n.name <> 'n1'", {"each": 5}),
+        (add + " WHERE n.name = 'n1'", {"each": memories}),
+        ("INSERT INTO dreams (namespace_id, state, sessions) SELECT id, 'finished', '{}' FROM namespaces", {}),
+        (
+            "UPDATE dreams SET started_at = now() - CASE WHEN name IN ('n1', 'n2') THEN interval '30 days'"
+            " ELSE interval '23 hours' END FROM namespaces WHERE namespaces.id = namespace_id",
+            {},
+        ),
+    ]
+    with here.deployment.database.transaction() as tx:
+        for statement, values in steps:
+            tx.execute(text(statement), values)
+    started = time.monotonic()
+    assert due() == ["n1", "n2"]
+    assert time.monotonic() - started < 1.0

@@ -8,8 +8,8 @@
 --                                            (of the current run); errors, crashes, retries, failing_since; token
 --                                            (its first part names the process that holds the lease), lease_until,
 --                                            open, slot; worker (of the current or last run, JSON); due_at,
---                                            wait_reason, wait_detail; rerun_id, also (ids of reruns it serves);
---                                            enqueued_at, published_at, republished
+--                                            wait_reason, wait_detail; rerun_id, rerun_args, also (ids of
+--                                            reruns it serves); enqueued_at, published_at, republished
 --   <prefix>:done:<kind>:<hash>      string  "<job id> <status>" of the last run, for 15 minutes (`dropped`: 24 hours;
 --                                            `gone`: see `done`)
 --   <prefix>:due                     zset    waiting claims by due_at, without those that wait for an event: for
@@ -25,6 +25,8 @@
 --                                            without it 16
 --   <prefix>:paused:<kind>           hash    why and since when this kind is paused: no job of it begins
 --   <prefix>:pauses                  set     kinds that are paused
+--   <prefix>:storage                 string  the identity of the storage that the claims belong to
+--   <prefix>:reconcile:<kind>        string  the cursor up to which reconcile has looked at the kind's wanted rows
 --   <prefix>:held                    hash    worker -> how many of its threads are held by runs over their limit (JSON)
 --
 --   <prefix>:quarantine              list    messages that no worker could read (JSON), the newest first
@@ -278,12 +280,23 @@ local function flags_to_run(key)
   redis.call('HDEL', key, 'force', 'reasons', 'urgency')
 end
 
+-- The rerun has the arguments of its newest request: values outside the scope may differ between requests.
+local function args_of_rerun(key)
+  local args = field(key, 'rerun_args')
+  if not args then return end -- the release before has made the claim
+  redis.call('HSET', key, 'args', args)
+  redis.call('HDEL', key, 'rerun_args')
+end
+
 -- A run that waits gives its flags back to the next run. If a rerun was asked for, the next run serves its id too.
 local function flags_from_run(key)
   local f = redis.call('HMGET', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'also')
   merge(key, f[1], f[2], f[3])
   redis.call('HDEL', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id')
-  if f[4] then redis.call('HSET', key, 'also', f[5] and (f[5] .. ',' .. f[4]) or f[4]) end
+  if f[4] then
+    redis.call('HSET', key, 'also', f[5] and (f[5] .. ',' .. f[4]) or f[4])
+    args_of_rerun(key)
+  end
 end
 
 local function parked_key(key) return prefix .. ':parked:' .. string.sub(key, #prefix + 6) end
@@ -361,6 +374,7 @@ local function conclude(key, status, wakeups, own)
     redis.call('HDEL', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'also', 'errors', 'crashes', 'retries',
       'failing_since')
     redis.call('HSET', key, 'id', rerun, 'enqueued_at', integer(now))
+    args_of_rerun(key)
     to_line(key)
     return
   end

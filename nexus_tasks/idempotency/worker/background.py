@@ -12,7 +12,8 @@ PATIENCE = 3.0  # seconds that a worker that shuts down waits for the thread
 class BackgroundStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """A worker step whose :meth:`work` runs in a thread, because work on the worker's event loop holds up messages."""
 
-    requires = ("celery.worker.components:Pool",)  # threads start after the pool has forked
+    # Threads start after the pool has forked, and in a worker that may touch the claims.
+    requires = ("celery.worker.components:Pool", "nexus_tasks.idempotency.worker.identity:IdentityStep")
     thread_name = "nexus-background"
 
     def __init__(self, _worker: object, **_options: object) -> None:

@@ -51,12 +51,13 @@ class Reconciler:
         """Look at the newest wanted rows of each kind, then at some older ones. Returns how many jobs this made.
 
         Raises:
-            StorageUnavailable: storage does not answer.
+            StorageUnavailable: storage does not answer, or the claims belong to another storage.
             QueueUnavailable: Redis does not answer.
         """
         made = 0
         kinds = [kind for kind in list(self.engine.kinds().values()) if kind.outbox is not None]
         try:
+            self.storage.verify()
             newest = {kind.name: self._newest(kind) for kind in kinds}
             for kind in kinds:
                 since = newest[kind.name]

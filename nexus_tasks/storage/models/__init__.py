@@ -8,7 +8,7 @@ from nexus_tasks.storage.models.base import Base
 from nexus_tasks.storage.models.conversations import Derivation, Namespace, SessionRow
 from nexus_tasks.storage.models.digests_and_dreams import DigestRequest, Dream, SessionDigest
 from nexus_tasks.storage.models.extraction import Extraction, Topic, TopicSource
-from nexus_tasks.storage.models.jobs import DeadLetter, JobRun, WantedJob
+from nexus_tasks.storage.models.jobs import DatabaseIdentity, DeadLetter, JobRun, WantedJob
 from nexus_tasks.storage.models.knowledge import (
     Embedding,
     EmbeddingGap,
@@ -34,6 +34,7 @@ __all__ = [
     "BatchRequest",
     "BudgetHold",
     "CommonWord",
+    "DatabaseIdentity",
     "DeadLetter",
     "Derivation",
     "DigestRequest",

@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Identity, Index, Integer, Numeric, UniqueConstraint, text
+from sqlalchemy import Boolean, CheckConstraint, Identity, Index, Integer, Numeric, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from nexus_tasks.storage.models.base import Base, namespace_column, now_column
@@ -61,6 +61,17 @@ class DeadLetter(Base):
     last_at: Mapped[datetime] = now_column()
     resolution: Mapped[str | None]
     resolved_at: Mapped[datetime | None]
+
+
+class DatabaseIdentity(Base):
+    """The one row that tells this database from another one. Redis notes its ``id`` beside the claims."""
+
+    __tablename__ = "database_identity"
+    __table_args__ = (CheckConstraint("single", name="single"),)
+
+    single: Mapped[bool] = mapped_column(Boolean, primary_key=True, server_default=text("true"))
+    id: Mapped[str] = mapped_column(server_default=text("gen_random_uuid()::text"))
+    made_at: Mapped[datetime] = now_column()
 
 
 class WantedJob(Base):

@@ -63,6 +63,7 @@ class Memory(Base):
         ),
         Index("ix_memories_perspective", "perspective_id", "level", "id"),
         Index("ix_memories_level", "namespace_id", "level", "occurred_at"),
+        Index("ix_memories_created_at", "namespace_id", "level", "created_at"),
         Index("ix_memories_superseded_by", "superseded_by", postgresql_where=text("superseded_by IS NOT NULL")),
         Index("ix_memories_reflection_id", "reflection_id", postgresql_where=text("reflection_id IS NOT NULL")),
         Index("ix_memories_author", "namespace_id", "author"),

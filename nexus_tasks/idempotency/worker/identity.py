@@ -1,0 +1,46 @@
+"""Refuses to start a worker whose database is not the one that the claims belong to."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import bootsteps
+
+from nexus_tasks.errors import ForeignDatabase, NexusError
+from nexus_tasks.idempotency.engine import engine_of
+
+log = logging.getLogger(__name__)
+
+EX_CONFIG = 78  # of sysexits.h: a supervisor may tell it from a crash
+
+
+class IdentityStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Compares the identity of the database with the one in Redis, before the worker consumes or sweeps.
+
+    While a server is away the worker starts; reconcile compares the identities every 10 s.
+    """
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, _worker: object, **_options: object) -> None:
+        """Take Celery's arguments, and nothing of them."""
+
+    def start(self, worker: Any) -> None:
+        """Celery calls this when the worker starts.
+
+        Raises:
+            SystemExit: the claims belong to another database.
+        """
+        try:
+            engine_of(worker.app).storage.verify()
+        except ForeignDatabase as error:
+            log.critical("The worker does not start: %s", error)
+            raise SystemExit(EX_CONFIG) from None
+        except NexusError as error:
+            log.warning("The database could not be compared with Redis yet: %s", error)
+
+    def stop(self, _worker: object) -> None:
+        """Nothing is left to end."""
+
+    terminate = stop

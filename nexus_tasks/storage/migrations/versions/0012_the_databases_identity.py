@@ -1,0 +1,28 @@
+"""The database's identity, which workers compare with Redis; and an index by which due dreams are found."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0012"
+down_revision = "0011"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "database_identity",
+        sa.Column("single", sa.Boolean(), server_default=sa.text("true"), nullable=False),
+        sa.Column("id", sa.Text(), server_default=sa.text("gen_random_uuid()::text"), nullable=False),
+        sa.Column("made_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.PrimaryKeyConstraint("single", name=op.f("pk_database_identity")),
+        sa.CheckConstraint("single", name=op.f("ck_database_identity_single")),
+    )
+    op.create_index("ix_memories_created_at", "memories", ["namespace_id", "level", "created_at"])
+
+
+def downgrade() -> None:
+    op.drop_index("ix_memories_created_at", table_name="memories")
+    op.drop_table("database_identity")
