@@ -13,6 +13,7 @@ from nexus_tasks.cognition.context import Format
 from nexus_tasks.deployment import Deployment, default_deployment
 from nexus_tasks.idempotency import quarantine
 from nexus_tasks.idempotency.producer.result import JobResult
+from nexus_tasks.idempotency.repair import repair
 from nexus_tasks.services import (
     dreams,
     erasure,
@@ -35,6 +36,7 @@ from nexus_tasks.types import (
     ForgetReceipt,
     JobDetails,
     JobInfo,
+    JobRepair,
     MarkdownExport,
     MarkdownImport,
     MemoryDetails,
@@ -731,6 +733,16 @@ class Nexus:
         """
         return quarantine.drop(self.deployment.claims, ids)
 
+    def repair_jobs(self) -> JobRepair:
+        """Check the counters and indexes of all jobs against the jobs, and mend them. Jobs go on meanwhile.
+
+        The sweep of a worker checks the counters of running jobs by itself.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        return repair(self.deployment.claims)
+
     def resume_jobs(self, kind: str | None = None) -> tuple[str, ...]:
         """Let a paused job kind run again. Call this method after the cause of the pause is corrected.
 
@@ -777,4 +789,5 @@ class Nexus:
     adrop_job = _twin(drop_job)
     aquarantined = _twin(quarantined)
     adrop_quarantined = _twin(drop_quarantined)
+    arepair_jobs = _twin(repair_jobs)
     aresume_jobs = _twin(resume_jobs)

@@ -105,6 +105,19 @@ def resume(
 
 
 @app.command()
+def repair(json: Json = False) -> None:
+    """Check the counters and indexes of all jobs against the jobs, and mend them. Jobs go on meanwhile."""
+    found = connect().repair_jobs()
+    if json:
+        emit(found)
+        return
+    rows = [(one.namespace, one.counter, one.old, one.new) for one in found.counters]
+    table(("namespace", "counter", "was", "is"), rows, elastic="namespace", empty="No counter was wrong.")
+    if found.entries_put_back:
+        print(f"Put {words.count(found.entries_put_back, 'entry', 'entries')} of jobs back into an index.")
+
+
+@app.command()
 def quarantine(
     drop: Annotated[
         list[str] | None, typer.Option("--drop", metavar="ID", help="Delete this message; may be repeated.")

@@ -341,6 +341,66 @@ class Claims:
         with answering():
             self.redis.set(f"{self.prefix}:reconcile:{kind}", cursor)
 
+    # --- repair -------------------------------------------------------------------------------------------------------
+    def scan(self, what: str, cursor: int, count: int) -> tuple[int, list[str]]:
+        """Some keys that begin with ``<prefix>:<what>:``, without that beginning, and the next cursor; 0 ends it.
+
+        Redis may return a key more than once.
+
+        Args:
+            cursor: the last call's; 0 begins.
+            count: how many keys Redis looks at, of every sort.
+        """
+        start = f"{self.prefix}:{what}:"
+        with answering():
+            cursor, keys = self.redis.scan(cursor, match=f"{start}*", count=count)
+        return int(cursor), [key.removeprefix(start) for key in keys]
+
+    def mend_counts(
+        self, namespaces: Sequence[str], *, reasons: Sequence[str] | None = None, kinds: Sequence[str] = ()
+    ) -> list[tuple[str, str, int, int]]:
+        """Correct the counters of these namespaces.
+
+        Args:
+            reasons: every reason for which a claim waits. ``None``: correct ``running`` and ``slots`` only, and also
+                those of other namespaces with running claims.
+            kinds: with ``reasons``, every kind of a claim.
+
+        Returns:
+            For each counter that was wrong: namespace, counter, old and new value.
+        """
+        every = reasons is not None
+        lists = [json.dumps(list(names)) for names in (namespaces, reasons or (), kinds)]
+        rows = self._run("mend_counts", [], lists[0], int(every), *lists[1:])
+        return [(namespace, what, old, new) for namespace, what, old, new in rows]
+
+    def mend_indexes(self, names: Sequence[str]) -> tuple[int, set[str], set[str], set[str]]:
+        """Put claims back into the indexes of their state.
+
+        Args:
+            names: the claims, as :meth:`scan` returns them for ``job``.
+
+        Returns:
+            How many entries were put back, and the namespaces, wait reasons and kinds of these claims.
+        """
+        put_back, *found = self._run("mend_indexes", [f"{self.prefix}:job:{name}" for name in names])
+        namespaces, reasons, kinds = map(set, found)
+        return put_back, namespaces, reasons, kinds
+
+    def mend_index(self, index: str, start: int, limit: int, *, belong: tuple[str, str]) -> tuple[int, int]:
+        """Take keys out of an index whose claims are gone or in another state.
+
+        Args:
+            index: the part of its key behind the prefix.
+            start: the rank to begin at.
+            belong: a field and its value in the claims that belong to the index.
+
+        Returns:
+            How many keys were looked at, and how many were taken out.
+        """
+        looked, taken_out = self._run("mend_index", [f"{self.prefix}:{index}"], start, limit, *belong)
+        return looked, taken_out
+
     # --- pauses -------------------------------------------------------------------------------------------------------
     def pause(self, kind: str, reason: str) -> None:
         """Let no job of ``kind`` begin until :meth:`resume`. A later call changes the reason and keeps the time."""

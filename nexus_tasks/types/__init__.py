@@ -7,7 +7,15 @@ package are private.
 
 from nexus_tasks.types.context import CitedMemory, ContextBlock, ContextSection
 from nexus_tasks.types.document import Document, iso, plain
-from nexus_tasks.types.jobs import DroppedJob, JobDetails, JobInfo, JobOutcome, QuarantinedMessage
+from nexus_tasks.types.jobs import (
+    DroppedJob,
+    JobDetails,
+    JobInfo,
+    JobOutcome,
+    JobRepair,
+    MendedCounter,
+    QuarantinedMessage,
+)
 from nexus_tasks.types.memories import (
     Citation,
     MemoryDetails,
@@ -69,11 +77,13 @@ __all__ = [
     "JobDetails",
     "JobInfo",
     "JobOutcome",
+    "JobRepair",
     "Level",
     "MarkdownExport",
     "MarkdownImport",
     "MemoryDetails",
     "MemoryInfo",
+    "MendedCounter",
     "Message",
     "NamespaceDetails",
     "NamespaceInfo",

@@ -82,6 +82,24 @@ class QuarantinedMessage(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MendedCounter(Document):
+    """A counter of a namespace's jobs that was wrong."""
+
+    namespace: str
+    counter: str  # waiting, pending, running or slots
+    old: int
+    new: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRepair(Document):
+    """What :meth:`Nexus.repair_jobs` has mended."""
+
+    counters: tuple[MendedCounter, ...]
+    entries_put_back: int  # entries of jobs that an index had lost
+
+
+@dataclass(frozen=True, kw_only=True)
 class DroppedJob(Document):
     """A job that :meth:`Nexus.drop_job` has dropped."""
 

@@ -23,12 +23,14 @@
 --                                            or for `pause` the kind
 --   <prefix>:cap:<namespace>         string  how many runs the namespace may have at a time, as the last `begin` said;
 --                                            without it 16
+--   <prefix>:reasons                 set     reasons for which a claim ever waited
 --   <prefix>:paused:<kind>           hash    why and since when this kind is paused: no job of it begins
 --   <prefix>:pauses                  set     kinds that are paused
 --   <prefix>:storage                 string  the identity of the storage that the claims belong to
 --   <prefix>:reconcile:<kind>        string  the cursor up to which reconcile has looked at the kind's wanted rows
 --   <prefix>:held                    hash    worker -> how many of its threads are held by runs over their limit (JSON)
 --
+--   <prefix>:checked                 string  where the check of the counters goes on (a cursor of SCAN)
 --   <prefix>:quarantine              list    messages that no worker could read (JSON), the newest first
 --   <prefix>:quarantined             string  how many messages were ever moved there
 --
@@ -167,6 +169,7 @@ local function to_waiting(key, reason, due_at, detail)
     redis.call('ZADD', prefix .. ':due', integer(due_at), key)
   end
   redis.call('ZADD', waits_key(key, reason), number(field(key, 'enqueued_at')), key)
+  redis.call('SADD', prefix .. ':reasons', reason)
 end
 
 -- `slot` is false for the siblings of a batch: a batch counts once against its namespace's cap.

@@ -18,6 +18,7 @@ from redis.exceptions import LockError
 from nexus_tasks.errors import NexusError, QueueUnavailable
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
+from nexus_tasks.idempotency.repair import CHECK_EVERY, check_slots
 from nexus_tasks.idempotency.worker.background import BackgroundStep
 from nexus_tasks.idempotency.worker.orphans import AT_ONCE, bury, give_back, publish_due, return_orphans
 from nexus_tasks.idempotency.worker.reserved import report_reserved
@@ -49,7 +50,7 @@ class Sweeper:
         self._lock = self.claims.lock(LOCK, seconds=LOCK_SECONDS)
         self._answered: float | None = None  # when Redis last answered, by its clock; -inf: it does not answer
         self._hold_leases_until = 0.0
-        self._probed_at = float("-inf")
+        self._probed_at = self._checked_at = float("-inf")
         self.next_tick_in = EVERY  # seconds after the last tick
 
     def look_for_dead(self) -> None:
@@ -105,6 +106,9 @@ class Sweeper:
             for queue in queues:
                 yield partial(self._lost, queue, empty=queue in empty)
         now = time.monotonic()
+        if now - self._checked_at >= CHECK_EVERY:
+            self._checked_at = now
+            yield partial(check_slots, self.claims)
         if now - self._probed_at >= PROBE_EVERY and self.claims.paused():
             self._probed_at = now
             # In its own thread: a model that hangs must not hold up crashed jobs.

@@ -1,0 +1,59 @@
+-- mend_counts: compares the counters of namespaces with the indexes, and corrects them.
+-- KEYS: none. ARGV: 1 the key prefix, 2 the namespaces (a JSON list), 3 '1' for all counters; otherwise only `running` and
+-- `slots` are compared, also those of other namespaces with running claims, 4 with '1': reasons for which claims
+-- wait, also of claims that an earlier release has written, 5 with '1': the kinds of claims (both JSON lists).
+-- A claim that is deleted by hand leaves its counters too high. Then a namespace has fewer slots than its cap, for good.
+-- The script reads every lease (one per job that runs now in any worker), and with '1' every pending claim and every
+-- claim that waits for the end of a pause.
+-- Returns {namespace, counter, old, new} for each counter that was wrong.
+
+local truth, mended, all = {}, {}, ARGV[3] == '1'
+for _, namespace in ipairs(cjson.decode(ARGV[2])) do truth[namespace] = { running = 0, slots = 0 } end
+
+local function add(namespace, what, number_of)
+  if not truth[namespace] and not all then truth[namespace] = { running = 0, slots = 0 } end
+  local counts = truth[namespace]
+  if counts then counts[what] = (counts[what] or 0) + number_of end
+end
+
+-- Counts the claims of an index in a state. Keys whose claims are gone leave the index.
+local function count_each(index, state)
+  for _, key in ipairs(redis.call('ZRANGE', index, 0, -1)) do
+    local f = redis.call('HMGET', key, 'state', 'namespace', 'slot')
+    if f[1] == state then
+      add(f[2], state, 1)
+      if f[3] then add(f[2], 'slots', 1) end
+    else
+      redis.call('ZREM', index, key)
+    end
+  end
+end
+
+count_each(prefix .. ':leases', 'running')
+if all then
+  for _, counts in pairs(truth) do counts.pending, counts.waiting = 0, 0 end
+  for _, queue in ipairs(redis.call('SMEMBERS', prefix .. ':queues')) do
+    count_each(prefix .. ':published:' .. queue, 'pending')
+  end
+  for _, kind in ipairs(cjson.decode(ARGV[5])) do count_each(prefix .. ':waits:pause:' .. kind, 'waiting') end
+  local reasons = { concurrency = true } -- `to_line` does not write it into the set
+  for _, reason in ipairs(redis.call('SMEMBERS', prefix .. ':reasons')) do reasons[reason] = true end
+  for _, reason in ipairs(cjson.decode(ARGV[4])) do reasons[reason] = true end
+  reasons.pause = nil -- this index is kept by kind, not by namespace
+  for reason in pairs(reasons) do
+    for namespace in pairs(truth) do
+      add(namespace, 'waiting', redis.call('ZCARD', prefix .. ':waits:' .. reason .. ':' .. namespace))
+    end
+  end
+end
+for namespace, counts in pairs(truth) do
+  local written = prefix .. ':count:' .. namespace
+  for what, is in pairs(counts) do
+    local was = number(redis.call('HGET', written, what))
+    if was ~= is then
+      if is > 0 then redis.call('HSET', written, what, is) else redis.call('HDEL', written, what) end
+      table.insert(mended, { namespace, what, was, is })
+    end
+  end
+end
+return mended

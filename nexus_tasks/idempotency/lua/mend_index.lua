@@ -1,0 +1,14 @@
+-- mend_index: takes keys out of an index whose claims are gone or in another state.
+-- KEYS: 1 the index. ARGV: 1 the key prefix, 2 the rank to begin at, 3 how many keys at the most, 4 a field and 5 its
+-- value in the claims that belong to the index.
+-- Returns {how many keys it has looked at, how many it has taken out}.
+
+local taken_out = 0
+local keys = redis.call('ZRANGE', KEYS[1], ARGV[2], ARGV[2] + ARGV[3] - 1)
+for _, key in ipairs(keys) do
+  if field(key, ARGV[4]) ~= ARGV[5] then
+    redis.call('ZREM', KEYS[1], key)
+    taken_out = taken_out + 1
+  end
+end
+return { #keys, taken_out }

@@ -1,0 +1,107 @@
+"""Checking the counters and indexes of claims against the claims, and mending them.
+
+Every script that moves a claim keeps both right. A key that is evicted or deleted by hand makes them wrong: four
+deleted claims that ran would take four of their namespace's slots for good.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from nexus_tasks.idempotency.claims import Claims, answering
+from nexus_tasks.types import JobRepair, MendedCounter
+
+log = logging.getLogger(__name__)
+
+CHECK_EVERY = 10.0  # seconds
+KEYS_PER_STEP = 1_000  # that Redis looks at while it serves no other client: about 1 ms
+STEPS_PER_CHECK = 20  # a million keys take about 8 minutes
+NAMESPACES_PER_STEP = 5_000
+
+
+def check_slots(claims: Claims) -> None:
+    """Mend ``running`` and ``slots`` of the next namespaces, and of all that have running claims.
+
+    The sweep of every worker calls this. Every 10 s one call does the work; it goes on where the last one ended.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    with answering():
+        if not claims.lock("checking", seconds=CHECK_EVERY).acquire():  # never released: it ends by itself
+            return
+        cursor = int(claims.redis.get(_cursor(claims)) or 0)
+    namespaces: list[str] = []
+    for _ in range(STEPS_PER_CHECK):
+        cursor, found = claims.scan("count", cursor, KEYS_PER_STEP)
+        namespaces += found
+        if not cursor:
+            break
+    for namespace, what, old, new in claims.mend_counts(namespaces):
+        _said(MendedCounter(namespace=namespace, counter=what, old=old, new=new))
+    with answering():
+        claims.redis.set(_cursor(claims), cursor)
+
+
+def _cursor(claims: Claims) -> str:
+    return f"{claims.prefix}:checked"
+
+
+def repair(claims: Claims) -> JobRepair:
+    """Mend every index, then every counter. Claims may move meanwhile: a script mends a counter in one step.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    put_back = 0
+    namespaces, reasons, kinds = set[str](), set[str](), set[str]()
+    for names in _pages(claims, "job"):
+        entries, *found = claims.mend_indexes(names)
+        put_back += entries
+        namespaces, reasons, kinds = namespaces | found[0], reasons | found[1], kinds | found[2]
+    for names in _pages(claims, "waits"):
+        for name in names:
+            reasons.add(reason := name.partition(":")[0])
+            _take_out_the_gone(claims, f"waits:{name}", ("wait_reason", reason))
+    for index, belong in (("line", ("wait_reason", "concurrency")), ("ahead", ("state", "pending"))):
+        for names in _pages(claims, index):
+            for name in names:
+                _take_out_the_gone(claims, f"{index}:{name}", belong)
+    for names in _pages(claims, "count"):
+        namespaces.update(names)
+    ordered = sorted(namespaces)
+    mended = [
+        _said(MendedCounter(namespace=namespace, counter=what, old=old, new=new))
+        for start in range(0, len(ordered), NAMESPACES_PER_STEP)
+        for namespace, what, old, new in claims.mend_counts(
+            ordered[start : start + NAMESPACES_PER_STEP], reasons=sorted(reasons), kinds=sorted(kinds)
+        )
+    ]
+    return JobRepair(
+        counters=tuple(sorted(mended, key=lambda one: (one.namespace, one.counter))), entries_put_back=put_back
+    )
+
+
+def _take_out_the_gone(claims: Claims, index: str, belong: tuple[str, str]) -> None:
+    start, looked = 0, KEYS_PER_STEP
+    while looked == KEYS_PER_STEP:
+        looked, taken_out = claims.mend_index(index, start, KEYS_PER_STEP, belong=belong)
+        start += looked - taken_out
+
+
+def _said(mended: MendedCounter) -> MendedCounter:
+    log.warning(
+        "The counter `%s` of namespace %s was %d and is set to %d: claims were deleted past nexus-tasks.",
+        *(mended.counter, mended.namespace, mended.old, mended.new),
+    )
+    return mended
+
+
+def _pages(claims: Claims, what: str) -> Iterator[list[str]]:
+    """The rest of every key that begins with ``<prefix>:<what>:``. Redis may return a key twice."""
+    cursor = -1
+    while cursor:
+        cursor, names = claims.scan(what, max(cursor, 0), KEYS_PER_STEP)
+        if names:
+            yield names
