@@ -14,7 +14,7 @@ from celery import Celery
 
 import nexus_tasks
 from nexus_tasks import Nexus, config, derive_memory
-from nexus_tasks.deployment import Deployment, default_deployment
+from nexus_tasks.deployment import WORKER_STEPS, Deployment, default_deployment
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.settings import load_settings
 from tests.broker import RABBITMQ
@@ -285,7 +285,7 @@ print(json.dumps({{
     assert found["queues"] == [sorted(["shop", *config.QUEUES]), ["shop"]]
     assert set(ours) | {"nexus_tasks.derive_memory"} <= set(found["tasks"][0])
     assert found["tasks"][1] == []
-    assert found["steps"] == [5, 0]
+    assert found["steps"] == [len(WORKER_STEPS), 0]
     assert found["options"] == [["1/s", "json"]] * 2
 
 
