@@ -244,6 +244,18 @@ class Claims:
         with answering():
             return sorted(self.redis.smembers(f"{self.prefix}:queues"))
 
+    def sweep_clock(self, *, lease: float, lock: str, lock_seconds: float, limit: int) -> tuple[float, float]:
+        """Note the server's time, and bring back what a clock that was set back has moved into the future.
+
+        Args:
+            limit: entries of each index that are brought back.
+
+        Returns:
+            The server's time, and the seconds by which its clock went back since it was last noted, or 0.
+        """
+        now, back = self._run("sweep_clock", [], _ms(lease), f"{self.prefix}:{lock}", _ms(lock_seconds), limit)
+        return int(now) / 1000, int(back) / 1000
+
     def sweep_due(self, limit: int) -> tuple[int, list[Wakeup]]:
         """Let waiting claims that are due go on. Returns how many, and wake-ups to publish."""
         due, wakeups = self._run("sweep_due", [], limit)

@@ -37,7 +37,7 @@ ONLY_IN = {
 _OURS = """
 local ours = {}
 local names = 'job done due leases published delivered count waits paused queues parked delivery settle '
-  .. 'line lines ahead cap'
+  .. 'line lines ahead cap clock'
 for name in string.gmatch(names, '%S+') do
   ours[name] = true
 end
@@ -83,7 +83,7 @@ for _, key in ipairs(keys(prefix)) do
     for i = 1, #members, 2 do
       redis.call('ZADD', key, string.format('%.4f', tonumber(members[i + 1]) - ms), members[i])
     end
-  elseif string.find(key, prefix .. ':delivered:', 1, true) == 1 then
+  elseif key == prefix .. ':clock' or string.find(key, prefix .. ':delivered:', 1, true) == 1 then
     redis.call('SET', key, earlier(redis.call('GET', key)))
   elseif redis.call('PTTL', key) > 0 then
     redis.call('PEXPIRE', key, redis.call('PTTL', key) - ms)

@@ -205,6 +205,50 @@ def test_a_tick_that_was_not_ours_is_an_answer_too(deploy: Callable[..., Sandbox
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
+def test_a_clock_that_steps_back_in_a_failover_stalls_nothing(
+    bench: Bench, sweeper: Sweeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The replica's clock is an hour behind: leases, waits, lost messages and the sweep's lock would wait so long."""
+    claims, lease = bench.claims, engine.limits.lease
+    running = begins("runs")
+    play.delay(name="lost")
+    play.apply_async(kwargs={"name": "waits"}, countdown=30)
+    lose()
+    bench.client.set(f"{claims.prefix}:{LOCK}", "a sweeper before the failover", px=3_600_000)
+    bench.jump(-3_600)
+    started = claims.now()
+    sweeper.tick()
+    assert "The clock of Redis went back" in caplog.text
+    assert bench.client.pttl(f"{claims.prefix}:{LOCK}") <= 1_000 * sweeping.LOCK_SECONDS
+    bench.client.delete(f"{claims.prefix}:{LOCK}")
+    [(_, lease_end)] = bench.client.zrange(f"{claims.prefix}:leases", 0, -1, withscores=True)
+    assert lease_end / 1_000 - started <= lease + 1
+    [waits] = claims.waiting()
+    assert (waits.due_at or 0) - started == pytest.approx(30, abs=2)
+    bench.jump(lease + 1)
+    sweeper.tick()
+    assert holds(1), "the lost message is sent again"
+    back = claims.get(running.key)
+    assert back, "the worker that is gone"
+    assert back.state == "waiting", "has lost its lease"
+    caplog.clear()
+    sweeper.tick()
+    assert "went back" not in caplog.text
+
+
+def test_a_clock_that_goes_on_moves_nothing(bench: Bench, sweeper: Sweeper) -> None:
+    begins("runs")
+    play.apply_async(kwargs={"name": "waits"}, countdown=7_200)
+    before = bench.content()
+    sweeper.tick()
+    bench.client.set(f"{bench.claims.prefix}:clock", int(1_000 * bench.claims.now()) + 900)  # as far as slewing goes
+    sweeper.tick()
+    after = bench.content()
+    assert {key: value for key, value in after.items() if "clock" not in key} == {
+        key: value for key, value in before.items() if "clock" not in key
+    }
+
+
 def test_a_queue_without_messages_is_empty(sweeper: Sweeper) -> None:
     assert sweeper._empty(["digest", "unheard-of"]) == {"digest", "unheard-of"}
     digest_session.delay(namespace="acme", session_key="s")

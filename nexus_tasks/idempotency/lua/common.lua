@@ -28,6 +28,7 @@
 --   <prefix>:pauses                  set     kinds that are paused
 --   <prefix>:storage                 string  the identity of the storage that the claims belong to
 --   <prefix>:reconcile:<kind>        string  the cursor up to which reconcile has looked at the kind's wanted rows
+--   <prefix>:clock                   string  the server's time in ms, as the last sweep noted it (see sweep_clock)
 --   <prefix>:held                    hash    worker -> how many of its threads are held by runs over their limit (JSON)
 --
 --   <prefix>:checked                 string  where the check of the counters goes on (a cursor of SCAN)

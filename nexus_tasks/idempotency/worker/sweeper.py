@@ -38,6 +38,7 @@ JITTER = 2.0
 LOOK_EVERY = 0.5  # seconds between two looks for dead processes of this machine; a look reads a folder
 GRACE, LONGEST_GRACE = 10.0, 600.0
 LINES_AT_ONCE = 100  # namespaces per tick
+SET_BACK = 10_000  # entries of each index that follow a clock that was set back
 LOCK = "sweeping"
 LOCK_SECONDS = 2.0  # renewed after every step of a tick; two sweepers at once do no harm
 
@@ -133,7 +134,10 @@ class Sweeper:
 
         The time is Redis' own, so a standstill of Redis or of the whole machine shows too.
         """
-        now, uptime, lease = self.claims.now(), self.claims.uptime(), self.engine.limits.lease
+        uptime, lease = self.claims.uptime(), self.engine.limits.lease
+        now, back = self.claims.sweep_clock(lease=lease, lock=LOCK, lock_seconds=LOCK_SECONDS, limit=SET_BACK)
+        if back:
+            log.warning("The clock of Redis went back by %.0f s: leases and waits were moved with it.", back)
         away = self._answered is not None and now - self._answered > EVERY + lease / 2
         if away or uptime < lease:
             until = time.monotonic() + lease - (0 if away else uptime)

@@ -1,0 +1,42 @@
+-- sweep_clock: notes the server's time, and keeps a clock that was set back from stalling what a time was noted for.
+-- KEYS: none. ARGV: 1 the key prefix, 2 lease (ms), 3 the key of the sweep's lock, 4 its longest life (ms), 5 how many
+-- entries of an index at the most.
+-- A failover can set the clock back: to that of the replica. Times from before it then lie in the future. A lease ends
+-- no later than one full lease from now, a message counts as published now, and waiting claims are due by as much
+-- earlier as the clock went back. Entries made since then, up to the next sweep, may come early; that does no harm.
+-- Returns {now (ms), by how many ms the clock went back; 0 when it did not}.
+
+local noted, most = number(redis.call('GET', prefix .. ':clock')), number(ARGV[5])
+local back = noted - now
+if math.abs(back) > 1000 then redis.call('SET', prefix .. ':clock', integer(now)) end
+if back <= 1000 then return { integer(now), 0 } end
+
+local function later(index, than)
+  return redis.call('ZRANGE', index, '(' .. integer(than), '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
+end
+
+local function cap(index, at, name)
+  local found = later(index, at)
+  for i = 1, #found, 2 do
+    redis.call('ZADD', index, integer(at), found[i])
+    if name then redis.call('HSET', found[i], name, integer(at)) end
+  end
+end
+
+local lease_end = now + number(ARGV[2])
+cap(prefix .. ':leases', lease_end, 'lease_until')
+cap(prefix .. ':lines', now)
+for _, queue in ipairs(redis.call('SMEMBERS', prefix .. ':queues')) do
+  cap(prefix .. ':published:' .. queue, now)
+  cap(prefix .. ':settle:' .. queue, now)
+  local delivered = prefix .. ':delivered:' .. queue
+  if number(redis.call('GET', delivered)) > now then redis.call('DEL', delivered) end
+end
+local due = later(prefix .. ':due', now)
+for i = 1, #due, 2 do
+  local at = integer(math.max(number(due[i + 1]) - back, now))
+  redis.call('ZADD', prefix .. ':due', at, due[i])
+  redis.call('HSET', due[i], 'due_at', at)
+end
+if redis.call('PTTL', ARGV[3]) > number(ARGV[4]) then redis.call('PEXPIRE', ARGV[3], ARGV[4]) end
+return { integer(now), integer(back) }
