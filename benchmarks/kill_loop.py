@@ -57,6 +57,7 @@ class System:
     fleet: Fleet
     prefix: str  # of the Redis keys in which the system's jobs leave notes
     queue: str  # the Redis list in which the system's messages wait
+    line: str = ""  # the sorted set in which jobs wait for their message; plain Celery has none
     enqueue: Callable[[int], int]  # asks for some jobs, numbered from the argument on; returns how many
     ended: Callable[[], int]
     effects_twice: Callable[[], int]
@@ -101,7 +102,7 @@ def torment(system: System, kills: int, at_most: float, dice: random.Random) -> 
             boot = statistics.median(system.lives()[1][-4:])
             touched, until = client.llen(f"{system.prefix}:touches"), time.time() + boot * dice.uniform(*PAUSE)
             while time.time() < until or client.llen(f"{system.prefix}:touches") == touched:
-                if client.llen(system.queue) < SLOTS:
+                if client.llen(system.queue) + client.zcard(system.line) < SLOTS:
                     jobs += system.enqueue(jobs)
                 time.sleep(0.02)
                 fleet.replace_dead()
@@ -177,6 +178,7 @@ def noop(here: Sandbox, pool: str, log: Path | None, dice: random.Random) -> Sys
         fleet=_fleet(here, "nexus_tasks", pool, log, dice),
         prefix=here.name,
         queue=f"{here.name}:celery:derive",
+        line=f"{here.name}:line:bench|derive",
         enqueue=lambda n: _ask(range(n, n + SLOTS), "bench"),
         ended=lambda: _ended(here, here.name),
         effects_twice=lambda: _effects_twice(here, here.name),
@@ -224,6 +226,7 @@ def derive(here: Sandbox, pool: str, log: Path | None, dice: random.Random) -> S
         fleet=_fleet(here, "nexus_tasks", pool, log, dice),
         prefix=here.name,
         queue=f"{here.name}:celery:derive",
+        line=f"{here.name}:line:derive|derive",
         enqueue=enqueue,
         ended=lambda: int(here.sql("SELECT count(*) FROM derivations WHERE state = 'done'")[0][0]),
         effects_twice=lambda: int(here.sql(twice)[0][0]),

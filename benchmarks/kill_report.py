@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from benchmarks.kill_recovery import Kill, Recovery, Touch
 from benchmarks.machine import table
 
-MEDIAN, LONGEST = 13.0, 20.0  # seconds: the bounds
+LONGEST = 20.0  # seconds: the bound of a recovery on any machine
+SAME_MACHINE_MEDIAN, SAME_MACHINE_LONGEST = 2.0, 5.0  # seconds, for a run that was cut off while a worker was ready
 SHOWN = 5  # recoveries that took longer
 
 
@@ -44,11 +45,26 @@ def show(result: Result) -> None:
     print()
     print(table(["a kill …", "jobs", "run again, p50", "p95", "max", "hit again first"], list(_rows(result))))
     print("\nto start, workers took {} (p50), {} (p95), {} (max)".format(*_figures(sorted(result.starts))))
+    print(_same_machine(result))
     late = sorted((one for one in result.recoveries if one.seconds > LONGEST), key=lambda one: -one.seconds)
     print(f"later than {LONGEST:.0f} s: {len(late)}, {sum(not one.deserted for one in late)} of them with a worker up")
     for one in sorted(late, key=lambda one: one.deserted)[:SHOWN]:
         print(_story(one, result))
     print(flush=True)
+
+
+def _same_machine(result: Result) -> str:
+    """The recoveries that the lock files bound: all workers of this benchmark share a machine and a ``NEXUS_HOME``."""
+    found = sorted(one.seconds for one in result.recoveries if one.hits[-1].how == "cut off" and not one.deserted)
+    if not found:
+        return "no run was cut off while another worker was ready"
+    p50, _, longest = _figures(found)
+    bounds = f"bound {SAME_MACHINE_MEDIAN:.0f} s", f"bound {SAME_MACHINE_LONGEST:.0f} s"
+    within = statistics.median(found) <= SAME_MACHINE_MEDIAN and found[-1] <= SAME_MACHINE_LONGEST
+    return (
+        f"same machine, another worker ready, run cut off: {len(found)}, p50 {p50} ({bounds[0]}), "
+        f"max {longest} ({bounds[1]}): {'kept' if within else 'MISSED'}"
+    )
 
 
 def _rows(result: Result) -> Iterator[list[object]]:
