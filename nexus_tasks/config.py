@@ -26,6 +26,7 @@ task_reject_on_worker_lost = True
 worker_prefetch_multiplier = 1
 worker_disable_prefetch = True  # a busy worker must not hold messages that an idle worker could run
 task_ignore_result = True  # a row in Postgres (`job_runs`) says how a job ended
+task_annotations = {"celery.ping": {"ignore_result": False}}  # Celery's testing worker waits for this result
 task_track_started = True
 worker_send_task_events = True
 broker_connection_retry_on_startup = True

@@ -35,6 +35,7 @@ from nexus_tasks.idempotency.celery_patches.closing import close_connections
 from nexus_tasks.idempotency.celery_patches.forking import forget_connections
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.engine import JobEngine, Limits, attach, has_jobs
+from nexus_tasks.idempotency.producer.result import RunResult
 from nexus_tasks.idempotency.task import add_tasks
 from nexus_tasks.idempotency.worker.holder import LeaseHolder
 from nexus_tasks.idempotency.worker.isolation import Isolation
@@ -165,6 +166,7 @@ class Deployment:
             return self._given_app
         app = Celery("nexus_tasks", set_as_current=False)
         app.config_from_object(self._config)
+        app.AsyncResult = app.subclass_with_self(RunResult)  # Celery's own waits for ever for an ignored result
         self._join(app)
         return app
 

@@ -34,11 +34,13 @@ from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.signals import worker_init
 
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import NexusError
+from nexus_tasks.errors import ConfigurationError, NexusError
 from nexus_tasks.idempotency.celery_patches.closed_channel import ClosedChannelStep
 from nexus_tasks.idempotency.celery_patches.consumer_timeout import ConsumerTimeoutStep
+from nexus_tasks.idempotency.celery_patches.errbacks import send_each_errback
 from nexus_tasks.idempotency.celery_patches.malformed_messages import move_malformed_aside
 from nexus_tasks.idempotency.celery_patches.redis_client_per_channel import RedisClientStep
+from nexus_tasks.idempotency.celery_patches.thread_pool import answer_honestly
 from nexus_tasks.idempotency.engine import engine_of, has_jobs
 from nexus_tasks.idempotency.worker.background import BackgroundStep
 from nexus_tasks.idempotency.worker.ending import EndStep
@@ -83,8 +85,25 @@ class PatchStep(ClosedChannelStep):
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
+        _refuse_green_threads(parent.pool_cls)
         listen_for_revokes()
         move_malformed_aside()
+        send_each_errback()
+        answer_honestly()
+
+
+def _refuse_green_threads(pool: type) -> None:
+    """Raise for a pool whose tasks share one thread: a task that computes would stop the heartbeat and the sweep.
+
+    Raises:
+        ConfigurationError: the pool is gevent's or eventlet's.
+    """
+    name = pool.__module__.rpartition(".")[2]
+    if name in ("gevent", "eventlet"):
+        raise ConfigurationError(
+            f"Jobs do not run in a pool of {name}: a job that computes would stop the heartbeat, and lose its lease.",
+            remedy="Start the worker with `--pool threads`, `--pool processes` or `--pool solo`.",
+        )
 
 
 class DatabasePoolStep(bootsteps.Step):  # type: ignore[misc]

@@ -16,11 +16,13 @@ from typing import Any, cast
 from celery.exceptions import Ignore
 from kombu.utils.json import dumps
 
-from nexus_tasks.errors import JobFailed, NexusError
+from nexus_tasks.errors import NexusError
+from nexus_tasks.idempotency.celery_states import raise_if_it_waits
 from nexus_tasks.idempotency.claim import Claimed, Ticket, Wakeup
 from nexus_tasks.idempotency.engine import JobEngine
+from nexus_tasks.idempotency.producer.wire_format import headers_of_caller
 from nexus_tasks.idempotency.request import Delivery, Request
-from nexus_tasks.idempotency.worker.executor import execute
+from nexus_tasks.idempotency.worker.executor import Ended, execute
 from nexus_tasks.types import JobOutcome, Status
 
 log = logging.getLogger(__name__)
@@ -58,8 +60,7 @@ def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> l
     if parent:  # noted now: a process that publishes the delivery again does not run the parent task
         kept.setdefault("parent_id", parent.request.id)
     kept.setdefault("root_id", (parent and parent.request.root_id) or requests[0].id)
-    eager = task.app.conf.task_always_eager  # then the producer runs the job at once
-    tickets = engine.claims.claim(requests if eager else _parked(requests, kept))
+    tickets = engine.claims.claim(_parked(requests, kept))
     mine = Wakeup(
         key="",
         job_id=requests[0].id,
@@ -78,7 +79,7 @@ def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> l
             others.append(wakeup)
     # The claim that this delivery made has the delivery's id. While the claim waits, only its turn sends a message.
     its_turn_comes = tickets[0].outcome is Claimed.ENQUEUED and tickets[0].wakeup is None and len(requests) == 1
-    if eager or not its_turn_comes:
+    if not its_turn_comes:
         engine.publisher.publish([mine], **once)
     engine.publisher.publish(others)
     return tickets
@@ -87,56 +88,51 @@ def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> l
 def _parked(requests: Sequence[Request], options: Mapping[str, Any]) -> list[Request]:
     """The requests, each with the delivery that it is a part of."""
     delivery = Delivery(id=requests[0].id, options=dumps(options), parts=len(requests))
-    return [replace(one, delivery=replace(delivery, first=i == 0)) for i, one in enumerate(requests)]
+    trace = dumps({name: options[name] for name in ("root_id", "parent_id", "headers") if options.get(name)})
+    return [replace(one, delivery=replace(delivery, first=i == 0), trace=trace) for i, one in enumerate(requests)]
 
 
-def deliver(task: Any, request: Request, header: Mapping[str, Any]) -> JobOutcome:
+def deliver(task: Any, request: Request, header: Mapping[str, Any]) -> Ended:
     """Run the job of a canvas delivery in a worker, or return the outcome of the run that has served it.
 
     Raises:
-        Ignore: the run that the delivery waits for has not ended; the end of that run sends the delivery again.
-        JobFailed: that run ended as a dead letter.
+        Retry: the job waits; the end of a later run sends the delivery again.
+        Ignore: another run does the work, or the delivery is accounted for already.
     """
     engine: JobEngine = task.engine
     claims, published_at = engine.claims, str(header.get("published_at", ""))
-    outcome = None
+    ended = None
     try:
         found = claims.delivery_outcome(request.id, queue=request.queue, published_at=published_at)
         if found is None and "status" not in header:  # a message with an outcome begins no run
             [asked] = _parked([request], as_sent(task.request))
             node = task.request.hostname or ""
-            outcome = execute(engine, task.kind, asked, published_at=published_at, eager=False, node=node)
+            ended = execute(engine, task.kind, asked, published_at=published_at, eager=False, node=node)
             found = claims.delivery_outcome(request.id, queue=request.queue)
+        if found is None:
+            if ended is not None:
+                raise_if_it_waits(ended.outcome, ended.error)
+            raise Ignore("Another run does its work, its work waits, or it is accounted for already.")
+        if ended is None or (ended.outcome.status, ended.outcome.job_id) != found:
+            ended = Ended(outcome=_whole(engine, request, *found))
     except NexusError as error:
         log.warning("The outcome of %s is not known: %s", request.id, error)
         raise Ignore from error
-    if found is None:
-        raise Ignore("Another run does its work, its work waits, or it is accounted for already.")
-    if outcome is None or (outcome.status, outcome.job_id) != found:
-        outcome = JobOutcome(status=cast(Status, found[0]), job_id=found[1])
-    return raise_if_dead(engine, request, outcome)
+    return ended
 
 
-def raise_if_dead(engine: JobEngine, request: Request, outcome: JobOutcome) -> JobOutcome:
-    """Return the outcome, unless the job is a dead letter, which Celery must see as a failure.
-
-    Raises:
-        JobFailed: the job is a dead letter.
-    """
-    if outcome.status != "dead":
-        return outcome
-    why: Any = "no error text"
-    try:
-        letter = engine.storage.outcome(outcome.job_id, request.kind, request.scope, 0.0)
-        why = letter.details.get("error", why) if letter else why
-    except NexusError as error:
-        log.warning("The dead letter of %s was not read: %s", outcome.job_id, error)
-    raise JobFailed(f"{request.kind} {outcome.job_id} is a dead letter: {why}")
+def _whole(engine: JobEngine, request: Request, status: str, job_id: str) -> JobOutcome:
+    """The outcome of the run that served a delivery, with the details of its run row or dead letter."""
+    row = engine.storage.outcome(job_id, request.kind, request.scope, 0.0)
+    if row is None or row.job_id != job_id:  # a run of a kind that writes no run rows
+        return JobOutcome(status=cast(Status, status), job_id=job_id)
+    return replace(row, status=cast(Status, status))
 
 
 def as_sent(request: Any) -> dict[str, Any]:
     """The options that a message was sent with, as the worker's request has them."""
     delivered = {option: getattr(request, name, None) for name, option in _AS_DELIVERED.items()}
+    delivered["headers"] = headers_of_caller(request) or None
     return {option: value for option, value in delivered.items() if value is not None}
 
 

@@ -50,13 +50,14 @@ class Wakeup:
     args: Mapping[str, Any]
     published_at: str
     namespace: str
+    trace: Mapping[str, Any] = field(default_factory=dict)  # `root_id`, `parent_id` and `headers` of the message
     options: Mapping[str, Any] | None = None
     outcome: tuple[str, str] | None = None
 
     @classmethod
     def parse(cls, row: list[str]) -> Wakeup:
         """Read a wake-up from the list that ``to_pending`` or ``settlement`` in ``common.lua`` returns."""
-        key, job_id, kind, queue, args, published_at, namespace, *canvas = row
+        key, job_id, kind, queue, args, published_at, namespace, trace, *canvas = row
         return cls(
             key=key,
             job_id=job_id,
@@ -65,6 +66,7 @@ class Wakeup:
             args=json.loads(args),
             published_at=published_at,
             namespace=namespace,
+            trace=json.loads(trace) if trace else {},
             options=read_json(canvas[0]) if canvas else None,
             outcome=(canvas[1], canvas[2]) if canvas else None,
         )

@@ -54,6 +54,7 @@ class Request:
     wait_reason: str = "delay"  # the reason of the wait for `delay` seconds
     anew: bool = False  # ignore the done marker; add no flag and no rerun to a claim that exists
     delivery: Delivery | None = None
+    trace: str = ""  # JSON: `root_id`, `parent_id` and `headers` that all messages of the job carry
 
     def key(self, prefix: str) -> str:
         """The idempotency key: ``<prefix>:job:<kind>:<sha256 of the canonical scope>``."""
@@ -81,6 +82,8 @@ class Request:
         }
         if self.delivery:
             fields["delivery"] = self.delivery.__dict__
+        if self.trace:
+            fields["trace"] = self.trace
         return to_json(fields).decode()
 
     def renewed(self) -> Request:

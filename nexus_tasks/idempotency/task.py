@@ -6,22 +6,26 @@ Everything else is elsewhere: the declaration in ``kind.py``, the claims in ``cl
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 from celery import Celery, Task
+from kombu.exceptions import OperationalError
+from kombu.serialization import prepare_accept_content, registry
 
-from nexus_tasks.errors import ConfigurationError, InvalidInput, JobFailed, UnsupportedOption
-from nexus_tasks.idempotency import canvas
+from nexus_tasks.errors import ConfigurationError, InvalidInput, QueueUnavailable, UnsupportedOption
+from nexus_tasks.idempotency import canvas, celery_states
 from nexus_tasks.idempotency.claim import Claimed, Ticket
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.kind import Arguments, JobKind, on_declared
-from nexus_tasks.idempotency.producer.result import JobResult
-from nexus_tasks.idempotency.producer.wire_format import HEADER
+from nexus_tasks.idempotency.producer.result import EagerJobResult, JobResult, RunResult
+from nexus_tasks.idempotency.producer.wire_format import HEADER, trace_of_message
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.worker.executor import execute
 
@@ -35,15 +39,28 @@ class JobTask(Task):  # type: ignore[misc]
     """A Celery task with an idempotency key. :func:`add_tasks` makes one per job kind and application."""
 
     abstract = True
-    throws = (JobFailed,)  # expected: a dead letter was logged when it was written
     typing = False  # the arguments are checked by their model, with better messages
     shared = False  # an application that did not ask for our jobs has none of them
     # Claims need these three, even in an application with other defaults.
     acks_late = True
     reject_on_worker_lost = True
+    acks_on_failure_or_timeout = acks_on_failure = acks_on_timeout = True  # a dead letter is not delivered again
     ignore_result = True  # the run row says how a job ended
-    time_limit = soft_time_limit = 366 * 86_400  # seconds. Without a limit, `task_time_limit` would kill a long run.
     kind: JobKind
+
+    @property
+    def time_limit(self) -> int:
+        """366 days. Without a limit of its own, ``task_time_limit`` would kill a long run."""
+        return 366 * 86_400
+
+    @time_limit.setter
+    def time_limit(self, seconds: float | None) -> None:
+        # Celery's `control.time_limit` answers with this error.
+        raise UnsupportedOption(
+            f"{self.name} cannot have a time limit of {seconds} s.", remedy="Give its kind a `run_limit`."
+        )
+
+    soft_time_limit = time_limit
 
     @property
     def engine(self) -> JobEngine:
@@ -72,6 +89,7 @@ class JobTask(Task):  # type: ignore[misc]
         refused = [name for name in REFUSED if options.pop(name, None) is not None]
         if refused:
             raise UnsupportedOption(f"{', '.join(refused)} cannot be set on {self.kind.name}.")
+        self._check_serializer(options.get("serializer"))
         if task_id is not None and not _JOB_ID.fullmatch(task_id):
             raise InvalidInput(f"task_id {task_id!r} is no job id: it must have no spaces or commas.")
         delay = countdown or ((_utc(eta) - datetime.now(UTC)).total_seconds() if eta else 0.0)
@@ -82,6 +100,12 @@ class JobTask(Task):  # type: ignore[misc]
             self.kind.request_for(one, job_id=task_id if i == 0 else None, delay=max(delay, 0.0))
             for i, one in enumerate(each)
         ]
+        if self.app.conf.task_always_eager:
+            return self._run_here(requests, options)
+        ignored = options.get("ignore_result")
+        ignored = self.ignore_result if ignored is None else ignored
+        if not ignored:
+            options["ignore_result"] = False
         if waited_for := canvas.is_canvas(task_id, options):
             self._check_application()
             tickets = canvas.ask(self, requests, options)
@@ -90,8 +114,19 @@ class JobTask(Task):  # type: ignore[misc]
         result = self._joined(requests, tickets)
         if waited_for:
             result.id = requests[0].id
-        result.ignored = options.get("ignore_result", self.ignore_result)
+        result.ignored = ignored
         return result
+
+    def _run_here(self, requests: Sequence[Request], options: Mapping[str, Any]) -> EagerJobResult:
+        """Claim the jobs and run them in this process, as ``task_always_eager`` demands."""
+        tickets = self.engine.claims.claim(requests)
+        results = []
+        for request, ticket in zip(requests, tickets, strict=True):
+            ended = Task.apply_async(self, kwargs=json.loads(request.args), task_id=request.id, **options)
+            results.append(EagerJobResult(ended, self._result(request, ticket)))
+            options = {}  # the links are those of the first
+        results[0].joined(results[1:])
+        return results[0]
 
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[JobResult]:
         """Ask for many jobs of this kind at once, each given by its keyword arguments. Cheaper than many ``.delay()``.
@@ -151,11 +186,36 @@ class JobTask(Task):  # type: ignore[misc]
         """Refused. A job raises a typed error instead: the type decides what happens."""
         raise UnsupportedOption("retry() does not work here.", remedy="Raise a JobError; its type decides.")
 
+    def replace(self, sig: Any) -> Any:  # noqa: ARG002
+        """Refused. Requests of others wait for this very job."""
+        raise UnsupportedOption("replace() does not work here.", remedy="Ask for the other job, and return an outcome.")
+
+    def add_to_chord(self, sig: Any, lazy: bool = False) -> Any:  # noqa: ARG002
+        """Refused. The run may serve the messages of several chords."""
+        raise UnsupportedOption("add_to_chord() does not work here.", remedy="Ask for the other job by itself.")
+
+    def chunks(self, it: Any, n: int) -> Any:  # noqa: ARG002
+        """Refused. Celery would run the jobs inside a task of its own, without their retries."""
+        raise UnsupportedOption("chunks() does not work here.", remedy="Use enqueue_many(), or a group.")
+
+    def map(self, it: Any) -> Any:  # noqa: ARG002
+        """Refused, as :meth:`chunks`."""
+        raise UnsupportedOption("map() does not work here.", remedy="Use enqueue_many(), or a group.")
+
+    def starmap(self, it: Any) -> Any:  # noqa: ARG002
+        """Refused, as :meth:`chunks`."""
+        raise UnsupportedOption("starmap() does not work here.", remedy="Use enqueue_many(), or a group.")
+
     def _numbered(self, n: int, call: Mapping[str, Any]) -> Arguments:
         try:
             return self.kind.parse((), call)
         except InvalidInput as error:
             raise InvalidInput(f"calls[{n}]: {error.message}", remedy="Correct the call; nothing was queued.") from None
+
+    def _check_serializer(self, serializer: str | None) -> None:
+        accepted = self.app.conf.accept_content
+        if serializer and registry.name_to_type.get(serializer) not in prepare_accept_content(accepted):
+            raise UnsupportedOption(f"No worker reads a message in {serializer!r}; they read {', '.join(accepted)}.")
 
     def _check_application(self) -> None:
         queue = self.kind.queue
@@ -182,30 +242,42 @@ class JobTask(Task):  # type: ignore[misc]
         results = [self._result(request, ticket) for request, ticket in zip(requests, tickets, strict=True)]
         return results[0].joined(results[1:])
 
+    def AsyncResult(self, task_id: str, **options: Any) -> RunResult:
+        """The result of the job or message with this id. Its ``get()`` also finds jobs whose result Celery ignored."""
+        return RunResult(task_id, backend=self.backend, task_name=self.name, app=self.app, **options)
+
     # --- workers ------------------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Run the job under its claim; returns its outcome as Celery's result."""
-        header, engine = self._header(), self.engine
+        """Run the job under its claim. Returns or raises what makes Celery's state true; see ``celery_states.py``."""
+        header = self._header()
         request = self.kind.request_for(self.kind.load(self.kind.named(args, kwargs)), job_id=self.request.id)
+        eager = bool(self.request.is_eager or self.request.called_directly)
         if header.get("canvas"):
-            outcome = canvas.deliver(self, request, header)
+            ended = canvas.deliver(self, request, header)
         else:
-            eager = bool(self.request.is_eager or self.request.called_directly)
-            published_at = str(header.get("published_at", ""))
-            node = "" if eager else self.request.hostname or ""
-            outcome = execute(engine, self.kind, request, published_at=published_at, eager=eager, node=node)
-            if eager and self.app.conf.task_always_eager:
-                canvas.raise_if_dead(engine, request, outcome)
-        return {
-            "status": outcome.status,
-            "job_id": outcome.job_id,
-            "reasons": list(outcome.reasons),
-            **dict(outcome.details),
-        }
+            published_at, node = str(header.get("published_at", "")), "" if eager else self.request.hostname or ""
+            request = replace(request, trace="" if eager else trace_of_message(self.request))
+            ended = execute(self.engine, self.kind, request, published_at=published_at, eager=eager, node=node)
+        try:
+            return celery_states.answer(self, request, ended, eager=eager)
+        finally:
+            if header.get("canvas") and ended.outcome.status == "dropped":
+                canvas.note_accounted(self.engine, request.id)
 
-    def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:  # noqa: ARG002
-        """Celery's hook after it has stored the result, counted the chord's part and sent the links."""
+    def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        """Celery's hook after it has sent the links, stored the result and counted the chord's part."""
         if self._header().get("canvas"):
+            canvas.note_accounted(self.engine, task_id)
+
+    def on_failure(self, exc: BaseException, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:  # noqa: ARG002
+        """Celery's hook after it has stored the failure and sent the error links.
+
+        Celery also calls it when a link could not be sent, and then the message has no header any more. The sweep does
+        not send such a message again, because that would send the other links again. It does so while a server is away.
+        """
+        if self.request.id == task_id and not self._header().get("canvas"):
+            return
+        if not isinstance(exc, QueueUnavailable | OperationalError):
             canvas.note_accounted(self.engine, task_id)
 
     def _header(self) -> Mapping[str, Any]:

@@ -76,7 +76,9 @@ def find_outcome(tx: Transaction, job_id: str, kind: str, scope: str, since: dat
     letter = tx.scalar(select(DeadLetter).where(DeadLetter.job_id == job_id))
     if letter:
         status: Status = "dropped" if letter.resolution == "dropped" else "dead"
-        return JobOutcome(status=status, job_id=job_id, details={"error": letter.message})
+        return JobOutcome(
+            status=status, job_id=job_id, details={"error": letter.message, "error_type": letter.error_type}
+        )
     run = tx.scalar(
         select(JobRun)
         .where(JobRun.kind == kind, JobRun.scope == scope, JobRun.started_at >= since)

@@ -20,11 +20,12 @@ from celery import Celery
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import Misconfigured, OverBudget, Permanent, Throttled, Transient
 from nexus_tasks.idempotency.request import Flags
-from nexus_tasks.idempotency.task import on_every_app, task_of
+from nexus_tasks.idempotency.task import on_every_app
 from nexus_tasks.idempotency.worker.run import Run, Wait
 from nexus_tasks.jobs import Arguments, job
 from nexus_tasks.types import JobOutcome
-from tests.sandbox import Current, app, engine
+from tests.integration.inline import run_claim
+from tests.sandbox import Current, app
 
 WITH_KINDS = ("--include", "tests.integration.jobkinds")
 ROOT = {"PYTHONPATH": str(Path(__file__).parents[2])}
@@ -69,6 +70,8 @@ def perform(run: Run, arguments: Play) -> Any:
     word = arguments.plan[min(attempt, len(arguments.plan) - 1)]
     if word in ERRORS:
         raise ERRORS[word]()
+    if word.startswith("ask "):
+        play.delay(name=word.removeprefix("ask "))
     if word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if word == "nap":
@@ -172,8 +175,4 @@ def work() -> list[dict[str, Any]]:
     """Run what is pending now in this process, as a worker's thread would; returns the results."""
     claims = default_deployment().claims
     pending = [claim for queue in claims.queues() for claim in claims.pending(queue)]
-    results = []
-    for claim in pending:
-        ran = task_of(engine, claim.kind).apply(kwargs=dict(claim.args), task_id=claim.job_id, throw=True)
-        results.append(ran.result)
-    return results
+    return [run_claim(claim) for claim in pending]

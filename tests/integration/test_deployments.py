@@ -275,7 +275,6 @@ def test_messages_go_to_the_claims_deployment_whichever_application_is_current(p
             task = digest_session.on(a.deployment)
             task.si(namespace=NAMESPACE, session_key="one").apply_async()
             (task.si(namespace=NAMESPACE, session_key="two") | task.si(namespace=NAMESPACE, session_key="two")).delay()
-            task.chunks([(NAMESPACE, "three")], 1)
             Nexus(a.deployment).dream(NAMESPACE)
             assert messages(b) == pending(b.deployment) == []
             expected = {claim.job_id for claim in pending(a.deployment)}

@@ -33,7 +33,7 @@ def test_a_canvas_delivery_that_runs_apart_is_completed_by_its_own_message() -> 
     request = waited_for(play.request_for(Play(), job_id=asked.id))
     bench = Bench(engine.claims)
     bench.set(request, crashes=2)
-    outcome = executor.execute(engine, play.kind, request, published_at="", eager=False)
+    outcome = executor.execute(engine, play.kind, request, published_at="", eager=False).outcome
     assert (outcome.status, outcome.job_id) == ("completed", asked.id)
     [(pid, _)] = attempts()
     assert pid != os.getpid()
@@ -50,7 +50,7 @@ def test_a_child_of_a_prefork_pool_is_a_process_of_its_own_already(
     request = waited_for(play.request_for(Play()))
     bench = Bench(engine.claims)
     bench.set(request, crashes=2)
-    assert executor.execute(engine, play.kind, request, published_at="", eager=False).status == "completed"
+    assert executor.execute(engine, play.kind, request, published_at="", eager=False).outcome.status == "completed"
     assert [pid for pid, _ in attempts()] == [os.getpid()]
 
 
@@ -60,6 +60,6 @@ def test_a_solo_pool_does_not_run_a_poisonous_job_in_the_worker_itself() -> None
     request = waited_for(play.request_for(Play()))
     bench = Bench(engine.claims)
     bench.set(request, crashes=2)
-    assert executor.execute(engine, play.kind, request, published_at="", eager=False).status == "completed"
+    assert executor.execute(engine, play.kind, request, published_at="", eager=False).outcome.status == "completed"
     [(pid, _)] = attempts()
     assert pid != os.getpid()

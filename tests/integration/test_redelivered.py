@@ -41,7 +41,7 @@ def deliver(claim: Claim, **options: Any) -> JobOutcome:
     """A worker receives the job's message."""
     kind = engine.kind(claim.kind)
     request = kind.request_for(kind.load(claim.args), job_id=claim.job_id)
-    return execute(engine, kind, request, published_at="1", eager=False, **options)
+    return execute(engine, kind, request, published_at="1", eager=False, **options).outcome
 
 
 def forget(here: Sandbox) -> None:
@@ -120,5 +120,5 @@ def test_a_canvas_message_whose_work_another_job_has_done_does_nothing_when_it_c
     assert deliver(claim).status == "completed"
     forget(here)
     late = replace(request, delivery=Delivery(id="canvas-1", options="{}"))
-    assert execute(engine, kind, late, published_at=asked_at, eager=False).status == "completed"
+    assert execute(engine, kind, late, published_at=asked_at, eager=False).outcome.status == "completed"
     assert generation(here) == 1

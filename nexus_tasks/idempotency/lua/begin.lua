@@ -45,6 +45,7 @@ elseif number(f[4]) > number(ARGV[8]) then
 elseif number(redis.call('HGET', prefix .. ':count:' .. namespace, 'slots')) >= cap then
   to_line(key)
 else
+  trace(key, request)
   to_running(key, token, lease, true)
   redis.call('HSET', key, 'worker', ARGV[9])
   flags_to_run(key)

@@ -1,7 +1,7 @@
 -- common: shared by every transition. The loader puts this file in front of each script. It returns nothing itself.
 -- KEYS are claim keys. ARGV[1] is the prefix: the first part of every key. Times are milliseconds of the Redis server.
 -- A wake-up is the Celery message of a claim. Scripts return it as {claim key, job id, kind, queue, args, published_at,
--- namespace}. The wake-up of a canvas delivery goes on with {options, status, job id of the run that did the work}.
+-- namespace, trace}. The wake-up of a canvas delivery has no trace and goes on with {options, status, job id of the run that did the work}.
 --
 --   <prefix>:job:<kind>:<hash>       hash    the claim. state waiting|pending|running; id, kind, namespace, queue, scope,
 --                                            args, version; force, reasons, urgency (merged for the next run) and run_*
@@ -9,7 +9,8 @@
 --                                            (its first part names the process that holds the lease), lease_until,
 --                                            open, slot; worker (of the current or last run, JSON); due_at,
 --                                            wait_reason, wait_detail; rerun_id, rerun_args, also (ids of
---                                            reruns it serves); enqueued_at, published_at, republished
+--                                            reruns it serves); enqueued_at, published_at, republished; trace (JSON:
+--                                            root_id, parent_id and headers of the job's messages)
 --   <prefix>:done:<kind>:<hash>      string  "<job id> <status>" of the last run, for 15 minutes (`dropped`: 24 hours;
 --                                            `gone`: see `done`)
 --   <prefix>:due                     zset    waiting claims by due_at, without those that wait for an event: for
@@ -149,14 +150,14 @@ end
 -- this function reads all fields with one command.
 local function to_pending(key)
   leave(key)
-  local f = redis.call('HMGET', key, 'id', 'kind', 'queue', 'args', 'namespace')
+  local f = redis.call('HMGET', key, 'id', 'kind', 'queue', 'args', 'namespace', 'trace')
   local at, queue = integer(now), f[3]
   redis.call('HSET', key, 'state', 'pending', 'published_at', at)
   redis.call('HINCRBY', prefix .. ':count:' .. f[5], 'pending', 1)
   redis.call('ZADD', prefix .. ':published:' .. queue, at, key)
   redis.call('ZADD', ahead_key(f[5], queue), at, key)
   redis.call('SADD', prefix .. ':queues', queue)
-  return { key, f[1], f[2], queue, f[4], at, f[5] }
+  return { key, f[1], f[2], queue, f[4], at, f[5], f[6] or '' }
 end
 
 -- `due_at` is false for a claim that waits for an event.
@@ -254,10 +255,16 @@ local function ready(key, position)
   return false
 end
 
+-- Notes what the messages of this job carry on from its first message: its parent, and the caller's headers.
+local function trace(key, request)
+  if request.trace then redis.call('HSETNX', key, 'trace', request.trace) end
+end
+
 -- Creates the claim's fields from a request (a JSON object); the caller then moves the claim into a state.
 local function create(key, request)
   redis.call('HSET', key, 'id', request.id, 'kind', request.kind, 'namespace', request.namespace, 'queue', request.queue,
     'scope', request.scope, 'args', request.args, 'version', request.version, 'enqueued_at', integer(now))
+  trace(key, request)
 end
 
 -- Merges a request's flags into those of the next run: force is OR-ed, reasons are a set, live wins over dream. Most
@@ -311,7 +318,7 @@ local function delivery_key(id) return prefix .. ':delivery:' .. id end
 local function settlement(id)
   local f = redis.call('HMGET', delivery_key(id), 'kind', 'queue', 'args', 'published_at', 'namespace', 'options',
     'status', 'job_id')
-  return { '', id, f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8] }
+  return { '', id, f[1], f[2], f[3], f[4], f[5], '', f[6], f[7], f[8] }
 end
 
 local function forget(id)
@@ -376,7 +383,7 @@ local function conclude(key, status, wakeups, own)
   local rerun = field(key, 'rerun_id')
   if rerun then
     redis.call('HDEL', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'also', 'errors', 'crashes', 'retries',
-      'failing_since')
+      'failing_since', 'trace')
     redis.call('HSET', key, 'id', rerun, 'enqueued_at', integer(now))
     args_of_rerun(key)
     to_line(key)

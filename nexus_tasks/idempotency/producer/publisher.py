@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +20,7 @@ from kombu.exceptions import KombuError
 from nexus_tasks.idempotency.claim import Ticket, Wakeup
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import task_name_of
-from nexus_tasks.idempotency.producer.wire_format import Template, make_template, send
+from nexus_tasks.idempotency.producer.wire_format import Template, make_template, send, trace_of_call
 from nexus_tasks.idempotency.request import Request
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ class Publisher:
             QueueUnavailable: Redis does not answer; nothing was queued.
         """
         messages: list[tuple[str, str, str] | None] | None = None
+        if trace := trace_of_call(self.app, options):
+            requests = [replace(request, trace=trace) for request in requests]
         if not options and self._is_plain():
             templates = {kind: self.template_of(kind) for kind in {request.kind for request in requests}}
             messages = [

@@ -6,11 +6,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
-from celery.result import AsyncResult
+from celery.exceptions import TimeoutError
+from celery.result import AsyncResult, EagerResult, assert_will_not_block
 
 from nexus_tasks.errors import JobFailed, WaitTimeout
 from nexus_tasks.idempotency.claim import Claimed
-from nexus_tasks.idempotency.engine import JobEngine
+from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.request import claim_key
 from nexus_tasks.types import JobOutcome, Status
 
@@ -69,9 +70,7 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         outcomes = [part._await(deadline) for part in (self, *self.parts)]
         for outcome in outcomes:
             if outcome.status == "dead":
-                raise JobFailed(
-                    f"{self.kind} {outcome.job_id} is a dead letter: {outcome.details.get('error', 'no error text')}"
-                )
+                raise job_failed(self.kind, outcome)
         return outcomes[0]
 
     def _await(self, deadline: float | None) -> JobOutcome:
@@ -99,3 +98,72 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         if marker:  # the job was dropped, or its kind writes no run rows
             return JobOutcome(status=cast(Status, marker[1]), job_id=marker[0])
         return None
+
+
+class EagerJobResult(EagerResult, JobResult):  # type: ignore[misc]
+    """A job that ran in this process (``task_always_eager``): Celery's ``EagerResult``, and what ``JobResult`` has."""
+
+    def __init__(self, ended: EagerResult, asked: JobResult) -> None:
+        EagerResult.__init__(self, ended.id, ended._result, ended.state, traceback=ended.traceback, name=ended._name)
+        self._engine, self._asked_at = asked._engine, asked._asked_at
+        self.job_id, self.outcome, self.created = asked.job_id, asked.outcome, asked.created
+        self.kind, self.scope, self.parts = asked.kind, asked.scope, ()
+
+    wait = JobResult.wait  # `EagerResult.wait` is another name of `get`
+
+
+class RunResult(AsyncResult):  # type: ignore[misc]
+    """The result of a job of which only the id is known.
+
+    Celery stores no result of a job unless it was asked for with ``ignore_result=False``. ``get()`` then waits for the
+    job's run row or dead letter.
+    """
+
+    def get(self, timeout: float | None = None, propagate: bool = True, **options: Any) -> Any:
+        """The result that Celery has stored, or the outcome of the job's run; waits for one of them.
+
+        Args:
+            timeout: seconds.
+
+        Raises:
+            JobFailed: the job is a dead letter, and ``propagate`` is set.
+            celery.exceptions.TimeoutError: neither came in time. A job of a kind that writes no run rows, whose result
+                is ignored, has neither.
+        """
+        if options.get("disable_sync_subtasks", True):
+            assert_will_not_block()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = _FIRST_LOOK
+        storage = engine_of(self.app).storage
+        while not self.ready():
+            if propagate and self.parent:
+                self._maybe_reraise_parent_error()
+            outcome = storage.outcome(str(self.id), "", "", 0.0)
+            if outcome and outcome.status == "dead":
+                failure = job_failed("Job", outcome)
+                if propagate:
+                    raise failure
+                return failure
+            if outcome:
+                return as_result(outcome)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"Celery has no result of {self.id}, and there is no run row of that id.")
+            time.sleep(pause if deadline is None else min(pause, max(deadline - time.monotonic(), 0.0)))
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+        return super().get(timeout, propagate=propagate, **options)
+
+
+def as_result(outcome: JobOutcome) -> dict[str, Any]:
+    """An outcome as the result of a Celery task."""
+    return {
+        "status": outcome.status,
+        "job_id": outcome.job_id,
+        "reasons": list(outcome.reasons),
+        **dict(outcome.details),
+    }
+
+
+def job_failed(kind: str, letter: JobOutcome) -> JobFailed:
+    """The error of a job that is a dead letter."""
+    error_type, text = letter.details.get("error_type"), letter.details.get("error", "no error text")
+    return JobFailed(f"{kind} {letter.job_id} is a dead letter: {f'{error_type}: {text}' if error_type else text}")

@@ -15,9 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery import Task
+from celery import Celery, Task
 from kombu import Producer
 from kombu.transport import redis
+from kombu.utils.json import dumps
 
 from nexus_tasks.embedded.urls import celery_url
 from nexus_tasks.idempotency.claim import Wakeup
@@ -25,7 +26,7 @@ from nexus_tasks.idempotency.request import VERSION, Request, compact
 
 HEADER = "nexus"
 LONGEST_SHOWN = 1_024  # characters of the arguments that Flower and the log show: Celery's own limit
-SLOTS = ("id", "published", "shown", "body", "tag")
+SLOTS = ("id", "root", "parent", "published", "shown", "body", "tag")
 
 
 def header(wakeup: Wakeup) -> dict[str, Any]:
@@ -36,6 +37,38 @@ def header(wakeup: Wakeup) -> dict[str, Any]:
     if wakeup.outcome is not None:
         told["status"], told["job_id"] = wakeup.outcome
     return {HEADER: told}
+
+
+def trace_of_call(app: Celery, options: Mapping[str, Any]) -> str:
+    """What the messages of a job carry on from its call, as JSON; empty when that is nothing.
+
+    Celery's own retries keep it too: the ids of the root and parent tasks, and the caller's headers, such as
+    ``traceparent``.
+    """
+    parent = app.current_worker_task
+    message = parent.request if parent else None
+    return _trace(
+        options.get("root_id") or (message and (message.root_id or message.id)),
+        options.get("parent_id") or (message and message.id),
+        options.get("headers"),
+    )
+
+
+def trace_of_message(message: Any) -> str:
+    """The trace of a message that a worker has received (its request), as :func:`trace_of_call` gives it."""
+    root_id = message.root_id if message.root_id != message.id else None
+    return _trace(root_id, message.parent_id, headers_of_caller(message))
+
+
+def headers_of_caller(message: Any) -> dict[str, Any]:
+    """The headers of a received message (its request) that neither Celery nor this package has set."""
+    return {name: value for name, value in message.as_execution_options()["headers"].items() if name != HEADER}
+
+
+def _trace(root_id: str | None, parent_id: str | None, headers: Mapping[str, Any] | None) -> str:
+    found = {"root_id": root_id, "parent_id": parent_id, "headers": headers}
+    known = {name: value for name, value in found.items() if value}
+    return dumps(known) if known else ""
 
 
 def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
@@ -51,6 +84,12 @@ def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
     # A claim of an earlier release may name a queue that is gone. Its message goes to the kind's present queue.
     queue = wakeup.queue if wakeup.queue in task.app.amqp.queues else task.kind.queue
     options = {**(wakeup.options or {}), **options}
+    # Celery would take the task that runs here for the parent; it may be another job, whose end made this wake-up.
+    parent = {
+        "root_id": options.get("root_id") or wakeup.trace.get("root_id") or wakeup.job_id,
+        "parent_id": options.get("parent_id") or wakeup.trace.get("parent_id"),
+    }
+    of_the_caller = {**wakeup.trace.get("headers", {}), **(options.pop("headers", None) or {})}
     if wakeup.outcome:
         options["add_to_parent"] = False  # the job whose run ends here is not the parent of the deliveries it settles
     Task.apply_async(
@@ -58,7 +97,7 @@ def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
         kwargs=dict(wakeup.args),
         task_id=wakeup.job_id,
         queue=queue,
-        headers={**(options.pop("headers", None) or {}), **header(wakeup)},
+        headers={**of_the_caller, **parent, **header(wakeup)},
         **options,
     )
 
@@ -77,8 +116,11 @@ class Wire:
     def render(self, request: Request) -> tuple[str, str, str]:
         """The key of the list, and both halves of the message that wakes a worker for ``request``."""
         body = base64.b64encode(f"[[], {request.args}, {self.embed}]".encode())
+        trace = json.loads(request.trace) if request.trace else {}
         values = {
             "id": json.dumps(request.id),
+            "root": json.dumps(trace.get("root_id") or request.id),
+            "parent": json.dumps(trace.get("parent_id")),
             "shown": json.dumps(request.args[:LONGEST_SHOWN]),
             "body": f'"{body.decode()}"',
             "tag": f'"{self.tag}-{next(self.numbers)}"',
@@ -104,9 +146,11 @@ class Template:
         """Publish ``wakeup`` through kombu, to any broker."""
         headers = {
             **self.headers,
+            **wakeup.trace.get("headers", {}),
             **header(wakeup),
             "id": wakeup.job_id,
-            "root_id": wakeup.job_id,
+            "root_id": wakeup.trace.get("root_id") or wakeup.job_id,
+            "parent_id": wakeup.trace.get("parent_id"),
             "kwargsrepr": compact(wakeup.args)[:LONGEST_SHOWN],
         }
         body = (), wakeup.args, self.embed
@@ -143,6 +187,7 @@ def _blank(task: Any, slots: Mapping[str, str]) -> Wakeup:
         args={},
         published_at=slots["published"],
         namespace="",
+        trace={"root_id": slots["root"], "parent_id": slots["parent"]},
     )
 
 
@@ -181,7 +226,7 @@ def _wire(producer: _Dictation, slots: Mapping[str, str]) -> Wire | None:
         return None
     message["body"], message["properties"]["delivery_tag"] = slots["body"], slots["tag"]
     text = json.dumps(message).replace("%", "%%")
-    for name in ("id", "shown", "body", "tag"):
+    for name in ("id", "root", "parent", "shown", "body", "tag"):
         text = text.replace(f'"{slots[name]}"', f"%({name})s")
     before, _, after = text.partition(slots["published"])
     return Wire(queue=queue, before=before, after=after, embed=json.dumps(producer.embed), tag=slots["tag"])

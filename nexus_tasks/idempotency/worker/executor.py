@@ -9,13 +9,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar, cast
 
 from billiard.common import terminate_handler_fired
 from celery import Celery
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, TaskPredicate
 
 from nexus_tasks.errors import (
     ConfigurationError,
@@ -24,6 +24,7 @@ from nexus_tasks.errors import (
     RanTooLong,
     StorageUnavailable,
     Transient,
+    UnsupportedOption,
 )
 from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Wakeup
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
@@ -42,9 +43,21 @@ TRY_AGAIN_AFTER = 0.5  # seconds between attempts to record a run's end
 STACK = 12  # frames that say where a run hung, the innermost ones
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How the message of a job ended. The status ``superseded`` means that the job has not ended with this message.
+
+    The details of ``superseded`` say why: ``begin`` (nothing was begun), ``waits`` (the reason), with ``seconds`` and
+    ``error``, or ``process`` (the exit code of the run's own process). Without details the run has lost its claim.
+    """
+
+    outcome: JobOutcome
+    error: BaseException | None = None  # what the handler raised, when this process has run it
+
+
 def execute(
     engine: JobEngine, kind: JobKind, request: Request, *, published_at: str, eager: bool, node: str = ""
-) -> JobOutcome:
+) -> Ended:
     """Run the job that ``request`` asks for, if its claim is free. Every end of the run is recorded in the claim.
 
     Args:
@@ -63,7 +76,7 @@ def execute(
             # A direct call asks for the job once more, as `.delay()` does.
             [ticket] = engine.claims.claim([request])
             if ticket.outcome is Claimed.DONE:
-                return _outcome_of_marker(engine, request, ticket.job_id)
+                return Ended(outcome=_outcome_of_marker(engine, request, ticket.job_id))
             begun, claim, wakeups = _begin(engine, kind, request, published_at, node)
     except NexusError as error:
         # The claim stays pending. Once Redis answers, the sweep takes this message for lost and publishes another one.
@@ -71,22 +84,26 @@ def execute(
         raise Ignore from error
     if claim is None:
         engine.publisher.publish(wakeups)
-        return JobOutcome(status="superseded", job_id=request.id, details={"begin": begun.value})
+        return Ended(outcome=JobOutcome(status="superseded", job_id=request.id, details={"begin": begun.value}))
     delivery = request.delivery.id if request.delivery else ""
     run = run_of(engine, kind, claim, request, eager=eager, delivery=delivery)
     run.published_at = int(published_at) / 1000 if published_at.isdigit() else 0.0
     with holding(engine, run):
         engine.publisher.publish(wakeups)
-        if claim.crashes >= ISOLATED_FROM and not eager and not in_pool_child():
-            try:
-                return engine.isolation.perform(run)
-            except ProcessDied as died:
-                return _crashed(engine, claim, died)
-            except ConfigurationError as error:  # no other process can load this application
-                return _failed(engine, kind, run, error)
-            except OSError as error:  # for example too little memory for a process: the job is not the cause
-                return _failed(engine, kind, run, Transient(f"No process could be started: {error}."))
-        return perform(engine, kind, run)
+        apart = claim.crashes >= ISOLATED_FROM and not eager and not in_pool_child()
+        outcome = _perform_isolated(engine, kind, run) if apart else perform(engine, kind, run)
+    return Ended(outcome=run.ends.get(claim.key, outcome), error=run.error)
+
+
+def _perform_isolated(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
+    try:
+        return engine.isolation.perform(run)
+    except ProcessDied as died:
+        return _crashed(engine, run.primary, died)
+    except ConfigurationError as error:  # no other process can load this application
+        return _failed(engine, kind, run, error)
+    except OSError as error:  # for example too little memory for a process: the job is not the cause
+        return _failed(engine, kind, run, Transient(f"No process could be started: {error}."))
 
 
 def take_up(app: Celery, kind_name: str, key: str, token: str, delivery: str) -> JobOutcome:
@@ -175,6 +192,8 @@ def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
         # One claim of a batch is lost. The others wait for 0 s, and nothing is counted against them.
         _settle(engine, run.claims, lambda claims: run.store.wait(claims, "retry", 0.0, detail="Superseded"))
         return JobOutcome(status="superseded", job_id=primary.job_id)
+    except TaskPredicate as error:
+        return _failed(engine, kind, run, _refusal(error))
     except BaseException as error:  # the only place that catches everything: the type decides
         if terminate_handler_fired():
             raise  # this process is told to end, and the run has not failed
@@ -239,6 +258,7 @@ def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) ->
     if not run.claims:
         log.error("%s raised after the end of its last claim.", kind.name, exc_info=error)
         return JobOutcome(status="completed")
+    run.error = error
     primary, limits = run.primary, engine.limits
     if isinstance(error, StorageUnavailable):
         engine.breaker.trip(error)
@@ -250,10 +270,27 @@ def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) ->
     dying = [claim for claim in run.claims if decisions[claim.key].dead]
     others = [claim for claim in run.claims if not decisions[claim.key].dead]
     if others:
-        _wait(engine, kind, others, decisions[others[0].key], error)
-    if dying and _give_up(engine, kind, dying, error, run.delivery):
-        return JobOutcome(status="dead", job_id=primary.job_id)
-    return JobOutcome(status="superseded", job_id=primary.job_id, details={"waits": str(error)})
+        decision = decisions[others[0].key]
+        _wait(engine, kind, others, decision, error)
+        run.ends.update((claim.key, _waiting(claim, decision, error)) for claim in others)
+    if dying:
+        run.ends.update(_give_up(engine, kind, dying, error, run.delivery))
+    return run.ends.get(primary.key, JobOutcome(status="superseded", job_id=primary.job_id))
+
+
+def _waiting(claim: Claim, decision: Decision, error: BaseException) -> JobOutcome:
+    details = {"waits": decision.reason, "seconds": round(decision.seconds, 3), "error": clean_text(str(error))}
+    return JobOutcome(status="superseded", job_id=claim.job_id, details=details)
+
+
+def _refusal(predicate: TaskPredicate) -> UnsupportedOption:
+    """The error of a handler that raised Celery's ``Ignore``, ``Reject`` or ``Retry``."""
+    refusal = UnsupportedOption(
+        f"A job cannot raise {type(predicate).__name__}.",
+        remedy="Return a JobOutcome, or raise a JobError: its type decides.",
+    )
+    refusal.__cause__ = predicate
+    return refusal
 
 
 def _redis_time(engine: JobEngine) -> float:
@@ -283,24 +320,27 @@ def _wait(engine: JobEngine, kind: JobKind, claims: Sequence[Claim], decision: D
     _settle(engine, claims, transition)
 
 
-def _give_up(engine: JobEngine, kind: JobKind, claims: Sequence[Claim], error: BaseException, delivery: str) -> bool:
+def _give_up(
+    engine: JobEngine, kind: JobKind, claims: Sequence[Claim], error: BaseException, delivery: str
+) -> dict[str, JobOutcome]:
     """Commit the dead letters of the claims that are still this run's, then end them.
 
-    ``outbox.py`` writes a letter. Returns ``False`` when there is no such claim, or when a letter could not be written;
-    then the jobs try again.
+    ``outbox.py`` writes a letter. When a letter could not be written, the jobs try again. Returns how the claims ended,
+    by key, without those that the run has lost.
     """
     try:
         lost = _with_patience(engine, lambda: engine.claims.renew(claims, lease=engine.limits.lease))
         claims = [claim for claim in claims if claim not in lost]  # another run has the lost claims and ends them
         for claim in claims:
-            log.error("Job %s (%s) is a dead letter: %s", claim.job_id, kind.name, error)
+            log.warning("Job %s (%s) is a dead letter: %s", claim.job_id, kind.name, error)  # Celery logs the error
             engine.storage.dead_letter(claim, error)
     except NexusError as unwritten:
         log.warning("A dead letter of %s was not written; the job tries again: %s", kind.name, unwritten)
-        _wait(engine, kind, claims, retry_later(claims[0], type(unwritten).__name__), unwritten)
-        return False
+        decision = retry_later(claims[0], type(unwritten).__name__)
+        _wait(engine, kind, claims, decision, unwritten)
+        return {claim.key: _waiting(claim, decision, unwritten) for claim in claims}
     _finish(engine, claims, JobOutcome(status="dead"), delivery=delivery)
-    return bool(claims)
+    return {claim.key: JobOutcome(status="dead", job_id=claim.job_id) for claim in claims}
 
 
 def _finish(engine: JobEngine, claims: Sequence[Claim], outcome: JobOutcome, *, delivery: str = "") -> None:

@@ -13,6 +13,7 @@ from nexus_tasks.errors import (
     QueueUnavailable,
     SchemaOutdated,
     Transient,
+    UnsupportedOption,
 )
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.worker.run import Wait
@@ -22,6 +23,7 @@ PROBE_EVERY = 60.0  # seconds
 
 # The job does not cause these errors: a setting of the deployment or an outdated database schema does.
 MISCONFIGURED = (Misconfigured, ConfigurationError, SchemaOutdated)
+HOPELESS = (Permanent, UnsupportedOption)  # the next attempt would end in the same way
 PASSING = (Transient, QueueUnavailable)
 
 
@@ -49,7 +51,7 @@ def decide(error: BaseException, claim: Claim, *, now: float, max_attempts: int,
     if isinstance(error, Wait):
         return Decision(reason=error.reason, seconds=error.seconds, detail=error.detail)
     detail = type(error).__name__
-    if isinstance(error, Permanent):
+    if isinstance(error, HOPELESS):
         return Decision(dead=True)
     if isinstance(error, MISCONFIGURED):
         return Decision(reason="pause", seconds=PROBE_EVERY, detail=detail, pause=True)

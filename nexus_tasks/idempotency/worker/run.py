@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nexus_tasks.idempotency.claim import Claim, Wakeup
@@ -34,6 +34,9 @@ class Wait(Exception):
     def __init__(self, reason: str, seconds: float, detail: str = "") -> None:
         self.reason, self.seconds, self.detail = reason, seconds, detail
         super().__init__(f"{reason} ({seconds:.1f} s) {detail}")
+
+    def __reduce__(self) -> tuple[object, ...]:  # a prefork pool pickles the error of a message
+        return Wait, (self.reason, self.seconds, self.detail)
 
 
 def new_token(holder: str) -> str:
@@ -66,6 +69,8 @@ class Run:
     published_at: float = 0.0  # of the message that started the run, seconds since the epoch by the clock of Redis
     delivery: str = ""  # the canvas delivery that started the run; its own worker completes it
     lost: threading.Event = field(default_factory=threading.Event)
+    error: BaseException | None = None  # what the handler raised
+    ends: dict[str, JobOutcome] = field(default_factory=dict)  # by claim key: how claims ended that left the run
 
     @property
     def primary(self) -> Claim:
@@ -116,6 +121,7 @@ class Run:
     def part_done(self, claims: Sequence[Claim], outcome: JobOutcome) -> None:
         """End the run for some of its claims now. The run goes on with the other claims."""
         self.leave(claims)
+        self.ends.update((claim.key, replace(outcome, job_id=claim.job_id)) for claim in claims)
         self.settle(claims, outcome)
 
     def leave(self, claims: Sequence[Claim]) -> None:
