@@ -30,7 +30,8 @@ from benchmarks import neighbour_jobs
 from benchmarks.machine import calibration, table
 from nexus_tasks import embedded
 from nexus_tasks.embedded.urls import celery_url
-from tests.sandbox import Sandbox, Worker, eventually, make_template, sandbox
+from tests.databases import make_template
+from tests.sandbox import Sandbox, Worker, eventually, sandbox
 
 NAP = 200  # ms
 ROOT = Path(__file__).parents[1]

@@ -41,6 +41,7 @@ from nexus_tasks.idempotency.celery_patches.errbacks import send_each_errback
 from nexus_tasks.idempotency.celery_patches.malformed_messages import move_malformed_aside
 from nexus_tasks.idempotency.celery_patches.redis_client_per_channel import RedisClientStep
 from nexus_tasks.idempotency.celery_patches.thread_pool import answer_honestly
+from nexus_tasks.idempotency.celery_patches.unknown_kinds import keep_jobs_of_unknown_kinds
 from nexus_tasks.idempotency.engine import engine_of, has_jobs
 from nexus_tasks.idempotency.worker.background import BackgroundStep
 from nexus_tasks.idempotency.worker.ending import EndStep
@@ -88,6 +89,7 @@ class PatchStep(ClosedChannelStep):
         _refuse_green_threads(parent.pool_cls)
         listen_for_revokes()
         move_malformed_aside()
+        keep_jobs_of_unknown_kinds()
         send_each_errback()
         answer_honestly()
 

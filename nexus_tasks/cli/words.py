@@ -30,7 +30,7 @@ _WAITS = {
     "batch": "for an answer of the Batches API",
     "delay": "for its time",
     "dream": "for what it is made of",
-    "version": "for a worker of the newer release that wrote it",
+    "version": "for a worker of the release that wrote it",
 }
 
 

@@ -93,6 +93,7 @@ class Claims:
         gathers: bool,
         published_at: str,
         worker: Worker | None = None,
+        dialect: str = "",
     ) -> tuple[Begun, Claim | None, list[Wakeup]]:
         """Start a run of the request's claim under ``token``. Only with :attr:`Begun.RUN` is the claim returned.
 
@@ -102,13 +103,24 @@ class Claims:
             gathers: a sibling's run may take this run's claim along, until this run has called :meth:`take` itself.
             published_at: when the message was published; empty without a message.
             worker: the process of the run, for people.
+            dialect: how the worker understands the kind (:attr:`JobKind.dialect`).
 
         Returns:
             The outcome, the claim, and wake-ups to publish: of the claims next in the namespace's line.
         """
         key, told = self.key(request), worker.as_json() if worker else ""
         outcome, fields, wakeups = self._run(
-            "begin", [key], token, _ms(lease), cap, int(gathers), published_at or 0, request.as_json(), VERSION, told
+            "begin",
+            [key],
+            token,
+            _ms(lease),
+            cap,
+            int(gathers),
+            published_at or 0,
+            request.as_json(),
+            VERSION,
+            told,
+            dialect,
         )
         claim = Claim.parse(key, _pairs(fields)) if fields else None
         return Begun[outcome], claim, [Wakeup.parse(row) for row in wakeups]
@@ -205,6 +217,30 @@ class Claims:
         dropped, wakeups = self._run("drop", [key], job_id, delivery)
         return bool(dropped), [Wakeup.parse(row) for row in wakeups]
 
+    def leave_to_others(self, key: str, dialect: str) -> list[Wakeup]:
+        """Let a claim wait for a worker that understands it, because a worker with this dialect does not.
+
+        Returns:
+            Wake-ups to publish: of the claims next in line.
+        """
+        return [Wakeup.parse(row) for row in self._run("leave_to_others", [key], dialect)]
+
+    def understood(self, dialects: Mapping[str, str]) -> Iterator[list[Wakeup]]:
+        """Let claims go on that other workers did not understand, of kinds that this worker understands.
+
+        Args:
+            dialects: by kind, how this worker understands it.
+
+        Returns:
+            Wake-ups to publish, a list per 1,000 claims.
+        """
+        with answering():
+            waiting = self.redis.smembers(f"{self.prefix}:versions")
+        for one in sorted(waiting):
+            kind, _, strange_to = one.partition("|")
+            if kind in dialects and dialects[kind] not in strange_to.split(","):
+                yield from self.hurry_all("version", one)
+
     def keep_reserved(self, messages: Mapping[str, str]) -> None:
         """Note that messages (id → claim key) are not lost: a live worker has received them and not begun them."""
         if messages:
@@ -284,31 +320,15 @@ class Claims:
         )
         return returned, self._claims(dead), [Wakeup.parse(row) for row in wakeups]
 
-    def sweep_lost(
-        self,
-        queue: str,
-        limit: int,
-        *,
-        empty: bool,
-        attempts: int,
-        token: str,
-        lease: float,
-        grace: float,
-        longest: float,
-    ) -> tuple[list[Claim], list[Wakeup]]:
-        """Find pending claims of ``queue`` whose message is lost.
+    def sweep_lost(self, queue: str, limit: int, *, empty: bool, grace: float, longest: float) -> list[Wakeup]:
+        """Find pending claims of ``queue`` whose message is lost. Returns wake-ups to publish again.
 
         Args:
             empty: whether the queue holds no message.
             grace: seconds before a message may count as lost. Each republishing doubles them, up to ``longest``.
-
-        Returns:
-            The claims without attempts left, and wake-ups to publish again.
         """
-        dead, wakeups = self._run(
-            "sweep_lost", [], queue, int(empty), limit, _ms(grace), _ms(longest), attempts, token, _ms(lease)
-        )
-        return self._claims(dead), [Wakeup.parse(row) for row in wakeups]
+        rows = self._run("sweep_lost", [], queue, int(empty), limit, _ms(grace), _ms(longest))
+        return [Wakeup.parse(row) for row in rows]
 
     def sweep_settle(self, queue: str, limit: int, *, empty: bool, grace: float, longest: float) -> list[Wakeup]:
         """Find canvas deliveries of ``queue`` whose runs have ended, but whose message or worker is lost."""
@@ -518,6 +538,7 @@ class Claims:
         return [
             f"{self.prefix}:due",
             *(f"{self.prefix}:waits:pause:{kind}" for kind in sorted(self.redis.smembers(f"{self.prefix}:pauses"))),
+            *(f"{self.prefix}:waits:version:{one}" for one in sorted(self.redis.smembers(f"{self.prefix}:versions"))),
             *(
                 f"{self.prefix}:line:{namespace}|{queue}"
                 for namespace, queues in zip(namespaces, pipe.execute(), strict=True)

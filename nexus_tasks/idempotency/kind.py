@@ -5,17 +5,19 @@ A :class:`JobKind` is a declaration, which the producer and the worker read. It 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nexus_tasks.errors import ConfigurationError, InvalidInput, faults
-from nexus_tasks.idempotency.request import Flags, Request, WhileRunning, canonical, compact
+from nexus_tasks.idempotency.request import VERSION, Flags, Request, WhileRunning, canonical, compact
 from nexus_tasks.types import JobOutcome
 
 OURS = "nexus_tasks."  # the first part of the Celery names of this package's own kinds
@@ -93,10 +95,39 @@ class JobKind:
     def load(self, args: Mapping[str, Any]) -> Arguments:
         """The arguments of a claim or a message, with times, tuples and the like read back from JSON.
 
+        Arguments that this release does not know are ignored.
+
         Raises:
             InvalidInput: the arguments do not fit the model; another release wrote them.
         """
-        return self._validated(lambda: self.arguments.model_validate_json(json.dumps(dict(args))))
+        unknown = self._unknown(args)
+        text = json.dumps({name: value for name, value in args.items() if name not in unknown})
+        return self._validated(lambda: self.arguments.model_validate_json(text))
+
+    def received(self, args: Mapping[str, Any], *, job_id: str | None = None, delay: float = 0.0) -> Request:
+        """The request for the job of a claim or a message. Arguments that this release does not know are kept in it.
+
+        Raises:
+            InvalidInput: the arguments do not fit the model; another release wrote them.
+        """
+        request = self.request_for(self.load(args), job_id=job_id, delay=delay)
+        unknown = self._unknown(args)
+        return replace(request, args=compact({**json.loads(request.args), **unknown})) if unknown else request
+
+    def _unknown(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments that only another release knows."""
+        fields = self.arguments.model_fields
+        known = {*fields, *(field.alias for field in fields.values() if field.alias)}
+        return {name: value for name, value in args.items() if name not in known}
+
+    @cached_property
+    def dialect(self) -> str:
+        """How this release understands the kind: the version of claims, and a hash of the scope and the arguments."""
+        fields = [
+            (name, str(field.annotation), field.is_required()) for name, field in self.arguments.model_fields.items()
+        ]
+        text = repr((self.arguments.scope, sorted(fields)))
+        return f"{VERSION}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def named(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
         """Positional and keyword arguments as one mapping.

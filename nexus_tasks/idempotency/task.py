@@ -16,6 +16,7 @@ from typing import Any
 from weakref import WeakSet
 
 from celery import Celery, Task
+from celery.exceptions import Ignore
 from kombu.exceptions import OperationalError
 from kombu.serialization import prepare_accept_content, registry
 
@@ -27,7 +28,7 @@ from nexus_tasks.idempotency.kind import Arguments, JobKind, on_declared
 from nexus_tasks.idempotency.producer.result import EagerJobResult, JobResult, RunResult
 from nexus_tasks.idempotency.producer.wire_format import HEADER, trace_of_message
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.worker.executor import execute
+from nexus_tasks.idempotency.worker.executor import execute, leave_to_others
 
 # Celery's own limits and priorities would contradict the claims. The sweep looks for messages in the kind's queue only.
 REFUSED = ("expires", "time_limit", "soft_time_limit", "priority", "queue", "exchange", "routing_key")
@@ -178,7 +179,7 @@ class JobTask(Task):  # type: ignore[misc]
         Returns:
             The job that does the work, and the request.
         """
-        request = self.kind.request_for(self.kind.load(args), delay=delay).renewed()
+        request = self.kind.received(args, delay=delay).renewed()
         [ticket] = self.enqueue([request])
         return self._result(request, ticket), request
 
@@ -250,7 +251,7 @@ class JobTask(Task):  # type: ignore[misc]
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run the job under its claim. Returns or raises what makes Celery's state true; see ``celery_states.py``."""
         header = self._header()
-        request = self.kind.request_for(self.kind.load(self.kind.named(args, kwargs)), job_id=self.request.id)
+        request = self._received(self.kind.named(args, kwargs), header)
         eager = bool(self.request.is_eager or self.request.called_directly)
         if header.get("canvas"):
             ended = canvas.deliver(self, request, header)
@@ -263,6 +264,21 @@ class JobTask(Task):  # type: ignore[misc]
         finally:
             if header.get("canvas") and ended.outcome.status == "dropped":
                 canvas.note_accounted(self.engine, request.id)
+
+    def _received(self, named: Mapping[str, Any], header: Mapping[str, Any]) -> Request:
+        """The request of a message.
+
+        Raises:
+            InvalidInput: the arguments are wrong, and the message names no claim: no release of ours sent it.
+            celery.exceptions.Ignore: another release wrote the arguments. The job waits for a worker that understands.
+        """
+        try:
+            return self.kind.received(named, job_id=self.request.id)
+        except InvalidInput as error:
+            if "key" not in header:
+                raise
+            leave_to_others(self.engine, self.kind.name, str(header["key"]), self.request.id, self.kind.dialect)
+            raise Ignore("Another release wrote the arguments.") from error
 
     def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         """Celery's hook after it has sent the links, stored the result and counted the chord's part."""

@@ -37,7 +37,7 @@ ONLY_IN = {
 _OURS = """
 local ours = {}
 local names = 'job done due leases published delivered count waits paused queues parked delivery settle '
-  .. 'line lines ahead cap clock'
+  .. 'line lines ahead cap clock versions'
 for name in string.gmatch(names, '%S+') do
   ours[name] = true
 end
@@ -187,13 +187,9 @@ class Bench:
         """Canvas deliveries that are to be completed and whose message is lost."""
         return self.claims.sweep_settle(queue, 500, empty=empty, grace=GRACE, longest=LONGEST)
 
-    def sweep_lost(
-        self, queue: str = "maintenance", *, empty: bool = True, token: str = "sweep", limit: int = 500
-    ) -> tuple[list[Claim], list[Wakeup]]:
+    def sweep_lost(self, queue: str = "maintenance", *, empty: bool = True, limit: int = 500) -> list[Wakeup]:
         """The other half, for one queue."""
-        return self.claims.sweep_lost(
-            queue, limit, empty=empty, attempts=ATTEMPTS, token=token, lease=LEASE, grace=GRACE, longest=LONGEST
-        )
+        return self.claims.sweep_lost(queue, limit, empty=empty, grace=GRACE, longest=LONGEST)
 
     def jump(self, seconds: float) -> None:
         """Make it ``seconds`` later."""
@@ -241,7 +237,10 @@ class Bench:
             for other, names in ONLY_IN.items():
                 assert other == state or not [name for name in names if name in claim], (state, claim)
             if state == "waiting":
-                whose = claim["kind" if claim["wait_reason"] == "pause" else "namespace"]
+                whose = claim["kind" if claim["wait_reason"] in ("pause", "version") else "namespace"]
+                if claim["wait_reason"] == "version":
+                    whose += "|" + claim["strange_to"]
+                    assert whose in dump[f"{prefix}:versions"]
                 if "due_at" in claim:
                     indexes[f"{prefix}:due"][key] = float(claim["due_at"])
                 elif claim["wait_reason"] == "concurrency":
@@ -250,7 +249,7 @@ class Bench:
                     indexes[line][key] = found = dump.get(line, {}).get(key, 0.0)
                     assert place <= found < place + 1, (found, claim)
                 else:
-                    assert claim["wait_reason"] == "pause", claim
+                    assert claim["wait_reason"] in ("pause", "version"), claim
                 indexes[f"{prefix}:waits:{claim['wait_reason']}:{whose}"][key] = float(claim["enqueued_at"])
             elif state == "pending":
                 grown = min(GRACE * 2 ** int(claim.get("republished", 0)), LONGEST) - GRACE

@@ -295,6 +295,21 @@ class ClaimsMachine(RuleBasedStateMachine):
             assert claim.flags.reasons == owed, (claim, self.model.promises[key])
             self.works.append(Work([claim], self.flushes))
 
+    @precondition(lambda self: any(self.queues.values()))
+    @rule(pick=which, dialect=st.sampled_from(["old", "new", "-"]))
+    def deliver_to_a_stranger(self, pick: int, dialect: str) -> None:
+        """A message arrives at a worker of another release, which does not understand it."""
+        queue = [q for q in self.queues.values() if q][pick % sum(map(bool, self.queues.values()))]
+        message = queue.pop(0)
+        self.publish(self.claims.leave_to_others(self.bench.key(self.request(message.job)), dialect), True)
+
+    @rule(dialect=st.sampled_from(["old", "new"]), arrive=luck)
+    def understand(self, dialect: str, arrive: bool) -> None:
+        for wakeups in self.claims.understood(dict.fromkeys(KINDS, dialect)):
+            for wakeup in wakeups:
+                assert self.seen[wakeup.key]["wait_reason"] in ("version", "concurrency")
+            self.publish(wakeups, arrive)
+
     @rule(first=st.sampled_from("xyz"), both_run=st.booleans(), again=st.booleans())
     def ask_and_gather(self, first: str, both_run: bool, again: bool) -> None:
         """Siblings are asked for together; one or two of them begin, and one gathers."""
@@ -520,15 +535,13 @@ class ClaimsMachine(RuleBasedStateMachine):
     def sweep_lost(self, pick: int, arrive: bool) -> None:
         name, queue = sorted(self.queues.items())[pick % len(self.queues)]
         self.asked += 1
-        dead, wakeups = self.bench.sweep_lost(name, empty=not queue, token=f"sweep{self.asked}", limit=3)
+        wakeups = self.bench.sweep_lost(name, empty=not queue, limit=3)
         after = self.bench.audit()
         for wakeup in wakeups:
-            times, crashes = (int(self.seen[wakeup.key].get(name, 0)) for name in ("republished", "crashes"))
-            assert int(after[wakeup.key].get("crashes", 0)) == crashes + (times >= 2)
+            assert after[wakeup.key].get("crashes") == self.seen[wakeup.key].get("crashes")  # nothing had begun
             published = int(self.seen[wakeup.key]["published_at"])
             on_its_way = [m for m in queue if self.bench.key(self.request(m.job)) == wakeup.key]
             assert not [m for m in on_its_way if m.published_at >= published]  # a backlog is never multiplied
-        self.burials += dead
         self.publish(wakeups, arrive)
 
     @precondition(lambda self: self.burials)
@@ -649,6 +662,8 @@ class ClaimsMachine(RuleBasedStateMachine):
                     self.look()
                 self.time_passes(123.0)
                 self.publish(self.bench.sweep_due(), True)
+                for wakeups in self.claims.understood(dict.fromkeys(KINDS, "newest")):
+                    self.publish(wakeups, True)
                 for name in self.queues:
                     self.look()
                     for _ in range(10):

@@ -180,7 +180,7 @@ def test_a_message_with_bad_arguments_keeps_no_sweep_from_its_work(
     bench.claims.claim([good])
     bench.jump(11)
     report_reserved(bench.claims)
-    assert bench.sweep_lost("reflect") == ([], [])
+    assert bench.sweep_lost("reflect") == []
 
 
 class Received(SimpleNamespace):

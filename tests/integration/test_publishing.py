@@ -41,7 +41,13 @@ def test_a_message_is_what_celery_would_have_written() -> None:
     at = ours.headers["nexus"]["published_at"]
     args = play.request_for(Play(name=AWKWARD)).args
     wakeup = Wakeup(
-        key="", job_id=asked.id, kind="play", queue="maintenance", args=json.loads(args), published_at=at, namespace=""
+        key=claim_key(AWKWARD),
+        job_id=asked.id,
+        kind="play",
+        queue="maintenance",
+        args=json.loads(args),
+        published_at=at,
+        namespace="",
     )
     send(play.task, wakeup)  # Celery alone
     assert engine.publisher.publish([wakeup, wakeup]) == 2  # kombu from the template

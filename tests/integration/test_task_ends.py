@@ -335,7 +335,7 @@ def test_a_job_that_cannot_begin_is_left_to_the_sweep(bench: Bench, monkeypatch:
     monkeypatch.undo()
     assert claim_of().state == "pending"
     bench.jump(11)
-    _, [wakeup] = bench.sweep_lost()
+    [wakeup] = bench.sweep_lost()
     assert wakeup.job_id == asked.id
 
 

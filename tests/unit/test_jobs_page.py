@@ -37,7 +37,11 @@ def test_every_reason_to_wait_is_on_the_page_and_has_words() -> None:
     )
     given = set(re.findall(r'(?:Wait\(|Decision\(reason=|wait_reason = |wait_reason: .*?= )"(\w+)"', python))
     given |= {derive_memory.RIPENESS, digest_session.DERIVATION, follow_ups.DREAM, submit_batch.BATCH}
-    given |= {one for pair in re.findall(r"reason, seconds = '(\w+)'|to_waiting\(key, '(\w+)'", lua) for one in pair}
+    given |= {
+        one
+        for pair in re.findall(r"'wait_reason', '(\w+)', 'wait_detail'|to_waiting\(key, '(\w+)'", lua)
+        for one in pair
+    }
     assert {"ripeness", "batch", "version", "crash", "budget"} <= given
     assert given - {""} <= named
     assert named - {"ripeness"} == set(_WAITS)

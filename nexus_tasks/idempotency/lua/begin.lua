@@ -3,7 +3,7 @@
 -- once, 5 '1' when another run may take this run's claim along until this run has gathered its own batch, 6
 -- published_at of the message (it moves the queue's watermark), 7 the request of the message (JSON): the script makes
 -- the claim from it when Redis has lost the claim, 8 the newest claim version that this worker understands, 9 the
--- worker for people (JSON).
+-- worker for people (JSON), 10 how the worker understands the kind (its dialect).
 -- Returns {outcome, fields, wake-ups to publish (see common.lua)}. Only RUN comes with the fields of the claim:
 --   RUN         the run has begun
 --   SUPERSEDED  another live run has the claim
@@ -40,8 +40,7 @@ local outcome, fields = 'EARLY', {}
 if is_paused(f[1]) then
   to_waiting(key, 'pause', false, '')
 elseif number(f[4]) > number(ARGV[8]) then
-  -- A newer release has written the claim, and a worker of that release runs it.
-  to_waiting(key, 'version', now + 30 * 1000, '')
+  to_version(key, ARGV[10])
 elseif number(redis.call('HGET', prefix .. ':count:' .. namespace, 'slots')) >= cap then
   to_line(key)
 else

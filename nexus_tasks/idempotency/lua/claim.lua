@@ -79,7 +79,8 @@ for i, key in ipairs(KEYS) do
   local at = 4 * i - 2
   local answer, list = claim(key, cjson.decode(ARGV[at]), i % 1024), ARGV[at + 1]
   if list ~= '' and answer[1] == 'ENQUEUED' and answer[3] then
-    redis.call('LPUSH', list, ARGV[at + 2] .. integer(now) .. ARGV[at + 3])
+    local message = ARGV[at + 2] .. integer(now) .. '", "key": ' .. cjson.encode(key) .. ARGV[at + 3]
+    redis.call('LPUSH', list, message)
     answer[3] = false
   end
   answers[i] = answer

@@ -8,20 +8,24 @@
 --                                            (of the current run); errors, crashes, retries, failing_since; token
 --                                            (its first part names the process that holds the lease), lease_until,
 --                                            open, slot; worker (of the current or last run, JSON); due_at,
---                                            wait_reason, wait_detail; rerun_id, rerun_args, also (ids of
---                                            reruns it serves); enqueued_at, published_at, republished; trace (JSON:
---                                            root_id, parent_id and headers of the job's messages)
+--                                            wait_reason, wait_detail; strange_to (dialects of the kind in
+--                                            which workers did not understand the claim, by comma); rerun_id,
+--                                            rerun_args, also (ids of reruns it serves); enqueued_at, published_at,
+--                                            republished; trace (JSON: root_id, parent_id and headers of the job's
+--                                            messages)
 --   <prefix>:done:<kind>:<hash>      string  "<job id> <status>" of the last run, for 15 minutes (`dropped`: 24 hours;
 --                                            `gone`: see `done`)
 --   <prefix>:due                     zset    waiting claims by due_at, without those that wait for an event: for
---                                            `concurrency` a free slot, for `pause` the end of the pause
+--                                            `concurrency` a free slot, for `pause` the end of the pause, for
+--                                            `version` a worker that understands the claim
 --   <prefix>:leases                  zset    running claims by lease_until
 --   <prefix>:published:<queue>       zset    pending claims by published_at, plus the ms by which their grace has grown
 --   <prefix>:queues                  set     queues that ever had a pending claim
 --   <prefix>:delivered:<queue>       string  the watermark: published_at of the newest message that a worker has begun
 --   <prefix>:count:<namespace>       hash    claims by state, and `slots`: runs that count against the namespace's cap
 --   <prefix>:waits:<reason>:<whose>  zset    claims waiting for that reason, by enqueued_at; <whose> is the namespace,
---                                            or for `pause` the kind
+--                                            or for `pause` the kind, or for `version` "<kind>|<strange_to>"
+--   <prefix>:versions                set     each "<kind>|<strange_to>" for which claims wait
 --   <prefix>:cap:<namespace>         string  how many runs the namespace may have at a time, as the last `begin` said;
 --                                            without it 16
 --   <prefix>:reasons                 set     reasons for which a claim ever waited
@@ -90,7 +94,8 @@ local function cap_of(namespace) return number(redis.call('GET', cap_key(namespa
 local function ahead_key(namespace, queue) return prefix .. ':ahead:' .. namespace .. '|' .. queue end
 
 local function waits_key(key, reason)
-  local whose = field(key, reason == 'pause' and 'kind' or 'namespace')
+  local whose = field(key, (reason == 'pause' or reason == 'version') and 'kind' or 'namespace')
+  if reason == 'version' then whose = whose .. '|' .. (field(key, 'strange_to') or '') end
   return prefix .. ':waits:' .. reason .. ':' .. whose
 end
 
@@ -174,12 +179,29 @@ local function to_waiting(key, reason, due_at, detail)
   redis.call('SADD', prefix .. ':reasons', reason)
 end
 
+-- A worker does not understand the claim: another release wrote it. `dialect` is how the worker understands the kind.
+-- The claim waits for a worker with a dialect that is not in the claim's `strange_to`.
+local function to_version(key, dialect)
+  leave(key)
+  local strange_to = field(key, 'strange_to')
+  if not strange_to then
+    strange_to = dialect
+  elseif not string.find(',' .. strange_to .. ',', ',' .. dialect .. ',', 1, true) then
+    strange_to = strange_to .. ',' .. dialect
+  end
+  redis.call('HDEL', key, 'republished')
+  redis.call('HSET', key, 'strange_to', strange_to, 'wait_reason', 'version', 'wait_detail', '')
+  enter(key, 'waiting')
+  redis.call('ZADD', waits_key(key, 'version'), number(field(key, 'enqueued_at')), key)
+  redis.call('SADD', prefix .. ':versions', field(key, 'kind') .. '|' .. strange_to)
+end
+
 -- `slot` is false for the siblings of a batch: a batch counts once against its namespace's cap.
 local function to_running(key, token, lease, slot)
   leave(key)
   enter(key, 'running')
   redis.call('HSET', key, 'token', token, 'lease_until', integer(now + lease), 'started_at', integer(now))
-  redis.call('HDEL', key, 'republished')
+  redis.call('HDEL', key, 'republished', 'strange_to')
   if slot then
     redis.call('HSET', key, 'slot', '1')
     count(field(key, 'namespace'), 'slots', 1)

@@ -4,7 +4,7 @@
 -- wait, also of claims that an earlier release has written, 5 with '1': the kinds of claims (both JSON lists).
 -- A claim that is deleted by hand leaves its counters too high. Then a namespace has fewer slots than its cap, for good.
 -- The script reads every lease (one per job that runs now in any worker), and with '1' every pending claim and every
--- claim that waits for the end of a pause.
+-- claim that waits for the end of a pause or for a worker of another release.
 -- Returns {namespace, counter, old, new} for each counter that was wrong.
 
 local truth, mended, all = {}, {}, ARGV[3] == '1'
@@ -39,7 +39,10 @@ if all then
   local reasons = { concurrency = true } -- `to_line` does not write it into the set
   for _, reason in ipairs(redis.call('SMEMBERS', prefix .. ':reasons')) do reasons[reason] = true end
   for _, reason in ipairs(cjson.decode(ARGV[4])) do reasons[reason] = true end
-  reasons.pause = nil -- this index is kept by kind, not by namespace
+  reasons.pause, reasons.version = nil, nil -- these indexes are kept by kind, not by namespace
+  for _, whose in ipairs(redis.call('SMEMBERS', prefix .. ':versions')) do
+    count_each(prefix .. ':waits:version:' .. whose, 'waiting')
+  end
   for reason in pairs(reasons) do
     for namespace in pairs(truth) do
       add(namespace, 'waiting', redis.call('ZCARD', prefix .. ':waits:' .. reason .. ':' .. namespace))

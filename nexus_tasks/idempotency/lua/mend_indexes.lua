@@ -28,6 +28,9 @@ for _, key in ipairs(KEYS) do
       reasons[f[7]] = true
       put(prefix .. ':due', f[4], key)
       put(waits_key(key, f[7]), f[8], key)
+      if f[7] == 'version' then
+        redis.call('SADD', prefix .. ':versions', f[9] .. '|' .. (field(key, 'strange_to') or ''))
+      end
       if f[7] == 'concurrency' and not f[4] and not redis.call('ZSCORE', line_key(f[2], f[3]), key) then
         to_line(key)
         put_back = put_back + 1

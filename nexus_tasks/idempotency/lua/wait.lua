@@ -1,5 +1,6 @@
 -- wait: a run cannot go on now, and its claims wait.
--- KEYS: the claims of the run. ARGV: 1 the key prefix, 2 token, 3 reason, 4 delay (ms), 5 detail for people, 6 '1' for
+-- KEYS: the claims of the run. ARGV: 1 the key prefix, 2 token, 3 reason, 4 delay (ms), 5 detail for people, or for the reason `version`
+-- the worker's dialect of the kind, 6 '1' for
 -- a failed attempt that is retried, 7 '1' when the error of the attempt was an unknown one.
 -- The run gives its flags back to the next run. If a rerun was asked for, the next run serves its id too.
 -- Returns {per claim 1 or 0, wake-ups to publish (see common.lua)}. 1: the claim waits; 0: the claim has another token,
@@ -19,8 +20,12 @@ for i, key in ipairs(KEYS) do
       redis.call('HDEL', key, 'failing_since') -- this wait is no failure: the time of failing starts again at 0
     end
     if ARGV[7] == '1' then redis.call('HINCRBY', key, 'errors', 1) end
-    local lasts = ARGV[3] == 'pause' and is_paused(field(key, 'kind')) -- the end of the pause wakes the claim
-    to_waiting(key, ARGV[3], not lasts and now + number(ARGV[4]), ARGV[5])
+    if ARGV[3] == 'version' then
+      to_version(key, ARGV[5])
+    else
+      local lasts = ARGV[3] == 'pause' and is_paused(field(key, 'kind')) -- the end of the pause wakes the claim
+      to_waiting(key, ARGV[3], not lasts and now + number(ARGV[4]), ARGV[5])
+    end
   end
 end
 for namespace in pairs(namespaces) do fill_lines(namespace, wakeups) end

@@ -20,7 +20,7 @@ from kombu.exceptions import KombuError
 from nexus_tasks.idempotency.claim import Ticket, Wakeup
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import task_name_of
-from nexus_tasks.idempotency.producer.wire_format import Template, make_template, send, trace_of_call
+from nexus_tasks.idempotency.producer.wire_format import Template, header, make_template, send, trace_of_call
 from nexus_tasks.idempotency.request import Request
 
 log = logging.getLogger(__name__)
@@ -112,12 +112,26 @@ class Publisher:
         """Let Celery itself write and publish a message."""
         task = self.app.tasks.get(task_name_of(wakeup.kind))
         if task is None:
-            # This process does not know the job kind. The sweep of a worker that knows the kind publishes the wake-up.
-            log.warning("No task named %s is registered here.", task_name_of(wakeup.kind))
-            return False
+            return self._send_unknown(wakeup)
         try:
             send(task, wakeup, **options)
         except QueueNotFound as error:
             log.warning("Job %s has no queue: %s", wakeup.job_id, error)
             return False
+        return True
+
+    def _send_unknown(self, wakeup: Wakeup) -> bool:
+        """Publish a message of a job kind that this process does not know: a worker that knows the kind receives it."""
+        name = task_name_of(wakeup.kind)
+        if wakeup.options is not None or wakeup.queue not in self.app.amqp.queues:
+            log.warning("No task named %s is registered here.", name)
+            return False
+        self.app.send_task(
+            name,
+            kwargs=dict(wakeup.args),
+            task_id=wakeup.job_id,
+            queue=wakeup.queue,
+            headers=header(wakeup),
+            ignore_result=True,
+        )
         return True

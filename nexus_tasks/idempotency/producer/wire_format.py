@@ -25,13 +25,16 @@ from nexus_tasks.idempotency.claim import Wakeup
 from nexus_tasks.idempotency.request import VERSION, Request, compact
 
 HEADER = "nexus"
+BETWEEN = '", "key": '  # what claim.lua writes between `published_at` and the key
 LONGEST_SHOWN = 1_024  # characters of the arguments that Flower and the log show: Celery's own limit
-SLOTS = ("id", "root", "parent", "published", "shown", "body", "tag")
+SLOTS = ("id", "root", "parent", "published", "key", "shown", "body", "tag")
 
 
 def header(wakeup: Wakeup) -> dict[str, Any]:
     """The header that a worker reads beside the task's arguments."""
     told: dict[str, Any] = {"version": VERSION, "published_at": wakeup.published_at}
+    if wakeup.key:  # the script in claim.lua writes this entry just behind `published_at`
+        told["key"] = wakeup.key
     if wakeup.options is not None:
         told["canvas"] = True
     if wakeup.outcome is not None:
@@ -104,7 +107,7 @@ def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
-    """A message in a Redis list, with slots to fill in: two halves, and ``published_at`` between the halves."""
+    """A message in a Redis list, with slots to fill in: two halves, and between them ``published_at`` and the key."""
 
     queue: str  # the key of the list
     before: str
@@ -180,7 +183,7 @@ def make_template(task: Any, claims_url: str) -> Template | None:
 
 def _blank(task: Any, slots: Mapping[str, str]) -> Wakeup:
     return Wakeup(
-        key="",
+        key=slots["key"],
         job_id=slots["id"],
         kind=task.kind.name,
         queue=task.kind.queue,
@@ -228,5 +231,8 @@ def _wire(producer: _Dictation, slots: Mapping[str, str]) -> Wire | None:
     text = json.dumps(message).replace("%", "%%")
     for name in ("id", "root", "parent", "shown", "body", "tag"):
         text = text.replace(f'"{slots[name]}"', f"%({name})s")
-    before, _, after = text.partition(slots["published"])
+    before, _, rest = text.partition(slots["published"])
+    between, _, after = rest.partition(f'"{slots["key"]}"')
+    if between != BETWEEN:
+        return None
     return Wire(queue=queue, before=before, after=after, embed=json.dumps(producer.embed), tag=slots["tag"])

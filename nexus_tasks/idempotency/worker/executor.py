@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from billiard.common import terminate_handler_fired
 from celery import Celery
@@ -19,6 +19,7 @@ from celery.exceptions import Ignore, TaskPredicate
 
 from nexus_tasks.errors import (
     ConfigurationError,
+    InvalidInput,
     NexusError,
     QueueUnavailable,
     RanTooLong,
@@ -33,12 +34,13 @@ from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.worker.isolation import ProcessDied, in_pool_child
 from nexus_tasks.idempotency.worker.orphans import give_back
 from nexus_tasks.idempotency.worker.retry_policy import Decision, decide, retry_later
-from nexus_tasks.idempotency.worker.run import ISOLATED_FROM, Run, Superseded, new_token
+from nexus_tasks.idempotency.worker.run import ISOLATED_FROM, Run, Superseded, Wait, new_token
 from nexus_tasks.types import JobOutcome, Status, clean_text
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+NOT_UNDERSTOOD = "version"  # the reason of a claim that waits for a worker of another release
 TRY_AGAIN_AFTER = 0.5  # seconds between attempts to record a run's end
 STACK = 12  # frames that say where a run hung, the innermost ones
 
@@ -112,7 +114,11 @@ def take_up(app: Celery, kind_name: str, key: str, token: str, delivery: str) ->
     kind, claim = engine.kind(kind_name), engine.claims.get(key)
     if claim is None or claim.token != token:
         return JobOutcome(status="superseded")
-    request = kind.request_for(kind.load(claim.args), job_id=claim.job_id)
+    try:
+        request = kind.received(claim.args, job_id=claim.job_id)
+    except InvalidInput:
+        engine.publisher.publish(engine.claims.wait([claim], NOT_UNDERSTOOD, 0.0, detail=kind.dialect))
+        return JobOutcome(status="superseded", job_id=claim.job_id)
     run = run_of(engine, kind, claim, request, delivery=delivery)
     with holding(engine, run):
         return perform(engine, kind, run)
@@ -138,6 +144,31 @@ def run_of(
     )
     run.give_up = partial(_ran_too_long, engine, kind, run)
     return run
+
+
+def leave_to_others(engine: JobEngine, kind_name: str, key: str, job_id: str, dialect: str) -> None:
+    """Let a claim wait for a worker that understands it: another release wrote its message.
+
+    Args:
+        dialect: how this worker understands the kind; ``-`` when it does not know the kind.
+
+    Raises:
+        celery.exceptions.Ignore: Redis does not answer. The claim stays pending, and the sweep sends another message.
+    """
+    log.warning("Job %s (%s) is of another release. It waits for a worker that understands it.", job_id, kind_name)
+    try:
+        engine.publisher.publish(engine.claims.leave_to_others(key, dialect))
+    except NexusError as error:
+        log.warning("Job %s could not be left to another worker: %s", job_id, error)
+        raise Ignore from error
+
+
+def _arguments_of(kind: JobKind, claim: Claim) -> Any:
+    try:
+        return kind.load(claim.args)
+    except InvalidInput as error:
+        log.warning("Job %s (%s) is of another release: %s", claim.job_id, kind.name, error)
+        raise Wait(NOT_UNDERSTOOD, 0.0, kind.dialect) from error
 
 
 @contextmanager
@@ -185,7 +216,7 @@ def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
     """Call the kind's handler, and end the run as the handler's outcome or error demands."""
     primary = run.primary
     try:
-        outcome = _earlier_end(engine, run) or kind.handler(run, kind.load(primary.args))
+        outcome = _earlier_end(engine, run) or kind.handler(run, _arguments_of(kind, primary))
         if not isinstance(outcome, JobOutcome):
             raise TypeError(f"{kind.name} must return a JobOutcome, not {type(outcome).__name__}.")
     except Superseded:
@@ -217,6 +248,7 @@ def _begin(
         gathers=bool(kind.gathers),
         published_at=published_at,
         worker=engine.holder.worker(node),
+        dialect=kind.dialect,
     )
 
 

@@ -20,10 +20,9 @@ from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.repair import CHECK_EVERY, check_slots
 from nexus_tasks.idempotency.worker.background import BackgroundStep
-from nexus_tasks.idempotency.worker.orphans import AT_ONCE, bury, give_back, publish_due, return_orphans
+from nexus_tasks.idempotency.worker.orphans import AT_ONCE, give_back, publish_due, return_orphans
 from nexus_tasks.idempotency.worker.reserved import report_reserved
 from nexus_tasks.idempotency.worker.retry_policy import PROBE_EVERY
-from nexus_tasks.idempotency.worker.run import new_token
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +97,7 @@ class Sweeper:
         works = self.engine.breaker.closed()  # otherwise no message is sent, because workers begin no job
         if works:
             yield self._half_resumed
+            yield self._versions
             yield self._due
         yield self._leases
         if works:
@@ -150,6 +150,11 @@ class Sweeper:
     def _lines(self) -> None:
         self.engine.publisher.publish(self.claims.sweep_lines(LINES_AT_ONCE, every=GRACE))
 
+    def _versions(self) -> None:
+        dialects = {name: kind.dialect for name, kind in self.engine.kinds().items()}
+        for wakeups in self.claims.understood(dialects):
+            self.engine.publisher.publish(wakeups)
+
     def _half_resumed(self) -> None:
         for kind in self.claims.half_resumed():
             self.resume(kind)
@@ -162,20 +167,10 @@ class Sweeper:
             self.next_tick_in = min(self.next_tick_in, due_in)
 
     def _lost(self, queue: str, *, empty: bool) -> None:
-        dead, wakeups = self.claims.sweep_lost(
-            queue,
-            AT_ONCE,
-            empty=empty,
-            attempts=self.engine.limits.max_attempts,
-            token=new_token(self.engine.holder.id),
-            lease=self.engine.limits.lease,
-            grace=GRACE,
-            longest=LONGEST_GRACE,
-        )
+        wakeups = self.claims.sweep_lost(queue, AT_ONCE, empty=empty, grace=GRACE, longest=LONGEST_GRACE)
         if wakeups:
             log.warning("%d messages of queue %s were lost and are sent again.", len(wakeups), queue)
         self.engine.publisher.publish(wakeups)
-        bury(self.engine, dead)
         settling = self.claims.sweep_settle(queue, AT_ONCE, empty=empty, grace=GRACE, longest=LONGEST_GRACE)
         self.engine.publisher.publish(settling)
 
