@@ -44,10 +44,10 @@ class Wire:
 
 
 class Proxy:
-    """Listens on a port of 127.0.0.1 and passes everything on to a server's unix socket."""
+    """Listens on a port of ``address`` and passes everything on to a server's unix socket."""
 
-    def __init__(self, target: Path) -> None:
-        self.target = target
+    def __init__(self, target: Path, address: str = "127.0.0.1") -> None:
+        self.target, self._address = target, address
         self._loop = asyncio.new_event_loop()
         self._wires: set[Wire] = set()
         self._until = b""
@@ -86,7 +86,7 @@ class Proxy:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=256))
+        server = self._loop.run_until_complete(asyncio.start_server(self._accept, self._address, 0, backlog=256))
         self.port = server.sockets[0].getsockname()[1]
         self._listening.set()
         self._loop.run_forever()
@@ -110,9 +110,9 @@ class Proxy:
 
 
 @contextmanager
-def proxy(target: Path) -> Iterator[Proxy]:
+def proxy(target: Path, address: str = "127.0.0.1") -> Iterator[Proxy]:
     """A proxy in front of a server's unix socket."""
-    made = Proxy(target)
+    made = Proxy(target, address)
     try:
         yield made
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -9,16 +10,41 @@ import redis
 from redis.sentinel import SentinelConnectionPool
 
 SENTINEL_PORT = 26_379
+PING_AFTER_IDLE, PONG_WITHIN = 1.0, 2.0  # seconds
 
 
 class _Wary(redis.ConnectionPool):
-    """A pool that closes its idle connections when one was lost: they are as old, and may be as silent.
+    """A pool that suspects silent connections.
 
-    Otherwise each of them would cost its next user the whole time-out.
+    A connection that has been idle for 1 s is pinged before its next use, and replaced when it does not answer. Nothing
+    is lost with the ping, whereas a command without an answer may have been executed. When one connection was lost, the
+    pool closes its idle ones: they are as old, and would cost each of their next users the same time.
     """
+
+    def get_connection(self, *args: Any, **options: Any) -> Any:
+        """A connection that is new, was in use a moment ago, or answers."""
+        connection: Any = super().get_connection(*args, **options)
+        idle_since = getattr(connection, "idle_since", None)
+        if idle_since is None or time.monotonic() - idle_since < PING_AFTER_IDLE:
+            return connection
+        try:
+            connection.send_command("PING", check_health=False)
+            connection.read_response(timeout=PONG_WITHIN)
+        except (redis.ConnectionError, redis.TimeoutError, OSError):
+            connection.disconnect()
+            self.disconnect(inuse_connections=False)
+            try:
+                connection.connect()
+            except BaseException:
+                self.release(connection)
+                raise
+        except redis.ResponseError:
+            pass  # an answer: Redis takes no writes
+        return connection
 
     def release(self, connection: Any) -> None:
         """Take a connection back. redis-py has closed it if it was lost or its answer did not come in time."""
+        connection.idle_since = time.monotonic()
         super().release(connection)
         if not connection.is_connected:
             self.disconnect(inuse_connections=False)
@@ -48,12 +74,11 @@ def client(
     if not url.startswith("unix"):
         options["socket_keepalive"] = True
     if not url.startswith("sentinel"):
-        return redis.Redis.from_pool(_Wary.from_url(url, health_check_interval=25, **options))
+        return redis.Redis.from_pool(_Wary.from_url(url, **options))
     nodes = [urlsplit(node) for node in url.split(";")]
     first = nodes[0]
     watchers: Any = redis.Sentinel(  # type: ignore[no-untyped-call]
         [(node.hostname, node.port or SENTINEL_PORT) for node in nodes],
-        health_check_interval=25,
         username=first.username and unquote(first.username),
         password=first.password and unquote(first.password),
         db=int(first.path.strip("/") or 0),
