@@ -33,6 +33,8 @@ from nexus_tasks.types import (
     ContextBlock,
     DreamPlan,
     DroppedJob,
+    DroppedJobs,
+    FinishedJobs,
     ForgetReceipt,
     JobDetails,
     JobInfo,
@@ -44,9 +46,11 @@ from nexus_tasks.types import (
     Message,
     NamespaceDetails,
     NamespaceInfo,
+    PausedNamespace,
     QuarantinedMessage,
     Recalls,
     Receipt,
+    RetriedJobs,
     SessionDetails,
     SessionInfo,
     StatusReport,
@@ -54,6 +58,7 @@ from nexus_tasks.types import (
     TopicInfo,
     TransferReceipt,
     UndoReceipt,
+    Urgency,
 )
 
 P = ParamSpec("P")
@@ -654,11 +659,12 @@ class Nexus:
         )
 
     # --- operating ----------------------------------------------------------------------------------------------------
-    def status(self, namespace: str | None = None) -> StatusReport:
+    def status(self, namespace: str | None = None, *, limit: int = 20) -> StatusReport:
         """Show how many jobs wait, run or are dead letters, why jobs wait, and the USD spent today (UTC).
 
         Args:
             namespace: only this namespace. Default: all namespaces.
+            limit: the most namespaces that are shown: those with the most jobs. ``jobs`` counts the others too.
 
         Raises:
             NotFound: there is no such namespace.
@@ -668,21 +674,52 @@ class Nexus:
             [acme] = nexus.status("acme").namespaces
             print(acme.underived, "messages to derive,", acme.jobs.dead, "dead letters")
         """
-        return status.status(self.deployment, namespace)
+        return status.status(self.deployment, namespace, limit=limit)
 
-    def jobs(self, *, namespace: str | None = None, status: str | None = None, limit: int = 50) -> list[JobInfo]:
-        """List jobs: first queued and running jobs, then dead letters, then finished jobs. Newer jobs come first.
+    def jobs(
+        self,
+        *,
+        namespace: str | None = None,
+        status: str | None = None,
+        kind: str | None = None,
+        limit: int = 50,
+        offset: int = 0,
+    ) -> list[JobInfo]:
+        """List jobs: those that run (the longest running first), wait and are queued (about the oldest first), then
+        dead letters and finished runs (the newest first).
 
         Args:
-            namespace: only jobs of this namespace. Default: jobs of all namespaces.
-            status: only jobs of this status. The statuses are ``waiting``, ``pending``, ``running``, ``dead`` and the
-                statuses of finished jobs, such as ``completed``.
-            limit: the largest number of jobs.
+            namespace: only jobs of this namespace. Default: of all.
+            status: only jobs of this status: ``waiting``, ``pending``, ``running``, ``dead``, or how a run ended, such
+                as ``completed``. ``retried`` and ``dropped`` also find dead letters that were.
+            kind: only jobs of this kind, such as ``derive_memory``.
+            limit: the most jobs.
+            offset: how many jobs to leave out at the beginning.
 
         Raises:
             NotFound: there is no such namespace.
+            InvalidInput: there is no such status.
         """
-        return jobs.list_jobs(self.deployment, namespace, status, limit)
+        return jobs.list_jobs(self.deployment, namespace, status, limit, kind=kind, offset=offset)
+
+    def finished_jobs(
+        self, *, namespace: str | None = None, since: datetime | None = None, until: datetime | None = None
+    ) -> FinishedJobs:
+        """Count the jobs that have finished, by kind and by how they ended.
+
+        Args:
+            namespace: only jobs of this namespace. Default: of all.
+            since: only jobs that finished at this time or later. Default: a day ago. Runs are kept for 30 days.
+            until: only jobs that finished before this time. Default: now.
+
+        Raises:
+            NotFound: there is no such namespace.
+
+        Example::
+
+            nexus.finished_jobs().counts["derive_memory"].get("dead", 0)
+        """
+        return jobs.finished(self.deployment, namespace, since, until)
 
     def job(self, job_id: str) -> JobDetails:
         """Show the details of one job.
@@ -692,10 +729,13 @@ class Nexus:
         """
         return jobs.show_job(self.deployment, job_id)
 
-    def retry_job(self, job_id: str) -> JobResult:
-        """Run a dead letter's job again with its counters at 0, or release a reflection that is held for review.
+    def retry_job(self, job_id: str, *, urgency: Urgency | None = None) -> JobResult:
+        """Run a dead letter again with its counters at 0, or release a reflection that is held for review.
 
-        A second retry of the same dead letter queues no further job.
+        The job keeps the force, the reasons and the urgency of the dead letter. Retrying twice queues one job.
+
+        Args:
+            urgency: ``live`` or ``dream``. Default: that of the dead letter.
 
         Returns:
             The job that does the work now.
@@ -704,7 +744,29 @@ class Nexus:
             NotFound: there is no open dead letter and no held reflection with this id.
             ConfigurationError: this process does not know the job's kind. The dead letter stays open.
         """
-        return jobs.retry(self.deployment, job_id)
+        return jobs.retry(self.deployment, job_id, urgency=urgency)
+
+    def retry_jobs(
+        self,
+        *,
+        namespace: str | None = None,
+        kind: str | None = None,
+        error: str | None = None,
+        urgency: Urgency | None = None,
+    ) -> RetriedJobs:
+        """Run many dead letters again, the oldest first, as :meth:`retry_job` does. Without a filter: all of them.
+
+        Args:
+            namespace: only those of this namespace.
+            kind: only those of this kind, such as ``derive_memory``.
+            error: only those whose error is of this class, such as ``Refused``.
+            urgency: ``live`` or ``dream``. Default: that of each dead letter.
+
+        Raises:
+            NotFound: there is no such namespace.
+            QueueUnavailable: Redis does not answer; some letters may be retried.
+        """
+        return jobs.retry_many(self.deployment, namespace, kind, error, urgency)
 
     def drop_job(self, job_id: str) -> DroppedJob:
         """Drop a dead letter, a reflection that is held for review, or a queued job. The dropped work is not done.
@@ -742,6 +804,43 @@ class Nexus:
             QueueUnavailable: Redis does not answer.
         """
         return repair(self.deployment.claims)
+
+    def drop_jobs(
+        self, *, namespace: str | None = None, kind: str | None = None, status: str | None = None
+    ) -> DroppedJobs:
+        """Drop many queued jobs, or dead letters. Their work is not done. Without a filter: every job not yet begun.
+
+        Args:
+            namespace: only those of this namespace.
+            kind: only those of this kind, such as ``derive_memory``.
+            status: ``waiting``, ``pending``, ``running`` or ``dead``. Default: waiting and pending jobs.
+
+        Raises:
+            NotFound: there is no such namespace.
+            InvalidInput: jobs of this status cannot be dropped.
+        """
+        return jobs.drop_many(self.deployment, namespace, kind, status)
+
+    def pause_namespace(self, namespace: str, reason: str = "") -> PausedNamespace:
+        """Let no job of a namespace begin until :meth:`resume_namespace`; workers obey within 10 s.
+
+        Jobs that run go on. New ones are queued. The pause is stored in Postgres.
+
+        Args:
+            reason: what ``nexus status`` shows.
+
+        Raises:
+            NotFound: there is no such namespace.
+        """
+        return jobs.pause_namespace(self.deployment, namespace, reason)
+
+    def resume_namespace(self, namespace: str) -> bool:
+        """Let the jobs of a paused namespace run again. Returns whether it was paused.
+
+        Raises:
+            NotFound: there is no such namespace.
+        """
+        return jobs.resume_namespace(self.deployment, namespace)
 
     def resume_jobs(self, kind: str | None = None) -> tuple[str, ...]:
         """Let a paused job kind run again. Call this method after the cause of the pause is corrected.
@@ -785,9 +884,14 @@ class Nexus:
     astatus = _twin(status)
     ajobs = _twin(jobs)
     ajob = _twin(job)
+    afinished_jobs = _twin(finished_jobs)
     aretry_job = _twin(retry_job)
+    aretry_jobs = _twin(retry_jobs)
     adrop_job = _twin(drop_job)
     aquarantined = _twin(quarantined)
     adrop_quarantined = _twin(drop_quarantined)
     arepair_jobs = _twin(repair_jobs)
+    adrop_jobs = _twin(drop_jobs)
+    apause_namespace = _twin(pause_namespace)
+    aresume_namespace = _twin(resume_namespace)
     aresume_jobs = _twin(resume_jobs)

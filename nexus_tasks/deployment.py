@@ -286,25 +286,37 @@ class Deployment:
     def namespace(self, name: str) -> NamespaceSettings | None:
         """A namespace's settings, or ``None``. Cached for 10 s, because every job asks for them.
 
-        Settings with a budget are not cached: a job that is woken because the budget was raised would read the old
-        budget and wait for the next day again.
+        Settings with a budget or a pause are not cached: a job that is woken because the budget was raised would read
+        the old budget and wait for the next day again.
         """
         read_at, known = self._namespaces.get(name, (float("-inf"), None))
         if known is None or time.monotonic() - read_at > NAMESPACE_REMEMBERED_SECONDS:
             with self.database.transaction() as tx:
                 known = namespaces.find(tx, name)
-            if self.settings.budget_usd_per_day is None and (known is None or known.budget_usd_per_day is None):
+            without_budget = self.settings.budget_usd_per_day is None and (
+                known is None or known.budget_usd_per_day is None
+            )
+            if without_budget and (known is None or known.paused_at is None):
                 self._namespaces[name] = time.monotonic(), known
             else:
                 self._namespaces.pop(name, None)
         return known
 
+    def forget_namespace(self, name: str) -> None:
+        """Read a namespace's settings anew at the next use, because this process has changed them."""
+        self._namespaces.pop(name, None)
+
     def cap(self, name: str) -> int:
-        """How many runs a namespace may have at a time. While Postgres does not answer, the deployment's setting."""
+        """How many runs a namespace may have at a time; 0 while it is paused.
+
+        While Postgres does not answer, the deployment's setting.
+        """
         try:
             known = self.namespace(name)
         except NexusError:
             known = None
+        if known and known.paused_at:
+            return 0
         return known.concurrency if known and known.concurrency else self.settings.namespace_concurrency
 
     # --- this process -------------------------------------------------------------------------------------------------

@@ -5,10 +5,11 @@ Each kind declares its own rows (:class:`nexus_tasks.idempotency.kind.Outbox`), 
 
 from __future__ import annotations
 
+import logging
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from sqlalchemy import text
 
@@ -17,10 +18,12 @@ from nexus_tasks.idempotency import kind as kinds
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import Arguments, JobKind
-from nexus_tasks.idempotency.request import Request
+from nexus_tasks.idempotency.request import Request, canonical
 from nexus_tasks.storage import dead_letters, identity, job_runs, namespaces
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.types import JobOutcome, clean_text
+
+log = logging.getLogger(__name__)
 
 # A page is read in the order of an index. Without fresh statistics Postgres may think that few rows are wanted, and
 # sort all of them for every page.
@@ -63,7 +66,10 @@ class PostgresJobStorage:
             errors=claim.errors + (1 if error else 0),
             crashes=claim.crashes,
             first_at=datetime.fromtimestamp(claim.failing_since or claim.enqueued_at, UTC),
+            worker=claim.worker.to_dict() if claim.worker else None,
         )
+        flags = claim.flags
+        asked = dead_letters.Asked(force=flags.force, reasons=flags.reasons, urgency=flags.urgency)
         then = None
         with self.deployment.database.transaction() as tx:
             namespace = namespaces.find(tx, claim.namespace)
@@ -71,7 +77,14 @@ class PostgresJobStorage:
                 return
             for job_id in (claim.job_id, *claim.also):
                 dead_letters.store(
-                    tx, namespace.id, job_id=job_id, kind=claim.kind, scope=claim.scope, args=claim.args, why=why
+                    tx,
+                    namespace.id,
+                    job_id=job_id,
+                    kind=claim.kind,
+                    scope=claim.scope,
+                    args=claim.args,
+                    asked=asked,
+                    why=why,
                 )
             mark(tx, namespace.id, claim.kind, claim.args, dead=True)
             kind = kinds.declared().get(claim.kind)
@@ -80,13 +93,42 @@ class PostgresJobStorage:
         if then is not None:
             then()
 
-    def withdraw(self, claim: Claim) -> None:
-        """Take the work of a claim out of the outbox and write its run row, before the claim is dropped."""
+    def undeliverable(self, job_id: str, kind: str, args: Mapping[str, Any], error: BaseException) -> None:
+        """Commit a dead letter for a message whose arguments no job can have, if they name a namespace that exists."""
+        name = args.get("namespace")
+        why = dead_letters.Failure(
+            error_type=type(error).__name__,
+            message=clean_text(str(error)),
+            traceback="",
+            errors=1,
+            crashes=0,
+            first_at=datetime.now(UTC),
+        )
         with self.deployment.database.transaction() as tx:
-            namespace = namespaces.find(tx, claim.namespace)
-            if namespace:
-                mark(tx, namespace.id, claim.kind, claim.args, dead=True)
-                job_runs.record(tx, namespace.id, [job_header(claim)], JobOutcome(status="dropped"))
+            namespace = namespaces.find(tx, clean_text(name)) if isinstance(name, str) else None
+            if namespace is None:
+                log.warning("A message of %s (%s) has wrong arguments and names no namespace: %s", kind, job_id, error)
+                return
+            dead_letters.store(
+                tx,
+                namespace.id,
+                job_id=job_id,
+                kind=kind,
+                scope=canonical({"namespace": namespace.name}),
+                args={clean_text(key): _storable(value) for key, value in args.items()},
+                asked=dead_letters.Asked(),
+                why=why,
+            )
+        log.error("Job %s (%s) is a dead letter: %s", job_id, kind, error)
+
+    def withdraw(self, claims: Sequence[Claim]) -> None:
+        """Take the work of claims out of the outbox and write their run rows, before the claims are dropped."""
+        with self.deployment.database.transaction() as tx:
+            known = {name: namespaces.find(tx, name) for name in {claim.namespace for claim in claims}}
+            for claim in claims:
+                if namespace := known[claim.namespace]:
+                    mark(tx, namespace.id, claim.kind, claim.args, dead=True)
+                    job_runs.record(tx, namespace.id, [job_header(claim)], JobOutcome(status="dropped"))
 
     def ended(self, claim: Claim, *, since: float | None) -> JobOutcome | None:
         """How the job of a claim has ended: by a run row for each of its ids, or by a dead letter."""
@@ -165,11 +207,21 @@ def job_header(claim: Claim) -> job_runs.JobHeader:
         attempts=claim.attempts,
         queued_at=_moment(claim.enqueued_at),
         started_at=_moment(claim.started_at),
+        worker=claim.worker.to_dict() if claim.worker else None,
     )
 
 
 def _moment(seconds: float | None) -> datetime | None:
     return datetime.fromtimestamp(seconds, UTC) if seconds else None
+
+
+def _storable(value: Any) -> Any:
+    """``value``, as a message had it, without what Postgres cannot store in JSON."""
+    if isinstance(value, Mapping):
+        return {clean_text(str(key)): _storable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_storable(each) for each in value]
+    return value if value is None or isinstance(value, bool | int) else clean_text(str(value))
 
 
 def mark(tx: Transaction, namespace_id: int, kind: str, args: object, *, dead: bool) -> None:

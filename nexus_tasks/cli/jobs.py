@@ -6,7 +6,7 @@ import json as encoder
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -14,43 +14,53 @@ from rich.text import Text
 from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import table
-from nexus_tasks.cli.options import AnyNamespace, Json, Limit
-from nexus_tasks.cli.output import emit, out
+from nexus_tasks.cli.options import AnyNamespace, Json, Limit, moment
+from nexus_tasks.cli.output import emit, out, warn
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.types import JobDetails, JobInfo, iso
+from nexus_tasks.types import JOB_STATUSES, Document, JobDetails, JobInfo, Urgency, Worker, iso
 
 if TYPE_CHECKING:
     from nexus_tasks.client import Nexus
 
-app = typer.Typer(help="List jobs and dead letters; retry, drop and resume them.", no_args_is_help=True)
+app = typer.Typer(
+    help="List jobs and dead letters; retry, drop, pause and resume them; count those that have finished.",
+    no_args_is_help=True,
+)
+
+_STATUSES = ", ".join(JOB_STATUSES)
+
+
+def _status(value: str | None) -> str | None:
+    if value is not None and value not in JOB_STATUSES:
+        raise typer.BadParameter(f"{value!r} is none of {_STATUSES}.")
+    return value
+
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="A job's id, or its beginning.")]
-JobStatus = Literal[
-    "waiting",
-    "pending",
-    "running",
-    "dead",
-    "completed",
-    "skipped",
-    "unchanged",
-    "empty",
-    "gone",
-    "already_derived",
-    "superseded",
-    "needs_review",
+OneOrMany = Annotated[
+    str | None, typer.Argument(metavar="JOB", help="A job's id, or its beginning.", show_default=False)
 ]
-_ID_LENGTH, _SEARCHED_JOBS = 36, 10_000
+Status = Annotated[
+    str | None,
+    typer.Option("--status", metavar="S", help=f"Only jobs of this status: {_STATUSES}.", callback=_status),
+]
+Kind = Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Only jobs of this kind.")]
+All = Annotated[bool, typer.Option("--all", help="Without any filter: all of them.")]
+Yes = Annotated[bool, typer.Option("--yes", help="On a terminal, do not ask first.")]
+_ID_LENGTH = 36
 
 
 @app.command("list")
 def list_(
     namespace: AnyNamespace = None,
-    status: Annotated[JobStatus | None, typer.Option("--status", help="Only jobs of this status.", metavar="S")] = None,
+    status: Status = None,
+    kind: Kind = None,
     limit: Limit = 50,
+    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Leave out the first N.")] = 0,
     json: Json = False,
 ) -> None:
-    """List jobs: running, waiting and queued jobs, then dead letters and recent runs, both newest first."""
-    found = connect().jobs(namespace=namespace, status=status, limit=limit)
+    """List jobs: those that run (the longest first) and are queued (the oldest first), dead letters, recent runs."""
+    found = connect().jobs(namespace=namespace, status=status, kind=kind, limit=limit, offset=offset)
     if json:
         emit({"jobs": found})
     else:
@@ -59,7 +69,7 @@ def list_(
 
 @app.command()
 def show(job: JobId, json: Json = False) -> None:
-    """Show all fields of a job, and the error of a dead letter."""
+    """Show all fields of a job, its worker, and the error of its last failed run."""
     client = connect()
     found = client.job(_full_id(client, job))
     if json:
@@ -69,11 +79,52 @@ def show(job: JobId, json: Json = False) -> None:
 
 
 @app.command()
-def retry(job: JobId, json: Json = False) -> None:
-    """Run a dead letter again with its counters at 0, or release a held reflection. Retrying twice queues one job."""
+def finished(
+    namespace: AnyNamespace = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(
+            "--since", metavar="T", parser=moment, help="From this time on (ISO 8601).", show_default="a day ago"
+        ),
+    ] = None,
+    until: Annotated[
+        datetime | None,
+        typer.Option("--until", metavar="T", parser=moment, help="Before this time.", show_default="now"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Count the jobs that have finished, by kind and by how they ended."""
+    found = connect().finished_jobs(namespace=namespace, since=since, until=until)
+    if json:
+        emit(found)
+    else:
+        rows = [(kind, status, number) for kind, counts in found.counts.items() for status, number in counts.items()]
+        table(("kind", "status", "jobs"), rows, elastic="kind", empty="No job has finished in this time.")
+
+
+@app.command()
+def retry(
+    job: OneOrMany = None,
+    namespace: AnyNamespace = None,
+    kind: Kind = None,
+    error: Annotated[str | None, typer.Option("--error", metavar="TYPE", help="Only letters of this error.")] = None,
+    urgency: Annotated[
+        Urgency | None, typer.Option("--urgency", help="live or dream.", show_default="that of the dead letter")
+    ] = None,
+    all_: All = False,
+    json: Json = False,
+) -> None:
+    """Run a dead letter again, or many. Counters begin at 0; force and reasons stay. Retrying twice queues one job."""
+    _check_selection(job, all_, (namespace, kind, error))
     client = connect()
-    job_id = _full_id(client, job, status="dead")
-    again = client.retry_job(job_id)
+    if job is None:
+        many = client.retry_jobs(namespace=namespace, kind=kind, error=error, urgency=urgency)
+        _emit_or_print(many, json, f"{words.count(many.retried, 'dead letter')} retried.")
+        for job_id, why in many.refused.items():
+            warn(f"{job_id} stays: {why}")
+        return
+    job_id = _full_id(client, job)
+    again = client.retry_job(job_id, urgency=urgency)
     if json:
         emit({"id": job_id, "job_id": again.id, "created": again.created})
     else:
@@ -81,22 +132,66 @@ def retry(job: JobId, json: Json = False) -> None:
 
 
 @app.command()
-def drop(job: JobId, json: Json = False) -> None:
-    """Drop a dead letter, a reflection that is held for review, or a queued job. The work of the job is not done."""
+def drop(
+    job: OneOrMany = None,
+    namespace: AnyNamespace = None,
+    kind: Kind = None,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            "--status",
+            metavar="S",
+            help="Only jobs of this status: waiting, pending, running or dead.",
+            show_default="waiting and pending",
+        ),
+    ] = None,
+    all_: All = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Drop a dead letter or a queued job, or many. Their work is not done, also when Redis is flushed."""
+    _check_selection(job, all_, (namespace, kind, status))
+    if job is None:
+        if not yes and not json and sys.stdin.isatty():
+            which = ", ".join(filter(None, (namespace, kind, status))) or "that are not begun"
+            typer.confirm(f"Drop all jobs ({which})?", abort=True)
+        dropped = connect().drop_jobs(namespace=namespace, kind=kind, status=status)
+        _emit_or_print(dropped, json, f"{words.count(dropped.dropped, 'job')} dropped.")
+        return
     client = connect()
-    dropped = client.drop_job(_full_id(client, job))
-    if json:
-        emit(dropped)
-    else:
-        print(f"Job {dropped.id} ({dropped.kind}) is dropped.")
+    one = client.drop_job(_full_id(client, job))
+    _emit_or_print(one, json, f"Job {one.id} ({one.kind}) is dropped.")
+
+
+@app.command()
+def pause(
+    namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace whose jobs stop.")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="What `nexus status` shows.")] = "",
+    json: Json = False,
+) -> None:
+    """Let no job of a namespace begin, until `nexus jobs resume --namespace NS`. Jobs that run go on."""
+    paused = connect().pause_namespace(namespace, reason)
+    _emit_or_print(paused, json, f"{namespace} is paused: within 10 s no job of it begins any more.")
 
 
 @app.command()
 def resume(
     kind: Annotated[str | None, typer.Argument(metavar="KIND", help="Only this kind.", show_default="all")] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", metavar="NS", help="End the pause of this namespace instead.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Let paused job kinds run again, once their cause is corrected (credentials, a model's name)."""
+    """Let paused job kinds run again, once their cause is corrected; or a paused namespace."""
+    if namespace is not None:
+        if kind is not None:
+            raise typer.BadParameter("give KIND or --namespace")
+        was_paused = connect().resume_namespace(namespace)
+        if json:
+            emit({"namespace": namespace, "was_paused": was_paused})
+        else:
+            print(f"Resumed: {namespace}." if was_paused else f"{namespace} was not paused.")
+        return
     kinds = connect().resume_jobs(kind)
     if json:
         emit({"resumed": kinds})
@@ -142,14 +237,29 @@ def quarantine(
         table(("message", "queue", "fault", "when"), rows, elastic="fault", empty="No message is in quarantine.")
 
 
-def _full_id(client: Nexus, job: str, *, status: str | None = None) -> str:
+def _check_selection(job: str | None, every: bool, filters: Sequence[str | None]) -> None:
+    given = (job is not None) + (every or any(one is not None for one in filters))
+    if given != 1:
+        raise typer.BadParameter("give JOB, or a filter such as --kind, or --all")
+
+
+def _emit_or_print(found: Document, json: bool, text: str) -> None:
+    if json:
+        emit(found)
+    else:
+        print(text)
+
+
+def _full_id(client: Nexus, job: str) -> str:
     """The id that begins with ``job``. Lists on a terminal show only the first 8 characters of an id."""
-    if len(job) >= _ID_LENGTH or not job:
+    from nexus_tasks.services.jobs import ids_that_begin_with
+
+    if len(job) >= _ID_LENGTH:
         return job
-    found = {row.id for row in client.jobs(status=status, limit=_SEARCHED_JOBS) if row.id.startswith(job)}
-    if len(found) > 1:
-        raise InvalidInput(f"{len(found)} jobs begin with {job!r}.", remedy="Give more of the id.")
-    return found.pop() if found else job
+    found = ids_that_begin_with(client.deployment, job, 2)
+    if len(found) > 1 and job not in found:
+        raise InvalidInput(f"Several jobs begin with {job!r}.", remedy="Give more of the id.")
+    return found[0] if len(found) == 1 else job
 
 
 # --- for people ------------------------------------------------------------------------------------------------------
@@ -177,7 +287,7 @@ def _print_job(job: JobDetails) -> None:
     rest = [name for name in job.to_dict() if name not in (*_FIRST, "traceback")]
     for name in (*_FIRST, *rest):
         value = getattr(job, name)
-        if value not in (None, "", (), {}):
+        if value not in (None, "", (), {}, False):
             console.print(Text.assemble((name.ljust(13), "dim"), _value(value)), soft_wrap=True)
     if job.traceback:
         console.print(Text.assemble("\n", (job.traceback, "dim")), soft_wrap=True)
@@ -186,6 +296,8 @@ def _print_job(job: JobDetails) -> None:
 def _value(value: object) -> str:
     if isinstance(value, datetime):
         return f"{iso(value)} ({words.ago(value)})"
+    if isinstance(value, Worker):
+        return str(value)
     if isinstance(value, dict | tuple):
         return encoder.dumps(value, ensure_ascii=False)
     return str(value)

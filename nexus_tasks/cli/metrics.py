@@ -34,6 +34,7 @@ _METRICS = {
     "nexus_quarantined_messages": ((), "Messages that no worker could read, since the deployment began."),
 }
 
+EVERY = 1_000_000  # namespaces
 Sample = tuple[str, tuple[str, ...], float]
 
 
@@ -45,7 +46,7 @@ def metrics(json: Json = False) -> None:
 
     _, moved = quarantine.count(client.deployment.claims)
     samples = [
-        *_samples(client.status(), queue_lengths(client.deployment)),
+        *_samples(client.status(limit=EVERY), queue_lengths(client.deployment)),
         ("nexus_quarantined_messages", (), float(moved)),
     ]
     if json:

@@ -11,7 +11,8 @@ from nexus_tasks.cli.output import JSON
 from nexus_tasks.types import LEVELS
 
 
-def _moment(text: str) -> datetime:
+def moment(text: str) -> datetime:
+    """The time that an option gives, in ISO 8601."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -44,15 +45,15 @@ Categories = Annotated[
 ]
 Since = Annotated[
     datetime | None,
-    typer.Option("--since", metavar="T", parser=_moment, help="Only what occurred at this time or later."),
+    typer.Option("--since", metavar="T", parser=moment, help="Only what occurred at this time or later."),
 ]
 Until = Annotated[
-    datetime | None, typer.Option("--until", metavar="T", parser=_moment, help="Only what occurred before this time.")
+    datetime | None, typer.Option("--until", metavar="T", parser=moment, help="Only what occurred before this time.")
 ]
 AsOf = Annotated[
     datetime | None,
     typer.Option(
-        "--as-of", metavar="T", parser=_moment, help="The facts that held at this time (ISO 8601; UTC without a zone)."
+        "--as-of", metavar="T", parser=moment, help="The facts that held at this time (ISO 8601; UTC without a zone)."
     ),
 ]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1_000, help="At most this many.")]

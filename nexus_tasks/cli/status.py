@@ -10,14 +10,14 @@ from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import paragraph
 from nexus_tasks.cli.options import AnyNamespace, Json
 from nexus_tasks.cli.output import emit, out
-from nexus_tasks.types import HeldReflection, NamespaceStatus, StatusReport
+from nexus_tasks.types import HeldReflection, JobCounts, NamespaceStatus, StatusReport
 
 _MOST_WAITS = 8  # waits shown for each namespace
 _LABEL = 11  # columns
 
 
 def status(namespace: AnyNamespace = None, json: Json = False) -> None:
-    """Show waiting, running and dead jobs, the reason of each wait, and the money spent today (UTC)."""
+    """Show running, waiting and dead jobs, the reason of each wait, and the money spent today (UTC)."""
     found = connect().status(namespace)
     if json:
         emit(found)
@@ -29,6 +29,12 @@ def _print_status(found: StatusReport) -> None:
     console = out()
     if not found.namespaces:
         console.print("Nothing is stored yet: begin with `nexus ingest` or `nexus remember`.", style="dim")
+    if found.left_out:
+        shown, every = len(found.namespaces), len(found.namespaces) + found.left_out
+        console.print(f"{every:,} namespaces, jobs: {_counted(found.jobs)}", style="bold")
+        text = f"These {shown} have the most jobs. Show another with `nexus status --namespace NS`."
+        paragraph(console, Text(text, style="dim"))
+        console.print()
     for one in found.namespaces:
         _namespace(console, one)
     for paused in found.paused:
@@ -44,10 +50,18 @@ def _namespace(console: Console, one: NamespaceStatus) -> None:
     _line(console, "memories", words.memory_counts(one.memories))
     _line(console, "to derive", _backlog(one))
     jobs = one.jobs
-    counted = ", ".join(f"{n:,} {state}" for state, n in jobs.to_dict().items() if n) or "none"
-    _line(console, "jobs", counted, style="red" if jobs.dead else "")
+    _line(console, "jobs", _counted(jobs), style="red" if jobs.dead else "")
+    if one.paused:
+        why = f"{words.ago(one.paused.since)}{f', {words.line(one.paused.reason)}' if one.paused.reason else ''}"
+        _line(console, "paused", f"{why}: `nexus jobs resume --namespace {one.namespace}` ends it", style="bold red")
     if jobs.dead:
         _line(console, "", f"read why with `nexus jobs list --status dead --namespace {one.namespace}`", style="dim")
+    for running in one.runs[:_MOST_WAITS]:
+        where = f" in {running.worker}" if running.worker else ""
+        text = f"{running.kind} {words.scope(running.scope)}: for {words.span(running.for_seconds)}{where}"
+        _line(console, "running", text)
+    if sum(one.waiting_for.values()) > _MOST_WAITS:
+        _line(console, "waits for", ", ".join(f"{reason} {n:,}" for reason, n in sorted(one.waiting_for.items())))
     for waiting in one.waits[:_MOST_WAITS]:
         _line(console, "waiting", f"{waiting.kind} {words.scope(waiting.scope)}: {words.wait(waiting)}")
     for held in one.reviews:
@@ -59,6 +73,10 @@ def _namespace(console: Console, one: NamespaceStatus) -> None:
     calls = words.count(one.model_calls_today, "model call")
     _line(console, "today", f"{calls}, {words.money(one.spend_today_usd)} spent")
     console.print()
+
+
+def _counted(jobs: JobCounts) -> str:
+    return ", ".join(f"{n:,} {state}" for state, n in jobs.to_dict().items() if n) or "none"
 
 
 def _review(held: HeldReflection) -> str:

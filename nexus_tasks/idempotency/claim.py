@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from kombu.utils.json import loads as read_json
 
 from nexus_tasks.idempotency.request import Flags
+from nexus_tasks.types import Worker
 
 # Fields that `renew.lua` writes by itself when it makes a claim again.
 _OF_THE_LEASE = frozenset(("state", "token", "lease_until", "open"))
@@ -82,33 +83,6 @@ class Ticket:
     wakeup: Wakeup | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Worker:
-    """The process that runs a job, or ran it last: the name of its Celery worker, its host and its process id.
-
-    ``node`` is empty when the job ran in the producer's process (``task_always_eager``, ``apply()``).
-    """
-
-    node: str
-    host: str
-    pid: int
-
-    @classmethod
-    def parse(cls, text: str) -> Worker | None:
-        """From a claim's field; ``None`` when no worker has begun the claim, or a worker of an earlier release has."""
-        if not text:
-            return None
-        known = json.loads(text)
-        return cls(node=known["node"], host=known["host"], pid=known["pid"])
-
-    def as_json(self) -> str:
-        """The text of a claim's field."""
-        return json.dumps(asdict(self))
-
-    def __str__(self) -> str:
-        return f"{self.node or self.host} (process {self.pid})"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """A claim as Redis has it. Times are seconds since the epoch, of the Redis server."""
@@ -135,6 +109,7 @@ class Claim:
     wait_detail: str
     token: str  # its first part names the process that holds the lease
     worker: Worker | None  # of the current run, or of the last one
+    error: str  # type and text of the error for which the job is tried again; empty when the last run did not fail
     fields: Mapping[str, str] = field(repr=False, compare=False)  # the hash in Redis, when it was read
 
     @classmethod
@@ -152,11 +127,7 @@ class Claim:
             scope=fields["scope"],
             args=json.loads(fields["args"]),
             state=fields["state"],
-            flags=Flags(
-                force=read("run_force") == "1",
-                reasons=tuple(sorted(filter(None, read("run_reasons", "").split(",")))),
-                urgency=read("run_urgency", ""),
-            ),
+            flags=_flags(fields, "run_"),
             errors=int(read("errors", 0)),
             crashes=int(read("crashes", 0)),
             retries=int(read("retries", 0)),
@@ -168,8 +139,14 @@ class Claim:
             wait_detail=read("wait_detail", ""),
             token=read("token", ""),
             worker=Worker.parse(read("worker", "")),
+            error=read("error", ""),
             fields=fields,
         )
+
+    @property
+    def asked(self) -> Flags:
+        """The flags of the current run, or of the next one while the claim does not run."""
+        return self.flags if self.state == "running" else _flags(self.fields, "")
 
     @property
     def remade(self) -> bool:
@@ -184,6 +161,14 @@ class Claim:
     def attempts(self) -> int:
         """Runs so far, the current one included."""
         return self.retries + self.crashes + 1
+
+
+def _flags(fields: Mapping[str, str], prefix: str) -> Flags:
+    return Flags(
+        force=fields.get(f"{prefix}force") == "1",
+        reasons=tuple(sorted(filter(None, fields.get(f"{prefix}reasons", "").split(",")))),
+        urgency=fields.get(f"{prefix}urgency", ""),
+    )
 
 
 def _seconds(milliseconds: str | None) -> float | None:

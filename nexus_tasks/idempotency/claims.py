@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from importlib import resources
@@ -13,9 +13,10 @@ import redis
 from redis.lock import Lock
 
 from nexus_tasks.errors import QueueUnavailable
-from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Ticket, Wakeup, Worker
+from nexus_tasks.idempotency.claim import Begun, Claim, Claimed, Ticket, Wakeup
 from nexus_tasks.idempotency.redis_client import client, takes_no_writes
 from nexus_tasks.idempotency.request import VERSION, Request, claim_key
+from nexus_tasks.types import Worker
 
 Row = list[Any]
 NO_MESSAGE = ("", "", "")
@@ -171,6 +172,7 @@ class Claims:
         seconds: float,
         *,
         detail: str = "",
+        failure: str = "",
         retry: bool = False,
         error: bool = False,
     ) -> list[Wakeup]:
@@ -178,11 +180,20 @@ class Claims:
 
         Args:
             detail: what ``nexus status`` shows beside the reason.
+            failure: type and text of the error that ended the run, for people; empty when nothing failed.
             retry: a failed attempt that is retried.
             error: the cause of the failure is unknown, so the attempt counts against ``max_attempts``.
         """
         _, wakeups = self._run(
-            "wait", [c.key for c in claims], claims[0].token, reason, _ms(seconds), detail, int(retry), int(error)
+            "wait",
+            [c.key for c in claims],
+            claims[0].token,
+            reason,
+            _ms(seconds),
+            detail,
+            int(retry),
+            int(error),
+            failure,
         )
         return [Wakeup.parse(row) for row in wakeups]
 
@@ -241,6 +252,14 @@ class Claims:
             if kind in dialects and dialects[kind] not in strange_to.split(","):
                 yield from self.hurry_all("version", one)
 
+    def forget_errors(self, keys: Iterable[str]) -> None:
+        """Delete the texts of the errors that claims keep for people."""
+        with answering():
+            pipe = self.redis.pipeline(transaction=False)
+            for key in keys:
+                pipe.hdel(key, "error")
+            pipe.execute()
+
     def keep_reserved(self, messages: Mapping[str, str]) -> None:
         """Note that messages (id → claim key) are not lost: a live worker has received them and not begun them."""
         if messages:
@@ -296,6 +315,10 @@ class Claims:
         """Let waiting claims that are due go on. Returns how many, and wake-ups to publish."""
         due, wakeups = self._run("sweep_due", [], limit)
         return due, [Wakeup.parse(row) for row in wakeups]
+
+    def set_cap(self, namespace: str, cap: int) -> list[Wakeup]:
+        """Say how many runs a namespace may have at a time, 0 while it is paused. ``begin`` says it anew each time."""
+        return [Wakeup.parse(row) for row in self._run("cap", [], namespace, cap)]
 
     def sweep_lines(self, limit: int, *, every: float) -> list[Wakeup]:
         """Publish the next claims of lines that have room, of namespaces not looked at for ``every`` seconds."""
@@ -553,6 +576,31 @@ class Claims:
     def pending(self, queue: str, limit: int = 1_000) -> list[Claim]:
         """Claims of a queue that no worker has begun, the oldest first."""
         return self._read(f"{self.prefix}:published:{queue}", limit)
+
+    def look(
+        self,
+        index: str,
+        after: int,
+        many: int,
+        *,
+        kind: str = "",
+        namespace: str = "",
+        skip: int = 0,
+        limit: int,
+    ) -> tuple[int, int, list[str]]:
+        """Look at ``many`` members of an index, a sorted set of claims, behind the first ``after`` of them.
+
+        Args:
+            kind: only claims of this kind; empty for any.
+            namespace: only claims of this namespace; empty for any.
+            skip: how many of the claims that fit to leave out.
+            limit: the most claims.
+
+        Returns:
+            How many members were looked at, how many claims that fit were left out, and the keys of the others.
+        """
+        looked, skipped, keys = self._run("find", [index], after, many, kind, namespace, skip, limit)
+        return int(looked), int(skipped), list(keys)
 
     def _read(self, index: str, limit: int, after: int = 0) -> list[Claim]:
         with answering():

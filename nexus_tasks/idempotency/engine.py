@@ -36,8 +36,12 @@ class JobStorage(Protocol):
         """Commit that ``claim`` gave up. ``error`` is ``None`` when its worker died. A second call changes nothing."""
         ...
 
-    def withdraw(self, claim: Claim) -> None:
-        """Commit that the work of ``claim`` is not wanted any more, before the claim is dropped."""
+    def undeliverable(self, job_id: str, kind: str, args: Mapping[str, Any], error: BaseException) -> None:
+        """Commit a dead letter for a message without a claim, whose arguments are wrong, if its namespace is known."""
+        ...
+
+    def withdraw(self, claims: Sequence[Claim]) -> None:
+        """Commit that the work of ``claims`` is not wanted any more, before the claims are dropped."""
         ...
 
     def ended(self, claim: Claim, *, since: float | None) -> JobOutcome | None:

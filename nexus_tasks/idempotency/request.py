@@ -52,7 +52,7 @@ class Request:
     live_ends_wait: str = ""  # the wait reason that this request ends at once when its urgency is `live`
     delay: float = 0.0  # seconds
     wait_reason: str = "delay"  # the reason of the wait for `delay` seconds
-    anew: bool = False  # ignore the done marker; add no flag and no rerun to a claim that exists
+    anew: bool = False  # ignore the done marker; without force and reasons a run that is under way is enough
     delivery: Delivery | None = None
     trace: str = ""  # JSON: `root_id`, `parent_id` and `headers` that all messages of the job carry
 
@@ -87,7 +87,7 @@ class Request:
         return to_json(fields).decode()
 
     def renewed(self) -> Request:
-        """The same request with ``anew`` and without flags. Reconcile, erasure and retries ask with such requests."""
+        """The same request with ``anew`` and without flags. Reconcile and erasure ask with such requests."""
         return replace(self, anew=True, flags=Flags())
 
 

@@ -27,11 +27,15 @@ from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.kind import Arguments, JobKind, on_declared
 from nexus_tasks.idempotency.producer.result import EagerJobResult, JobResult, RunResult
 from nexus_tasks.idempotency.producer.wire_format import HEADER, trace_of_message
-from nexus_tasks.idempotency.request import Request
+from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.worker.executor import execute, leave_to_others
 
 # Celery's own limits and priorities would contradict the claims. The sweep looks for messages in the kind's queue only.
 REFUSED = ("expires", "time_limit", "soft_time_limit", "priority", "queue", "exchange", "routing_key")
+USE_URGENCY = (
+    "Use the argument `urgency` where the kind has it: a `live` job waits for no message batch, a `dream` job may. So"
+    " that kinds do not wait for each other, start a worker for each queue: `celery worker --queues digest`."
+)
 AT_ONCE = 500  # claims made in one script: Redis serves no other client during a script
 _JOB_ID = re.compile(r"[^\s,]{1,255}")
 
@@ -89,7 +93,8 @@ class JobTask(Task):  # type: ignore[misc]
         """
         refused = [name for name in REFUSED if options.pop(name, None) is not None]
         if refused:
-            raise UnsupportedOption(f"{', '.join(refused)} cannot be set on {self.kind.name}.")
+            remedy = USE_URGENCY if refused == ["priority"] else None
+            raise UnsupportedOption(f"{', '.join(refused)} cannot be set on {self.kind.name}.", remedy=remedy)
         self._check_serializer(options.get("serializer"))
         if task_id is not None and not _JOB_ID.fullmatch(task_id):
             raise InvalidInput(f"task_id {task_id!r} is no job id: it must have no spaces or commas.")
@@ -173,13 +178,16 @@ class JobTask(Task):  # type: ignore[misc]
         job_id = claim.rerun_id or claim.job_id if claim else marker[0] if marker else request.id
         return self._result(request, Ticket(outcome=Claimed.MERGED, job_id=job_id, asked_at=claims.now()))
 
-    def ask_again(self, args: Mapping[str, Any], *, delay: float) -> tuple[JobResult, Request]:
+    def ask_again(self, args: Mapping[str, Any], *, delay: float, flags: Flags) -> tuple[JobResult, Request]:
         """Ask again for work that gave up, due in ``delay`` seconds. A done marker does not stop the request.
+
+        Args:
+            flags: those of the job that gave up.
 
         Returns:
             The job that does the work, and the request.
         """
-        request = self.kind.received(args, delay=delay).renewed()
+        request = replace(self.kind.received(args, delay=delay), anew=True, flags=flags)
         [ticket] = self.enqueue([request])
         return self._result(request, ticket), request
 
@@ -251,7 +259,7 @@ class JobTask(Task):  # type: ignore[misc]
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run the job under its claim. Returns or raises what makes Celery's state true; see ``celery_states.py``."""
         header = self._header()
-        request = self._received(self.kind.named(args, kwargs), header)
+        request = self._received(args, kwargs, header)
         eager = bool(self.request.is_eager or self.request.called_directly)
         if header.get("canvas"):
             ended = canvas.deliver(self, request, header)
@@ -265,17 +273,21 @@ class JobTask(Task):  # type: ignore[misc]
             if header.get("canvas") and ended.outcome.status == "dropped":
                 canvas.note_accounted(self.engine, request.id)
 
-    def _received(self, named: Mapping[str, Any], header: Mapping[str, Any]) -> Request:
+    def _received(self, args: Sequence[Any], kwargs: Mapping[str, Any], header: Mapping[str, Any]) -> Request:
         """The request of a message.
 
         Raises:
-            InvalidInput: the arguments are wrong, and the message names no claim: no release of ours sent it.
+            InvalidInput: the arguments are wrong, and the message names no claim: no release of ours sent it. It
+                leaves a dead letter.
             celery.exceptions.Ignore: another release wrote the arguments. The job waits for a worker that understands.
         """
         try:
-            return self.kind.received(named, job_id=self.request.id)
+            return self.kind.received(self.kind.named(args, kwargs), job_id=self.request.id)
         except InvalidInput as error:
             if "key" not in header:
+                if not (header or self.request.is_eager or self.request.called_directly):
+                    given = dict(zip(self.kind.arguments.model_fields, args, strict=False)) | dict(kwargs)
+                    self.engine.storage.undeliverable(self.request.id, self.kind.name, given, error)
                 raise
             leave_to_others(self.engine, self.kind.name, str(header["key"]), self.request.id, self.kind.dialect)
             raise Ignore("Another release wrote the arguments.") from error

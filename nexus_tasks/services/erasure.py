@@ -10,7 +10,7 @@ from nexus_tasks.cognition.erasure import ErasureResult
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, QueueUnavailable, StorageUnavailable, Transient
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.services import jobs
+from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import vacuum
@@ -82,8 +82,9 @@ def _drop_claims(
     A running claim stays: its run may have other siblings too, and the run itself notices that a source is gone.
     """
     try:
+        index = ClaimIndex(deployment.claims)
         if everything:
-            gone = [claim for claim in jobs.claims(deployment, 1_000_000) if claim.namespace == namespace]
+            gone = [claim for state in STATES for claim in index.every(state, namespace)]
         else:
             requests = derive_memory.requests(namespace, forgotten.unwanted)
             if session_key is not None:
@@ -91,6 +92,8 @@ def _drop_claims(
             found = (deployment.claims.get(deployment.claims.key(request)) for request in requests)
             gone = [claim for claim in found if claim is not None]
         _drop(deployment, gone)
+        # The text of an error may quote what was erased.
+        deployment.claims.forget_errors(claim.key for state in STATES for claim in index.every(state, namespace))
     except QueueUnavailable as error:
         log.warning("Redis is away: claims of erased work stay until their jobs find nothing to do (%s)", error)
 

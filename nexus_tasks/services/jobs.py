@@ -1,52 +1,149 @@
-"""Listing, showing, retrying and dropping jobs, and resuming paused kinds."""
+"""Listing, showing, retrying and dropping jobs, pausing namespaces, and resuming what is paused."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from nexus_tasks import config
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.errors import InvalidInput, NexusError, NotFound, QueueUnavailable
 from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.claim_index import INDEXED_START, STATES, ClaimIndex, State
 from nexus_tasks.idempotency.kind import declared
 from nexus_tasks.idempotency.producer.result import JobResult
+from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.outbox import mark
 from nexus_tasks.services import reviews
 from nexus_tasks.storage import dead_letters, job_runs, namespaces
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, JobRun
 from nexus_tasks.tasks import follow_ups
-from nexus_tasks.types import DroppedJob, JobDetails, JobInfo, check_namespace
+from nexus_tasks.types import (
+    JOB_STATUSES,
+    DroppedJob,
+    DroppedJobs,
+    FinishedJobs,
+    JobDetails,
+    JobInfo,
+    PausedNamespace,
+    RetriedJobs,
+    Urgency,
+    Worker,
+    check_namespace,
+    clean_text,
+    to_utc,
+)
+
+log = logging.getLogger(__name__)
 
 # Seconds that a retried job waits for the commit that makes its work wanted again. After the commit the job is woken.
 RETRY_DELAY = 5.0
-MOST_CLAIMS = 10_000  # claims that a listing reads, of all namespaces together
+AT_ONCE = 200  # letters or claims per transaction of a bulk retry or drop
+LETTERS = ("dead", "retried", "dropped")  # the states of a dead letter
 
 
-def list_jobs(deployment: Deployment, namespace: str | None, wanted: str | None, limit: int) -> list[JobInfo]:
+# --- listing ----------------------------------------------------------------------------------------------------------
+def list_jobs(
+    deployment: Deployment,
+    namespace: str | None,
+    wanted: str | None,
+    limit: int,
+    *,
+    kind: str | None = None,
+    offset: int = 0,
+) -> list[JobInfo]:
     """See :meth:`nexus_tasks.client.Nexus.jobs`."""
-    if namespace is not None:
-        check_namespace(namespace)
-    with deployment.database.transaction() as tx:
-        namespace_id = None if namespace is None else namespaces.get(tx, namespace).id
-        letters = dead_letters.list_open(tx, namespace_id, limit) if wanted in (None, "dead") else []
-        finished = job_runs.recent(tx, namespace_id, limit, status=wanted)
-    alive = [claim for claim in claims(deployment, MOST_CLAIMS) if namespace in (None, claim.namespace)]
-    rows = [
-        *(JobInfo(**_of_claim(claim)) for claim in alive if wanted in (None, claim.state)),
-        *(JobInfo(**_of_letter(letter, name)) for letter, name in letters),
-        *(JobInfo(**_of_run(run, name)) for run, name in finished),
-    ]
-    return rows[:limit]
+    if wanted is not None and wanted not in JOB_STATUSES:
+        raise InvalidInput(f"status {wanted!r} is none of {', '.join(JOB_STATUSES)}.")
+    found: list[JobInfo] = []
+    for part in _parts(deployment, _namespace_id(deployment, namespace), namespace, wanted, kind):
+        rows, skipped = part(offset, limit - len(found))
+        found += rows
+        offset -= skipped
+        if len(found) == limit:
+            break
+    return found
 
 
+Part = Callable[[int, int], tuple[Sequence[JobInfo], int]]  # (skip, limit) -> the jobs, and how many were skipped
+
+
+def _parts(
+    deployment: Deployment, namespace_id: int | None, namespace: str | None, wanted: str | None, kind: str | None
+) -> Iterator[Part]:
+    """The parts of a listing in their order."""
+    index = ClaimIndex(deployment.claims)
+
+    def running(skip: int, limit: int) -> tuple[Sequence[JobInfo], int]:
+        every = index.running(namespace, kind)
+        return [JobInfo(**_of_claim(claim)) for claim in every[skip : skip + limit]], min(skip, len(every))
+
+    def queued(state: State) -> Part:
+        def part(skip: int, limit: int) -> tuple[Sequence[JobInfo], int]:
+            page = index.page(state, namespace=namespace, kind=kind, skip=skip, limit=limit)
+            return [JobInfo(**_of_claim(claim)) for claim in page.claims], page.skipped
+
+        return part
+
+    def letters(skip: int, limit: int) -> tuple[Sequence[JobInfo], int]:
+        which = dead_letters.Filter(status=wanted or "dead", namespace_id=namespace_id, kind=kind)
+        with deployment.database.reading() as tx:
+            rows = dead_letters.listed(tx, which, limit, skip=skip)
+            skipped = skip if rows or not skip else min(skip, dead_letters.count(tx, which))
+        return [JobInfo(**_of_letter(*row)) for row in rows], skipped
+
+    def runs(skip: int, limit: int) -> tuple[Sequence[JobInfo], int]:
+        with deployment.database.reading() as tx:
+            rows = job_runs.recent(tx, namespace_id, limit, status=wanted, kind=kind, skip=skip)
+        return [JobInfo(**_of_run(*row)) for row in rows], skip
+
+    if wanted in (None, "running"):
+        yield running
+    for state in STATES:
+        if state != "running" and wanted in (None, state):
+            yield queued(state)
+    if wanted is None or wanted in LETTERS:
+        yield letters
+    if wanted not in STATES:
+        yield runs
+
+
+def _namespace_id(deployment: Deployment, namespace: str | None) -> int | None:
+    if namespace is None:
+        return None
+    with deployment.database.reading() as tx:
+        return namespaces.get(tx, check_namespace(namespace)).id
+
+
+def finished(
+    deployment: Deployment, namespace: str | None, since: datetime | None, until: datetime | None
+) -> FinishedJobs:
+    """See :meth:`nexus_tasks.client.Nexus.finished_jobs`."""
+    now = datetime.now(UTC)
+    first = to_utc(since) if since else now - timedelta(days=1)
+    last = to_utc(until) if until else now
+    namespace_id = _namespace_id(deployment, namespace)
+    counts: dict[str, dict[str, int]] = {}
+    with deployment.database.reading() as tx:
+        for kind, status, number in job_runs.count_finished(tx, first, last, namespace_id):
+            counts.setdefault(kind, {}).setdefault(status, 0)
+            counts[kind][status] += number
+    return FinishedJobs(since=first, until=last, counts=counts)
+
+
+# --- one job ----------------------------------------------------------------------------------------------------------
 def show_job(deployment: Deployment, job_id: str) -> JobDetails:
     """See :meth:`nexus_tasks.client.Nexus.job`."""
     _check(job_id)
-    claim = _find_claim(deployment, job_id)
+    claim = ClaimIndex(deployment.claims).find(job_id)
     if claim:
-        return JobDetails(**_of_claim(claim), args=dict(claim.args), errors=claim.errors, crashes=claim.crashes)
+        return JobDetails(
+            **_of_claim(claim), **_asked(claim.asked), args=dict(claim.args), errors=claim.errors, crashes=claim.crashes
+        )
     with deployment.database.transaction() as tx:
         letter = dead_letters.find(tx, job_id)
         run = None if letter else job_runs.find(tx, job_id)
@@ -54,6 +151,7 @@ def show_job(deployment: Deployment, job_id: str) -> JobDetails:
         found, name = letter
         return JobDetails(
             **_of_letter(found, name),
+            **_asked(_flags(found)),
             args=found.args,
             error_type=found.error_type,
             traceback=found.traceback,
@@ -75,8 +173,21 @@ def show_job(deployment: Deployment, job_id: str) -> JobDetails:
     )
 
 
-def retry(deployment: Deployment, job_id: str) -> JobResult:
+def ids_that_begin_with(deployment: Deployment, start: str, most: int) -> list[str]:
+    """Ids of jobs, dead letters and runs that begin with ``start``, at most ``most``; none when it is too short."""
+    if len(start) < INDEXED_START or not start.isprintable():
+        return []
+    found = set(ClaimIndex(deployment.claims).ids_that_begin_with(start, most))
+    with deployment.database.reading() as tx:
+        found.update(dead_letters.ids_that_begin_with(tx, start, most), job_runs.ids_that_begin_with(tx, start, most))
+    return sorted(found)[:most]
+
+
+def retry(deployment: Deployment, job_id: str, *, urgency: Urgency | None = None) -> JobResult:
     """Put a dead letter's work back, or release a reflection that is held for review, and ask for its job again.
+
+    Args:
+        urgency: the urgency of the job; ``None`` means that of the dead letter.
 
     Returns:
         The job that does the work now.
@@ -89,19 +200,32 @@ def retry(deployment: Deployment, job_id: str) -> JobResult:
     _check(job_id)
     with deployment.database.transaction() as tx:
         letter = dead_letters.open_letter(tx, job_id, lock=True)
-        again = reviews.settle(tx, job_id, drop=False) if letter is None else None
         if letter:
-            dead_letters.resolve(tx, letter.id, "retried")
-            mark(tx, letter.namespace_id, letter.kind, letter.args, dead=False)
-            again = reviews.Settled(kind=letter.kind, args=letter.args)
-        if again is None:
-            raise NotFound(
-                f"There is no open dead letter {job_id!r}.", remedy="List them with `nexus jobs list --status dead`."
-            )
-        # The job is asked for before the commit, so a resolved letter always has a job.
-        job, request = task_of(deployment.engine, again.kind).ask_again(again.args, delay=RETRY_DELAY)
+            job, request = _retry_letter(deployment, tx, letter, urgency)
+        else:
+            held = reviews.settle(tx, job_id, drop=False)
+            if held is None:
+                remedy = "List them with `nexus jobs list --status dead`."
+                raise NotFound(f"There is no open dead letter {job_id!r}.", remedy=remedy)
+            task = task_of(deployment.engine, held.kind)
+            job, request = task.ask_again(held.args, delay=RETRY_DELAY, flags=Flags(urgency=urgency or ""))
     follow_ups.hurry(deployment, "delay", [request])
     return job
+
+
+def _retry_letter(
+    deployment: Deployment, tx: Transaction, letter: DeadLetter, urgency: Urgency | None
+) -> tuple[JobResult, Request]:
+    """Close a letter and ask for its job, which keeps the force and the reasons of the letter."""
+    flags = _flags(letter)
+    if urgency:
+        flags = replace(flags, urgency=urgency)
+    task = task_of(deployment.engine, letter.kind)
+    task.kind.load(letter.args)  # arguments that no job can have leave the letter open
+    dead_letters.resolve(tx, letter.id, "retried")
+    mark(tx, letter.namespace_id, letter.kind, letter.args, dead=False)
+    # The job is asked for before the commit, so a resolved letter always has a job.
+    return task.ask_again(letter.args, delay=RETRY_DELAY, flags=flags)
 
 
 def drop(deployment: Deployment, job_id: str) -> DroppedJob:
@@ -119,13 +243,100 @@ def drop(deployment: Deployment, job_id: str) -> DroppedJob:
         held = reviews.settle(tx, job_id, drop=True)
         if held:
             return DroppedJob(id=job_id, kind=held.kind)
-    claim = _find_claim(deployment, job_id)
+    claim = ClaimIndex(deployment.claims).find(job_id)
     if claim is None:
         raise NotFound(f"There is no dead letter or queued job {job_id!r}.", remedy="List jobs with `nexus jobs list`.")
-    deployment.engine.storage.withdraw(claim)
-    _, wakeups = deployment.claims.drop(claim.key)
-    deployment.engine.publisher.publish(wakeups)
+    _drop_claims(deployment, [claim])
     return DroppedJob(id=job_id, kind=claim.kind)
+
+
+# --- many jobs --------------------------------------------------------------------------------------------------------
+def retry_many(
+    deployment: Deployment, namespace: str | None, kind: str | None, error: str | None, urgency: Urgency | None
+) -> RetriedJobs:
+    """See :meth:`nexus_tasks.client.Nexus.retry_jobs`."""
+    which = dead_letters.Filter(namespace_id=_namespace_id(deployment, namespace), kind=kind, error_type=error)
+    retried, refused, after = 0, dict[str, str](), 0
+    while True:
+        requests = list[Request]()
+        with deployment.database.transaction() as tx:
+            letters = dead_letters.lock_open(tx, which, AT_ONCE, after=after)
+            for letter in letters:
+                after, job_id = letter.id, letter.job_id
+                try:
+                    with tx.begin_nested():
+                        requests.append(_retry_letter(deployment, tx, letter, urgency)[1])
+                except QueueUnavailable:
+                    raise
+                except NexusError as problem:
+                    refused[job_id] = problem.message
+        follow_ups.hurry(deployment, "delay", requests)
+        retried += len(requests)
+        if len(letters) < AT_ONCE:
+            return RetriedJobs(retried=retried, refused=refused)
+
+
+def drop_many(deployment: Deployment, namespace: str | None, kind: str | None, status: str | None) -> DroppedJobs:
+    """See :meth:`nexus_tasks.client.Nexus.drop_jobs`."""
+    namespace_id = _namespace_id(deployment, namespace)
+    if status == "dead":
+        with deployment.database.transaction() as tx:
+            which = dead_letters.Filter(namespace_id=namespace_id, kind=kind)
+            return DroppedJobs(dropped=dead_letters.drop_all(tx, which))
+    states: list[State] = [state for state in STATES if state == status]
+    if status is not None and not states:
+        raise InvalidInput(f"Jobs of status {status!r} cannot be dropped: only {', '.join(STATES)} and dead.")
+    index, dropped = ClaimIndex(deployment.claims), 0
+    for state in states or ("waiting", "pending"):
+        skip = 0  # claims that could not be dropped
+        while True:
+            page = index.page(state, namespace=namespace, kind=kind, skip=skip, limit=AT_ONCE)
+            gone = _drop_claims(deployment, page.claims)
+            dropped += gone
+            skip += page.stale + len(page.claims) - gone
+            if not page.claims and not page.stale:
+                break
+    return DroppedJobs(dropped=dropped)
+
+
+def _drop_claims(deployment: Deployment, gone: Sequence[Claim]) -> int:
+    """Take the work of claims out of the outbox, then drop the claims. Returns how many were there."""
+    if not gone:
+        return 0
+    deployment.engine.storage.withdraw(gone)
+    dropped = 0
+    for claim in gone:
+        was_there, wakeups = deployment.claims.drop(claim.key)
+        deployment.engine.publisher.publish(wakeups)
+        dropped += was_there
+    return dropped
+
+
+# --- pauses -----------------------------------------------------------------------------------------------------------
+def pause_namespace(deployment: Deployment, namespace: str, reason: str) -> PausedNamespace:
+    """See :meth:`nexus_tasks.client.Nexus.pause_namespace`."""
+    with deployment.database.transaction() as tx:
+        known = namespaces.pause(tx, check_namespace(namespace), clean_text(reason))
+    assert known.paused_at is not None
+    _apply_cap(deployment, namespace)
+    return PausedNamespace(since=known.paused_at, reason=known.paused_reason)
+
+
+def resume_namespace(deployment: Deployment, namespace: str) -> bool:
+    """See :meth:`nexus_tasks.client.Nexus.resume_namespace`."""
+    with deployment.database.transaction() as tx:
+        was_paused = namespaces.resume(tx, check_namespace(namespace))
+    _apply_cap(deployment, namespace)
+    return was_paused
+
+
+def _apply_cap(deployment: Deployment, namespace: str) -> None:
+    """Tell the claims of a pause or its end now. While Redis is away, workers tell them with the next run."""
+    deployment.forget_namespace(namespace)
+    try:
+        deployment.engine.publisher.publish(deployment.claims.set_cap(namespace, deployment.cap(namespace)))
+    except QueueUnavailable as error:
+        log.warning("Redis is away; the jobs of %s stop or go on within a minute: %s", namespace, error)
 
 
 def resume(deployment: Deployment, kind: str | None) -> tuple[str, ...]:
@@ -143,23 +354,19 @@ def resume(deployment: Deployment, kind: str | None) -> tuple[str, ...]:
     return kinds
 
 
-def claims(deployment: Deployment, limit: int) -> list[Claim]:
-    """Every claim, at most ``limit`` of each state and queue: those that run, that wait, and that are queued."""
-    store = deployment.claims
-    queues = [*config.QUEUES, *sorted(set(store.queues()).difference(config.QUEUES))]  # queues of other kinds
-    pending = [claim for queue in queues for claim in store.pending(queue, limit)]
-    return [*store.running(limit), *store.waiting(limit), *pending]
-
-
 def _check(job_id: str) -> None:
     """Refuse a text that cannot be a job's id: Postgres rejects some texts, and an empty one would match any job."""
     if not job_id or not job_id.isprintable():
         raise NotFound(f"There is no job {job_id!r}.", remedy="List jobs with `nexus jobs list`.")
 
 
-def _find_claim(deployment: Deployment, job_id: str) -> Claim | None:
-    """The claim with this job id. It reads all claims: operators ask rarely, so there is no index."""
-    return next((c for c in claims(deployment, 1_000_000) if job_id in (c.job_id, c.rerun_id, *c.also)), None)
+# --- as documents -----------------------------------------------------------------------------------------------------
+def _flags(letter: DeadLetter) -> Flags:
+    return Flags(force=letter.force, reasons=tuple(letter.reasons), urgency=letter.urgency)
+
+
+def _asked(flags: Flags) -> dict[str, Any]:
+    return {"force": flags.force, "reasons": flags.reasons, "urgency": flags.urgency or None}
 
 
 def _of_claim(claim: Claim) -> dict[str, Any]:
@@ -173,6 +380,8 @@ def _of_claim(claim: Claim) -> dict[str, Any]:
         "attempts": claim.attempts - (claim.state != "running"),
         "reason": claim.wait_reason or None,
         "detail": claim.wait_detail or None,
+        "error": claim.error or None,
+        "worker": claim.worker,
         "queued_at": datetime.fromtimestamp(claim.enqueued_at, UTC),
         "started_at": datetime.fromtimestamp(claim.started_at, UTC) if claim.started_at else None,
         "finished_at": None,
@@ -189,6 +398,7 @@ def _of_letter(letter: DeadLetter, namespace: str) -> dict[str, Any]:
         "status": "dead" if letter.resolution is None else letter.resolution,
         "attempts": letter.errors + letter.crashes,
         "error": letter.message,
+        "worker": Worker.of(letter.worker),
         "queued_at": letter.first_at,
         "started_at": None,
         "finished_at": letter.last_at,
@@ -204,6 +414,7 @@ def _of_run(run: JobRun, namespace: str) -> dict[str, Any]:
         "scope": run.scope,
         "status": run.status,
         "attempts": run.attempts,
+        "worker": Worker.of(run.worker),
         "queued_at": run.queued_at,
         "started_at": run.started_at,
         "finished_at": run.finished_at,

@@ -1,9 +1,11 @@
-"""The state of a deployment: jobs by state, why jobs wait, and how long the queues are."""
+"""The state of a deployment: jobs by state, why jobs wait, which run for how long, and how long the queues are."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from math import inf
 from typing import Any
 
 from kombu.exceptions import OperationalError
@@ -12,46 +14,63 @@ from nexus_tasks import config
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.claim_index import ClaimIndex, Waits
 from nexus_tasks.services import reviews
-from nexus_tasks.storage import (
-    dead_letters,
-    derivations,
-    digest_requests,
-    ledger,
-    memories,
-    namespaces,
-    observations,
-    perspectives,
-)
-from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage import dead_letters, figures, namespaces, observations
+from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.types import (
     HeldThreads,
     JobCounts,
     NamespaceStatus,
+    ObservationStats,
     PausedKind,
+    PausedNamespace,
+    RunningJob,
     StatusReport,
     WaitingJob,
     check_namespace,
 )
 
-MOST_WAITS = 20  # waiting jobs named for each namespace
-WAITS_AT_ONCE = 1_000  # waiting claims that are read at a time to find these jobs
+MOST_JOBS = 20  # waiting and running jobs named for each namespace
 
 
-def status(deployment: Deployment, namespace: str | None) -> StatusReport:
+def status(deployment: Deployment, namespace: str | None, *, limit: int) -> StatusReport:
     """See :meth:`nexus_tasks.client.Nexus.status`."""
     if namespace is not None:
         check_namespace(namespace)
+    index = ClaimIndex(deployment.claims)
     with deployment.database.transaction() as tx:
         known = namespaces.every(tx) if namespace is None else [namespaces.get(tx, namespace)]
-        counts = {one.name: deployment.claims.counts(one.name) for one in known}
-        waits = _first_waits(deployment, {name: counted.get("waiting", 0) for name, counted in counts.items()})
-        found = tuple(_namespace_status(deployment, tx, one, counts[one.name], waits[one.name]) for one in known)
-    paused = tuple(
-        PausedKind(kind=kind, reason=why["reason"], since=datetime.fromtimestamp(float(why["since"]), UTC))
-        for kind, why in deployment.claims.paused().items()
+        counts = index.counts([one.name for one in known])
+        dead = dead_letters.count_open(tx, None if namespace is None else known[0].id)
+        jobs = {one.name: _job_counts(counts[one.name], dead.get(one.id, 0)) for one in known}
+        shown = known if len(known) <= limit else sorted(known, key=lambda one: (-_sum(jobs[one.name]), one.name))
+        shown = sorted(shown[:limit], key=lambda one: one.name)
+        found = figures.of_namespaces(tx, [one.id for one in shown])
+        observed = {one.name: observations.stats(tx, one.id) for one in shown if found[one.id].observed}
+    waits = index.waits({one.name: jobs[one.name].waiting for one in shown}, MOST_JOBS)
+    running = defaultdict(list)
+    for claim in index.running(namespace):
+        running[claim.namespace].append(claim)
+    now = deployment.claims.now()
+    return StatusReport(
+        namespaces=tuple(
+            _namespace_status(
+                one,
+                jobs[one.name],
+                found[one.id],
+                waits=waits[one.name],
+                running=running[one.name][:MOST_JOBS],
+                observed=observed.get(one.name, ()),
+                now=now,
+            )
+            for one in shown
+        ),
+        left_out=len(known) - len(shown),
+        jobs=_total(jobs.values()),
+        paused=_paused(deployment),
+        held_threads=_held_threads(deployment),
     )
-    return StatusReport(namespaces=found, paused=paused, held_threads=_held_threads(deployment))
 
 
 def _held_threads(deployment: Deployment) -> tuple[HeldThreads, ...]:
@@ -61,54 +80,53 @@ def _held_threads(deployment: Deployment) -> tuple[HeldThreads, ...]:
     )
 
 
-def _first_waits(deployment: Deployment, counts: Mapping[str, int]) -> dict[str, list[Claim]]:
-    """The first 20 waiting claims of each namespace.
+def _job_counts(counts: Mapping[str, int], dead: int) -> JobCounts:
+    return JobCounts(
+        waiting=counts.get("waiting", 0), pending=counts.get("pending", 0), running=counts.get("running", 0), dead=dead
+    )
 
-    Claims are read until every namespace has its 20: ten thousand claims of another namespace may be due before them.
 
-    Args:
-        counts: waiting claims by namespace.
-    """
-    found: dict[str, list[Claim]] = {name: [] for name in counts}
-    searched = 0
-    while any(len(found[name]) < min(count, MOST_WAITS) for name, count in counts.items()):
-        page = deployment.claims.waiting(WAITS_AT_ONCE, after=searched)
-        if not page:
-            break
-        searched += WAITS_AT_ONCE
-        for claim in page:
-            if claim.namespace in found and len(found[claim.namespace]) < MOST_WAITS:
-                found[claim.namespace].append(claim)
-    return found
+def _sum(jobs: JobCounts) -> int:
+    return jobs.waiting + jobs.pending + jobs.running + jobs.dead
+
+
+def _total(jobs: Iterable[JobCounts]) -> JobCounts:
+    every = list(jobs)
+    return JobCounts(
+        waiting=sum(one.waiting for one in every),
+        pending=sum(one.pending for one in every),
+        running=sum(one.running for one in every),
+        dead=sum(one.dead for one in every),
+    )
 
 
 def _namespace_status(
-    deployment: Deployment,
-    tx: Transaction,
-    known: namespaces.NamespaceSettings,
-    counts: Mapping[str, int],
-    waits: Sequence[Claim],
+    known: NamespaceSettings,
+    jobs: JobCounts,
+    found: figures.Figures,
+    *,
+    waits: Waits,
+    running: Sequence[Claim],
+    observed: Sequence[ObservationStats],
+    now: float,
 ) -> NamespaceStatus:
-    underived, oldest = derivations.backlog(tx, known.id)
-    calls, usd = ledger.spent_today(tx, namespace_id=known.id)
-    now = deployment.claims.now()
+    oldest = found.oldest_underived
+    soonest = sorted(waits.oldest, key=lambda claim: inf if claim.due_at is None else claim.due_at)
     return NamespaceStatus(
         namespace=known.name,
-        jobs=JobCounts(
-            waiting=counts.get("waiting", 0),
-            pending=counts.get("pending", 0),
-            running=counts.get("running", 0),
-            dead=dead_letters.count_open(tx, known.id),
-        ),
-        memories=memories.count_by_level(tx, known.id),
-        underived=underived,
-        digests_wanted=digest_requests.count_sessions(tx, known.id),
+        jobs=jobs,
+        memories=found.memories,
+        underived=found.underived,
+        digests_wanted=found.digests_wanted,
         oldest_underived_seconds=(datetime.now(UTC) - oldest).total_seconds() if oldest else None,
-        waits=tuple(_waiting_job(claim, now) for claim in waits),
-        reviews=tuple(reviews.held_reflection(row) for row in perspectives.awaiting_review(tx, known.id)),
-        observation=tuple(observations.stats(tx, known.id)),
-        spend_today_usd=float(usd),
-        model_calls_today=calls,
+        paused=PausedNamespace(since=known.paused_at, reason=known.paused_reason) if known.paused_at else None,
+        waiting_for=waits.counts,
+        waits=tuple(_waiting_job(claim, now) for claim in soonest[:MOST_JOBS]),
+        runs=tuple(_running_job(claim, now) for claim in running),
+        reviews=tuple(reviews.held_reflection(row) for row in found.reviews),
+        observation=tuple(observed),
+        spend_today_usd=float(found.spend_today_usd),
+        model_calls_today=found.model_calls_today,
     )
 
 
@@ -119,6 +137,23 @@ def _waiting_job(claim: Claim, now: float) -> WaitingJob:
         reason=claim.wait_reason,
         detail=claim.wait_detail,
         due_in_seconds=None if claim.due_at is None else round(max(claim.due_at - now, 0.0), 1),
+    )
+
+
+def _running_job(claim: Claim, now: float) -> RunningJob:
+    return RunningJob(
+        id=claim.job_id,
+        kind=claim.kind,
+        scope=claim.scope,
+        for_seconds=round(max(now - (claim.started_at or now), 0.0), 1),
+        worker=claim.worker,
+    )
+
+
+def _paused(deployment: Deployment) -> tuple[PausedKind, ...]:
+    return tuple(
+        PausedKind(kind=kind, reason=why["reason"], since=datetime.fromtimestamp(float(why["since"]), UTC))
+        for kind, why in deployment.claims.paused().items()
     )
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, CursorResult, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.storage.engine import Transaction
@@ -33,10 +33,28 @@ class Failure:
     errors: int
     crashes: int
     first_at: datetime | None
+    worker: Mapping[str, Any] | None = None  # node, host and pid of the process that ran the job last
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """How the job was asked for. A retry asks for it in the same way."""
+
+    force: bool = False
+    reasons: tuple[str, ...] = ()
+    urgency: str = ""
 
 
 def store(
-    tx: Transaction, namespace_id: int, *, job_id: str, kind: str, scope: str, args: Mapping[str, Any], why: Failure
+    tx: Transaction,
+    namespace_id: int,
+    *,
+    job_id: str,
+    kind: str,
+    scope: str,
+    args: Mapping[str, Any],
+    asked: Asked,
+    why: Failure,
 ) -> bool:
     """Write a job's dead letter. Returns ``False`` when the job has one already."""
     written = tx.execute(
@@ -47,6 +65,10 @@ def store(
             kind=kind,
             scope=scope,
             args=dict(args),
+            force=asked.force,
+            reasons=list(asked.reasons),
+            urgency=asked.urgency,
+            worker=why.worker,
             error_type=why.error_type,
             message=why.message,
             traceback=why.traceback,
@@ -72,29 +94,69 @@ def find(tx: Transaction, job_id: str) -> tuple[DeadLetter, str] | None:
     return tx.execute(query.where(DeadLetter.job_id == job_id)).first()
 
 
-def list_open(tx: Transaction, namespace_id: int | None = None, limit: int = 100) -> Sequence[tuple[DeadLetter, str]]:
-    """Open dead letters with the names of their namespaces, newest first.
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which dead letters are meant; ``None`` means any.
 
-    Args:
-        namespace_id: only letters of this namespace; ``None`` means all namespaces.
-        limit: the most rows returned.
+    ``status`` is ``dead`` for open letters, or ``retried`` or ``dropped``. ``error_type`` is the class of the error.
     """
+
+    status: str = "dead"
+    namespace_id: int | None = None
+    kind: str | None = None
+    error_type: str | None = None
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """The filter in SQL."""
+        state = DeadLetter.resolution.is_(None) if self.status == "dead" else DeadLetter.resolution == self.status
+        columns = (
+            (DeadLetter.namespace_id, self.namespace_id),
+            (DeadLetter.kind, self.kind),
+            (DeadLetter.error_type, self.error_type),
+        )
+        return [state, *(column == value for column, value in columns if value is not None)]
+
+
+def listed(tx: Transaction, which: Filter, limit: int = 100, *, skip: int = 0) -> Sequence[tuple[DeadLetter, str]]:
+    """Dead letters with the names of their namespaces, newest first; the first ``skip`` are left out."""
     query = (
         select(DeadLetter, Namespace.name)
         .join(Namespace, Namespace.id == DeadLetter.namespace_id)
-        .where(DeadLetter.resolution.is_(None))
+        .where(*which.conditions())
         .order_by(DeadLetter.id.desc())
+        .offset(skip)
         .limit(limit)
     )
-    if namespace_id is not None:
-        query = query.where(DeadLetter.namespace_id == namespace_id)
     return list(tx.execute(query).all())
 
 
-def count_open(tx: Transaction, namespace_id: int) -> int:
-    """How many dead letters of a namespace are open."""
-    query = select(func.count()).where(DeadLetter.namespace_id == namespace_id, DeadLetter.resolution.is_(None))
-    return int(tx.scalar(query) or 0)
+def lock_open(tx: Transaction, which: Filter, limit: int, *, after: int) -> list[DeadLetter]:
+    """Lock the oldest open letters with ids above ``after``, without those that another transaction has locked."""
+    query = (
+        select(DeadLetter)
+        .where(*which.conditions(), DeadLetter.id > after)
+        .order_by(DeadLetter.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    return list(tx.scalars(query))
+
+
+def count(tx: Transaction, which: Filter) -> int:
+    """How many dead letters are meant."""
+    return int(tx.scalar(select(func.count()).select_from(DeadLetter).where(*which.conditions())) or 0)
+
+
+def count_open(tx: Transaction, namespace_id: int | None = None) -> dict[int, int]:
+    """How many dead letters of each namespace are open; namespaces without any are left out.
+
+    Args:
+        namespace_id: only this namespace; ``None`` means all namespaces.
+    """
+    query = select(DeadLetter.namespace_id, func.count()).where(DeadLetter.resolution.is_(None))
+    if namespace_id is not None:
+        query = query.where(DeadLetter.namespace_id == namespace_id)
+    return dict(tx.execute(query.group_by(DeadLetter.namespace_id)).all())
 
 
 def resolve(tx: Transaction, letter_id: int, resolution: str) -> None:
@@ -103,4 +165,22 @@ def resolve(tx: Transaction, letter_id: int, resolution: str) -> None:
         update(DeadLetter)
         .where(DeadLetter.id == letter_id)
         .values(resolution=resolution, resolved_at=datetime.now(UTC))
+    )
+
+
+def drop_all(tx: Transaction, which: Filter) -> int:
+    """Close every open letter that is meant as ``dropped``. Returns how many."""
+    closed = tx.execute(
+        update(DeadLetter)
+        .where(*which.conditions())
+        .values(resolution="dropped", resolved_at=func.now())
+        .execution_options(synchronize_session=False)
+    )
+    return int(cast(CursorResult[Any], closed).rowcount)
+
+
+def ids_that_begin_with(tx: Transaction, start: str, most: int) -> list[str]:
+    """Job ids of letters that begin with ``start``."""
+    return list(
+        tx.scalars(select(DeadLetter.job_id).where(DeadLetter.job_id.startswith(start, autoescape=True)).limit(most))
     )

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.storage.engine import Transaction
@@ -159,12 +158,3 @@ newest_wanted = newest("derivations", "state = 'wanted'")
 def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int, str]]:
     """Wanted derivations with ids above ``after``, as (derivation id, namespace, memory id, observer)."""
     return list(tx.execute(_WANTED_PAGE, {"after": after, "limit": limit}).all())
-
-
-def backlog(tx: Transaction, namespace_id: int) -> tuple[int, datetime | None]:
-    """How many messages of a namespace have wanted derivations, and when the oldest derivation was added."""
-    query = select(func.count(func.distinct(Derivation.memory_id)), func.min(Derivation.created_at)).where(
-        Derivation.namespace_id == namespace_id, Derivation.state == "wanted"
-    )
-    messages, oldest = tx.execute(query).one()
-    return int(messages), oldest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import insert, select, text, update
 
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DigestRequest, SessionRow
@@ -79,14 +79,6 @@ def gave_up(tx: Transaction, session_id: int) -> bool:
     """Whether a digest of the session became a dead letter."""
     query = select(DigestRequest.id).where(DigestRequest.session_id == session_id, DigestRequest.dead)
     return tx.scalar(query.limit(1)) is not None
-
-
-def count_sessions(tx: Transaction, namespace_id: int) -> int:
-    """How many sessions of a namespace have a live request."""
-    query = select(func.count(func.distinct(DigestRequest.session_id))).where(
-        DigestRequest.namespace_id == namespace_id, ~DigestRequest.dead
-    )
-    return tx.scalar(query) or 0
 
 
 _WANTED_PAGE = text(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import cast
+from typing import Any, cast
 
-from sqlalchemy import select, update
+from sqlalchemy import BigInteger, ColumnElement, bindparam, select, text, update
 
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
@@ -29,6 +29,7 @@ class JobHeader:
     attempts: int
     queued_at: datetime | None
     started_at: datetime | None
+    worker: Mapping[str, Any] | None = None  # node, host and pid of the process that ran it
 
 
 # The model calls of a job and their cost, from the ledger. Each entry of the ledger names the job that made the call.
@@ -56,6 +57,7 @@ def record(tx: Transaction, namespace_id: int, jobs: Sequence[JobHeader], outcom
             "details": dict(outcome.details),
             "queued_at": job.queued_at,
             "started_at": job.started_at,
+            "worker": job.worker,
         }
         for job in jobs
         for job_id in job.ids
@@ -130,8 +132,19 @@ def find(tx: Transaction, job_id: str) -> tuple[JobRun, str] | None:
     return tx.execute(query.where(JobRun.job_id == job_id)).first()
 
 
+def ids_that_begin_with(tx: Transaction, start: str, most: int) -> list[str]:
+    """Job ids of runs that begin with ``start``."""
+    return list(tx.scalars(select(JobRun.job_id).where(JobRun.job_id.startswith(start, autoescape=True)).limit(most)))
+
+
 def recent(
-    tx: Transaction, namespace_id: int | None = None, limit: int = 100, *, status: str | None = None
+    tx: Transaction,
+    namespace_id: int | None = None,
+    limit: int = 100,
+    *,
+    status: str | None = None,
+    kind: str | None = None,
+    skip: int = 0,
 ) -> Sequence[tuple[JobRun, str]]:
     """Finished runs with the names of their namespaces, newest first.
 
@@ -139,18 +152,45 @@ def recent(
         namespace_id: only runs of this namespace; ``None`` means all namespaces.
         limit: the most rows returned.
         status: only runs that ended with this status.
+        kind: only runs of this kind.
+        skip: how many rows to leave out at the beginning.
     """
     query = (
         select(JobRun, Namespace.name)
         .join(Namespace, Namespace.id == JobRun.namespace_id)
+        .where(*_conditions(namespace_id, status, kind))
         .order_by(JobRun.finished_at.desc(), JobRun.id.desc())
+        .offset(skip)
         .limit(limit)
     )
-    if status is not None:
-        query = query.where(JobRun.status == status)
-    if namespace_id is not None:
-        query = query.where(JobRun.namespace_id == namespace_id)
     return list(tx.execute(query).all())
+
+
+def _conditions(namespace_id: int | None, status: str | None, kind: str | None) -> list[ColumnElement[bool]]:
+    wanted = ((JobRun.namespace_id, namespace_id), (JobRun.status, status), (JobRun.kind, kind))
+    return [column == value for column, value in wanted if value is not None]
+
+
+_FINISHED = text(
+    """
+    SELECT kind, status, count(*) AS jobs FROM job_runs
+    WHERE finished_at >= :since AND finished_at < :until AND (:namespace_id IS NULL OR namespace_id = :namespace_id)
+    GROUP BY kind, status
+    UNION ALL
+    SELECT kind, 'dead', count(*) FROM dead_letters
+    WHERE last_at >= :since AND last_at < :until AND (:namespace_id IS NULL OR namespace_id = :namespace_id)
+    GROUP BY kind
+    ORDER BY kind, jobs DESC, status
+    """
+).bindparams(bindparam("namespace_id", type_=BigInteger))
+
+
+def count_finished(
+    tx: Transaction, since: datetime, until: datetime, namespace_id: int | None = None
+) -> list[tuple[str, str, int]]:
+    """How many jobs have finished from ``since`` to before ``until``, as (kind, status, number); dead letters too."""
+    given = {"since": since, "until": until, "namespace_id": namespace_id}
+    return [(kind, status, number) for kind, status, number in tx.execute(_FINISHED, given)]
 
 
 def mark_reviews_dropped(tx: Transaction, namespace_id: int, kind: str, scope: str) -> None:

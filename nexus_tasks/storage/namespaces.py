@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import select, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.errors import NotFound
@@ -25,9 +26,11 @@ class NamespaceSettings:
     budget_usd_per_day: float | None
     concurrency: int | None
     observe: bool
+    paused_at: datetime | None = None  # while it is paused, no job of the namespace begins
+    paused_reason: str = ""
 
 
-def _settings(row: Namespace) -> NamespaceSettings:
+def _settings(row: Any) -> NamespaceSettings:
     budget = row.budget_usd_per_day
     return NamespaceSettings(
         id=row.id,
@@ -36,6 +39,8 @@ def _settings(row: Namespace) -> NamespaceSettings:
         budget_usd_per_day=None if budget is None else float(budget),
         concurrency=row.concurrency,
         observe=row.observe,
+        paused_at=row.paused_at,
+        paused_reason=row.paused_reason,
     )
 
 
@@ -71,7 +76,31 @@ def ensure(tx: Transaction, name: str) -> NamespaceSettings:
 
 def every(tx: Transaction) -> Sequence[NamespaceSettings]:
     """All namespaces, sorted by name."""
-    return [_settings(row) for row in tx.scalars(select(Namespace).order_by(Namespace.name))]
+    return [_settings(row) for row in tx.execute(select(Namespace.__table__).order_by(Namespace.name))]
+
+
+def pause(tx: Transaction, name: str, reason: str) -> NamespaceSettings:
+    """Let no job of the namespace begin until :func:`resume`. A later call changes the reason and keeps the time.
+
+    Raises:
+        NotFound: there is no namespace of this name.
+    """
+    since = func.coalesce(Namespace.paused_at, func.now())
+    tx.execute(update(Namespace).where(Namespace.name == name).values(paused_at=since, paused_reason=reason))
+    tx.expire_all()
+    return get(tx, name)
+
+
+def resume(tx: Transaction, name: str) -> bool:
+    """End the pause of a namespace. Returns whether it was paused.
+
+    Raises:
+        NotFound: there is no namespace of this name.
+    """
+    was = get(tx, name).paused_at is not None
+    tx.execute(update(Namespace).where(Namespace.name == name).values(paused_at=None, paused_reason=""))
+    tx.expire_all()
+    return was
 
 
 def change(

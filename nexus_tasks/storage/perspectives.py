@@ -174,13 +174,3 @@ def mark(tx: Transaction, namespace_id: int, observer: str, subject: str, *, dea
         )
         .values(dead=dead)
     )
-
-
-def awaiting_review(tx: Transaction, namespace_id: int) -> list[PerspectiveRow]:
-    """The perspectives of a namespace with a stored plan that waits for a review or was released."""
-    query = (
-        select(PerspectiveRow)
-        .where(PerspectiveRow.namespace_id == namespace_id, PerspectiveRow.held.is_not(None))
-        .order_by(PerspectiveRow.id)
-    )
-    return list(tx.scalars(query))

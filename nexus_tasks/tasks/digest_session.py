@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, Literal, cast, get_args
 
+from pydantic import field_validator
+
 from nexus_tasks.cognition import digest
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.kind import Arguments, Outbox
@@ -30,6 +32,7 @@ PATIENCE, LOOK_AGAIN = 300.0, 10.0  # seconds: the longest wait for derivations,
 class DigestSession(Arguments):
     """Any reason but ``rollover`` forces a digest below the threshold.
 
+    ``reason=None`` means ``rollover``.
     ``urgency=None`` means ``dream`` for a dream's digests and ``live`` for the others.
     """
 
@@ -38,6 +41,11 @@ class DigestSession(Arguments):
     session_key: Name
     reason: Reason = "rollover"
     urgency: Urgency | None = None
+
+    @field_validator("reason", mode="before")
+    @classmethod
+    def _default_reason(cls, value: Any) -> Any:
+        return "rollover" if value is None else value
 
     def flags(self) -> Flags:
         """Requests for one session merge. A rollover that came first does not swallow a forced request."""

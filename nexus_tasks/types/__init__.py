@@ -8,13 +8,18 @@ package are private.
 from nexus_tasks.types.context import CitedMemory, ContextBlock, ContextSection
 from nexus_tasks.types.document import Document, iso, plain
 from nexus_tasks.types.jobs import (
+    JOB_STATUSES,
     DroppedJob,
+    DroppedJobs,
+    FinishedJobs,
     JobDetails,
     JobInfo,
     JobOutcome,
     JobRepair,
     MendedCounter,
     QuarantinedMessage,
+    RetriedJobs,
+    Worker,
 )
 from nexus_tasks.types.memories import (
     Citation,
@@ -51,12 +56,15 @@ from nexus_tasks.types.status import (
     JobCounts,
     NamespaceStatus,
     PausedKind,
+    PausedNamespace,
+    RunningJob,
     StatusReport,
     WaitingJob,
 )
 from nexus_tasks.types.transfer import ForgetReceipt, MarkdownExport, MarkdownImport, TransferReceipt
 
 __all__ = [
+    "JOB_STATUSES",
     "LEVELS",
     "MAX_CONTENT",
     "MAX_NAME",
@@ -70,6 +78,8 @@ __all__ = [
     "Document",
     "DreamPlan",
     "DroppedJob",
+    "DroppedJobs",
+    "FinishedJobs",
     "ForgetReceipt",
     "HeldReflection",
     "HeldThreads",
@@ -90,6 +100,7 @@ __all__ = [
     "NamespaceStatus",
     "ObservationStats",
     "PausedKind",
+    "PausedNamespace",
     "PlannedInsight",
     "PlannedRelation",
     "QuarantinedMessage",
@@ -97,7 +108,9 @@ __all__ = [
     "Recalls",
     "Receipt",
     "ReflectionPlan",
+    "RetriedJobs",
     "Role",
+    "RunningJob",
     "SaidMessage",
     "SessionDetails",
     "SessionInfo",
@@ -110,6 +123,7 @@ __all__ = [
     "UndoReceipt",
     "Urgency",
     "WaitingJob",
+    "Worker",
     "as_stored",
     "check_name",
     "check_namespace",

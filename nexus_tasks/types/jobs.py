@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from nexus_tasks.types.document import Document
 from nexus_tasks.types.names import Status
+
+# A queued job waits, is pending or runs. A dead letter is dead, retried or dropped. A run has ended with a `Status`.
+JOB_STATUSES: tuple[str, ...] = tuple(dict.fromkeys(("waiting", "pending", "running", *get_args(Status), "retried")))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worker(Document):
+    """The process that runs a job, or ran it last: the name of its Celery worker, its host and its process id.
+
+    ``node`` is empty when the job ran in the producer's process (``task_always_eager``, ``apply()``).
+    """
+
+    node: str
+    host: str
+    pid: int
+
+    @classmethod
+    def of(cls, known: Mapping[str, Any] | None) -> Worker | None:
+        """From :meth:`to_dict`; ``None`` when no worker has begun the job, or a worker of an earlier release has."""
+        return cls(node=known["node"], host=known["host"], pid=known["pid"]) if known else None
+
+    @classmethod
+    def parse(cls, text: str) -> Worker | None:
+        """From a claim's field."""
+        return cls.of(json.loads(text) if text else None)
+
+    def as_json(self) -> str:
+        """The text of a claim's field."""
+        return json.dumps(self.to_dict())
+
+    def __str__(self) -> str:
+        return f"{self.node or self.host} (process {self.pid})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,10 +54,11 @@ class JobOutcome(Document):
     details: Mapping[str, Any] = field(default_factory=dict)  # figures that the job kind reports, such as ``facts``
 
 
+_ASKED = ("force", "reasons", "urgency")
 # By source, the fields that not every source has. A job in the queue is waiting, pending or running.
 _FIELDS_OF = {
-    "queue": frozenset({"reason", "detail", "args", "errors", "crashes"}),
-    "dead_letters": frozenset({"error", "args", "error_type", "traceback", "errors", "crashes", "resolution"}),
+    "queue": frozenset({"reason", "detail", "error", "args", "errors", "crashes", *_ASKED}),
+    "dead_letters": frozenset({"error", "args", "error_type", "traceback", "errors", "crashes", "resolution", *_ASKED}),
     "runs": frozenset({"reasons", "details", "model_calls", "cost_usd"}),
 }
 _FIELDS_OF_SOME = frozenset().union(*_FIELDS_OF.values())
@@ -44,7 +78,8 @@ class JobInfo(Document):
     attempts: int  # runs so far, including the present run
     reason: str | None = None  # of a waiting job: why it waits
     detail: str | None = None  # of a waiting job: more about the reason, such as "312 of 512 tokens"
-    error: str | None = None  # of a dead letter: the last error's message
+    error: str | None = None  # of a queued job that has failed, or a dead letter: the last error
+    worker: Worker | None = None  # that runs the job, or ran it last
     queued_at: datetime | None  # of a dead letter: the first failure
     started_at: datetime | None
     finished_at: datetime | None  # of a dead letter: the last failure
@@ -63,7 +98,9 @@ class JobDetails(JobInfo):
     errors: int = 0  # of a queued job or a dead letter: runs that raised
     crashes: int = 0  # of a queued job or a dead letter: runs whose worker died
     resolution: str | None = None  # of a dead letter: retried or dropped; None while it is open
-    reasons: tuple[str, ...] = ()  # of a run: why it was asked for
+    force: bool = False  # of a queued job or a dead letter: whether it runs below its threshold too
+    reasons: tuple[str, ...] = ()  # why it was asked for
+    urgency: str | None = None  # of a queued job or a dead letter: live or dream
     details: Mapping[str, Any] = field(default_factory=dict)  # of a run: figures that the job kind reports
     model_calls: int = 0  # of a run
     cost_usd: float = 0.0  # of a run: what its model calls cost, US dollars
@@ -106,3 +143,27 @@ class DroppedJob(Document):
     id: str
     kind: str
     status: Literal["dropped"] = "dropped"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DroppedJobs(Document):
+    """What :meth:`Nexus.drop_jobs` has dropped."""
+
+    dropped: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetriedJobs(Document):
+    """What :meth:`Nexus.retry_jobs` has done."""
+
+    retried: int
+    refused: Mapping[str, str]  # job id -> why its dead letter stays open
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedJobs(Document):
+    """How many jobs have finished in a time, by kind and by how they ended."""
+
+    since: datetime
+    until: datetime
+    counts: Mapping[str, Mapping[str, int]]  # kind -> status -> jobs

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from nexus_tasks.types.document import Document
+from nexus_tasks.types.jobs import Worker
 from nexus_tasks.types.sessions import ObservationStats
 
 
@@ -29,6 +30,17 @@ class WaitingJob(Document):
     reason: str  # such as ripeness, retry, budget or pause
     detail: str | None  # more about the reason, such as "312 of 512 tokens"
     due_in_seconds: float | None  # the longest time until the job is due; 0 when overdue; None: an event wakes the job
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningJob(Document):
+    """A job that runs now."""
+
+    id: str
+    kind: str
+    scope: str  # JSON: the arguments that two requests for the same work share
+    for_seconds: float  # since the begin of the run
+    worker: Worker | None  # None: a worker of an earlier release runs it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +75,14 @@ class HeldThreads(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PausedNamespace(Document):
+    """Since when and why an operator has paused a namespace."""
+
+    since: datetime
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class NamespaceStatus(Document):
     """The state of a namespace."""
 
@@ -72,7 +92,10 @@ class NamespaceStatus(Document):
     underived: int  # messages whose facts are wanted
     digests_wanted: int  # sessions whose digest is wanted
     oldest_underived_seconds: float | None  # age of the oldest wanted derivation; None when none is wanted
+    paused: PausedNamespace | None  # while it is paused, none of its jobs begins
+    waiting_for: Mapping[str, int]  # waiting jobs by the reason of their wait
     waits: tuple[WaitingJob, ...]  # at most 20, the soonest due
+    runs: tuple[RunningJob, ...]  # at most 20, the longest running first
     reviews: tuple[HeldReflection, ...]
     observation: tuple[ObservationStats, ...]  # of at most 50 observed sessions, the last changed first
     spend_today_usd: float  # US dollars since midnight UTC
@@ -81,8 +104,10 @@ class NamespaceStatus(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class StatusReport(Document):
-    """The state of one namespace or of all, and the paused job kinds."""
+    """The state of one namespace or of a deployment, and the paused job kinds."""
 
-    namespaces: tuple[NamespaceStatus, ...]
+    namespaces: tuple[NamespaceStatus, ...]  # sorted by name; of many namespaces only those with the most jobs
+    left_out: int  # how many namespaces are not in `namespaces`
+    jobs: JobCounts  # of all namespaces, those that are left out too
     paused: tuple[PausedKind, ...]
     held_threads: tuple[HeldThreads, ...]  # by worker; a worker with half of its threads held ends

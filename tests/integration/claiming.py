@@ -37,7 +37,7 @@ ONLY_IN = {
 _OURS = """
 local ours = {}
 local names = 'job done due leases published delivered count waits paused queues parked delivery settle '
-  .. 'line lines ahead cap clock versions'
+  .. 'line lines ahead cap clock versions ids kinds reasons'
 for name in string.gmatch(names, '%S+') do
   ours[name] = true
 end
@@ -218,18 +218,20 @@ class Bench:
         """:meth:`dump` without TTLs, to compare before and after."""
         return {key: value[0] if isinstance(value, tuple) else value for key, value in self.dump().items()}
 
-    def audit(self, *, lines: bool = True) -> dict[str, dict[str, str]]:
+    def audit(self, *, lines: bool = True, by_hand: bool = False) -> dict[str, dict[str, str]]:
         """Check that every claim is in the indexes of its state and no other, and that the counters are the truth.
 
         Returns the claims by key.
 
         Args:
-            lines: whether no claim is of a release that knew no lines.
+            lines: whether no claim is of a release that knew no lines and did not index job ids.
+            by_hand: whether claims were deleted past the scripts, so that their ids are still in the index.
         """
         prefix, dump = self.claims.prefix, self.dump()
         claims = {key: value for key, value in dump.items() if key.startswith(f"{prefix}:job:")}
         indexes: dict[str, dict[str, float]] = defaultdict(dict)
         counts: dict[str, Counter[str]] = defaultdict(Counter)
+        ids: dict[str, dict[str, str]] = defaultdict(dict)
         for key, claim in claims.items():
             state = claim.get("state")
             assert state in ONLY_IN, f"{key} has no state: {claim}"
@@ -264,6 +266,8 @@ class Bench:
                 assert "run_reasons" in claim, claim
             counts[f"{prefix}:count:{claim['namespace']}"][state] += 1
             counts[f"{prefix}:count:{claim['namespace']}"]["slots"] += "slot" in claim
+            for job_id in filter(None, (claim["id"], claim.get("rerun_id"), *claim.get("also", "").split(","))):
+                ids[f"{prefix}:ids:{claim['kind']}:{job_id[:3]}"][job_id] = key.rpartition(":")[2]
         written = {key: value for key, value in dump.items() if isinstance(value, Mapping) and key not in claims}
         deliveries = self._audit_deliveries(claims, written, indexes)
         for key, members in indexes.items():
@@ -271,8 +275,15 @@ class Bench:
         for key, truth in counts.items():
             said = {name: int(number) for name, number in written.get(key, {}).items()}
             assert said == +truth, f"{key}: {said} instead of {dict(+truth)}"
-        lines = self._audit_lines(indexes, counts, dump)
-        known = {*indexes, *counts, *deliveries, *lines}
+        if by_hand:
+            here = {key.rpartition(":")[2] for key in claims}
+            for key in [key for key in written if key.startswith(f"{prefix}:ids:")]:
+                written[key] = {i: digest for i, digest in written[key].items() if digest in here}
+                if not written[key]:
+                    del written[key]
+        for key, members in ids.items() if lines else ():
+            assert written.get(key) == members, f"{key}: {written.get(key)} instead of {members}"
+        known = {*indexes, *counts, *deliveries, *self._audit_lines(indexes, counts, dump), *ids}
         left = [key for key in written if key not in known and ":paused:" not in key]
         assert not left, f"indexes and counters of nothing: {left}"
         return claims

@@ -13,7 +13,7 @@ from nexus_tasks.settings import Settings
 from nexus_tasks.storage import digest_requests, digests, embeddings, open_questions, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import SessionRow
-from nexus_tasks.types import JobOutcome, Status
+from nexus_tasks.types import JobOutcome
 
 
 def digest(
@@ -50,10 +50,10 @@ def digest(
         asked = digest_requests.pending(tx, session.id)
         force = force or any(reason != "rollover" for reason in asked.reasons)
         rebuild = rebuild or "manual_rebuild" in asked.reasons
-        status = _reason_to_stop(tx, resources.settings, session, force=force, rebuild=rebuild)
-        if status:
+        stop = _reason_to_stop(tx, resources.settings, session, force=force, rebuild=rebuild)
+        if stop:
             digest_requests.satisfy(tx, session.id, asked.through)
-            return job.commit(tx, JobOutcome(status=status)), False
+            return job.commit(tx, stop), False
         covered = next_window(tx, session, asked.through, rebuild=rebuild, patient=patient)
         if patient and covered.lines and not covered.asked:
             job.still_mine()
@@ -72,17 +72,21 @@ def digest(
 
 def _reason_to_stop(
     tx: Transaction, settings: Settings, session: SessionRow, *, force: bool, rebuild: bool
-) -> Status | None:
+) -> JobOutcome | None:
     if session.last_seq == 0:
-        return "empty"
+        return JobOutcome(status="empty")
     if rebuild:
         return None
     if force:
-        return "unchanged" if session.last_seq <= session.digest_end_seq else None
+        return JobOutcome(status="unchanged") if session.last_seq <= session.digest_end_seq else None
     if session.digest_end_seq == 0:
         return None
     new, tokens = sessions.count_undigested(tx, session)
-    return None if new >= settings.digest_min_messages or tokens >= settings.digest_short_tokens else "skipped"
+    enough, enough_tokens = settings.digest_min_messages, settings.digest_short_tokens
+    if new >= enough or tokens >= enough_tokens:
+        return None
+    why = f"{new:,} of {enough:,} messages, {tokens:,} of {enough_tokens:,} tokens"
+    return JobOutcome(status="skipped", details={"why": why})
 
 
 def _store(resources: Resources, job: JobContext, covered: Window, summary: Summary) -> JobOutcome:

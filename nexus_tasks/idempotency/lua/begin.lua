@@ -54,7 +54,7 @@ end
 if cap_of(namespace) == cap then
   fill(namespace, queue, wakeups)
 else
-  redis.call('SET', cap_key(namespace), cap, 'EX', CAP_SECONDS)
+  set_cap(namespace, cap)
   fill_lines(namespace, wakeups)
 end
 return { outcome, fields, wakeups }

@@ -10,7 +10,8 @@
 --   ENQUEUED  there was no claim: a new job. Without a wake-up it waits, or the script has pushed its message
 --   MERGED    the claim has not started: its job serves this request too
 --   RERUN     the claim runs: one more run follows
---   RUNNING   the claim runs, and its input cannot change or the request is `anew`: this run serves the request
+--   RUNNING   the claim runs, and its input cannot change, or the request is `anew` without force or reasons: this run
+--             serves the request
 --   DONE      a finished job whose input cannot change has served the request (within 15 minutes)
 
 local function claim(key, request, position)
@@ -39,10 +40,10 @@ local function claim(key, request, position)
     park(key, request, field(key, 'id'))
     return { 'RUNNING', field(key, 'id'), false }
   end
-  if not request.anew then merge(key, request.force, request.reasons, request.urgency) end
+  merge(key, request.force, request.reasons, request.urgency)
   if state == 'running' then
-    if request.anew then return { 'RUNNING', field(key, 'id'), false } end
-    redis.call('HSETNX', key, 'rerun_id', request.id)
+    if request.anew and request.force == '' and request.reasons == '' then return { 'RUNNING', field(key, 'id'), false } end
+    if redis.call('HSETNX', key, 'rerun_id', request.id) == 1 then index_id(key, request.kind, request.id) end
     redis.call('HSET', key, 'rerun_args', request.args)
     park(key, request, field(key, 'rerun_id'))
     return { 'RERUN', field(key, 'rerun_id'), false }

@@ -7,9 +7,10 @@
 --                                            args, version; force, reasons, urgency (merged for the next run) and run_*
 --                                            (of the current run); errors, crashes, retries, failing_since; token
 --                                            (its first part names the process that holds the lease), lease_until,
---                                            open, slot; worker (of the current or last run, JSON); due_at,
---                                            wait_reason, wait_detail; strange_to (dialects of the kind in
---                                            which workers did not understand the claim, by comma); rerun_id,
+--                                            open, slot; worker (of the current or last run, JSON); error (of
+--                                            the last failed run); due_at, wait_reason, wait_detail; strange_to
+--                                            (dialects of the kind in which workers did not understand the
+--                                            claim, by comma); rerun_id,
 --                                            rerun_args, also (ids of reruns it serves); enqueued_at, published_at,
 --                                            republished; trace (JSON: root_id, parent_id and headers of the job's
 --                                            messages)
@@ -22,6 +23,10 @@
 --   <prefix>:published:<queue>       zset    pending claims by published_at, plus the ms by which their grace has grown
 --   <prefix>:queues                  set     queues that ever had a pending claim
 --   <prefix>:delivered:<queue>       string  the watermark: published_at of the newest message that a worker has begun
+--   <prefix>:ids:<kind>:<start>      hash    job id -> the hash in its claim's key, for the ids in id, rerun_id and also.
+--                                            <start> is the first 3 bytes of the ids: Redis keeps small hashes compact
+--   <prefix>:kinds                   set     kinds that ever had a claim
+--   <prefix>:reasons                 set     reasons for which a claim ever waited
 --   <prefix>:count:<namespace>       hash    claims by state, and `slots`: runs that count against the namespace's cap
 --   <prefix>:waits:<reason>:<whose>  zset    claims waiting for that reason, by enqueued_at; <whose> is the namespace,
 --                                            or for `pause` the kind, or for `version` "<kind>|<strange_to>"
@@ -64,6 +69,7 @@ local DROPPED_SECONDS = 86400
 local SETTLE_SECONDS = 7 * 86400 -- as long as Celery keeps a chord
 local DEFAULT_CAP = 16
 local CAP_SECONDS = 86400
+local PAUSED_SECONDS = 60 -- how long a cap of 0 is believed: a worker may note it just after the end of the pause
 local AHEAD = 8 -- wake-ups of a namespace that may be on their way in a queue
 local BEHIND = 2 ^ 42 -- ms: a later time than any until the year 2109
 
@@ -89,9 +95,25 @@ local function line_key(namespace, queue) return prefix .. ':line:' .. namespace
 
 local function cap_key(namespace) return prefix .. ':cap:' .. namespace end
 
+local function set_cap(namespace, cap)
+  redis.call('SET', cap_key(namespace), cap, 'EX', cap > 0 and CAP_SECONDS or PAUSED_SECONDS)
+end
+
 local function cap_of(namespace) return number(redis.call('GET', cap_key(namespace)) or DEFAULT_CAP) end
 
 local function ahead_key(namespace, queue) return prefix .. ':ahead:' .. namespace .. '|' .. queue end
+
+local function ids_key(kind, id) return prefix .. ':ids:' .. kind .. ':' .. string.sub(id, 1, 3) end
+
+-- Lets `Claims.find` find the claim by this job id.
+local function index_id(key, kind, id)
+  redis.call('HSET', ids_key(kind, id), id, string.sub(key, -64))
+  redis.call('SADD', prefix .. ':kinds', kind)
+end
+
+local function forget_ids(kind, ids)
+  for id in pairs(ids) do redis.call('HDEL', ids_key(kind, id), id) end
+end
 
 local function waits_key(key, reason)
   local whose = field(key, (reason == 'pause' or reason == 'version') and 'kind' or 'namespace')
@@ -175,6 +197,7 @@ local function to_waiting(key, reason, due_at, detail)
     redis.call('HSET', key, 'due_at', integer(due_at))
     redis.call('ZADD', prefix .. ':due', integer(due_at), key)
   end
+  redis.call('SADD', prefix .. ':reasons', reason)
   redis.call('ZADD', waits_key(key, reason), number(field(key, 'enqueued_at')), key)
   redis.call('SADD', prefix .. ':reasons', reason)
 end
@@ -282,11 +305,20 @@ local function trace(key, request)
   if request.trace then redis.call('HSETNX', key, 'trace', request.trace) end
 end
 
+-- The ids of the jobs that the claim's present or next run serves, as a set.
+local function ids_of(key)
+  local f = redis.call('HMGET', key, 'id', 'also')
+  local ids = { [f[1]] = true }
+  for also in string.gmatch(f[2] or '', '[^,]+') do ids[also] = true end
+  return ids
+end
+
 -- Creates the claim's fields from a request (a JSON object); the caller then moves the claim into a state.
 local function create(key, request)
   redis.call('HSET', key, 'id', request.id, 'kind', request.kind, 'namespace', request.namespace, 'queue', request.queue,
     'scope', request.scope, 'args', request.args, 'version', request.version, 'enqueued_at', integer(now))
   trace(key, request)
+  index_id(key, request.kind, request.id)
 end
 
 -- Merges a request's flags into those of the next run: force is OR-ed, reasons are a set, live wins over dream. Most
@@ -398,14 +430,13 @@ end
 -- Ends the claim's run and settles the deliveries that are parked for it. A rerun that was asked for puts the claim into
 -- its line, which the caller fills; otherwise the claim is deleted and leaves a marker.
 local function conclude(key, status, wakeups, own)
-  local id, ids = field(key, 'id'), {}
-  ids[id] = true
-  for also in string.gmatch(field(key, 'also') or '', '[^,]+') do ids[also] = true end
+  local id, ids = field(key, 'id'), ids_of(key)
   settle_parked(key, ids, status, id, wakeups, own)
+  forget_ids(field(key, 'kind'), ids)
   local rerun = field(key, 'rerun_id')
   if rerun then
     redis.call('HDEL', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'also', 'errors', 'crashes', 'retries',
-      'failing_since', 'trace')
+      'failing_since', 'error', 'trace')
     redis.call('HSET', key, 'id', rerun, 'enqueued_at', integer(now))
     args_of_rerun(key)
     to_line(key)

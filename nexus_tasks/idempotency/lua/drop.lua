@@ -16,6 +16,9 @@ if not id or (ARGV[2] ~= '' and ARGV[2] ~= id) then return { 0, wakeups } end
 local namespace = field(key, 'namespace')
 settle_parked(key, nil, 'dropped', id, wakeups, '')
 leave(key)
+local ids, rerun = ids_of(key), field(key, 'rerun_id')
+if rerun then ids[rerun] = true end
+forget_ids(field(key, 'kind'), ids)
 redis.call('DEL', key)
 redis.call('SET', done_key(key), id .. ' dropped', 'EX', DROPPED_SECONDS)
 fill_lines(namespace, wakeups)

@@ -24,8 +24,15 @@ for _, key in ipairs(KEYS) do
   local state = f[1]
   if state then
     namespaces[f[2]], kinds[f[9]] = true, true
+    for id in pairs(ids_of(key)) do
+      if redis.call('HEXISTS', ids_key(f[9], id), id) == 0 then
+        index_id(key, f[9], id)
+        put_back = put_back + 1
+      end
+    end
     if state == 'waiting' then
       reasons[f[7]] = true
+      redis.call('SADD', prefix .. ':reasons', f[7])
       put(prefix .. ':due', f[4], key)
       put(waits_key(key, f[7]), f[8], key)
       if f[7] == 'version' then

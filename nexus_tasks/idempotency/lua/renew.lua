@@ -13,6 +13,7 @@ for i, key in ipairs(KEYS) do
   elseif redis.call('EXISTS', key) == 0 and redis.call('EXISTS', done_key(key)) == 0 then
     local was = cjson.decode(ARGV[2 * i + 2])
     for name, value in pairs(was) do redis.call('HSET', key, name, value) end
+    for id in pairs(ids_of(key)) do index_id(key, was.kind, id) end
     to_running(key, token, lease, was.slot)
   else
     table.insert(lost, i)

@@ -1,7 +1,7 @@
 -- wait: a run cannot go on now, and its claims wait.
--- KEYS: the claims of the run. ARGV: 1 the key prefix, 2 token, 3 reason, 4 delay (ms), 5 detail for people, or for the reason `version`
--- the worker's dialect of the kind, 6 '1' for
--- a failed attempt that is retried, 7 '1' when the error of the attempt was an unknown one.
+-- KEYS: the claims of the run. ARGV: 1 the key prefix, 2 token, 3 reason, 4 delay (ms), 5 detail for people, or for the
+-- reason `version` the worker's dialect of the kind, 6 '1' for a failed attempt that is retried, 7 '1' when the error of
+-- the attempt was an unknown one, 8 the error for people ('' for none).
 -- The run gives its flags back to the next run. If a rerun was asked for, the next run serves its id too.
 -- Returns {per claim 1 or 0, wake-ups to publish (see common.lua)}. 1: the claim waits; 0: the claim has another token,
 -- and nothing changed.
@@ -19,6 +19,7 @@ for i, key in ipairs(KEYS) do
     else
       redis.call('HDEL', key, 'failing_since') -- this wait is no failure: the time of failing starts again at 0
     end
+    if ARGV[8] == '' then redis.call('HDEL', key, 'error') else redis.call('HSET', key, 'error', ARGV[8]) end
     if ARGV[7] == '1' then redis.call('HINCRBY', key, 'errors', 1) end
     if ARGV[3] == 'version' then
       to_version(key, ARGV[5])

@@ -40,6 +40,7 @@ from nexus_tasks.types import JobOutcome, Status, clean_text
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+LONGEST_SUMMARY = 500  # characters of an error that a claim keeps
 NOT_UNDERSTOOD = "version"  # the reason of a claim that waits for a worker of another release
 TRY_AGAIN_AFTER = 0.5  # seconds between attempts to record a run's end
 STACK = 12  # frames that say where a run hung, the innermost ones
@@ -345,11 +346,17 @@ def _wait(engine: JobEngine, kind: JobKind, claims: Sequence[Claim], decision: D
             decision.reason,
             decision.seconds,
             detail=decision.detail,
+            failure="" if isinstance(error, Wait) else summary(error),
             retry=decision.retry,
             error=decision.error,
         )
 
     _settle(engine, claims, transition)
+
+
+def summary(error: BaseException) -> str:
+    """Type and text of an error, for people: readable, on one line, and at most 500 characters."""
+    return " ".join(clean_text(f"{type(error).__name__}: {error}").split())[:LONGEST_SUMMARY]
 
 
 def _give_up(

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from nexus_tasks import files
 from nexus_tasks.file_locks import FileLock, try_lock
-from nexus_tasks.idempotency.claim import Worker
+from nexus_tasks.types import Worker
 
 log = logging.getLogger(__name__)
 

@@ -49,7 +49,7 @@ def drop_revoked(engine: JobEngine, kind: JobKind, job_id: str, args: Mapping[st
     key = engine.claims.key(kind.request_for(kind.load(args)))
     claim = engine.claims.get(key)
     if claim and claim.job_id == job_id:
-        engine.storage.withdraw(claim)  # before the drop: reconcile asks again for work that storage still wants
+        engine.storage.withdraw([claim])  # before the drop: reconcile asks again for work that storage still wants
     dropped, wakeups = engine.claims.drop(key, job_id=job_id, delivery=job_id)
     if dropped:
         log.info("Job %s (%s) was revoked and is dropped.", job_id, kind.name)

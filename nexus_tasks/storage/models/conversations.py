@@ -22,6 +22,8 @@ class Namespace(Base):
     budget_usd_per_day: Mapped[Decimal | None] = mapped_column(Numeric(12, 4))
     concurrency: Mapped[int | None] = mapped_column(Integer)
     observe: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
+    paused_at: Mapped[datetime | None]
+    paused_reason: Mapped[str] = mapped_column(server_default="")
     created_at: Mapped[datetime] = now_column()
 
 
@@ -57,6 +59,13 @@ class Derivation(Base):
     __table_args__ = (
         CheckConstraint("state IN ('wanted','done','dead')", name="state"),
         Index("ix_derivations_wanted", "id", postgresql_where=text("state = 'wanted'")),
+        Index(
+            "ix_derivations_wanted_namespace",
+            "namespace_id",
+            "memory_id",
+            "created_at",
+            postgresql_where=text("state = 'wanted'"),
+        ),
         Index(
             "ix_derivations_wanted_session",
             "session_id",

@@ -19,6 +19,7 @@ class JobRun(Base):
     __table_args__ = (
         Index("ix_job_runs_namespace_id", "namespace_id", "finished_at"),
         Index("ix_job_runs_scope", "kind", "scope", "finished_at"),
+        Index("ix_job_runs_finished_at", "finished_at", "kind", "status"),
     )
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
@@ -33,6 +34,7 @@ class JobRun(Base):
     queued_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime] = now_column()
+    worker: Mapped[dict[str, Any] | None]  # node, host and pid of the process that ran the job
     model_calls: Mapped[int] = mapped_column(Integer, server_default="0")
     cost_usd: Mapped[Decimal] = mapped_column(Numeric(14, 8), server_default="0")
 
@@ -52,6 +54,10 @@ class DeadLetter(Base):
     kind: Mapped[str]
     scope: Mapped[str]
     args: Mapped[dict[str, Any]]
+    force: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))  # a retry has it, and the next two
+    reasons: Mapped[list[str]] = mapped_column(server_default=text("'{}'"))
+    urgency: Mapped[str] = mapped_column(server_default="")
+    worker: Mapped[dict[str, Any] | None]  # node, host and pid of the process that ran the job last
     error_type: Mapped[str]
     message: Mapped[str]
     traceback: Mapped[str]

@@ -1,0 +1,224 @@
+"""Finding claims for an operator: by job id, and by state, namespace and kind.
+
+The indexes of ``common.lua`` are read. A listing loads only the claims that it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.claims import Claims, answering
+
+State = Literal["running", "waiting", "pending"]
+STATES: tuple[State, ...] = ("running", "waiting", "pending")
+
+# Members of an index that one script looks at. Redis serves no other client meanwhile; this takes it about 5 ms.
+LOOKED_AT_ONCE = 5_000
+READ_AT_ONCE = 1_000  # hashes per round trip
+PAUSE, VERSION = "pause", "version"  # the wait reasons whose indexes are kept by kind, not by namespace
+BY_KIND = f"{PAUSE} or {VERSION}"  # what counts say of claims that wait for one of these reasons
+IN_LINE = "concurrency"  # claims that wait for this reason, or for the end of a pause, are not in `<prefix>:due`
+INDEXED_START = 3  # bytes of a job id that choose its hash in `<prefix>:ids`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A part of a listing."""
+
+    claims: list[Claim]
+    skipped: int  # claims that fit and were left out at the beginning
+    stale: int  # keys of the index whose claims are gone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """Why the claims of a namespace wait."""
+
+    counts: Mapping[str, int]  # by reason
+    oldest: list[Claim]  # of each reason the claims that were asked for first
+
+
+class ClaimIndex:
+    """Finds claims of one deployment. Every method raises :class:`QueueUnavailable` when Redis does not answer."""
+
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
+        self._redis = claims.redis
+        self._prefix = claims.prefix
+
+    # --- by id --------------------------------------------------------------------------------------------------------
+    def find(self, job_id: str) -> Claim | None:
+        """The claim whose job, rerun or merged job has this id; ``None`` when there is none."""
+        kinds = self._members("kinds")
+        with answering():
+            pipe = self._redis.pipeline(transaction=False)
+            for kind in kinds:
+                pipe.hget(self._ids(kind, job_id), job_id)
+            hashes = pipe.execute()
+        for kind, found in zip(kinds, hashes, strict=True):
+            claim = self._claims.get(f"{self._prefix}:job:{kind}:{found}") if found else None
+            if claim and has_id(claim, job_id):
+                return claim
+        return None
+
+    def ids_that_begin_with(self, start: str, most: int) -> list[str]:
+        """Job ids of claims that begin with ``start``, of at least 3 characters; about ``most`` of them."""
+        pattern = "".join(f"[{c}]" if c in "*?[]" else "\\\\" if c == "\\" else c for c in start) + "*"
+        found: list[str] = []
+        kinds = self._members("kinds")
+        with answering():
+            for kind in kinds:
+                for job_id, _ in self._redis.hscan_iter(self._ids(kind, start), match=pattern, count=1_000):
+                    found.append(job_id)
+                    if len(found) >= most:
+                        return found
+        return found
+
+    def _ids(self, kind: str, job_id: str) -> bytes:
+        return f"{self._prefix}:ids:{kind}:".encode() + job_id.encode()[:INDEXED_START]
+
+    # --- by state, namespace and kind ---------------------------------------------------------------------------------
+    def page(
+        self, state: State, *, namespace: str | None = None, kind: str | None = None, skip: int = 0, limit: int
+    ) -> Page:
+        """Claims of one state. Those that wait or are queued come in the order of their index, about the oldest first.
+
+        Args:
+            skip: how many claims to leave out at the beginning.
+            limit: the most claims.
+        """
+        keys: list[str] = []
+        skipped = 0
+        for index, exact in self._indexes(state, namespace):
+            looked = 0
+            while len(keys) < limit:
+                saw, left_out, found = self._claims.look(
+                    index,
+                    looked,
+                    LOOKED_AT_ONCE,
+                    kind=kind or "",
+                    namespace="" if exact else namespace or "",
+                    skip=skip - skipped,
+                    limit=limit - len(keys),
+                )
+                looked, skipped = looked + saw, skipped + left_out
+                keys += found
+                if saw < LOOKED_AT_ONCE:
+                    break
+        claims = self._read(keys)
+        return Page(claims=claims, skipped=skipped, stale=len(keys) - len(claims))
+
+    def every(self, state: State, namespace: str) -> list[Claim]:
+        """Every claim of a namespace that is in one state."""
+        return self.page(state, namespace=namespace, limit=1_000_000).claims
+
+    def running(self, namespace: str | None = None, kind: str | None = None) -> list[Claim]:
+        """Every running claim, the longest running first. There are no more of them than the workers have slots."""
+        found = self.page("running", namespace=namespace, kind=kind, limit=1_000_000).claims
+        return sorted(found, key=lambda claim: claim.started_at or 0.0)
+
+    def _indexes(self, state: State, namespace: str | None) -> Iterator[tuple[str, bool]]:
+        """The indexes of a state, each with whether it holds claims of the namespace only."""
+        if state == "running":
+            yield f"{self._prefix}:leases", False
+        elif state == "pending":
+            for queue in self._claims.queues():
+                yield f"{self._prefix}:published:{queue}", False
+        elif namespace is None:
+            yield f"{self._prefix}:due", True
+            for index in self._indexes_by_kind():
+                yield index, True
+            with answering():
+                in_line = self._redis.zrange(f"{self._prefix}:lines", 0, -1)
+            for name in in_line:
+                yield f"{self._prefix}:waits:{IN_LINE}:{name}", True
+        else:
+            for reason in self._reasons():
+                yield f"{self._prefix}:waits:{reason}:{namespace}", True
+            for index in self._indexes_by_kind():
+                yield index, False
+
+    # --- by namespace -------------------------------------------------------------------------------------------------
+    def counts(self, namespaces: Sequence[str]) -> dict[str, Mapping[str, int]]:
+        """By namespace, how many claims are ``waiting``, ``pending`` and ``running``, and how many ``slots`` in use."""
+        rows = self._hashes([f"{self._prefix}:count:{name}" for name in namespaces])
+        return {
+            name: {what: int(number) for what, number in row.items()}
+            for name, row in zip(namespaces, rows, strict=True)
+        }
+
+    def waits(self, namespaces: Mapping[str, int], most: int) -> dict[str, Waits]:
+        """By namespace, why its claims wait.
+
+        Args:
+            namespaces: the waiting claims of each.
+            most: the most claims returned for each reason.
+        """
+        reasons = self._reasons()
+        indexes = [(name, reason) for name, number in namespaces.items() if number for reason in reasons]
+        with answering():
+            pipe = self._redis.pipeline(transaction=False)
+            for name, reason in indexes:
+                index = f"{self._prefix}:waits:{reason}:{name}"
+                pipe.zcard(index).zrange(index, 0, most - 1)
+            answers = pipe.execute()
+        counts: dict[str, dict[str, int]] = {name: {} for name in namespaces}
+        keys: dict[str, list[str]] = {name: [] for name in namespaces}
+        for (name, reason), number, first in zip(indexes, answers[::2], answers[1::2], strict=True):
+            if number:
+                counts[name][reason] = number
+                keys[name] += first
+        for name, number in namespaces.items():
+            if (paused := number - sum(counts[name].values())) > 0:  # this index is kept by kind
+                counts[name][BY_KIND] = paused
+                keys[name] += self._some_by_kind(name, most)
+        claims = iter(self._read([key for some in keys.values() for key in some]))
+        read = {claim.key: claim for claim in claims}
+        return {
+            name: Waits(counts=counts[name], oldest=[read[key] for key in keys[name] if key in read])
+            for name in namespaces
+        }
+
+    def _indexes_by_kind(self) -> list[str]:
+        return [
+            *(f"{self._prefix}:waits:{PAUSE}:{kind}" for kind in self._members("kinds")),
+            *(f"{self._prefix}:waits:{VERSION}:{whose}" for whose in self._members("versions")),
+        ]
+
+    def _some_by_kind(self, namespace: str, most: int) -> list[str]:
+        """Claims of a namespace that wait for a pause or another worker, of the first 5,000 of each such index."""
+        found: list[str] = []
+        for index in self._indexes_by_kind():
+            _, _, some = self._claims.look(index, 0, LOOKED_AT_ONCE, namespace=namespace, limit=most - len(found))
+            found += some
+        return found
+
+    def _reasons(self) -> list[str]:
+        """The wait reasons whose claims are indexed by namespace."""
+        return sorted({IN_LINE, *self._members("reasons")} - {PAUSE, VERSION})
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+    def _members(self, name: str) -> list[str]:
+        with answering():
+            return sorted(self._redis.smembers(f"{self._prefix}:{name}"))
+
+    def _read(self, keys: Sequence[str]) -> list[Claim]:
+        return [Claim.parse(key, row) for key, row in zip(keys, self._hashes(keys), strict=True) if row]
+
+    def _hashes(self, keys: Sequence[str]) -> list[dict[str, str]]:
+        found: list[dict[str, str]] = []
+        with answering():
+            for start in range(0, len(keys), READ_AT_ONCE):
+                pipe = self._redis.pipeline(transaction=False)
+                for key in keys[start : start + READ_AT_ONCE]:
+                    pipe.hgetall(key)
+                found += pipe.execute()
+        return found
+
+
+def has_id(claim: Claim, job_id: str) -> bool:
+    """Whether the claim stands for this job: its own, its rerun, or one that was merged into it."""
+    return job_id in (claim.job_id, claim.rerun_id, *claim.also)
