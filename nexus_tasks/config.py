@@ -40,9 +40,9 @@ enable_utc = True
 timezone = "UTC"
 
 # --- Redis ------------------------------------------------------------------------------------------------------------
-# The longest wait for an answer, seconds. When a connection gets no answers any more, its user waits this long, and the
-# next user makes a new connection. A worker's event loop may meet several such connections one after the other. Even
-# in this case the worker must go on within 30 s.
+# The longest wait for an answer, seconds. When a connection gets no answers any more, the present caller waits this long.
+# The next caller makes a new connection. A worker's event loop may meet several such connections one after the other.
+# Even in this case the worker must go on within 30 s.
 ANSWER_WITHIN = 5
 redis_socket_timeout = float(ANSWER_WITHIN)
 redis_socket_connect_timeout = float(ANSWER_WITHIN)
@@ -98,7 +98,7 @@ class CeleryConfig:
 
     Args:
         settings: the settings of the deployment.
-        endpoints: returns the deployment's addresses. Celery's first request for an address calls it.
+        endpoints: a function that returns the deployment's addresses. It is called when Celery asks for an address.
     """
 
     def __init__(self, settings: Settings, endpoints: Callable[[], Endpoints]) -> None:

@@ -11,8 +11,8 @@
 7. Celery starts its pool and its consumer.
 8. :class:`EndStep`: starts a thread that bounds how long runs and the worker's shutdown may last.
 9. :class:`SweepStep`: starts a thread that returns stuck claims every 2 s.
-10. :class:`ReconcileStep`: starts a thread that looks every 10 s for rows that want a job without a claim, and asks for
-    these jobs.
+10. :class:`ReconcileStep`: starts a thread that looks every 10 s for jobs that Postgres wants and that have no claim.
+    The thread asks for these jobs.
 11. :class:`WatchdogStep`: starts a thread that lets a consumer connect again when it begins nothing while messages
     wait.
 12. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes. The thread also

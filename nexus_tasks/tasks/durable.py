@@ -44,7 +44,7 @@ class Wanted:
         """Ask for the job now, without waiting for reconcile. Call this after the commit.
 
         Returns:
-            Whether the job was asked for. It is not when its row does not exist or Postgres does not answer.
+            Whether the row that asks for the job was found. No row is found after a rollback or while Postgres is away.
         """
         try:
             with self._deployment.database.reading() as tx:
