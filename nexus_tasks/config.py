@@ -40,7 +40,7 @@ enable_utc = True
 timezone = "UTC"
 
 # --- Redis ------------------------------------------------------------------------------------------------------------
-# The longest wait for an answer, seconds. When a connection gets no answers any more, the present caller waits this long.
+# The longest wait for an answer, seconds. When a connection gets no more answers, its present caller waits this long.
 # The next caller makes a new connection. A worker's event loop may meet several such connections one after the other.
 # Even in this case the worker must go on within 30 s.
 ANSWER_WITHIN = 5

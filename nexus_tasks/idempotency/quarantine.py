@@ -22,7 +22,7 @@ LONGEST = 65_536  # characters of a message's body that are kept, and as many of
 
 
 def set_aside(claims: Claims, message: Any, fault: str) -> None:
-    """Copy a message that cannot be read to quarantine, and count the message. The caller rejects the message.
+    """Put a copy of an unreadable message into quarantine, and count the message. The caller rejects the message.
 
     Raises:
         QueueUnavailable: Redis does not answer.

@@ -1,4 +1,4 @@
-"""Write each project's context to a file for the hook of a coding agent, which has no time to query Postgres."""
+"""Write each project's context to a file for a coding agent's hook. The hook has no time to query Postgres."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_NAMESPACES = 200
 
 
 class _Written(dict[str, tuple[int | None, ...]]):
-    """For each namespace, figures of its memory at the last write of its file. They change when the memory changes."""
+    """For each namespace, figures of its memory at the last write of its file. New memories change the figures."""
 
 
 def refresh(deployment: Deployment, *also: str) -> int:

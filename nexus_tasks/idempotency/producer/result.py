@@ -48,7 +48,7 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         self._asked_at = asked_at  # seconds since the epoch, by the Redis server's clock
 
     def __del__(self) -> None:
-        # Celery's method cancels the wait for a result. Celery waits for no ignored result. Most results are ignored.
+        # Celery's method cancels the wait for a result. Usually the result is ignored, and no wait exists.
         if not self.ignored:
             super().__del__()
 
