@@ -1,6 +1,6 @@
-"""``app``: the default deployment's Celery application. :func:`register` puts our jobs into an application of yours.
+"""``app``: the Celery application of the default deployment. :func:`register` adds our jobs to another application.
 
-``celery -A nexus_tasks worker`` finds ``app`` here.
+``celery -A nexus_tasks worker`` runs ``app``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def __getattr__(name: str) -> Any:
 
 
 def register(app: Celery, settings: Settings | None = None) -> Deployment:
-    """Put the jobs, their queues, beat's entries and the worker steps into an existing Celery application.
+    """Add the jobs, their queues, beat's entries and the worker steps to an existing Celery application.
 
-    The application keeps its broker, serializers, prefix and tasks. Its workers run our jobs beside its own tasks, and
-    its beat starts our ticks. Call this once, where the application is made::
+    The application keeps its broker, serializers, prefix and tasks. Its workers run our jobs beside the
+    application's tasks. Its beat starts our ticks. Call this once, where the application is made::
 
         app = Celery("shop", broker="redis://localhost/1")
         nexus_tasks.register(app)
@@ -39,7 +39,7 @@ def register(app: Celery, settings: Settings | None = None) -> Deployment:
         The new deployment. ``Nexus(deployment)`` is its client.
 
     Raises:
-        ConfigurationError: a setting is wrong, the application has the jobs of a deployment already, or ``settings`` is
-            ``None`` and the process has used the default deployment before.
+        ConfigurationError: a setting is wrong, or the application already has the jobs of a deployment. With
+            ``settings=None`` the error is also raised when the process has already used the default deployment.
     """
     return default_deployment_in(app) if settings is None else Deployment(settings, app=app)

@@ -1,9 +1,9 @@
 """Celery's settings. A ``celeryconfig.py`` may override any of them for the default deployment.
 
 Most settings are constants. :data:`OF_THE_SETTINGS` and :data:`OF_THE_ENDPOINTS` name the settings that depend on the
-deployment. :class:`CeleryConfig` computes these settings when Celery first asks for them, because a read of the
-addresses may start the embedded servers, and an import must start nothing. Celery can also load this module as its
-configuration module. Then the settings are those of the deployment that the ``NEXUS_*`` variables describe.
+deployment. :class:`CeleryConfig` computes these settings when Celery first asks for them. They are not computed at
+import, because reading the addresses may start the embedded servers. Celery can also load this module as its
+configuration module. In this case the ``NEXUS_*`` variables describe the deployment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nexus_tasks.settings import Settings, load_settings
 
 imports = ("nexus_tasks.tasks", "nexus_tasks.worker")
 
-# --- delivery: a lost message loses no job, but its job waits 10 s or more until the sweep sends the message again ----
+# --- delivery (after a lost message, its job waits 10 s or more, until the sweep sends the message again) -------------
 task_acks_late = True
 task_reject_on_worker_lost = True
 worker_prefetch_multiplier = 1
@@ -30,7 +30,7 @@ task_annotations = {"celery.ping": {"ignore_result": False}}  # Celery's testing
 task_track_started = True
 worker_send_task_events = True
 broker_connection_retry_on_startup = True
-broker_connection_max_retries = None  # with Celery's 100 a worker ends after an outage of 50 minutes
+broker_connection_max_retries = None  # with Celery's 100 tries, a worker ends after an outage of 50 minutes
 broker_pool_acquire_timeout = 5
 
 # --- what may be on the wire ------------------------------------------------------------------------------------------
@@ -41,14 +41,15 @@ enable_utc = True
 timezone = "UTC"
 
 # --- Redis ------------------------------------------------------------------------------------------------------------
-# Seconds for each answer. A connection that has gone silent costs one user this long; the next user connects anew. A
-# worker's event loop may meet several such connections in turn, and everything must go on within 30 s.
+# The longest wait for an answer, seconds. When a connection gets no more answers, its present caller waits this long.
+# The next caller makes a new connection. A worker's event loop may meet several such connections one after the other.
+# Even in this case the worker must go on within 30 s.
 ANSWER_WITHIN = 5
 redis_socket_timeout = float(ANSWER_WITHIN)
 redis_socket_connect_timeout = float(ANSWER_WITHIN)
 redis_backend_health_check_interval = 25
 result_expires = 86_400
-result_chord_expires = 7 * 86_400  # seconds; when a chord waits longer, its body never runs
+result_chord_expires = 7 * 86_400  # seconds; the body of a chord that waits longer never runs
 
 # --- queues -----------------------------------------------------------------------------------------------------------
 QUEUES = ("derive", "reflect", "digest", "capture", "maintenance")
@@ -57,11 +58,11 @@ task_queues = [Queue(name, _exchange, routing_key=name) for name in QUEUES]
 task_default_queue = "maintenance"
 task_default_exchange = "nexus"
 task_default_routing_key = "maintenance"
-task_create_missing_queues = False  # a misspelt queue is an error in the producer, not a message that no worker reads
+task_create_missing_queues = False  # a misspelt queue raises an error in the producer
 
 # --- workers ----------------------------------------------------------------------------------------------------------
-# The pool is threads, because jobs wait for the network. For a prefork pool use `--pool processes`. Celery ignores
-# `--pool prefork`: prefork is its own default, so Celery takes `worker_pool` from here instead.
+# The pool has threads, because jobs mostly wait for the network. Use `--pool processes` to get a prefork pool. The
+# option `--pool prefork` does not work: `prefork` is Celery's default, and Celery then uses `worker_pool` instead.
 worker_pool = "threads"
 worker_concurrency = 16
 worker_hijack_root_logger = True
@@ -79,7 +80,7 @@ beat_schedule = {
 
 
 # --- the settings that depend on the deployment -----------------------------------------------------------------------
-# The read and write addresses outrank CELERY_BROKER_URL, which another application may have exported.
+# The read and write addresses take precedence over CELERY_BROKER_URL. Another application may have set that variable.
 _BROKER_URLS = ("broker_url", "broker_read_url", "broker_write_url")
 OF_THE_ENDPOINTS = (*_BROKER_URLS, "result_backend")
 OF_THE_SETTINGS = (
@@ -97,7 +98,8 @@ class CeleryConfig:
     """The Celery settings of one deployment, as the object that ``Celery.config_from_object`` takes.
 
     Args:
-        endpoints: called when Celery first asks for an address.
+        settings: the settings of the deployment.
+        endpoints: a function that returns the deployment's addresses. It is called when Celery asks for an address.
     """
 
     def __init__(self, settings: Settings, endpoints: Callable[[], Endpoints]) -> None:
@@ -124,26 +126,29 @@ def _of(settings: Settings) -> dict[str, Any]:
             "global_keyprefix": f"{settings.key_prefix}:celery:",
             "queue_order_strategy": "nexus_tasks.tasks.queue_order:DerivationOften",
             "master_name": settings.redis_master,  # used with Sentinels only
-            "visibility_timeout": 3_600,  # seconds; kombu reads it only here; the sweep recovers jobs sooner
+            # Seconds. kombu reads this option only from here. The sweep recovers a lost job earlier than that.
+            "visibility_timeout": 3_600,
             "unacked_restore_throttle": 1,
             "socket_timeout": ANSWER_WITHIN,
             "socket_connect_timeout": ANSWER_WITHIN,
             "socket_keepalive": True,
-            # kombu also checks every so many seconds whether the consumer's BRPOP (1 s) is overdue by as many.
+            # kombu also uses this number for the consumer's BRPOP, which should end after 1 s. Every 5 s, kombu checks
+            # whether the BRPOP is late by 5 s.
             "health_check_interval": ANSWER_WITHIN,
         },
         "result_backend_transport_options": {
             "global_keyprefix": f"{settings.key_prefix}:results:",
             "master_name": settings.redis_master,
         },
-        # redis-py's connections to a Unix socket, such as the embedded server's, do not take it.
+        # A connection of redis-py to a Unix socket does not take this option. The embedded Redis has a Unix socket.
         "redis_socket_keepalive": _by_tcp(settings),
         "beat_schedule_filename": str(settings.home / "beat-schedule"),
     }
 
 
 def _by_tcp(settings: Settings) -> bool:
-    url = settings.redis_url.get_secret_value() if settings.redis_url else "unix:"  # the embedded server has a socket
+    # The embedded Redis has a Unix socket.
+    url = settings.redis_url.get_secret_value() if settings.redis_url else "unix:"
     return not url.startswith(("unix:", "socket:", "redis+socket:"))
 
 
@@ -157,13 +162,14 @@ def add_queues(app: Celery) -> None:
 
 
 def add_queues_and_schedule(app: Celery) -> None:
-    """Add our queues and beat's entries to an existing application. Its own entry of the same name wins."""
+    """Add our queues and beat's entries to an existing application. Its entries of the same name stay as they are."""
     add_queues(app)
     ours = {f"nexus_tasks.{name}": entry for name, entry in beat_schedule.items()}
-    app.conf.beat_schedule = {**ours, **app.conf.beat_schedule}  # a new dict: applications may share the old one
+    # A new dict is made, because several applications may share the old dict.
+    app.conf.beat_schedule = {**ours, **app.conf.beat_schedule}
 
 
-# --- as a module: `CELERY_CONFIG_MODULE=nexus_tasks.config`, or the import in a celeryconfig.py -----------------------
+# --- this module as Celery's configuration: `CELERY_CONFIG_MODULE=nexus_tasks.config`, or an import in celeryconfig.py
 __all__ = [*_CONSTANTS, *OF_THE_SETTINGS]  # noqa: PLE0604 - names of settings
 
 

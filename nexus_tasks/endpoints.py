@@ -1,4 +1,4 @@
-"""The addresses of Postgres, Redis and the broker: from the settings, or of the embedded servers."""
+"""The addresses of Postgres, Redis and the broker. They come from the settings or from the embedded servers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ class Endpoints:
 
 
 def endpoints_of(settings: Settings) -> Endpoints:
-    """The addresses in ``settings``. When both URLs are unset, the embedded servers are started unless they run.
+    """The addresses of the servers for ``settings``.
+
+    When ``settings`` has no URLs of Postgres and Redis, the embedded servers are used. They are started when they do
+    not run.
 
     Raises:
         EmbeddedError: an embedded server could not be started.
     """
     if settings.database_url is None or settings.redis_url is None:
-        from nexus_tasks.embedded import ensure  # only this branch needs the embedded servers
+        from nexus_tasks.embedded import ensure  # imported late, because only this branch needs it
 
         servers = ensure(settings.home)
         database_url, redis_url = servers.database_url, servers.redis_url
@@ -42,7 +45,7 @@ def endpoints_of(settings: Settings) -> Endpoints:
 
 
 def revive(settings: Settings) -> None:
-    """Start embedded servers that have died. Does nothing when the settings name servers.
+    """Start the embedded servers that have ended. When the settings name other servers, this function does nothing.
 
     Raises:
         EmbeddedError: an embedded server could not be started.

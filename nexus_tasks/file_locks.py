@@ -1,9 +1,9 @@
-"""Locks on files (``flock``). Standard library only: a coding agent's hook uses this module.
+"""Locks on files (``flock``). Only the standard library is imported, because a coding agent's hook uses this module.
 
-``flock`` locks the open file, not the process. A child that inherits the descriptor holds the lock too. The kernel
-drops the lock when the last process with the descriptor ends, also after a kill. Therefore no lock outlives its
-processes. An embedded server inherits the descriptor of its lock: while the lock is held, the server or a child of the
-server lives. This check needs no pid.
+``flock`` locks the open file, not the process. A child process that inherits the descriptor has the lock too. The
+kernel releases the lock when the last process with the descriptor ends, also when the process is killed. Therefore no
+lock outlives its processes. An embedded server inherits the descriptor of its lock. While the file is locked, the
+server or a child of the server runs. Therefore a check of the lock can replace a check of the server's pid.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ _PAUSE = 0.01  # seconds between two tries
 
 
 class FileLock:
-    """An exclusive lock on a file, taken with :func:`try_lock` or :func:`lock`. Leaving its block releases it."""
+    """An exclusive lock on a file, which :func:`try_lock` or :func:`lock` has taken.
+
+    The lock is released at the end of a ``with`` block, or by :meth:`release`.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
 
     def release(self) -> None:
-        """Close this process's descriptor. Children that inherited the descriptor keep the lock."""
+        """Close this process's descriptor. A child process that inherited the descriptor keeps the lock."""
         os.close(self.fd)
 
     def write(self, text: str) -> None:
@@ -38,9 +41,10 @@ class FileLock:
 
 
 def try_lock(path: str | os.PathLike[str]) -> FileLock | None:
-    """Take the lock on ``path`` without waiting; ``None`` while another descriptor of any process holds the lock.
+    """Take the lock on ``path`` without waiting. Returns ``None`` when the file is already locked.
 
-    The file is made (mode 0600) when it does not exist; its folder must exist.
+    The caller's own process may be the process that has locked the file. The file is made (mode 0600) when it does not
+    exist. Its folder must exist.
 
     Raises:
         OSError: the file cannot be opened.
@@ -53,10 +57,10 @@ def lock(path: str | os.PathLike[str], seconds: float | None = None) -> FileLock
 
     Args:
         path: the file.
-        seconds: the longest wait; default: no limit.
+        seconds: the longest wait. With ``None`` there is no limit.
 
     Raises:
-        TimeoutError: the lock was held for all of ``seconds``.
+        TimeoutError: the lock was not free within ``seconds``.
         OSError: the file cannot be opened.
     """
     deadline = None if seconds is None else time.monotonic() + seconds
@@ -68,7 +72,7 @@ def lock(path: str | os.PathLike[str], seconds: float | None = None) -> FileLock
 
 
 def is_locked(path: str | os.PathLike[str]) -> bool:
-    """Whether the lock on ``path`` is held. Makes no file."""
+    """Whether the file ``path`` is locked. A missing file is not locked, and is not made."""
     if not os.path.exists(path):
         return False
     if (taken := try_lock(path)) is None:
@@ -84,7 +88,7 @@ def _take(path: str | os.PathLike[str], how: int) -> FileLock | None:
     except BlockingIOError:
         os.close(fd)
         return None
-    except BaseException:  # also a KeyboardInterrupt: a descriptor left open would keep the lock
+    except BaseException:  # after a KeyboardInterrupt too, because an open descriptor would keep the lock
         os.close(fd)
         raise
     return FileLock(fd)

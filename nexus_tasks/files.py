@@ -1,6 +1,7 @@
-"""Writing files that stay whole through a crash. Standard library only: a coding agent's hook uses this module.
+"""Write files that stay whole after a crash.
 
-The functions take paths as text, because importing ``pathlib`` would lengthen the start of the hook.
+The hook of a coding agent imports this module and must start fast. Therefore this module imports only light modules of
+the standard library. The functions take paths as text, because importing ``pathlib`` would slow down the hook's start.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 import os
 import stat
 
-LOG_BYTES = 10_000_000  # chosen by hand, not measured
+LOG_BYTES = 10_000_000  # a larger log file is renamed; this number was chosen by hand, not measured
 
 
 def make_folder(path: str) -> None:
-    """Make a folder and its parents (mode 0700) unless it exists."""
+    """Make a folder and its parents (mode 0700), unless the folder exists."""
     if not os.path.isdir(path):
         os.makedirs(path, mode=0o700, exist_ok=True)
 
@@ -24,11 +25,11 @@ def write_atomic(path: str, data: bytes, *, durable: bool = False, mode: int = 0
         path: the file; its folder exists.
         data: the whole content.
         durable: also sync the content to disk before the renaming, so that a power cut cannot empty the file.
-        mode: the permissions of the file; the process's umask is subtracted.
+        mode: the permissions of a new file. The process's umask is subtracted.
         keep_mode: keep the permissions of a file that exists.
 
     Raises:
-        OSError: the file could not be written and is unchanged.
+        OSError: the file could not be written. ``path`` is unchanged.
     """
     new = f"{path}.{os.urandom(6).hex()}.new"  # a unique name: threads and processes may write the file at once
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -42,13 +43,13 @@ def write_atomic(path: str, data: bytes, *, durable: bool = False, mode: int = 0
         finally:
             os.close(fd)
         os.replace(new, path)
-    except BaseException:  # also a KeyboardInterrupt: no half-written file stays behind
+    except BaseException:  # a KeyboardInterrupt too must leave no half-written file
         os.unlink(new)
         raise
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of ``data``. One ``os.write`` may write less, when the disk fills up or a signal arrives."""
+    """Write all of ``data``. A single ``os.write`` may write only a part, for example when a signal arrives."""
     written = os.write(fd, data)
     while written < len(data):
         written += os.write(fd, data[written:])
@@ -70,7 +71,11 @@ def touch(path: str) -> None:
 
 
 def open_log(path: str) -> int:
-    """A descriptor that appends to a log file (mode 0600). A file above 10 MB is first renamed to ``PATH.1``."""
+    """Open a log file (mode 0600) to append to it. A file of more than 10 MB is first renamed to ``PATH.1``.
+
+    Returns:
+        The descriptor of the open file.
+    """
     if os.path.exists(path) and os.path.getsize(path) > LOG_BYTES:
         os.replace(path, f"{path}.1")
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

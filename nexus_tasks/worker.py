@@ -2,10 +2,10 @@
 
 1. ``worker_init``: :func:`preload` loads the model's library and the embedder, so that no job waits for their loading.
    The children of a prefork pool share the loaded objects.
-2. :class:`PatchStep`: lets the worker outlive a lost connection to Redis and malformed messages, and listens for
-   revoked messages.
+2. :class:`PatchStep`: patches Celery and kombu, so that a lost connection to Redis or a malformed message does not end
+   the worker. It also listens for revoked messages.
 3. :class:`RedisClientStep`: keeps one Redis client per channel of the broker.
-4. :class:`ConsumerTimeoutStep`: lets the worker outlive RabbitMQ's consumer timeout.
+4. :class:`ConsumerTimeoutStep`: patches Celery, so that RabbitMQ's consumer timeout does not end the worker.
 5. :class:`DatabasePoolStep`: fits the pool of Postgres connections to the number of threads.
 6. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
 7. Celery starts its pool and its consumer.
@@ -17,7 +17,7 @@
 13. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and updates the
     context files for coding agents' hooks every 30 s.
 
-The heartbeat's thread starts with the first run of a job, in the process that runs it.
+The heartbeat's thread starts with the first run of a job, in the process of the run.
 """
 
 from __future__ import annotations
@@ -57,12 +57,13 @@ from nexus_tasks.tasks.registry import tick
 log = logging.getLogger(__name__)
 
 GARBAGE = 10_000  # new objects before the collector visits the youngest generation
-STORE_EVERY, REFRESH_EVERY = 300.0, 30.0  # seconds between two stores of the buffer, and two updates of contexts
+# Seconds between two stores of the session buffer, and seconds between two updates of the context files.
+STORE_EVERY, REFRESH_EVERY = 300.0, 30.0
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
 def preload(sender: Any, **_kwargs: object) -> None:
-    """Choose the model, load its library and the embedder. ``sender`` is Celery's worker."""
+    """Choose the model, and load the model's library and the embedder. ``sender`` is Celery's worker."""
     if not has_jobs(sender.app):
         return
     try:
@@ -70,19 +71,23 @@ def preload(sender: Any, **_kwargs: object) -> None:
         deployment.preload()
         deployment.embedder.embed(["warm"])
     except NexusError as error:
-        log.error("No job can run yet: %s", error)  # the worker goes on: the cause may pass, and each job reports it
+        # The worker goes on, because the cause may pass. Until then each job reports the error.
+        log.error("No job can run yet: %s", error)
         return
-    # The loaded objects stay for good. The collector skips frozen objects, which saves 0.2 s per collection, and forked
-    # children share their memory.
+    # The loaded objects stay until the worker ends. The garbage collector skips frozen objects, which saves 0.2 s per
+    # collection. Forked children share the memory of frozen objects.
     gc.collect()
     gc.freeze()
-    # A run makes thousands of objects and keeps few. With Celery's threshold of 700 the collector took a seventh of a
-    # derivation's CPU time.
+    # A run makes thousands of objects and keeps few of them. With Celery's threshold of 700, the collector took a
+    # seventh of a derivation's CPU time.
     gc.set_threshold(GARBAGE)
 
 
 class PatchStep(ClosedChannelStep):
-    """Lets the worker outlive a lost connection and malformed messages, and drops the claims of revoked messages."""
+    """Patches Celery and kombu, so that a lost connection or a malformed message does not end the worker.
+
+    It also listens for revoked messages, and drops their claims.
+    """
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
@@ -109,7 +114,7 @@ def _refuse_green_threads(pool: type) -> None:
 
 
 class DatabasePoolStep(bootsteps.Step):  # type: ignore[misc]
-    """Fits the pool of Postgres connections to the number of threads. Other pools run one job per process."""
+    """Fits the pool of Postgres connections to the worker's number of threads. Only pools of threads need this step."""
 
     requires = ("celery.worker.components:Pool",)
 
@@ -140,7 +145,10 @@ class BufferStep(BackgroundStep):
     thread_name = "nexus-buffer"
 
     def work(self, app: Celery) -> None:
-        """Store and update until the worker ends. While a server does not answer, each round tries again."""
+        """Store the session buffer and update the context files until the worker ends.
+
+        After an error, storing is tried again 5 minutes later, and updating 30 s later.
+        """
         stored_at = float("-inf")
         deployment: Deployment | None = None
         while True:
@@ -158,13 +166,13 @@ class BufferStep(BackgroundStep):
 
 @tick
 def recover_buffers(deployment: Deployment) -> dict[str, int]:
-    """Store the session buffer of this worker's machine. Returns the numbers of stored messages and of new jobs.
+    """Store the session buffer of this worker's machine. Returns the numbers of stored messages and new jobs.
 
     This tick (a task of beat's schedule) is not limited to once per slot, because every machine has a folder of its
     own. If a folder is stored twice, each message is stored once.
 
     Raises:
-        StorageUnavailable: Postgres does not answer; messages that were not stored stay in the buffer.
+        StorageUnavailable: Postgres does not answer. Messages that were not stored stay in the buffer.
         BufferError: the folder cannot be read or written.
     """
     if not deployment.buffer.pending():

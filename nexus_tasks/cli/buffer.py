@@ -1,4 +1,4 @@
-"""``nexus buffer``: the messages that this machine keeps until Postgres stores them."""
+"""``nexus buffer``: show, store and recover the messages that this machine keeps until Postgres stores them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def recover(json: Json = False) -> None:
         _print_recovered(entries, recovery.damages)
 
 
-# --- for people ------------------------------------------------------------------------------------------------------
+# --- output for people -----------------------------------------------------------------------------------------------
 def _print_status(found: Mapping[str, Any]) -> None:
     if found["entries"]:
         entries, sessions = words.count(found["entries"], "entry", "entries"), words.count(found["sessions"], "session")

@@ -1,4 +1,7 @@
-"""The client that commands use. Its import takes 1 s, so each command imports the client only when needed."""
+"""The client that commands use.
+
+Importing the client takes 1 s. Therefore :func:`connect` imports the client, and this module does not.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def start_logging() -> None:
-    """Log to standard error at NEXUS_LOG_LEVEL.
+    """Start the log on standard error, at the level in NEXUS_LOG_LEVEL.
 
     Raises:
         ConfigurationError: a setting does not parse.
@@ -24,7 +27,7 @@ def start_logging() -> None:
 
 
 def connect() -> Nexus:
-    """The client, with logging on.
+    """Start the log, and return a client.
 
     Raises:
         ConfigurationError: a setting does not parse.

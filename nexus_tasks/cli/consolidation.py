@@ -1,4 +1,4 @@
-"""``nexus digest``, ``dream``, ``extract`` and ``undo``: ask for the work that condenses a namespace's memory now."""
+"""``nexus digest``, ``dream``, ``extract`` and ``undo``: condense a namespace's memory now, or undo a reflection."""
 
 from __future__ import annotations
 
@@ -135,21 +135,21 @@ def _report_job(
     timeout: float | None,
     json: bool,
 ) -> None:
-    """Print that ``job`` is queued. With a ``timeout``, wait for the job and print its outcome instead.
+    """Print that ``job`` is queued. With a ``timeout``, wait for the job instead, and print its outcome.
 
     Args:
         job: the queued job.
-        reason: why the job was queued, for ``--json``.
+        reason: why the job was queued. Only the output of ``--json`` contains the reason.
         asked: the sentence that tells people that the job is queued.
-        ended: makes the sentence that tells people the outcome.
-        see: the hint that tells people where to read the result.
-        timeout: the longest wait, seconds; with ``None`` it does not wait.
-        json: print a document instead of sentences.
+        ended: a function that makes the sentence about the outcome for people.
+        see: the hint that says where to read the result.
+        timeout: the longest wait, seconds. With ``None`` the call does not wait.
+        json: print a JSON document instead of sentences.
 
     Raises:
         JobFailed: the job is a dead letter.
-        WaitTimeout: the job did not end in time.
-        EmbeddedError: no worker runs, and the temporary worker for the wait does not start.
+        WaitTimeout: the job did not end within ``timeout`` seconds.
+        EmbeddedError: no worker runs, and a temporary worker could not be started.
     """
     if timeout is None:
         if json:
@@ -167,7 +167,7 @@ def _report_job(
         hint(see)
 
 
-# --- the plan of a dream, for people ----------------------------------------------------------------------------------
+# --- output of a dream's plan -----------------------------------------------------------------------------------------
 def _print_plans(found: DreamPlan) -> None:
     console = out()
     sessions = ", ".join(found.sessions) or "none"

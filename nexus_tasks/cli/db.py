@@ -1,4 +1,4 @@
-"""``nexus db``: the database's schema."""
+"""``nexus db``: check and upgrade the database's schema, and change the embedding model."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def _versions() -> tuple[str | None, str, str]:
 
 
 def _refuse_newer(found: str | None, needed: str) -> None:
-    if found is not None and found > needed:  # revisions are numbered
+    # A newer revision has a higher number. All numbers have four digits, so texts compare like numbers.
+    if found is not None and found > needed:
         raise SchemaOutdated(
             f"The database is at schema {found}, this version knows {needed}.",
             remedy="Upgrade nexus-tasks; the database was used with a newer version.",

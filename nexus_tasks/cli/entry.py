@@ -1,4 +1,4 @@
-"""The command ``nexus``. It runs the hook without importing Typer: that import alone would take too long."""
+"""The command ``nexus``. The hook runs without Typer, because importing Typer would take too long for a hook."""
 
 from __future__ import annotations
 

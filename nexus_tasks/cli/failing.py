@@ -1,4 +1,4 @@
-"""The end of a command that fails: the error line, the error document with ``--json``, and the exit code."""
+"""Report a failed command: print an error line, or a JSON document with ``--json``, and choose the exit code."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ log = logging.getLogger(__name__)
 
 
 def fail(error: NexusError) -> int:
-    """Print an error of this package; returns the exit code: 3 when a wait failed, else 1."""
+    """Print an error of this package. Returns the exit code: 3 when a wait failed, 1 otherwise."""
     log.debug("The command failed.", exc_info=error)
     _report(type(error).__name__, error.message, error.remedy)
     return WAITED_IN_VAIN if isinstance(error, JobFailed | WaitTimeout) else FAILED
 
 
 def crash(error: Exception) -> int:
-    """Print the first line of any other exception; returns the exit code."""
+    """Print the first line of any other exception. Returns the exit code 1."""
     log.debug("The command failed.", exc_info=error)
     kind, text = type(error).__name__, str(error).strip().partition("\n")[0]
     _report(kind, f"{kind}: {text}" if text else kind, _BUG_REMEDY)
@@ -41,5 +41,5 @@ def _report(kind: str, message: str, remedy: str) -> None:
 
 
 def hang_up() -> None:
-    """Send further output to /dev/null: the reader of standard output is gone, and the flush at exit must not fail."""
+    """Redirect standard output to /dev/null after its reader has gone, so that the flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -62,7 +62,10 @@ def uninstall(agent: Agent, project: Project = False, json: Json = False) -> Non
 
 
 def _offer_the_stack() -> None:
-    """Offer to start a worker when none runs: without one no facts are derived."""
+    """Ask whether to start the embedded servers and a worker. Ask only when they do not run.
+
+    Without a terminal, or after the answer "no", print a warning. Facts are derived only while a worker runs.
+    """
     from nexus_tasks.cli import stack
     from nexus_tasks.settings import load_settings
 

@@ -1,4 +1,4 @@
-"""``nexus ingest`` and ``nexus remember``: store conversations, and single things worth knowing."""
+"""``nexus ingest`` and ``nexus remember``: store conversations, or a single text."""
 
 from __future__ import annotations
 
@@ -113,6 +113,6 @@ def remember(
     from nexus_tasks.settings import load_settings
 
     settings = load_settings()
-    # This looks only at the stack's lock: asking the workers would take longer than storing the text.
+    # Only the stack's lock is checked, because a ping of the workers would take longer than storing the text.
     if settings.embedded and stack.supervisor_pid(settings.home) is None:
         hint("Facts are derived while a worker runs: `nexus up`.")

@@ -1,4 +1,4 @@
-"""Tables and wrapped paragraphs on a terminal; in a pipe a table is tab-separated values, in full."""
+"""Print tables and wrapped paragraphs. In a pipe, a table becomes tab-separated values, and no value is cut."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ _GAP, _NARROWEST = 2, 8  # characters
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[Cell]], *, elastic: str, empty: str) -> None:
-    """Print rows under their titles; on a terminal, cells of the column ``elastic`` are cut where a row is too wide.
+    """Print rows as a table on a terminal, or as tab-separated lines without titles in a pipe.
 
-    Without rows it prints ``empty`` on a terminal.
+    Args:
+        titles: the titles of the columns.
+        rows: the cells of each row.
+        elastic: the title of the column whose cells are cut when the table is wider than the terminal.
+        empty: the text that a terminal shows when there are no rows.
     """
     console = out()
     if not sys.stdout.isatty():
@@ -69,7 +73,7 @@ def _full(cell: Cell) -> str:
 
 
 def paragraph(console: Console, text: Text | str, *, indent: int = 0, first: Text | None = None) -> None:
-    """Print ``text`` wrapped ``indent`` columns from the left; ``first`` goes before its first line."""
+    """Print ``text`` in wrapped lines that are indented by ``indent`` columns. ``first`` begins the first line."""
     body = text if isinstance(text, Text) else Text(text)
     head = first or Text()
     for line in body.wrap(console, max(console.width - indent, 20)) or [Text()]:

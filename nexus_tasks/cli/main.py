@@ -98,8 +98,9 @@ def _run() -> int:
         try:
             app(prog_name="nexus")
         finally:
-            sys.stdout.flush()  # before the exit, because a closed pipe is handled here
-    except SystemExit as ended:  # raised by Typer, with code 2 after wrong usage
+            # A closed pipe then raises BrokenPipeError here, and not during the exit of Python.
+            sys.stdout.flush()
+    except SystemExit as ended:  # Typer raises it; after wrong usage its code is 2
         return ended.code if isinstance(ended.code, int) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -17,7 +17,7 @@ from nexus_tasks.types import NamespaceDetails, NamespaceInfo
 
 app = typer.Typer(help="List namespaces (tenants), make them and change their settings.", no_args_is_help=True)
 
-# The setting that `--unset NAME` resets.
+# The names that `--unset` takes, each with the setting that the name resets.
 _UNSETTABLE = {"budget": "budget_usd_per_day", "concurrency": "concurrency"}
 
 
@@ -118,7 +118,7 @@ def _emit_or_print(found: NamespaceDetails, json: bool) -> None:
         _print_namespace(found)
 
 
-# --- for people ------------------------------------------------------------------------------------------------------
+# --- output for people -----------------------------------------------------------------------------------------------
 def _print_namespaces(namespaces: Sequence[NamespaceInfo]) -> None:
     rows = [(found.namespace, ", ".join(found.observers), _budget(found), _runs(found)) for found in namespaces]
     table(

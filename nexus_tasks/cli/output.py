@@ -1,4 +1,7 @@
-"""Output of commands: results go to standard output; hints, warnings, progress and errors to standard error."""
+"""Output of commands.
+
+Results go to standard output. Hints, warnings, progress and errors go to standard error.
+"""
 
 from __future__ import annotations
 
@@ -26,25 +29,25 @@ JSON = typer.Option("--json", help="Print one JSON document.", callback=_remembe
 
 
 def json_wanted() -> bool:
-    """Whether the present command has ``--json``; with ``--json`` an error is printed as a document."""
+    """Whether the present command has ``--json``. Such a command prints an error as a JSON document."""
     return _json
 
 
 def emit(document: object) -> None:
-    """Print one JSON document. Its times are in ISO 8601 with a zone."""
+    """Print one JSON document. Times in the document have the format ISO 8601 with a zone."""
     unicode = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
     print(json.dumps(plain(document), ensure_ascii=not unicode, indent=2))
 
 
-# Messages may hold "[bold]" or ":smile:", so markup and emoji codes are off on every console. Every call makes a new
-# console, because tests and pipes replace the streams.
+# A message may contain "[bold]" or ":smile:". Therefore every console prints markup and emoji codes as plain text.
+# Each call makes a new console, because tests replace the streams between calls.
 def out() -> Console:
-    """The console for results: as wide as the terminal. In a pipe it wraps no line: `grep` finds whole lines."""
+    """The console for results. In a pipe the console wraps no line, so that `grep` finds whole lines."""
     return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else _ENDLESS)
 
 
 def page() -> Console:
-    """The console for a whole page, such as the demo's report: at most 80 columns, also in a pipe."""
+    """The console for a whole page, such as the demo's report. The page is at most 80 columns wide, also in a pipe."""
     console = Console(markup=False, emoji=False, highlight=False)
     console.width = min(console.width, PAGE_WIDTH) if sys.stdout.isatty() else PAGE_WIDTH
     return console
@@ -52,12 +55,12 @@ def page() -> Console:
 
 def err() -> Console:
     """The console for hints, warnings and progress."""
-    # On a terminal long lines are wrapped, in a log they are not.
+    # A terminal wraps long lines. In a log, long lines stay whole.
     return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
 def hint(text: str) -> None:
-    """Print on standard error what a person may do next."""
+    """Print a hint on standard error: a possible next step for a person."""
     err().print(text, style="dim")
 
 

@@ -1,4 +1,4 @@
-"""Show the progress of long work on standard error: as a bar on a terminal, elsewhere as a line every 5 s."""
+"""Show the progress of long work on standard error. A terminal shows a bar. A log gets one line every 5 s."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Meter(Protocol):
 
 @contextmanager
 def meter(label: str) -> Iterator[Meter]:
-    """A meter for the work of the block. ``label`` is the word before the numbers, such as ``stored``."""
+    """A meter for the work in the ``with`` block. ``label`` is the word before the numbers, such as ``stored``."""
     console = err()
     if console.is_terminal:
         with _bar(console) as progress:

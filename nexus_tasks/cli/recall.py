@@ -1,4 +1,4 @@
-"""``nexus search`` and ``nexus context``: read memory back."""
+"""``nexus search`` and ``nexus context``: search memories, and assemble the context for a prompt."""
 
 from __future__ import annotations
 
@@ -115,7 +115,8 @@ def context(
     if format == "anthropic":
         print(encoder.dumps(block.messages, ensure_ascii=False, indent=2))
     else:
-        print(block.text)  # without wrapping: the text goes into a prompt
+        # The text goes into a prompt, so its lines must stay whole. `print` wraps no line.
+        print(block.text)
     for note in block.notes:
         warn(note)
     how = "" if block.counted_by == "estimate" else ", counted by Claude"

@@ -52,7 +52,7 @@ def end(session: Key, namespace: Namespace, json: Json = False) -> None:
         print(f"Session {session} has ended; nothing is new since its last digest.")
 
 
-# --- for people ------------------------------------------------------------------------------------------------------
+# --- output for people -----------------------------------------------------------------------------------------------
 def _print_sessions(sessions: Sequence[SessionInfo]) -> None:
     rows = [
         (

@@ -23,16 +23,16 @@ _MOST_DEAD_LETTERS = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class WaitResult:
-    """How a wait ended."""
+    """The result of :func:`store_and_wait`: what was stored, and which work did not end well or in time."""
 
     receipt: Receipt
     dead: tuple[JobInfo, ...] = ()  # jobs that became dead letters during the wait
-    underived: int = 0  # messages that were not derived in time
+    underived: int = 0  # messages that were not derived when the wait ended
     late: bool = False  # the time was over before all jobs were done
 
     @property
     def done(self) -> bool:
-        """Whether all jobs are done, and none became a dead letter."""
+        """Whether all jobs ended in time, and no job became a dead letter."""
         return not self.dead and not self.late
 
 
@@ -45,17 +45,21 @@ def store_and_wait(
     worker: AbstractContextManager[None] | None = None,
     timeout: float = 0.0,
 ) -> WaitResult:
-    """Store each conversation as a session. With a ``worker``, wait until nothing is left to do in the namespaces.
+    """Store each conversation as a session. With a ``worker``, also wait for the jobs of the namespaces.
 
-    The wait is over when no message is underived, no digest is due and no job is queued or running.
+    The wait ends when all messages are derived, no digest is wanted, and no job waits or runs. It also ends after
+    ``timeout`` seconds.
 
     Args:
         nexus: the client.
         conversations: the sessions to store.
         end: end each session after its last message.
-        observe: whether the sessions are observed; default: no change.
-        worker: a context that is entered for the wait; without one the call returns when everything is stored.
+        observe: whether the sessions are observed. ``None`` changes nothing.
+        worker: a context manager that lets a worker run during the wait. With ``None`` the call does not wait.
         timeout: the longest wait, seconds.
+
+    Returns:
+        What was stored, and how the wait ended.
     """
     before = _dead_letters(nexus, {one.namespace for one in conversations}) if worker else {}
     with meter("stored") as progress:
@@ -90,7 +94,7 @@ def _sum(first: Receipt, second: Receipt) -> Receipt:
 
 
 def _dead_letters(nexus: Nexus, namespaces: Collection[str]) -> dict[str, JobInfo]:
-    """The open dead letters of the namespaces, by job id. A namespace may not exist yet."""
+    """The open dead letters of the namespaces, by job id. A namespace that does not exist yet has none."""
     known = {one.namespace for one in nexus.namespaces()}
     return {
         job.id: job
@@ -120,7 +124,7 @@ class _Backlog:
 
 
 def _wait(nexus: Nexus, receipt: Receipt, known: Collection[str], *, timeout: float, meter: Meter) -> WaitResult:
-    """Poll the namespaces until they have no backlog; ``known`` are earlier dead letters."""
+    """Poll the namespaces until no work is left or time is up. ``known``: the job ids of earlier dead letters."""
     deadline = time.monotonic() + timeout
     pause, total = _FIRST_PAUSE, receipt.stored
     warned: set[str] = set()

@@ -1,6 +1,7 @@
-"""Numbers, times, scopes and waits as people read them.
+"""Format numbers, times, scopes of jobs and reasons of waits for people.
 
-The package ``humanize`` could replace only :func:`span` and :func:`ago`, and prints other words ("9 seconds ago").
+The package ``humanize`` could replace only :func:`span` and :func:`ago`. It is not used, because it prints other words
+("9 seconds ago").
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ def count(number: int, one: str, many: str | None = None) -> str:
 
 
 def level(name: str, number: int = 1) -> str:
-    """The word for a memory of a level: ``explicit`` is a fact."""
+    """The word for ``number`` memories of a level. A memory of level ``explicit`` is called a ``fact``."""
     return _NAMES[name][number != 1]
 
 
 def span(seconds: float) -> str:
-    """A length of time, rounded to its largest units: ``500 ms``, ``9 s``, ``5 min``, ``2 h 10 min``, ``3 days``."""
+    """A length of time in its one or two largest units: ``500 ms``, ``9 s``, ``5 min``, ``2 h 10 min``, ``3 days``."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 59.5:
@@ -59,7 +60,10 @@ def span(seconds: float) -> str:
 
 
 def ago(moment: datetime, now: datetime | None = None) -> str:
-    """How long ago: ``just now``, ``5 min ago``, ``3 days ago``; the date from 30 days on and in the future."""
+    """How long ago a moment was: ``just now``, ``5 min ago``, ``3 days ago``.
+
+    A moment in the future is shown as its date. So is a moment that is 30 days or more ago.
+    """
     seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
     if seconds < -1 or seconds >= 30 * 86_400:
         return f"{moment:%Y-%m-%d}"
@@ -72,7 +76,7 @@ def money(usd: float) -> str:
 
 
 def scope(text: str) -> str:
-    """A job's scope in words: the values of the scope without the namespace, memories as ``m17``."""
+    """The values of a job's scope for people. The namespace is left out. A memory is shown as ``m17``."""
     parts: list[str] = []
     for name, value in json.loads(text).items():
         if name == "memory_id":
@@ -83,7 +87,7 @@ def scope(text: str) -> str:
 
 
 def wait(waiting: WaitingJob) -> str:
-    """Why a job waits, and until when: ``312 of 512 tokens, due in 9 s``."""
+    """Why a job waits, and when the wait ends: ``312 of 512 tokens, due in 9 s``."""
     seconds, detail = waiting.due_in_seconds, waiting.detail or ""
     due = "" if seconds is None else f", due in {span(max(seconds, 1))}"
     if waiting.reason == "ripeness" and detail:
@@ -93,7 +97,7 @@ def wait(waiting: WaitingJob) -> str:
 
 
 def memory_counts(counts: Mapping[str, int]) -> str:
-    """The memories by level: ``70 messages, 67 facts, 1 reflection``; a level without any is left out."""
+    """The memories by level: ``70 messages, 67 facts, 1 reflection``. A level without memories is left out."""
     return ", ".join(f"{n:,} {level(name, n)}" for name, n in counts.items() if n) or "nothing yet"
 
 
@@ -108,5 +112,5 @@ def observation(found: ObservationStats) -> str:
 
 
 def line(text: str) -> str:
-    """A text on one line."""
+    """``text`` on one line. Each run of white space becomes one space."""
     return " ".join(text.split())

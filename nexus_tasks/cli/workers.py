@@ -12,14 +12,14 @@ from nexus_tasks.errors import QueueUnavailable
 _OWN = "No worker answers: nothing is derived until one runs. Start one with `celery -A nexus_tasks worker`."
 _EMBEDDED = "No worker runs: jobs wait until one does. Start one with `nexus up`."
 
-_TEMPORARY = "nexus-temporary-"  # the node names of `stack.temporary_worker` begin with this
+_TEMPORARY = "nexus-temporary-"  # the start of the node name of every `stack.temporary_worker`
 _PING_SECONDS = 1.0
 
 
 def worker_runs() -> bool:
-    """Whether a stack of this home runs, or a permanent worker answers.
+    """Whether the embedded stack of this home folder runs, or a permanent worker answers a ping.
 
-    The temporary worker of another command does not count: that worker may end before this command's jobs are done.
+    The temporary worker of another command does not count, because it may end before this command's jobs are done.
 
     Raises:
         QueueUnavailable: the broker does not answer.
@@ -39,7 +39,7 @@ def worker_runs() -> bool:
 
 
 def warn_if_none() -> None:
-    """Warn that the queued jobs wait, when no worker runs."""
+    """When no worker runs, tell people on standard error that the queued jobs wait."""
     from nexus_tasks.settings import load_settings
 
     try:
@@ -53,7 +53,10 @@ def warn_if_none() -> None:
 
 @contextmanager
 def worker_for_wait() -> Iterator[None]:
-    """Have a worker during the block. When none runs, the embedded stack starts one, any other stack prints a warning.
+    """Run the ``with`` block while a worker runs.
+
+    When no worker runs and the servers are embedded, a temporary worker runs during the block. When no worker runs and
+    the servers are not embedded, a warning is printed.
 
     Raises:
         EmbeddedError: the worker does not start.

@@ -1,6 +1,6 @@
 """The quarantine: messages that no worker can read, kept in Redis beside the claims until an operator drops them.
 
-A claim whose message comes here has lost its wake-up: the sweep publishes another one.
+When a wake-up is moved to quarantine, the sweep publishes another wake-up for its claim.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from nexus_tasks.types import QuarantinedMessage, clean_text
 
 log = logging.getLogger(__name__)
 
-MOST = 1_000  # messages that are kept, the newest ones
-LONGEST = 65_536  # characters that are kept of a message's body, and of its headers
+MOST = 1_000  # the newest messages are kept, at most this many
+LONGEST = 65_536  # characters of a message's body that are kept, and as many of its headers
 
 
 def set_aside(claims: Claims, message: Any, fault: str) -> None:
-    """Keep a copy of a message that cannot be read, and count it. The caller rejects the message.
+    """Put a copy of an unreadable message into quarantine, and count the message. The caller rejects the message.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -52,7 +52,7 @@ def quarantined(claims: Claims, limit: int = MOST) -> list[QuarantinedMessage]:
 
 
 def count(claims: Claims) -> tuple[int, int]:
-    """How many messages are in quarantine, and how many have ever been moved there.
+    """The number of messages in quarantine, and the number of all messages that were ever moved to quarantine.
 
     Raises:
         QueueUnavailable: Redis does not answer.

@@ -1,4 +1,4 @@
-"""The claims' Redis client, made from a Redis URL, or from the addresses of Sentinels, which know the master."""
+"""The Redis client for claims. It connects to a Redis URL, or to the master that Redis Sentinels name."""
 
 from __future__ import annotations
 
@@ -51,20 +51,23 @@ class _Wary(redis.ConnectionPool):
 
 
 class _WarySentinelPool(_Wary, SentinelConnectionPool):
-    """The same, for the master that Sentinels name."""
+    """A :class:`_Wary` pool of connections to the master that Sentinels name."""
 
 
 def client(
     url: str, *, timeout: float, master_name: str = ""
-) -> Any:  # redis-py's annotations mix its synchronous and asynchronous answers
-    """A client of the Redis at ``url``. It connects on first use and waits ``timeout`` seconds for each answer.
+) -> Any:  # redis-py annotates synchronous and asynchronous answers alike
+    """A client of the Redis at ``url``. The client connects at its first use.
 
-    ``sentinel://:<password>@one:26379/0;sentinel://two:26379`` names Sentinels, as kombu's addresses do. User, password
-    and database stand in the first part only; they belong to the servers that the Sentinels watch. ``master_name`` is
-    the name of the master.
+    Args:
+        url: the address of a Redis, or addresses of Sentinels in the format of kombu, such as
+            ``sentinel://:<password>@one:26379/0;sentinel://two:26379``. User, password and database are those of the
+            servers that the Sentinels watch. They are read from the first address.
+        timeout: the longest wait for an answer, seconds.
+        master_name: the name of the master. It is used with Sentinels only.
 
     Raises:
-        ValueError: ``url`` is no address.
+        ValueError: ``url`` is not an address.
     """
     options: dict[str, Any] = {
         "decode_responses": True,
@@ -88,8 +91,8 @@ def client(
 
 
 def takes_no_writes(error: redis.exceptions.ResponseError) -> bool:
-    """Whether Redis takes no writes: its memory or disk is full, a script runs for too long, or it is a replica."""
+    """Whether ``error`` says that Redis takes no writes at present, for example because its memory is full."""
     if isinstance(error, redis.exceptions.OutOfMemoryError | redis.exceptions.ReadOnlyError):
         return True
-    # Redis 6 wraps the error of a command inside a script, and redis-py has no type for the other errors.
+    # Redis 6 wraps the error of a command inside a script in another text. For the other errors, redis-py has no type.
     return any(code in str(error) for code in ("-OOM ", "-MISCONF ", "-READONLY ", "MISCONF ", "BUSY ", "NOREPLICAS "))

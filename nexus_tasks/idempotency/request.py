@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from pydantic_core import to_json
 
-# Increased when the meaning of a claim's fields or of a message changes. An older worker leaves newer claims alone.
+# This number is increased when the meaning of a claim's fields or of a message changes. A worker of an older release
+# does not run claims with a higher number.
 VERSION = 1
 
 WhileRunning = Literal["drop", "rerun"]
@@ -19,7 +20,11 @@ WhileRunning = Literal["drop", "rerun"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flags:
-    """The flags that merge when requests for the same work meet: force is OR-ed, reasons add up, live beats dream."""
+    """The flags of a request. When two requests ask for the same work, their flags are merged.
+
+    The merged flags have ``force`` if one of the requests has it. They have the reasons of both requests. Their urgency
+    is ``live`` if one of the requests is ``live``.
+    """
 
     force: bool = False
     reasons: tuple[str, ...] = ()
@@ -31,12 +36,13 @@ class Delivery:
     """A message that Celery itself waits for: it is in a chord or a chain, or has links. See ``canvas.py``."""
 
     id: str
-    options: str  # its chord, links and the like, canonical JSON
+    options: str  # Celery's options of the message, such as its chord and links, as canonical JSON
     parts: int = 1  # how many requests the delivery stands for; each of these requests has a copy of the delivery
     first: bool = True  # whether this copy belongs to the first of these requests
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)  # slots: thousands of dicts slow the garbage collector
+# Slots are used, because the dicts of thousands of requests would slow the garbage collector.
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """One request for a job, ready to be claimed. ``scope`` and ``args`` are canonical JSON."""
 
@@ -49,7 +55,7 @@ class Request:
     flags: Flags
     while_running: WhileRunning
     immutable: bool
-    live_ends_wait: str = ""  # the wait reason that this request ends at once when its urgency is `live`
+    live_ends_wait: str = ""  # a request of urgency `live` ends a wait for this reason at once
     delay: float = 0.0  # seconds
     wait_reason: str = "delay"  # the reason of the wait for `delay` seconds
     anew: bool = False  # ignore the done marker; without force and reasons a run that is under way is enough
@@ -61,7 +67,7 @@ class Request:
         return claim_key(prefix, self.kind, self.scope)
 
     def as_json(self) -> str:
-        """The request as the Lua scripts read it."""
+        """The request as JSON for the Lua scripts."""
         fields: dict[str, Any] = {
             "id": self.id,
             "kind": self.kind,
@@ -91,7 +97,7 @@ class Request:
         return replace(self, anew=True, flags=Flags())
 
 
-# json.dumps makes a new encoder for every call with options, which takes time. This encoder is made once.
+# With options, json.dumps makes a new encoder for every call. This encoder is made only once, which saves time.
 compact = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -101,10 +107,10 @@ def claim_key(prefix: str, kind: str, scope: str) -> str:
 
 
 def canonical(value: Mapping[str, Any]) -> str:
-    """Sorted JSON in UTF-8 NFC, without ``None`` (absent and ``None`` are the same).
+    """``value`` as JSON in Unicode form NFC, with sorted keys. Keys whose value is ``None`` are left out.
 
     Raises:
-        TypeError: a float is anywhere in ``value``: a float has no single spelling.
+        TypeError: ``value`` contains a float. A float can be written in several ways, and each would make another key.
     """
     kept = {name: item for name, item in value.items() if item is not None}
     for item in kept.values():

@@ -1,4 +1,4 @@
-"""Reads entries of the session buffer as calls of ``ingest``. An entry's context type says what its payload holds."""
+"""Turn entries of the session buffer into calls of ``ingest``. An entry's context type says what its payload holds."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from nexus_tasks.buffer import Entry
 from nexus_tasks.errors import InvalidInput, faults
 from nexus_tasks.types import Message, check_name
 
-MESSAGE = "message"  # the fields of a Message, or a text
-INGEST = "ingest"  # {"messages", "observers", "observe", "end"}: one call that was made while Postgres was away
-END = "end"  # the session has ended; the payload is ignored
+# The payload is the fields of one Message, or a text.
+MESSAGE = "message"
+# The payload is one call of `ingest` that was made while Postgres was away: messages, observers, observe and end.
+INGEST = "ingest"
+# The session has ended. The payload is ignored.
+END = "end"
 
 _MESSAGE = TypeAdapter(Message)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call of ``ingest``. ``observers=None`` means the namespace's observers. ``time`` is that of its entry."""
+    """A call of ``ingest``. ``observers=None`` means the namespace's observers. ``time`` is a Unix time in seconds."""
 
     messages: tuple[Message, ...]
     observers: tuple[str, ...] | None
@@ -35,12 +38,12 @@ class Call:
 
 
 def told(messages: Sequence[Message]) -> Call:
-    """A call that stores messages with ids and times of their own."""
+    """A call that stores ``messages``. Each message already has an id and a time."""
     return Call(messages=tuple(messages), observers=None, end=False, time=time())
 
 
 def calls(start_id: str, entries: Iterable[Entry]) -> list[Call]:
-    """The calls that ``entries`` stand for, in their order. Messages in a row become one call.
+    """The calls of ``ingest`` for ``entries``, in the order of ``entries``. Consecutive messages become one call.
 
     Raises:
         InvalidInput: the payload of an entry does not fit its context type.
@@ -48,7 +51,7 @@ def calls(start_id: str, entries: Iterable[Entry]) -> list[Call]:
     found = list[Call]()
     for plain, some in groupby(entries, lambda entry: entry.context_type == MESSAGE):
         made = [_call(start_id, entry) for entry in some]
-        if plain:  # each message has an id and a time of its own, so one call can store them all
+        if plain:  # one call can store all these messages, because each message has an id and a time
             made = [replace(made[-1], messages=tuple(message for call in made for message in call.messages))]
         found += made
     return found
@@ -75,7 +78,7 @@ def _call(start_id: str, entry: Entry) -> Call:
 
 
 def _identified(said: Message, start_id: str, entry: Entry) -> Message:
-    """The message with an id and a time. The id holds the entry's number, so equal texts in two entries stay apart."""
+    """The message with an id and a time. The id has the entry's number, so equal texts in two entries get two ids."""
     return replace(
         said,
         id=said.id or f"entry:{start_id}:{entry.entry_seq}",
@@ -93,7 +96,7 @@ def _message(fields: object) -> Message:
 
 
 def plain(value: object) -> Any:
-    """``value`` as JSON values, with times in ISO 8601."""
+    """A copy of ``value`` with only JSON types. Each time becomes a text in ISO 8601."""
     return json.loads(json.dumps(value, default=_as_json))
 
 

@@ -1,4 +1,7 @@
-"""Storing this machine's session buffer in Postgres. Any process of the machine may do it; a repeat stores nothing."""
+"""Store this machine's session buffer in Postgres.
+
+Any process of the machine may store the buffer. An entry that is stored a second time changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from nexus_tasks.types import Message, Receipt, check_name, check_namespace
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0  # seconds between a client's checks of the folder
-_AT_ONCE = 100  # segments of one session that are stored in one transaction
+_AT_ONCE = 100  # the most segments of one session that one transaction stores
 
 
 @dataclass
@@ -35,7 +38,7 @@ class StoreReport:
     duplicates: int = 0
     enqueued: int = 0
     sessions: int = 0
-    waiting: int = 0  # events that wait for their line in the agent's transcript
+    waiting: int = 0  # events of a hook whose message is not in the agent's transcript yet
     busy: bool = False  # another process was storing the buffer, so this call stored nothing
     damages: list[Damage] = field(default_factory=list)
 
@@ -56,10 +59,10 @@ def keep(
     observe: bool | None,
     end: bool,
 ) -> Receipt:
-    """Keep one call of ``ingest`` until Postgres is back.
+    """Write one call of ``ingest`` to the session buffer, which keeps the call until Postgres is back.
 
     Raises:
-        BufferError: the buffer could not keep it either.
+        BufferError: the call could not be written to the buffer.
     """
     said = [asdict(one) for one in messages]
     payload = {"messages": said, "observers": observers, "observe": observe, "end": end}
@@ -77,12 +80,13 @@ def keep(
 
 
 def store_pending(deployment: Deployment) -> None:
-    """Store what this machine has buffered, before a client's call.
+    """Store the session buffer of this machine before a call of the client.
 
-    Checks the folder at most every 5 s, and at once after this process has buffered a call.
+    The buffer's folder is checked at most every 5 s. After this process has buffered a call, the next client's call
+    checks the folder at once.
 
     Raises:
-        StorageUnavailable: Postgres is still away.
+        StorageUnavailable: Postgres still does not answer.
     """
     clock = deployment.local(_Clock)
     if time.monotonic() - clock.looked_at < LOOK_EVERY:
@@ -90,19 +94,25 @@ def store_pending(deployment: Deployment) -> None:
     try:
         if deployment.buffer.pending():
             store_buffer(deployment)
-    except BufferError as error:  # an unreadable segment must not keep the client from its call
+    except BufferError as error:  # the client's call goes on when the buffer cannot be read
         log.warning("The session buffer is not stored yet: %s", error)
     clock.looked_at = time.monotonic()
 
 
 def store_buffer(deployment: Deployment, *, wait: bool = False) -> StoreReport:
-    """Store every session of this machine's buffer, each in transactions of its own, and delete what is stored.
+    """Store all sessions of this machine's buffer, and delete the stored entries from the buffer.
+
+    No transaction stores entries of two sessions.
 
     Args:
-        wait: wait while another process stores the folder. If false, return with ``busy`` set.
+        wait: wait while another process stores the buffer. Without ``wait`` the call returns at once in this case, and
+            ``busy`` is set in the report.
+
+    Returns:
+        The numbers of stored messages and deleted entries, and the entries that could not be stored.
 
     Raises:
-        StorageUnavailable: Postgres does not answer; entries that were not stored stay.
+        StorageUnavailable: Postgres does not answer. Entries that were not stored stay in the buffer.
         BufferError: the folder cannot be read or written.
     """
     buffer, report = deployment.buffer, StoreReport()
@@ -131,7 +141,7 @@ def _store(deployment: Deployment, segments: Sequence[Segment], report: StoreRep
     waiting = set[int]()
     try:
         waiting = _store_entries(deployment, segments[0], [entry for _, entry in entries], report)
-    except InvalidInput:  # one entry can never be stored: find it, and store the others
+    except InvalidInput:  # at least one entry can never be stored; each entry is now stored alone
         for segment, entry in entries:
             try:
                 waiting |= _store_entries(deployment, segment, [entry], report)
@@ -143,12 +153,12 @@ def _store(deployment: Deployment, segments: Sequence[Segment], report: StoreRep
 
 
 def _store_entries(deployment: Deployment, segment: Segment, entries: Sequence[Entry], report: StoreReport) -> set[int]:
-    """Store entries of one session in one transaction; returns the ``entry_seq`` of those that must wait."""
+    """Store entries of one session in one transaction. Returns the ``entry_seq`` of the entries that must wait."""
     namespace, session_key = check_namespace(segment.agent), check_name("session_key", segment.session)
     of_hook = [entry for entry in entries if entry.context_type == events.CONTEXT_TYPE]
     calls = buffer_entries.calls(segment.start_id, (entry for entry in entries if entry not in of_hook))
     turn = hook_events.read(_transcripts(deployment), segment.start_id, of_hook)
-    # A message that came after the end has opened the session again.
+    # A message after the end opens the session again. So the end counts only when no message follows.
     ends = turn.ended if of_hook else bool(calls) and calls[-1].end
     with deployment.database.transaction() as tx:
         writer = SessionWriter(deployment, tx, namespaces.ensure(tx, namespace), session_key)
@@ -162,7 +172,7 @@ def _store_entries(deployment: Deployment, segment: Segment, entries: Sequence[E
         if session := writer.session():
             if ends:
                 writer.end(session)
-            if ends or turn.over_at > 0:  # after the agent's turn
+            if ends or turn.over_at > 0:  # a turn of the agent is over
                 writer.want_extraction(session, known_only=not of_hook)
     hook_events.note(_transcripts(deployment), turn)
     for stored in writer.stored:

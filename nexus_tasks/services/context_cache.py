@@ -1,4 +1,4 @@
-"""Keeps each project's context ready in a file, because the hook has no time to ask a database."""
+"""Write each project's context to a file for a coding agent's hook. The hook has no time to query Postgres."""
 
 from __future__ import annotations
 
@@ -20,20 +20,25 @@ log = logging.getLogger(__name__)
 
 _HEADING = "What nexus remembers about this project from earlier sessions. Each line cites the memory it rests on."
 _TOPICS = "## Topics (each is read with `nexus topics show FILENAME`)"
-_MOST_NAMESPACES = 200  # of an embedded database, the last by name, that get a file before a hook asks for one
+# In an embedded database, this many namespaces get a file before a hook asks for it. They are the last by name.
+_MOST_NAMESPACES = 200
 
 
 class _Written(dict[str, tuple[int | None, ...]]):
-    """namespace → counts that change with the namespace's memory, from the time when its file was last written."""
+    """For each namespace, figures of its memory at the last write of its file. New memories change the figures."""
 
 
 def refresh(deployment: Deployment, *also: str) -> int:
-    """Write the context of every namespace that a hook has asked for and whose memory has changed. Returns how many.
+    """Write the context files of the namespaces whose memory has changed since the last write.
 
-    In an embedded database every namespace is a project of this user, so all get a file before their first session.
+    A namespace gets a file when a hook has asked for its context. In an embedded database every namespace is a project
+    of this user. There, the last 200 namespaces by name get a file before a hook asks.
 
     Args:
-        also: further namespaces, which no hook has asked for.
+        also: further namespaces that get a file.
+
+    Returns:
+        The number of files that were written.
 
     Raises:
         StorageUnavailable: Postgres does not answer.
@@ -55,7 +60,7 @@ def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
     try:
         known = namespaces.find(tx, check_namespace(name))
     except InvalidInput:
-        return False  # no worker or hook wrote this file: its first line is no namespace
+        return False  # the file is not from a worker or a hook, because its first line is no namespace
     if known is None:
         return False
     newest = select(func.coalesce(func.max(Memory.id), 0), func.count(Memory.valid_to))

@@ -1,4 +1,4 @@
-"""Starting a dream, planning one, and undoing a reflection."""
+"""Start a dream, plan a dream, and undo a reflection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Erasing memories: delete rows, drop claims of their jobs, ask for jobs that make results again, rewrite files."""
+"""Erase memories from Postgres and Redis.
+
+An erasure has four steps. It deletes the rows. It drops the claims of the jobs whose work was deleted. It asks for jobs
+that make the remaining results again. Last, it renews the statistics of Postgres, and rewrites the files of an embedded
+Postgres.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ from nexus_tasks.types import ForgetReceipt, check_name, check_namespace
 
 log = logging.getLogger(__name__)
 
-TRIES = 5  # of a transaction that loses a deadlock against jobs
+TRIES = 5  # of the erasing transaction, which may lose a deadlock against jobs
 
 
 def forget(
@@ -45,12 +50,12 @@ def forget(
     requeued = follow_ups.ask(
         deployment,
         [
-            # `renewed` ignores the done marker of the run that derived these messages before.
+            # An earlier run has derived these messages and left a done marker. `renewed` ignores the done marker.
             *(request.renewed() for request in derive_memory.requests(namespace, forgotten.again)),
             *(digest_session.request(namespace, key, "manual_rebuild") for key in forgotten.digests),
         ],
     )
-    # Only the embedded server's files are rewritten. The operator of any other server cares for its files.
+    # Only the files of the embedded Postgres are rewritten. The operator of another Postgres must rewrite its files.
     busy = vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)
     return ForgetReceipt(
         deleted=dict(sorted(forgotten.deleted.items())),
@@ -79,7 +84,8 @@ def _drop_claims(
 ) -> None:
     """Drop the queued claims whose work was erased.
 
-    A running claim stays: its run may have other siblings too, and the run itself notices that a source is gone.
+    A running claim stays, because its run may also derive messages that are not erased. The run notices by itself that
+    a source is gone.
     """
     try:
         index = ClaimIndex(deployment.claims)

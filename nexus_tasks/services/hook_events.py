@@ -1,4 +1,7 @@
-"""Storing the events of a coding agent's hook: messages come from the transcript; events replace missing ones."""
+"""Store the sessions that a coding agent's hook reports.
+
+The messages come from the agent's transcript. When the transcript lacks a message, the hook's event is stored instead.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +25,26 @@ from nexus_tasks.types import Message, Role
 
 log = logging.getLogger(__name__)
 
-# Seconds that an event waits for its message to appear in the transcript. Then the event itself is stored.
+# Seconds that an event waits until its message appears in the transcript. After that, the event itself is stored.
 PATIENCE = 3_600.0
 _SLACK = timedelta(minutes=5)  # a prompt's line in the transcript may be this much older than the prompt's event
 
 
 @dataclass
 class Turn:
-    """What the hook's entries of one session ask to store."""
+    """The messages and events that the hook's entries of one session ask to store."""
 
-    messages: list[Message] = field(default_factory=list)  # new messages of the transcripts, each with its id
-    standing_in: list[tuple[Entry, Message]] = field(default_factory=list)  # events that the transcript may lack
-    positions: dict[str, Position] = field(default_factory=dict)  # to be noted once the messages are stored
+    messages: list[Message] = field(default_factory=list)  # new messages of the transcripts, each with an id
+    # Events, each with the message that is stored when the transcript lacks the event's message.
+    standing_in: list[tuple[Entry, Message]] = field(default_factory=list)
+    # How far each transcript was read. The positions are saved after the messages are stored.
+    positions: dict[str, Position] = field(default_factory=dict)
     ended: bool = False
-    over_at: float = 0.0  # the last time that the agent's turn was over
+    over_at: float = 0.0  # Unix time in seconds of the last event that ended a turn of the agent
 
 
 def read(folder: str, start_id: str, entries: Sequence[Entry]) -> Turn:
-    """The new messages in the transcripts that ``entries`` name, and the events themselves."""
+    """Read the transcripts that ``entries`` name. Returns their new messages, and the events in ``entries``."""
     turn, paths = Turn(), dict[str, None]()
     for entry in entries:
         kept = entry.payload if isinstance(entry.payload, dict) else {}
@@ -91,10 +96,11 @@ def _standing_in(start_id: str, entry: Entry, kept: dict[str, Any]) -> Message |
 
 
 def settle(tx: Transaction, session_id: int | None, turn: Turn) -> tuple[list[Message], set[int]]:
-    """Return the events to store as messages, and the ``entry_seq`` of events that go on waiting.
+    """Decide which events are stored as messages, after the same transaction has stored the transcript's messages.
 
-    Called in the transaction that has stored the transcript's messages. An event is in neither list when the transcript
-    had its message.
+    Returns:
+        The messages of the events to store, and the ``entry_seq`` of the events that still wait. An event whose message
+        was in the transcript is in neither.
     """
     lacking, waiting = list[Message](), set[int]()
     for entry, message in turn.standing_in:
@@ -123,7 +129,7 @@ def _covered(tx: Transaction, session_id: int, message: Message) -> bool:
 
 
 def note(folder: str, turn: Turn) -> None:
-    """Save how far each transcript is stored."""
+    """Save the position up to which each transcript is stored."""
     for path, reached in turn.positions.items():
         try:
             position.save(folder, path, reached)

@@ -1,4 +1,4 @@
-"""Storing messages for the client. While Postgres is away, the session buffer keeps them."""
+"""Store messages for the client. While Postgres is away, the session buffer keeps them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ingest(
     said = [_message(position, message) for position, message in enumerate(messages)]
     wanted = None if observers is None else [check_name("observers", observer) for observer in observers]
     try:
-        buffer_flush.store_pending(deployment)  # earlier messages go first
+        buffer_flush.store_pending(deployment)  # messages that were buffered earlier are stored first
         with deployment.database.transaction() as tx:
             writer = SessionWriter(deployment, tx, namespaces.ensure(tx, namespace), session_key)
             stored = writer.store(said, wanted, observe=observe)

@@ -1,4 +1,4 @@
-"""Export of a namespace's topics and facts to a folder of Markdown, and import of topics from one."""
+"""Export a namespace's topics and facts to a folder of Markdown, and import topics from such a folder."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LARGEST = 1_000_000  # bytes of a topic's file
 
 
 def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExport:
-    """Write ``MEMORY.md``, a file per topic and ``facts.md`` to ``folder``, which is made when it is missing.
+    """Write ``MEMORY.md``, a file per topic and ``facts.md`` to ``folder``.
 
-    Files of the same names are replaced, other files stay.
+    A missing folder is made. Files of the same names are replaced. Other files stay.
 
     Raises:
         NotFound: there is no such namespace.
@@ -42,9 +42,10 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExpo
 
 
 def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImport:
-    """Store the new and the changed topics in ``folder``: all of them or none.
+    """Read the topics from ``folder`` into a namespace. Either all topics are stored or none.
 
-    ``MEMORY.md``, ``facts.md`` and files that do not end in ``.md`` are left out.
+    Topics that have not changed stay as they are. ``MEMORY.md``, ``facts.md`` and files that do not end in ``.md`` are
+    skipped.
 
     Raises:
         InvalidInput: a file is not a topic, or cannot be read.

@@ -1,4 +1,4 @@
-"""Listing and showing memories."""
+"""List and show memories."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def memory_filter(
     levels: Sequence[str] | None,
     as_of: datetime | None,
 ) -> Filter:
-    """The filter for what a caller has named.
+    """The search filter for a caller's arguments.
 
     Raises:
-        InvalidInput: there is no such level.
+        InvalidInput: ``levels`` contains an unknown level.
     """
     if unknown := set(levels or ()) - set(LEVELS):
         raise InvalidInput(f"levels: {', '.join(sorted(unknown))} is none of {', '.join(LEVELS)}.")

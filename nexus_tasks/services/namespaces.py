@@ -1,4 +1,4 @@
-"""Listing, showing, making and changing namespaces."""
+"""List, show, make and change namespaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading an observed session: the only read that may wait for a job. See :func:`read`."""
+"""Read an observed session. This is the only read that may wait for a job; see :func:`read`."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from nexus_tasks.storage import namespaces, sessions
 from nexus_tasks.tasks import follow_ups, observe_session, reflect_observations
 from nexus_tasks.types import ContextBlock
 
-LONGEST_WAIT = 20.0  # seconds a reader waits for an observation
-AFTER_WAITING_IN_VAIN = 60.0  # seconds without another wait for the same session in this process
+LONGEST_WAIT = 20.0  # seconds that a reader waits for an observation or a shorter log
+# For this many seconds after a wait without result, readers in this process do not wait for the same session again.
+AFTER_WAITING_IN_VAIN = 60.0
 
 
 class _WaitedInVain(dict[tuple[str, str], float]):
-    """(namespace, session) → when a reader of this process waited for it in vain, by ``time.monotonic``."""
+    """For each (namespace, session): the ``time.monotonic`` at which a wait in this process ended without result."""
 
 
 def read(
     deployment: Deployment, namespace: str, session_key: str, *, max_tokens: int | None, form: str
 ) -> ContextBlock:
-    """The block of an observed session: its log, then the messages since, word for word.
+    """The block of an observed session: first its log, then the messages after the log, word for word.
 
-    A session with more tokens than ``observation_block_after_tokens`` or ``reflection_block_after_tokens`` makes this
-    call wait for an observation or a shorter log, at most 20 s. When neither comes in time, the longer block is
-    returned, and its ``notes`` say so.
+    The call waits for an observation when these messages have ``observation_block_after_tokens`` tokens or more. It
+    waits for a shorter log when the log has ``reflection_block_after_tokens`` tokens or more. The wait takes at most
+    20 s. When the job does not end in time, the longer block is returned, and its ``notes`` say so.
     """
     view = _current_view(deployment, namespace, session_key)
     waited = view.observe_now or view.reflect_now
@@ -40,7 +41,7 @@ def _current_view(deployment: Deployment, namespace: str, session_key: str) -> s
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, namespace)
         session = sessions.find(tx, known.id, session_key)
-        if session is None:  # it begins with its first message
+        if session is None:  # a session begins with its first message
             return session_view.SessionView(session_key=session_key, observed=True)
         view = session_view.current_view(tx, deployment.settings, session, by_default=known.observe)
     wanted = [observe_session.request(namespace, session_key)] if view.ask_observe else []

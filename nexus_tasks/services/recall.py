@@ -1,4 +1,4 @@
-"""Reading memory back: search and context."""
+"""Search memories, and assemble the context for a prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changing the embedding model: the new vectors are made beside the old, so that readers always have vectors."""
+"""Change the embedding model. Old vectors stay while new vectors are made, so that searches always find vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def reembed(deployment: Deployment, namespace: str | None, note: Callable[[int, 
 
     Raises:
         NotFound: there is no such namespace.
-        JobError: the embedder does not answer; the vectors that were made stay.
+        JobError: the embedder does not answer. The vectors that were already made stay.
     """
     with deployment.database.transaction() as tx:
         chosen = [namespaces.get(tx, namespace)] if namespace else list(namespaces.every(tx))
@@ -41,7 +41,7 @@ def reembed(deployment: Deployment, namespace: str | None, note: Callable[[int, 
 
 
 def drop_others(deployment: Deployment) -> int:
-    """Delete the vectors of all models except the present one. Returns how many."""
+    """Delete the vectors of all models except the present one. Returns the number of deleted vectors."""
     dropped = 0
     while True:
         with deployment.database.transaction() as tx:

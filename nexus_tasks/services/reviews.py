@@ -1,4 +1,7 @@
-"""Reflections that are held for review: shown in status, released by `nexus jobs retry`, discarded by `drop`."""
+"""Reflections that are held for review: release, discard or describe the plan of such a reflection.
+
+`nexus status` shows them. `nexus jobs retry` releases a plan, and `nexus jobs drop` discards a plan.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,15 @@ class Settled:
 
 
 def settle(tx: Transaction, job_id: str, *, drop: bool) -> Settled | None:
-    """Release or discard the plan that the job of this id, or another job of the same work, holds for review."""
+    """Release or discard a reflection's plan that is held for review.
+
+    Args:
+        job_id: the job that made the plan, or another job of the same work.
+        drop: ``True`` discards the plan, ``False`` releases the plan.
+
+    Returns:
+        The kind and arguments of the job, or ``None`` when no plan is held for review.
+    """
     found = job_runs.find(tx, job_id)
     if found is None or found[0].status != "needs_review":
         return None

@@ -1,4 +1,4 @@
-"""Sessions: listing and showing them, ending one, and asking for a digest or an extraction of one."""
+"""List, show and end sessions, and ask for a session's digest or extraction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listing and showing topics."""
+"""List and show topics."""
 
 from __future__ import annotations
 

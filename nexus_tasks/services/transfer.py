@@ -1,4 +1,4 @@
-"""Moving a namespace's memory between deployments as a file."""
+"""Export a namespace's memory to a file, and import the file into another deployment or namespace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nexus_tasks.types import TransferReceipt, check_namespace
 def export(
     deployment: Deployment, namespace: str, path: Path, note: Callable[[int], None] = lambda _rows: None
 ) -> TransferReceipt:
-    """Write a namespace's memory to ``path``. An existing file is replaced when the new one is complete.
+    """Write a namespace's memory to ``path``. An existing file is replaced when the new file is complete.
 
     Args:
         note: called with the number of rows written so far.
@@ -58,16 +58,16 @@ def export(
 def import_(
     deployment: Deployment, namespace: str, path: Path, note: Callable[[int], None] = lambda _rows: None
 ) -> TransferReceipt:
-    """Store the export in ``path`` in a new or empty namespace: all of it or nothing.
+    """Read an export from ``path`` into a new or empty namespace. Either all rows are stored or none.
 
-    Derivations and digests that were wanted when the file was written are wanted here too. Reconcile asks for their
-    jobs, and for the job that makes the vectors.
+    Derivations and digests that were wanted at the time of the export are wanted in the new namespace too. Reconcile
+    asks for their jobs, and for the job that makes the vectors.
 
     Args:
         note: called with the number of lines read so far.
 
     Raises:
-        InvalidInput: the file is no export, is cut off, or the namespace is not empty.
+        InvalidInput: the file is no export or is cut off, or the namespace is not empty.
     """
     check_namespace(namespace)
     try:

@@ -1,4 +1,4 @@
-"""The types of job arguments, with the checks that make a bad call fail in the producer."""
+"""The types of job arguments. Their checks make a call with wrong arguments fail in the producer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""Durable kinds: their jobs can be asked for inside a transaction, by a row that outlives Redis.
+"""Durable kinds: job kinds whose jobs can be asked for inside the caller's transaction, by a row in Postgres.
 
 ``want`` writes the row. After the transaction the job is claimed and published. If this step fails, reconcile asks for
-the job within about 10 s. A run deletes the row when its handler has returned without an error, unless the job was
-asked for again during the run. Jobs of kinds with an outbox of their own (``Outbox`` in ``idempotency/kind.py``;
-``derive_memory.py`` has one) survive a flush of Redis too.
+the job within about 10 s. A run deletes the row when its handler has returned without an error. If the job was asked
+for again during the run, the run leaves the row. The row survives a flush of Redis.
+
+Some kinds, such as ``derive_memory``, have rows of their own that ask for jobs (``Outbox`` in ``idempotency/kind.py``).
+Their jobs survive a flush of Redis too.
 """
 
 from __future__ import annotations
@@ -39,12 +41,16 @@ class Wanted:
         self._deployment, self._request = deployment, request
 
     def enqueue(self) -> bool:
-        """After the commit: ask for the job now, before reconcile does. Returns whether the job's row was found."""
+        """Ask for the job now, without waiting for reconcile. Call this after the commit.
+
+        Returns:
+            Whether the row that asks for the job was found. No row is found after a rollback or while Postgres is away.
+        """
         try:
             with self._deployment.database.reading() as tx:
                 there = wanted_jobs.asked(tx, self._request.kind, self._request.scope) is not None
         except NexusError:
-            return False  # Postgres is away: reconcile asks when it is back
+            return False  # Postgres is away; reconcile asks for the job when Postgres is back
         if there:
             follow_ups.ask(self._deployment, [self._request])
         return there
@@ -67,7 +73,7 @@ def want(deployment: Deployment, kind: JobKind, tx: Session | Connection, kwargs
 
 
 def _after_the_transaction(session: Session, wanted: Wanted) -> None:
-    """Enqueue when the session's outermost transaction has ended. After a rollback there is no row, and no job."""
+    """Call ``wanted.enqueue`` after the session's outermost transaction. After a rollback it finds no row."""
     if _PENDING not in session.info:
         session.info[_PENDING] = []
         event.listen(session, "after_transaction_end", _enqueue_pending)
@@ -103,16 +109,16 @@ def outbox_of(kind: Callable[[], JobKind]) -> Outbox:
 def _read(kind: JobKind, args: Mapping[str, Any]) -> Arguments | None:
     try:
         return kind.load(args)
-    except InvalidInput as error:  # another release wrote the row; the other rows must not wait
+    except InvalidInput as error:  # another release wrote the row; the other rows are still asked for
         log.warning("A wanted job of %s cannot be asked for: %s", kind.name, error)
         return None
 
 
 def settling(handler: Callable[[Run, Any], JobOutcome]) -> Callable[[Run, Any], JobOutcome]:
-    """Let a handler's run delete the row that it serves, after the handler has returned.
+    """Wrap a handler, so that its run deletes the row that asked for the job, after the handler has returned.
 
-    A crash between the handler's commit and the deletion leads to one more run: the handler's natural keys
-    must make that run harmless.
+    A crash between the handler's commit and the deletion leads to one more run. The handler must change nothing in the
+    second run. For example, it can write its rows under unique keys.
     """
 
     @functools.wraps(handler)

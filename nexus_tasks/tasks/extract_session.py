@@ -17,14 +17,14 @@ from nexus_tasks.types import JobOutcome
 
 
 class ExtractSession(Arguments):
-    """The session to extract from. Postgres holds how far the session is extracted."""
+    """The session to extract from. Postgres stores the position up to which the session is extracted."""
 
     scope: ClassVar = ("namespace", "session_key")
     namespace: NamespaceName
     session_key: Name
 
     def flags(self) -> Flags:
-        """Requests for one session merge. All requests during a run become one rerun: one more run."""
+        """Requests for one session merge. All requests that arrive during a run lead to one further run (a rerun)."""
         return Flags(force=False, reasons=("turn",), urgency="live")
 
 

@@ -18,12 +18,12 @@ from nexus_tasks.storage.namespaces import NamespaceSettings
 
 log = logging.getLogger(__name__)
 
-DREAM = "dream"  # the reason for which an open dream waits for its digests and reflections
+DREAM = "dream"  # the wait reason of an open dream, which waits for its digests and reflections
 _SILENCE = 60.0  # seconds between two warnings
 
 
 class _Warnings:
-    """At most one warning a minute: while Redis is away, every ingested session would cause several."""
+    """Logs at most one warning a minute. While Redis is away, every ingested session causes several warnings."""
 
     def __init__(self) -> None:
         self._warned_at = float("-inf")
@@ -35,7 +35,7 @@ class _Warnings:
 
 
 def ask(deployment: Deployment, requests: Sequence[Request]) -> list[Ticket]:
-    """Ask for jobs. While Redis is away no job is asked for, and the list is empty."""
+    """Ask for jobs. Returns a ticket for each job, or an empty list while Redis is away."""
     try:
         return deployment.engine.publisher.enqueue(requests)
     except QueueUnavailable as error:
@@ -45,13 +45,13 @@ def ask(deployment: Deployment, requests: Sequence[Request]) -> list[Ticket]:
 
 
 def ask_for(deployment: Deployment, kind: str, **arguments: object) -> None:
-    """Ask for a job by its kind's name, where an import of the kind would be circular."""
+    """Ask for a job by the name of its kind. Callers use this function when an import of the kind would be circular."""
     declared = deployment.engine.kind(kind)
     ask(deployment, [declared.request_for(declared.load(arguments))])
 
 
 def hurry(deployment: Deployment, reason: str, requests: Sequence[Request]) -> None:
-    """Wake those of ``requests`` that wait for ``reason``."""
+    """Wake those jobs of ``requests`` that wait for ``reason``."""
     try:
         deployment.engine.publisher.publish(deployment.claims.hurry(reason, requests=requests))
     except QueueUnavailable as error:
@@ -68,7 +68,10 @@ def hurry_all(deployment: Deployment, reason: str, namespace: str) -> None:
 
 
 def hurry_dream(deployment: Deployment, namespace: NamespaceSettings) -> None:
-    """After a digest or a reflection: make an open dream due when this was the last job that the dream waited for."""
+    """Make an open dream due when all jobs that the dream waited for have ended.
+
+    Jobs that digest or reflect call this function at their end.
+    """
     with deployment.database.reading() as tx:
         ready = dreams.ready_dream(tx, namespace.id) is not None
     if ready:

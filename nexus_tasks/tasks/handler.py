@@ -1,4 +1,4 @@
-"""The first step of most handlers: find the namespace, and build the context that cognition needs."""
+"""The first step of most handlers: find the namespace, and build the job context for cognition."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ A = TypeVar("A", bound=Arguments)
 
 @dataclass(frozen=True, kw_only=True)
 class NamespaceRun:
-    """A run of a job in a namespace that exists. Handlers under :func:`in_namespace` get it."""
+    """A run of a job in a namespace that exists. :func:`in_namespace` gives this object to handlers."""
 
     run: Run
     deployment: Deployment
@@ -46,7 +46,11 @@ class NamespaceRun:
         return self.deployment.database
 
     def context(self, claims: Sequence[Claim] | None = None) -> JobContext:
-        """The run as cognition sees it, for all of its claims or some. Its commit writes a run row for each claim."""
+        """The job context of this run. Committing the context writes a run row for each of its claims.
+
+        Args:
+            claims: the claims that the context is for. With ``None`` it is for all claims of the run.
+        """
         chosen = list(claims or self.run.claims)
         namespace = self.namespace
 
@@ -65,16 +69,19 @@ class NamespaceRun:
         )
 
     def commit(self, tx: Transaction, outcome: JobOutcome) -> JobOutcome:
-        """Write the run row, as the last step of the transaction that holds the job's effects; returns ``outcome``.
+        """Write the run rows of the job. Returns ``outcome``.
+
+        This must be the last step of the transaction that writes the job's effects.
 
         Raises:
-            Superseded: the run has lost its claim. The transaction must not commit; let the exception pass.
+            Superseded: the run has lost its claim. The caller must not catch this error, so that the transaction is
+                rolled back.
         """
         return self.context().commit(tx, outcome)
 
 
 def in_namespace(handler: Callable[[NamespaceRun, A], JobOutcome]) -> Callable[[Run, A], JobOutcome]:
-    """Let a handler take a :class:`NamespaceRun`. Without such a namespace the job ends with the status ``gone``."""
+    """Let a handler take a :class:`NamespaceRun`. If the namespace does not exist, the job ends as ``gone``."""
 
     @functools.wraps(handler)
     def handle(run: Run, arguments: A) -> JobOutcome:
@@ -95,7 +102,7 @@ def in_namespace(handler: Callable[[NamespaceRun, A], JobOutcome]) -> Callable[[
 
 
 def probe_model(deployment: Deployment) -> None:
-    """The probe of kinds that ask the model: one small call.
+    """The probe of job kinds that call the model. The probe makes one small call of the model.
 
     Raises:
         JobError: the model still refuses the credentials or the model's name.
@@ -104,7 +111,7 @@ def probe_model(deployment: Deployment) -> None:
 
 
 def dry_context(deployment: Deployment, namespace: NamespaceSettings) -> JobContext:
-    """The context of a dry run, which may ask the model and commits nothing."""
+    """The job context of a dry run. A dry run may call the model, and commits nothing."""
     return JobContext(
         namespace_id=namespace.id,
         namespace=namespace.name,

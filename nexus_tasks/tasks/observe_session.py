@@ -1,4 +1,4 @@
-"""observe_session: the job that writes notes in place of a long session's old messages, before a reader needs them."""
+"""observe_session: the job that writes notes on a long session's messages, before a reader needs the notes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Reason = Literal["ingest", "blocked"]
 class ObserveSession(Arguments):
     """The session to observe. With reason ``blocked`` a reader waits for the notes.
 
-    The job then takes larger batches, also when ``observation_buffer_tokens`` is 0 and nothing is observed ahead of
-    time. The newest ``observation_buffer_tokens`` tokens stay word for word.
+    For such a reader the job takes larger batches. It does so even when ``observation_buffer_tokens`` is 0. With 0, no
+    session is observed before a reader waits. The newest ``observation_buffer_tokens`` tokens are left without notes.
     """
 
     scope: ClassVar = ("namespace", "session_key")
@@ -33,7 +33,7 @@ class ObserveSession(Arguments):
     reason: Reason = "ingest"
 
     def flags(self) -> Flags:
-        """Requests for one session merge. An earlier request from ingest does not swallow a reader's request."""
+        """Requests for one session merge. A reader's request sets ``force``, which no request from ingest removes."""
         return Flags(force=self.reason == "blocked", reasons=(self.reason,), urgency="live")
 
 
@@ -48,7 +48,7 @@ _OUTBOX = of_rows(
 @job(arguments=ObserveSession, queue="capture", outbox=_OUTBOX, probe=probe_model)
 @in_namespace
 def observe_session(work: NamespaceRun, arguments: ObserveSession) -> JobOutcome:
-    """Observe what is new in a session, batch after batch."""
+    """Write notes on the new messages of a session, batch after batch."""
     urgent = work.run.flags.force
     outcome, more = observe.observe(work.resources, work.context(), arguments.session_key, urgent=urgent)
     if more:

@@ -1,4 +1,4 @@
-"""The order in which a worker asks its queues for the next message, on Redis."""
+"""The order in which a worker reads its queues when the broker is Redis."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from kombu.utils.scheduling import round_robin_cycle
 
 OFTEN = "derive"
-IN_A_ROW = 4  # messages; chosen by hand, not measured
+IN_A_ROW = 4  # messages; this number was chosen by hand, not measured
 
 
 class DerivationOften(round_robin_cycle):  # type: ignore[misc]
     """Round robin, except that the derivation queue stays first for four messages. Then another queue gets one message.
 
-    Reflections and digests are made from derived facts: when derivation goes first, they need fewer tokens and come
-    sooner. No queue starves: a long import leaves one message of five to the other queues. The setting
-    ``broker_transport_options["queue_order_strategy"]`` names this class. RabbitMQ has an order of its own.
+    Reflections and digests are made from derived facts. When derivation goes first, reflections and digests need fewer
+    tokens and end earlier. Even during a long import, the other queues get one message of five. The setting
+    ``broker_transport_options["queue_order_strategy"]`` names this class. With RabbitMQ this class is not used.
     """
 
     def __init__(self, it: Sequence[str] | None = None) -> None:

@@ -1,9 +1,10 @@
 """Patch of kombu 5.7: a worker that loses Redis during a run reconnects instead of ending.
 
-When the connection is lost, Celery 5.7 closes its channel at once. kombu 5.7 uses the closed channel again, to put
-unacknowledged messages back and to acknowledge messages whose runs end. kombu then reads the address of a connection
-that is gone, and the ``AttributeError`` ends the worker. With this patch kombu raises a connection error, which kombu's
-callers expect and log. No job is lost: claims need neither these messages nor these acknowledgements.
+When the connection is lost, Celery 5.7 closes its channel at once. kombu 5.7 uses the closed channel again. It puts
+unacknowledged messages back, and acknowledges messages whose runs end. For both, kombu reads the address of the lost
+connection. This raises an ``AttributeError``, which ends the worker. With this patch kombu raises a connection error
+instead. The callers of kombu expect this error and log it. No job is lost, because claims do not depend on these
+messages and acknowledgements.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _address = Channel._connparams
 
 
 class ClosedChannelStep(bootsteps.Step):  # type: ignore[misc]
-    """Makes closed channels of this worker process, and refused writes, fail as a lost connection does."""
+    """Applies the patch to this worker process. Closed channels and refused writes then fail like lost connections."""
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
@@ -33,6 +34,6 @@ def _address_unless_closed(channel: Any, asynchronous: bool = False) -> Any:
     if channel.connection is None or channel.connection.client is None:
         raise ConnectionError("The channel is closed, its connection was lost.")
     found = _address(channel, asynchronous=asynchronous)
-    probe = f"{channel.global_keyprefix}writable" if asynchronous else ""  # asynchronous: the consumer's
+    probe = f"{channel.global_keyprefix}writable" if asynchronous else ""  # only the consumer is asynchronous
     found["connection_class"] = lost_when_refused(found["connection_class"], probe=probe)
     return found

@@ -1,9 +1,10 @@
 """Patch of Celery 5.7: a worker outlives RabbitMQ's consumer timeout.
 
-RabbitMQ closes a channel with a message that is not acknowledged for 30 minutes (``consumer_timeout``), such as the
-message of a longer run. Celery takes this for an error that lasts, and ends the worker. With a pool of threads the
-worker then waits for its runs and does not consume. With this patch the worker connects again. The message comes again
-too. It does no harm: the claim of the run is live, or it has ended.
+RabbitMQ closes a channel when a message is not acknowledged within 30 minutes (``consumer_timeout``). This happens when
+a run takes longer than 30 minutes. Celery treats the closed channel as a permanent error and ends the worker. A worker
+with a pool of threads first waits for its runs, and consumes no messages during this wait. With this patch the worker
+connects again. RabbitMQ then delivers the message of the run again. The second delivery starts no second run, because
+the claim of the job is still running or has ended.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from celery import bootsteps
 
 
 class ConsumerTimeoutStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Makes this worker's consumer take a consumer timeout for a lost connection."""
+    """Makes this worker's consumer treat a consumer timeout as a lost connection."""
 
     def __init__(self, _worker: object, **_options: object) -> None:
         """Celery makes the step before the worker starts."""

@@ -1,9 +1,10 @@
-"""Patch of kombu 5.7: an acknowledgement that cannot be sent holds no place of the worker for good.
+"""Patch of kombu 5.7: a worker goes on consuming after acknowledgements that could not be sent.
 
-A consumer takes no further message while it has as many unacknowledged ones as the worker has slots. When Redis does
-not take an acknowledgement, kombu logs that and counts the message for ever. After one lost acknowledgement per slot
-the worker consumes nothing more. With this patch kombu tries once more, on a new connection, and then stops counting.
-The message may come back after the visibility timeout; its claim then says that nothing is left to do.
+A consumer takes only as many messages as the worker can run at a time, until one of them is acknowledged. When an
+acknowledgement cannot be sent to Redis, kombu logs the error, and counts the message as unacknowledged for ever. A
+worker with 16 threads therefore consumes nothing more after 16 lost acknowledgements. With this patch kombu sends the
+acknowledgement once more, on a new connection. If this fails too, kombu no longer counts the message. Redis may deliver
+the message again after the visibility timeout. The message's claim then shows that nothing is left to do.
 """
 
 from __future__ import annotations
@@ -29,4 +30,4 @@ def _ack_or_forget(qos: Any, delivery_tag: Any) -> None:
             _ack(qos, delivery_tag)
         except qos.channel.connection_errors:
             virtual.QoS.ack(qos, delivery_tag)
-            raise  # kombu logs it
+            raise  # kombu logs the error

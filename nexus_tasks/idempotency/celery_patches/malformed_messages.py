@@ -1,12 +1,13 @@
-"""Patch of Celery 5.7 and kombu 5.7: a message that cannot be read is moved aside, and the queue goes on.
+"""Patch of Celery 5.7 and kombu 5.7: a message that cannot be read is moved to quarantine, and the worker goes on.
 
-Celery reads a message on the worker's event loop. A message without an id, with a body that is no task's, or with a
-time limit that is no number ends the worker, on every broker. The broker then gives the message to the next worker.
-With Redis a message without an id looks like a lost connection instead, so the worker reconnects and reads it again.
-Text that is no message at all ends the worker too.
+Celery reads each message on the worker's event loop, and some malformed messages end the worker. Examples are a message
+without an id, a body that does not belong to a task, and a time limit that is not a number. The broker then delivers
+the same message to the next worker. On Redis, kombu treats a message without an id as a lost connection. The worker
+reconnects and reads the message again. On Redis, a text that is not a message ends the worker too.
 
-With this patch a worker checks what Celery will read. It moves a message that fails the check to the quarantine
-(``quarantine.py``) and rejects it. A message without fault takes its usual way, also the message of another task.
+With this patch a worker checks the parts of a message that Celery reads. When a message fails the check, the worker
+moves the message to quarantine (``quarantine.py``) and rejects it. All other messages go to Celery, also messages of
+tasks outside this package.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _consume = redis.Channel.basic_consume
 
 
 def fault_of(message: Any) -> str:
-    """Why Celery cannot run this message, or an empty text. The check decodes the body, which Celery then reuses."""
+    """Why Celery cannot run this message, or an empty text. Celery reuses the body that this check decodes."""
     headers, properties = message.headers, message.properties
     if not isinstance(headers, Mapping) or not isinstance(properties, Mapping | None):
         return "it has no headers"
@@ -46,12 +47,12 @@ def fault_of(message: Any) -> str:
         return "its delivery_info is no mapping"
     try:
         body = message.payload
-    except Exception as error:  # of any decoder
+    except Exception as error:  # a decoder may raise any exception
         return f"its body cannot be read ({type(error).__name__}: {error})"
     if "task" not in headers:
         if not isinstance(body, dict) or "task" not in body:
             return "it names no task"
-        headers = body  # Celery's first protocol
+        headers = body  # in the first version of Celery's protocol the body contains the headers
     return _fault_of_headers(headers) or _fault_of_body(body)
 
 
@@ -95,7 +96,7 @@ def _is_number(value: Any) -> bool:
 
 # --- Celery's consumer ------------------------------------------------------------------------------------------------
 def move_malformed_aside() -> None:
-    """Make the workers of this process move malformed messages aside."""
+    """Make the workers of this process move malformed messages to quarantine."""
     Consumer.create_task_handler = _create_task_handler
     redis.loads = _loads_or_wraps
     redis.Channel.basic_consume = _basic_consume
@@ -104,7 +105,7 @@ def move_malformed_aside() -> None:
 def _create_task_handler(consumer: Any, *args: Any, **options: Any) -> Callable[[Any], object]:
     if not has_jobs(consumer.app):
         return _read_handler(consumer, *args, **options)  # type: ignore[no-any-return]
-    # Celery looks these three up when it makes its handler: a broken message that the check has let through.
+    # Celery reads these three methods when it makes its handler. They reject malformed messages that pass the check.
     consumer.on_unknown_message = lambda _body, message: _reject(consumer, message, "it names no task")
     consumer.on_invalid_task = lambda _body, message, error: _reject(consumer, message, str(error))
     consumer.on_decode_error = lambda message, error: _reject(consumer, message, str(error))
@@ -133,7 +134,7 @@ def _shown(message: Any) -> str:
 
 # --- kombu's Redis transport ------------------------------------------------------------------------------------------
 def _loads_or_wraps(text: str, *args: Any, **options: Any) -> Any:
-    """A message of a Redis list. Text that is no JSON becomes an envelope around the text."""
+    """Parse a message of a Redis list. A text that is not JSON is put into an envelope, which fails the check."""
     try:
         return _loads(text, *args, **options)
     except ValueError:
@@ -156,10 +157,10 @@ def _basic_consume(
 
 
 def _message(channel: Any, raw: Any, queue: str) -> Any:
-    """kombu's message. JSON that is no message becomes an envelope around the JSON."""
+    """Make kombu's message. JSON that is not a message is put into an envelope, which fails the check."""
     try:
         message = channel.Message(raw, channel=channel)
-        _ = message.delivery_info["exchange"], message.delivery_info["routing_key"]  # kombu needs them, and a tag
+        _ = message.delivery_info["exchange"], message.delivery_info["routing_key"]  # kombu needs both
         if isinstance(message.delivery_tag, str):
             return message
     except Exception:  # any part of the envelope may be wrong

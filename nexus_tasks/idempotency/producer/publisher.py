@@ -1,8 +1,8 @@
-"""Sending wake-ups, the Celery messages of claims. A lost wake-up loses no job: the sweep sends another wake-up.
+"""Send wake-ups: the Celery messages of claims. A lost wake-up loses no job, because the sweep sends another wake-up.
 
-Where claims and messages share a Redis, :meth:`Publisher.enqueue` claims a job and pushes its message in one script:
-there is no claim without its message, and no message without its claim. With another broker there are two steps: the
-claim, then the message. Messages of a canvas, which only Celery can write, take two steps too.
+When claims and messages share a Redis, :meth:`Publisher.enqueue` claims a job and pushes its message in one script.
+Therefore a crash cannot leave a claim without a message, or a message without a claim. With another broker there are
+two steps: first the claim, then the message. Canvas deliveries take two steps too, because only Celery can write them.
 """
 
 from __future__ import annotations
@@ -27,17 +27,24 @@ log = logging.getLogger(__name__)
 
 
 class Publisher:
-    """Sends one deployment's messages, always to the broker of ``app``, whichever application is current."""
+    """Sends one deployment's messages to the broker of ``app``, also while another Celery application is current."""
 
     def __init__(self, app: Celery, claims: Claims) -> None:
         self.app, self.claims = app, claims
-        self._templates: dict[str, Template | None] = {}  # of messages, by kind
+        self._templates: dict[str, Template | None] = {}  # for each kind, the template of its messages
 
     def enqueue(self, requests: Sequence[Request], **options: Any) -> list[Ticket]:
-        """Claim jobs, all in one step, and publish the new ones. ``options`` are those of Celery's ``apply_async``.
+        """Claim jobs, and publish the messages of the new claims.
+
+        Args:
+            requests: the requests for the jobs.
+            options: options of Celery's ``apply_async``.
+
+        Returns:
+            One ticket for each request, in the same order.
 
         Raises:
-            QueueUnavailable: Redis does not answer; nothing was queued.
+            QueueUnavailable: Redis does not answer. Nothing was queued.
         """
         messages: list[tuple[str, str, str] | None] | None = None
         if trace := trace_of_call(self.app, options):
@@ -53,7 +60,7 @@ class Publisher:
         return tickets
 
     def publish(self, wakeups: Iterable[Wakeup], **options: Any) -> int:
-        """Publish each wake-up as a message of its job's own task; returns how many went out."""
+        """Publish each wake-up as a message of its job's task. Returns the number of messages that were sent."""
         rest = list(wakeups)
         sent, batched = 0, False
         try:
@@ -64,7 +71,7 @@ class Publisher:
                     sent += self._send(wakeup, **options)
                 return sent
             with self.app.producer_or_acquire() as producer, producer.connection._reraise_as_library_errors():
-                # Redis takes a batch in few round trips. A batch never retries, and an error ends it.
+                # Redis takes a batch in few round trips. A batch is never retried. An error ends the batch.
                 batched = len(rest) > 1 and producer.supports_batch_publish
                 retry = {"retry": False} if batched else {}
                 with producer.batch():
@@ -86,7 +93,7 @@ class Publisher:
         return bool(self._templates.get(kind))
 
     def template_of(self, kind: str) -> Template | None:
-        """The template of a kind's messages, made once; ``None`` when Celery must write each message."""
+        """The template of a kind's messages, or ``None`` when Celery must write each message."""
         made = self._templates
         if kind not in made:
             task = self.app.tasks.get(task_name_of(kind))
@@ -98,10 +105,11 @@ class Publisher:
         return made[kind]
 
     def _is_plain(self) -> bool:
-        """Whether messages may be made from a template: no signal and no setting requires Celery to send each one."""
+        """Whether messages may be made from a template, because no signal or setting needs Celery for each message."""
         if signals.before_task_publish.receivers or signals.after_task_publish.receivers:
             return False
-        changed = self.app.conf.changes  # a setting read through Celery's layers takes half a round trip to Redis
+        # Reading a setting from `app.conf` takes half as long as a round trip to Redis. Reading `changes` is faster.
+        changed = self.app.conf.changes
         return not any(changed.get(name, configured) for name, configured in self._configured)
 
     @cached_property

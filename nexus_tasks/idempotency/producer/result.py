@@ -1,4 +1,4 @@
-"""``JobResult``, which ``.delay()`` returns: Celery's result, and the outcome of the job that does the work."""
+"""``JobResult``: the result that ``.delay()`` returns. It extends Celery's ``AsyncResult`` with the job's outcome."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FIRST_LOOK, _LONGEST_PAUSE = 0.02, 0.5
 class JobResult(AsyncResult):  # type: ignore[misc]
     """A job that was asked for.
 
-    ``job_id`` is the id of the job that does the work. For a duplicate request it is the id of the earlier job.
-    ``id`` is the same, unless Celery waits for this very message (a chord, a link, an explicit ``task_id``). Then
-    ``id`` is the message's own id, by which Celery's results and ``revoke`` find the message.
+    ``job_id`` is the id of the job that does the work. For a duplicate request ``job_id`` is the id of the earlier job.
+    Usually ``id`` is equal to ``job_id``. When Celery waits for the message itself (a chord, a link or an explicit
+    ``task_id``), ``id`` is the id of the message. Celery's results and ``revoke`` need the id of the message.
     """
 
     def __init__(
@@ -49,22 +49,23 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         self._asked_at = asked_at  # seconds since the epoch, by the Redis server's clock
 
     def __del__(self) -> None:
-        # Celery's method cancels the wait for a result. For an ignored result, the usual case, there is no wait.
+        # Celery's method cancels the wait for a result. Usually the result is ignored, and no wait exists.
         if not self.ignored:
             super().__del__()
 
     def joined(self, others: Sequence[JobResult]) -> JobResult:
-        """Let this result stand for ``others`` too, and return it. The result has ended when all of them have ended."""
+        """Make this result stand for ``others`` too: :meth:`wait` then waits for all of them. Returns this result."""
         self.parts = tuple(others)
         self.created = self.created or any(other.created for other in others)
         return self
 
     def wait(self, timeout: float | None = None, **_options: Any) -> JobOutcome:
-        """Wait until the job has ended; returns its outcome.
+        """Wait until the job has ended. Returns the job's outcome.
 
         Raises:
             JobFailed: the job is a dead letter.
-            WaitTimeout: ``timeout`` seconds are up; the job goes on. The error is a :class:`TimeoutError`.
+            WaitTimeout: the job did not end within ``timeout`` seconds. The job goes on. The error is also a
+                :class:`TimeoutError`.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         outcomes = [part._await(deadline) for part in (self, *self.parts)]
@@ -85,8 +86,9 @@ class JobResult(AsyncResult):  # type: ignore[misc]
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     def poll(self) -> JobOutcome | None:
-        """How the job ended, or ``None`` while it has not."""
-        # The claim is read before the run row: when the claim is gone, the run row is committed already.
+        """The outcome of the job, or ``None`` while the job has not ended."""
+        # The claim must be read before the run row. If the claim is gone, the run row is already committed, so that the
+        # later read finds the run row.
         claims = self._engine.claims
         key = claim_key(claims.prefix, self.kind, self.scope)
         claim = claims.get(key)

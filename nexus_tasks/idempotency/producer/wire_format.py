@@ -1,8 +1,9 @@
-"""The messages that wake workers. Celery and kombu write one message per job kind; the others are copies of it.
+"""The wire format of wake-ups (the Celery messages that wake workers), and the templates that make them fast.
 
-Most of the time of a message goes to Python code, not to the broker: Celery renders every argument, and kombu builds a
-client for every publish. A :class:`Template` takes this time once per kind. Celery writes the template, so the template
-has everything that the deployment's settings and annotations put into a message.
+Most of the time of a message is spent in Python code, not in the broker. Celery renders every argument, and kombu makes
+a client for every message. With a :class:`Template` this work is done once for each job kind. Celery writes one message
+of the kind as the template, and all other messages are copies of the template. Therefore a copy has everything that the
+deployment's settings and annotations put into a message.
 """
 
 from __future__ import annotations
@@ -75,10 +76,12 @@ def _trace(root_id: str | None, parent_id: str | None, headers: Mapping[str, Any
 
 
 def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
-    """Let Celery write and publish one wake-up (the Celery message of a claim). Makes no claim.
+    """Let Celery write and publish one wake-up (the Celery message of a claim). This function makes no claim.
 
     Args:
-        task: the :class:`~nexus_tasks.idempotency.task.JobTask` of its kind.
+        task: the :class:`~nexus_tasks.idempotency.task.JobTask` of the wake-up's kind.
+        wakeup: the wake-up.
+        options: options of Celery's ``apply_async``.
 
     Raises:
         celery.exceptions.QueueNotFound: the kind's queue is not configured.
@@ -94,7 +97,8 @@ def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
     }
     of_the_caller = {**wakeup.trace.get("headers", {}), **(options.pop("headers", None) or {})}
     if wakeup.outcome:
-        options["add_to_parent"] = False  # the job whose run ends here is not the parent of the deliveries it settles
+        # The present job only reports this outcome to Celery. Celery must not record the job as the message's parent.
+        options["add_to_parent"] = False
     Task.apply_async(
         task,
         kwargs=dict(wakeup.args),
@@ -113,7 +117,9 @@ class Wire:
     before: str
     after: str
     embed: str
-    tag: str  # first part of the delivery tags; with a number behind it a tag is unique, and cheaper than kombu's UUID
+    # The first part of each delivery tag. The second part is a number that makes the tag unique. Such a tag costs less
+    # time than the UUID that kombu makes.
+    tag: str
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def render(self, request: Request) -> tuple[str, str, str]:
@@ -138,8 +144,8 @@ class Template:
     queue: str
     headers: Mapping[str, Any]
     embed: Mapping[str, Any]
-    options: Mapping[str, Any]  # of kombu's ``publish``
-    wire: Wire | None  # where claims and messages share a Redis
+    options: Mapping[str, Any]  # options of kombu's ``publish``
+    wire: Wire | None  # only where claims and messages share a Redis
 
     def render(self, request: Request) -> tuple[str, str, str] | None:
         """See :meth:`Wire.render`."""
@@ -161,10 +167,12 @@ class Template:
 
 
 def make_template(task: Any, claims_url: str) -> Template | None:
-    """The template of ``task``'s messages; ``None`` when Celery must write each message, as for another serializer.
+    """The template of ``task``'s messages, or ``None`` when Celery must write each message.
+
+    Celery must write each message when the messages are compressed or are not JSON.
 
     Raises:
-        kombu.exceptions.KombuError: claims and messages share a Redis, and it does not answer.
+        kombu.exceptions.KombuError: claims and messages share a Redis, and this Redis does not answer.
     """
     slots = {name: f"{name}-{uuid.uuid4().hex}" for name in SLOTS}
     with task.app.connection_for_write() as connection:
@@ -195,14 +203,14 @@ def _blank(task: Any, slots: Mapping[str, str]) -> Wakeup:
 
 
 class _Dictation(Producer):  # type: ignore[misc]
-    """Records what Celery asks kombu to publish; with ``send`` it also passes it on."""
+    """Records the message that Celery asks kombu to publish. With ``send`` it also passes the message to kombu."""
 
     def __init__(self, connection: Any, slots: Mapping[str, str], *, send: bool) -> None:
         super().__init__(connection, auto_declare=False)
         self.slots, self.send = slots, send
 
     def publish(self, body: Any, *, headers: Any, correlation_id: str, **options: Any) -> None:
-        """Called once, by Celery."""
+        """Celery calls this once."""
         self.embed, self.headers, self.options = body[2], headers, options
         if self.send:
             shown = {**headers, "kwargsrepr": self.slots["shown"]}
@@ -210,7 +218,7 @@ class _Dictation(Producer):  # type: ignore[misc]
 
 
 class _Scribe(redis.Channel):  # type: ignore[misc]
-    """Records what kombu would push, and the list's key."""
+    """Records the message that kombu would push, and the key of the Redis list. It pushes nothing."""
 
     def _put(self, queue: str, message: dict[str, Any], **_options: Any) -> None:
         key = self._q_for_pri(queue, self._get_message_priority(message, reverse=False))
@@ -223,8 +231,8 @@ class _Scribes(redis.Transport):  # type: ignore[misc]
 
 def _wire(producer: _Dictation, slots: Mapping[str, str]) -> Wire | None:
     queue, message, expires = producer.channel.written
-    # Celery writes these messages itself: with each message it renews an expiring list, and before the message it
-    # subscribes to the result.
+    # Celery and kombu must write each message of a queue that expires, because they renew the expiry with each message.
+    # They must also write each message whose result is kept, because Celery first subscribes to the result.
     if expires or not producer.headers["ignore_result"]:
         return None
     message["body"], message["properties"]["delivery_tag"] = slots["body"], slots["tag"]
