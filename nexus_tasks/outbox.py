@@ -150,6 +150,20 @@ class PostgresJobStorage:
             tx.execute(_BY_INDEX)
             return kind.outbox.page(self.deployment, tx, after, limit)
 
+    def want(self, kind: JobKind, arguments: Sequence[Arguments]) -> None:
+        """Write the rows that want jobs of a kind. While Postgres is away the jobs are asked for in Redis alone.
+
+        Raises:
+            NotFound: there is no such namespace.
+        """
+        if kind.outbox is None or kind.outbox.want is None:
+            return
+        try:
+            with self.deployment.database.transaction() as tx:
+                kind.outbox.want(tx, arguments)
+        except Transient as error:
+            log.warning("No row wants the %d jobs of %s; Redis alone keeps them: %s", len(arguments), kind.name, error)
+
     def newest(self, kind: JobKind, rows: int) -> int | None:
         """The cursor behind which the newest ``rows`` wanted rows of a kind are; ``None`` where the kind cannot say."""
         if kind.outbox is None or kind.outbox.newest is None:

@@ -65,6 +65,10 @@ class JobStorage(Protocol):
         """Up to ``limit`` wanted rows of a kind behind the cursor ``after``; see :class:`Outbox`."""
         ...
 
+    def want(self, kind: JobKind, arguments: Sequence[Arguments]) -> None:
+        """Write the rows that want jobs of a kind; see :class:`Outbox`. While storage is away no row is written."""
+        ...
+
     def verify(self) -> None:
         """Raise :class:`ForeignDatabase` when the claims belong to another storage."""
         ...

@@ -56,6 +56,8 @@ class Outbox:
     mark: Callable[..., None] | None = None
     # (tx, rows) -> the cursor behind which the newest `rows` rows are; reconcile looks at these every 10 s
     newest: Callable[[Any, int], int] | None = None
+    # (tx, arguments of jobs): writes the rows that want these jobs, before `.delay()` claims the jobs
+    want: Callable[[Any, Sequence[Any]], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

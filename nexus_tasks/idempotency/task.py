@@ -89,7 +89,9 @@ class JobTask(Task):  # type: ignore[misc]
         Raises:
             InvalidInput: an argument is wrong; nothing was queued.
             UnsupportedOption: a Celery option that claims replace.
-            QueueUnavailable: Redis does not answer; nothing was queued.
+            NotFound: a row is to want the job, and there is no such namespace; nothing was queued.
+            QueueUnavailable: Redis does not answer. When a row wants the job, reconcile asks for it later; otherwise
+                nothing was queued.
         """
         refused = [name for name in REFUSED if options.pop(name, None) is not None]
         if refused:
@@ -106,6 +108,7 @@ class JobTask(Task):  # type: ignore[misc]
             self.kind.request_for(one, job_id=task_id if i == 0 else None, delay=max(delay, 0.0))
             for i, one in enumerate(each)
         ]
+        self.engine.storage.want(self.kind, each)
         if self.app.conf.task_always_eager:
             return self._run_here(requests, options)
         ignored = options.get("ignore_result")
@@ -145,10 +148,9 @@ class JobTask(Task):  # type: ignore[misc]
             QueueUnavailable: Redis does not answer; some jobs may be queued.
         """
         deployment = self.engine.deployment
-        asked = [
-            [self.kind.request_for(one) for one in self._numbered(n, call).each(deployment)]
-            for n, call in enumerate(calls)
-        ]
+        each = [self._numbered(n, call).each(deployment) for n, call in enumerate(calls)]
+        asked = [[self.kind.request_for(one) for one in some] for some in each]
+        self.engine.storage.want(self.kind, [one for some in each for one in some])
         requests = [request for each in asked for request in each]
         tickets = (
             ticket

@@ -6,7 +6,7 @@ from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.task import task_of
 from nexus_tasks.services.ingestion import SessionWriter
-from nexus_tasks.storage import digest_requests, extractions, namespaces, observations, sessions
+from nexus_tasks.storage import namespaces, observations, sessions
 from nexus_tasks.tasks import digest_session, extract_session
 from nexus_tasks.types import SessionDetails, SessionInfo, check_name, check_namespace
 
@@ -47,8 +47,7 @@ def digest(deployment: Deployment, namespace: str, session_key: str, *, rebuild:
     reason: digest_session.Reason = "manual_rebuild" if rebuild else "manual_digest"
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, namespace)
-        session = sessions.get(tx, known.id, check_name("session_key", session_key))
-        digest_requests.add(tx, session, reason)
+        sessions.get(tx, known.id, check_name("session_key", session_key))
     return digest_session.digest_session.on(deployment).apply_async(
         kwargs={"namespace": namespace, "session_key": session_key, "reason": reason}
     )
@@ -58,7 +57,7 @@ def extract(deployment: Deployment, namespace: str, session_key: str) -> JobResu
     """See :meth:`nexus_tasks.client.Nexus.extract`."""
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
-        extractions.want(tx, sessions.get(tx, known.id, check_name("session_key", session_key)))
+        sessions.get(tx, known.id, check_name("session_key", session_key))
     return extract_session.extract_session.on(deployment).apply_async(
         kwargs={"namespace": namespace, "session_key": session_key.strip()}
     )

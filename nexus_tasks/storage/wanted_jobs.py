@@ -22,14 +22,31 @@ def want(tx: Session | Connection, namespace: str, kind: str, scope: str, args: 
     Raises:
         NotFound: there is no such namespace.
     """
-    namespace_id = tx.execute(select(Namespace.id).where(Namespace.name == namespace)).scalar()
-    if namespace_id is None:
+    want_all(tx, kind, {scope: (namespace, args)})
+
+
+def want_all(tx: Session | Connection, kind: str, jobs: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
+    """Ask for many jobs of a kind, by their scopes: (namespace, arguments). As :func:`want`.
+
+    Raises:
+        NotFound: there is no such namespace.
+    """
+    names = {namespace for namespace, _ in jobs.values()}
+    found = tx.execute(select(Namespace.name, Namespace.id).where(Namespace.name.in_(names)))
+    ids: dict[str, int] = {row.name: row.id for row in found}
+    if unknown := sorted(names - ids.keys()):
         raise NotFound(
-            f"There is no namespace {namespace!r}.", remedy="Create it with `nexus namespaces create`, or ingest first."
+            f"There is no namespace {unknown[0]!r}.",
+            remedy="Create it with `nexus namespaces create`, or ingest first.",
         )
-    values = {"namespace_id": namespace_id, "kind": kind, "scope": scope, "args": dict(args)}
-    again = {"args": dict(args), "asked": WantedJob.asked + 1, "state": "wanted"}
-    tx.execute(insert(WantedJob).values(values).on_conflict_do_update(index_elements=["kind", "scope"], set_=again))
+    rows = [
+        {"namespace_id": ids[namespace], "kind": kind, "scope": scope, "args": dict(args)}
+        for scope, (namespace, args) in jobs.items()
+    ]
+    for first in range(0, len(rows), 500):
+        made = insert(WantedJob).values(rows[first : first + 500])
+        again = {"args": made.excluded.args, "asked": WantedJob.asked + 1, "state": "wanted"}
+        tx.execute(made.on_conflict_do_update(index_elements=["kind", "scope"], set_=again))
 
 
 def asked(tx: Transaction, kind: str, scope: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, Literal, cast, get_args
@@ -13,7 +14,7 @@ from nexus_tasks.deployment import Deployment
 from nexus_tasks.idempotency.kind import Arguments, Outbox
 from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.worker.run import Run, Wait
-from nexus_tasks.storage import digest_requests, sessions
+from nexus_tasks.storage import digest_requests, namespaces, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
@@ -68,10 +69,19 @@ def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
     digest_requests.mark(tx, namespace_id, args["session_key"], dead=dead)
 
 
+def _want(tx: Transaction, asked: Sequence[DigestSession]) -> None:
+    """Write the requests that a person or a program makes. A rollover has its row, a dream has its own."""
+    for one in asked:
+        if one.reason not in ("rollover", "dream_digest"):
+            session = sessions.find(tx, namespaces.get(tx, one.namespace).id, one.session_key)
+            if session:
+                digest_requests.add(tx, session, one.reason)
+
+
 @job(
     arguments=DigestSession,
     queue="digest",
-    outbox=Outbox(page=_wanted, mark=_mark, newest=digest_requests.newest_wanted),
+    outbox=Outbox(page=_wanted, mark=_mark, newest=digest_requests.newest_wanted, want=_want),
     probe=probe_model,
     live_ends_wait="batch",
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, event
@@ -103,7 +103,12 @@ def outbox_of(kind: Callable[[], JobKind]) -> Outbox:
     def newest(tx: Transaction, rows: int) -> int:
         return wanted_jobs.newest(tx, rows, kind().name)
 
-    return Outbox(page=page, mark=mark, newest=newest)
+    def want_all(tx: Transaction, asked: Sequence[Arguments]) -> None:
+        declared = kind()
+        jobs = {declared.scope_of(one): (one.namespace, one.model_dump(mode="json")) for one in asked}
+        wanted_jobs.want_all(tx, declared.name, jobs)
+
+    return Outbox(page=page, mark=mark, newest=newest, want=want_all)
 
 
 def _read(kind: JobKind, args: Mapping[str, Any]) -> Arguments | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from nexus_tasks.cognition.extraction import extract
 from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.request import Flags, Request
-from nexus_tasks.storage import extractions
+from nexus_tasks.storage import extractions, namespaces, sessions
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
@@ -28,10 +30,19 @@ class ExtractSession(Arguments):
         return Flags(force=False, reasons=("turn",), urgency="live")
 
 
+def _want(tx: Transaction, asked: Sequence[ExtractSession]) -> None:
+    for one in asked:
+        session = sessions.find(tx, namespaces.get(tx, one.namespace).id, one.session_key)
+        if session:
+            extractions.want(tx, session)
+
+
 @job(
     arguments=ExtractSession,
     queue="capture",
-    outbox=of_rows(ExtractSession, extractions.wanted, mark=extractions.mark, newest=extractions.newest_wanted),
+    outbox=of_rows(
+        ExtractSession, extractions.wanted, mark=extractions.mark, newest=extractions.newest_wanted, want=_want
+    ),
     probe=probe_model,
 )
 @in_namespace

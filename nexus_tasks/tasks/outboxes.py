@@ -21,6 +21,7 @@ def of_rows(
     *,
     mark: Callable[..., None] | None = None,
     newest: Callable[[Transaction, int], int] | None = None,
+    want: Callable[[Transaction, Sequence[Any]], None] | None = None,
 ) -> Outbox:
     """An outbox of rows that hold the scope of the jobs that they want.
 
@@ -29,7 +30,7 @@ def of_rows(
         wanted: ``(tx, after, limit)`` gives the page behind the cursor ``after``: rows of a cursor and the values of
             the scope, in the order of ``arguments.scope``.
         mark: ``(tx, namespace id, …, dead=…)`` with the values of the scope after the namespace.
-        newest: as :attr:`Outbox.newest`.
+        newest: as :attr:`Outbox.newest`; and ``want``.
     """
 
     def page(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> list[tuple[int, Arguments | None]]:
@@ -39,7 +40,7 @@ def of_rows(
         assert mark is not None
         mark(tx, namespace_id, *(args[name] for name in arguments.scope[1:]), dead=dead)
 
-    return Outbox(page=page, mark=mark_row if mark else None, newest=newest)
+    return Outbox(page=page, mark=mark_row if mark else None, newest=newest, want=want)
 
 
 def _read(arguments: type[Arguments], values: Sequence[Any]) -> Arguments | None:

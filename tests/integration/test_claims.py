@@ -175,14 +175,6 @@ def test_values_outside_the_scope_follow_the_newest_request_in_a_rerun(bench: Be
     assert bench.run(first, "t2", claim=False).args == {"longer_than": 20}
 
 
-def test_values_outside_the_scope_follow_the_newest_request_before_the_run(bench: Bench) -> None:
-    first = replace(bench.request("one"), args='{"longer_than":5}')
-    bench.claims.claim([first])
-    bench.claims.claim([replace(tagged(first), args='{"longer_than":10}')])
-    bench.claims.claim([replace(tagged(first), args='{"longer_than":7}').renewed()])
-    assert bench.run(first, claim=False).args == {"longer_than": 10}
-
-
 @pytest.mark.parametrize("while_running", ["rerun", "drop"])
 def test_reconcile_finds_the_running_job_and_leaves_no_trace(bench: Bench, while_running: str) -> None:
     first = bench.request(while_running=while_running, reasons=("x",))

@@ -82,6 +82,7 @@ def test_a_bad_call_fails_in_the_producer(here: Sandbox) -> None:
 
 
 def test_a_duplicate_joins_the_waiting_job(here: Sandbox) -> None:
+    Nexus().create_namespace("acme")
     first = digest_session.delay(namespace="acme", session_key="s")
     second = digest_session.delay(namespace="acme", session_key="s", reason="manual_digest")
     assert (first.created, second.created) == (True, False)

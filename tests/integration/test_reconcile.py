@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
-from nexus_tasks import Nexus
+from nexus_tasks import Nexus, digest_session
 from nexus_tasks.cognition.digest import digest_session as digesting
 from nexus_tasks.deployment import default_deployment
+from nexus_tasks.errors import NotFound
 from nexus_tasks.idempotency.worker import reconciler
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.storage import embeddings
@@ -110,6 +111,30 @@ def test_a_rollover_that_fell_due_is_not_forgotten_when(
     assert not asked.flags.force
     assert [one["status"] for one in work("digest_session")] == ["completed"]
     assert here.sql("SELECT * FROM digest_requests") == []
+
+
+@pytest.mark.parametrize("how", ["delay", "enqueue_many", "canvas"])
+def test_a_rebuild_that_delay_asked_for_outlives_a_flush(here: Sandbox, how: str) -> None:
+    say("I like tea.")
+    work()
+    asked = {"namespace": NAMESPACE, "session_key": "chat", "reason": "manual_rebuild"}
+    if how == "delay":
+        digest_session.delay(**asked)
+    elif how == "enqueue_many":
+        digest_session.enqueue_many([asked])
+    else:
+        digest_session.si(**asked).apply_async(link=digest_session.si(**asked))
+    here.flush()
+    Reconciler(engine).round()
+    assert [one["status"] for one in work("digest_session")] == ["completed"]
+    assert here.sql("SELECT digest_generation FROM sessions") == [(1,)]
+    assert here.sql("SELECT * FROM digest_requests") == []
+
+
+def test_a_digest_of_a_namespace_that_nobody_made_is_an_error_in_the_producer(here: Sandbox) -> None:
+    with pytest.raises(NotFound, match="acmee"):
+        digest_session.delay(namespace="acmee", session_key="chat", reason="manual_rebuild")
+    assert here.redis().keys(f"{here.name}:job:*") == []
 
 
 def test_a_rollover_that_falls_due_while_a_digest_is_made_is_not_forgotten(

@@ -50,8 +50,6 @@ local function claim(key, request, position)
   end
   local id = field(key, 'id')
   park(key, request, id)
-  -- Values outside the scope follow the newest request.
-  if not request.anew and request.args ~= field(key, 'args') then redis.call('HSET', key, 'args', request.args) end
   if state == 'waiting' then
     local f = redis.call('HMGET', key, 'wait_reason', 'due_at')
     local reason, due = f[1], f[2] and number(f[2]) or math.huge

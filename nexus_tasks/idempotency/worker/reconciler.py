@@ -1,6 +1,6 @@
 """Reconcile: asks again for jobs that storage wants and that Redis has lost. One worker at a time does it, every 10 s.
 
-A round looks at each kind's newest 10,000 wanted rows, then at the next 20,000 of the older rows. Where the next round
+A round looks at each kind's newest 10,000 wanted rows, then at the next 25,000 of the older rows. Where the next round
 goes on is in Redis, so that another worker can do it: among a million rows each row is looked at within 10 minutes. A
 row whose job has a claim costs a hash of its scope and one EXISTS.
 """
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 # to take it every 2 s, and a round takes about 2 s when each of its rows has a claim.
 EVERY, TRY_EVERY = 8.0, 2.0
 NEWEST = 10_000  # rows of a kind that every round looks at
-FURTHER = 20_000  # older rows of a kind that a round looks at
+FURTHER = 25_000  # older rows of a kind that a round looks at
 PAGE = 500  # rows that are read in one transaction, and claimed in one script
 LOCK = "reconciling"
 
