@@ -25,7 +25,8 @@ from nexus_tasks import Nexus, derive_memory, embedded
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.claim_index import ClaimIndex
 from nexus_tasks.tasks.derive_memory import DeriveMemory
-from tests.sandbox import Sandbox, make_template, sandbox
+from tests.databases import make_template
+from tests.sandbox import Sandbox, sandbox
 
 RUNS = 5
 ROWS = (
