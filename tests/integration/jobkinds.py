@@ -11,11 +11,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-from celery import Celery
+from celery import Celery, current_task
+from celery.exceptions import Ignore, Reject, Retry
 
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.errors import Misconfigured, OverBudget, Permanent, Throttled, Transient
@@ -23,6 +25,7 @@ from nexus_tasks.idempotency.request import Flags
 from nexus_tasks.idempotency.task import on_every_app
 from nexus_tasks.idempotency.worker.run import Run, Wait
 from nexus_tasks.jobs import Arguments, job
+from nexus_tasks.tasks.handler import NamespaceRun, in_namespace
 from nexus_tasks.types import JobOutcome
 from tests.integration.inline import run_claim
 from tests.sandbox import Current, app
@@ -41,6 +44,14 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
     "wait": lambda: Wait("ripeness", 9.0, "soon"),
     "exit": lambda: SystemExit(3),
     "interrupt": KeyboardInterrupt,
+    "ignore": Ignore,
+    "reject": lambda: Reject("not mine"),
+    "celery retry": lambda: Retry("once more"),
+}
+OF_THE_TASK: dict[str, Callable[[str], Any]] = {
+    "replace": lambda name: current_task.replace(note.si(name=f"{name}-replaced")),
+    "task retry": lambda _: current_task.retry(),
+    "add to chord": lambda name: current_task.add_to_chord(note.si(name=f"{name}-replaced")),
 }
 
 
@@ -70,6 +81,8 @@ def perform(run: Run, arguments: Play) -> Any:
     word = arguments.plan[min(attempt, len(arguments.plan) - 1)]
     if word in ERRORS:
         raise ERRORS[word]()
+    if word in OF_THE_TASK:
+        OF_THE_TASK[word](arguments.name)
     if word.startswith("ask "):
         play.delay(name=word.removeprefix("ask "))
     if word == "kill":
@@ -118,6 +131,15 @@ def play_briefly(run: Run, arguments: Play) -> JobOutcome:
     return perform(run, arguments)  # type: ignore[no-any-return]
 
 
+@job(arguments=Play, queue="maintenance", name="nexus_tasks.play_kept")
+@in_namespace
+def play_kept(work: NamespaceRun, arguments: Play) -> JobOutcome:
+    """Writes a run row with details."""
+    outcome = replace(perform(work.run, arguments), details={"answer": 42})
+    with work.database.transaction() as tx:
+        return work.commit(tx, outcome)
+
+
 @job(arguments=Play, queue="nowhere", name="nexus_tasks.play_nowhere")
 def play_nowhere(run: Run, arguments: Play) -> JobOutcome:
     """Its queue does not exist."""
@@ -139,14 +161,21 @@ def _linger(name: str) -> None:
     _note(name, name=name)
 
 
+def _fail(name: str) -> None:
+    """No job: a plain Celery task that fails."""
+    raise ValueError(name)
+
+
 def _add_plain_tasks(celery: Celery) -> None:
     celery.task(name="tests.note", shared=False)(_note)
     celery.task(name="tests.linger", shared=False)(_linger)
+    celery.task(name="tests.fail", shared=False)(_fail)
 
 
 on_every_app(_add_plain_tasks)
 note: Any = Current(lambda: app.tasks["tests.note"])
 linger: Any = Current(lambda: app.tasks["tests.linger"])
+fail: Any = Current(lambda: app.tasks["tests.fail"])
 
 
 def heard(name: str) -> list[list[Any]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from celery import _state, chain, chord, group
+from celery.contrib.testing import tasks as _ping  # noqa: F401 - start_worker waits for its task
 from celery.contrib.testing.worker import start_worker
 from celery.signals import setup_logging
 
@@ -63,7 +64,7 @@ def as_before() -> Iterator[None]:
 @pytest.mark.usefixtures("as_before")
 def test_jobs_run_in_the_worker_of_celerys_pytest_plugin(here: Sandbox) -> None:
     name = f"{here.name}{uuid.uuid4().hex}"
-    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=60.0):  # what `celery_worker` does
+    with start_worker(app, pool="solo", ping_task_timeout=60.0, shutdown_timeout=60.0):  # what `celery_worker` does
         assert play.delay(name=name).wait(60).status == "completed"
     assert len(attempts(name)) == 1
     running = {thread.name for thread in threading.enumerate()}

@@ -229,7 +229,15 @@ def test_a_worker_answers_whoever_inspects_and_controls_it(tag: str) -> None:
     [active] = look.active().values()
     assert [one["name"] for one in active] == ["nexus_tasks.play"]
     assert active[0]["kwargs"]["name"] == f"{tag}x"
-    for answer in (look.ping(), look.stats(), look.registered(), look.reserved(), look.active_queues(), look.conf()):
+    for answer in (
+        look.ping(),
+        look.stats(),
+        look.registered(),
+        look.reserved(),
+        look.active_queues(),
+        look.conf(),
+        look.report(),
+    ):
         assert len(answer) == 1
     told(app.control.pool_grow(1, reply=True, timeout=LONG, limit=1))
     told(app.control.pool_shrink(1, reply=True, timeout=LONG, limit=1))

@@ -1,0 +1,123 @@
+"""Celery's habits in a producer and at a worker's start: what works as for any task, and what is refused and why."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.concurrency.thread import TaskPool
+from celery.exceptions import TimeoutError
+from celery.result import EagerResult
+
+from nexus_tasks import Nexus
+from nexus_tasks.errors import ConfigurationError, JobFailed, UnsupportedOption
+from nexus_tasks.idempotency.celery_patches.thread_pool import answer_honestly
+from nexus_tasks.worker import _refuse_green_threads
+from tests.integration.jobkinds import attempts, play, play_kept, work
+from tests.sandbox import Sandbox, app, engine
+
+pytestmark = pytest.mark.usefixtures("here")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def eager(here: Sandbox) -> Iterator[None]:  # noqa: ARG001
+    app.conf.update(task_always_eager=True)
+    yield
+    app.conf.update(task_always_eager=False)
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("eager")
+def test_an_eager_call_has_celerys_result() -> None:
+    asked: Any = play.delay()
+    assert isinstance(asked, EagerResult)
+    assert (asked.get(timeout=5)["status"], asked.state, asked.created) == ("completed", "SUCCESS", True)
+    failed = play.delay(name="b", plan=("bug",))
+    assert failed.state == "FAILURE"
+    with pytest.raises(ZeroDivisionError):
+        failed.get(timeout=5)
+    with pytest.raises(JobFailed, match="never"):
+        play.delay(name="c", plan=("permanent",)).get(timeout=5)
+
+
+def test_apply_runs_the_job_here_and_raises_with_throw() -> None:
+    ran = play.apply(kwargs={"name": "a"})
+    assert isinstance(ran, EagerResult)
+    assert ran.get()["status"] == "completed"
+    with pytest.raises(ZeroDivisionError):
+        play.apply(kwargs={"name": "b", "plan": ("bug",)}, throw=True)
+
+
+def test_a_result_known_by_its_id_alone_is_read_from_the_run_row() -> None:
+    Nexus().create_namespace("acme")
+    asked = play_kept.delay()
+    for by_id in (play_kept.AsyncResult(asked.id), app.AsyncResult(asked.id)):
+        began = time.monotonic()
+        with pytest.raises(TimeoutError, match="no run row"):
+            by_id.get(timeout=0.2)
+        assert time.monotonic() - began < 5
+    work()
+    assert play_kept.AsyncResult(asked.id).get(timeout=5)["answer"] == 42
+    dead = play_kept.delay(name="b", plan=("permanent",))
+    work()
+    with pytest.raises(JobFailed, match="Permanent: never"):
+        play_kept.AsyncResult(dead.id).get(timeout=5)
+
+
+# --- refused ----------------------------------------------------------------------------------------------------------
+def test_what_no_worker_could_do_is_refused_in_the_producer() -> None:
+    for serializer in ("pickle", "yaml"):
+        with pytest.raises(UnsupportedOption, match=f"{serializer}.*json"):
+            play.apply_async(kwargs={}, serializer=serializer)
+    for refused in (lambda: play.chunks([("acme",)], 1), lambda: play.map(["a"]), lambda: play.starmap([("a",)])):
+        with pytest.raises(UnsupportedOption, match="enqueue_many"):
+            refused()
+    assert engine.claims.counts("acme") == {}
+    assert attempts() == []
+
+
+def test_a_time_limit_by_remote_control_is_refused() -> None:
+    task = app.tasks["nexus_tasks.play"]  # Celery's command sets the attributes of the task
+    for name in ("time_limit", "soft_time_limit"):
+        with pytest.raises(UnsupportedOption, match="run_limit"):
+            setattr(task, name, 5)
+
+
+def test_a_pool_of_threads_says_why_it_cannot_grow_or_terminate() -> None:
+    answer_honestly()
+    pool = TaskPool(1)
+    for command in (lambda: pool.grow(1), lambda: pool.shrink(1), lambda: pool.terminate_job(1, "TERM")):
+        with pytest.raises(NotImplementedError, match="thread"):
+            command()
+
+
+@pytest.mark.parametrize("name", ["gevent", "eventlet"])
+def test_a_pool_of_green_threads_is_refused_with_the_reason(name: str) -> None:
+    pool = type("TaskPool", (), {"__module__": f"celery.concurrency.{name}"})
+    with pytest.raises(ConfigurationError, match=f"{name}.*heartbeat"):
+        _refuse_green_threads(pool)
+    _refuse_green_threads(TaskPool)
+
+
+# --- the shipped celeryconfig.py --------------------------------------------------------------------------------------
+def test_celerys_report_works_with_the_shipped_settings(here: Sandbox) -> None:
+    shutil.copy(ROOT / "celeryconfig.py", here.folder)
+    command = [sys.executable, "-m", "celery", "-A", "nexus_tasks", "report"]
+    said = subprocess.run(
+        command,
+        env={**here.environment, "PYTHONPATH": str(ROOT)},
+        cwd=here.folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    assert "worker_pool: 'threads'" in said.stdout
