@@ -292,10 +292,14 @@ local function fill_lines(namespace, wakeups)
   for _, queue in ipairs(redis.call('SMEMBERS', prefix .. ':lines:' .. namespace)) do fill(namespace, queue, wakeups) end
 end
 
+local full = {} -- lines without room: a script that asks for many jobs looks once
+
 -- The claim could run now: it becomes pending, or stands in line. Returns its wake-up, or false.
 local function ready(key, position)
   local f = redis.call('HMGET', key, 'namespace', 'queue')
-  if room(f[1], f[2]) > 0 then return to_pending(key) end
+  local line = line_key(f[1], f[2])
+  full[line] = full[line] or room(f[1], f[2]) <= 0
+  if not full[line] then return to_pending(key) end
   to_line(key, position)
   return false
 end
