@@ -19,7 +19,16 @@ LOCK_TIMEOUT_MS = 10_000  # the longest wait for other transactions that use the
 # that were deleted earlier. For example, a saved answer is deleted when its job commits.
 WORDLESS = frozenset(
     {
-        *("namespaces", "model_calls", "budget_holds", "dreams", "embedding_gaps", "reflections", "message_batches"),
+        *(
+            "database_identity",
+            "namespaces",
+            "model_calls",
+            "budget_holds",
+            "dreams",
+            "embedding_gaps",
+            "reflections",
+            "message_batches",
+        ),
         *("postings", "common_words", "search_totals"),  # these tables contain hashes in place of words
     }
 )
