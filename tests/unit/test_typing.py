@@ -110,12 +110,16 @@ def job(source: Literal["queue", "dead_letters", "runs"], of: type[JobInfo]) -> 
 
 
 def test_a_jobs_document_has_the_fields_of_its_source() -> None:
-    common = {*("id", "namespace", "kind", "scope", "status", "attempts"), "queued_at", "started_at", "finished_at"}
-    assert set(job("queue", JobInfo)) == common | {"reason", "detail"}
+    common = {*("id", "namespace", "kind", "scope", "status", "attempts", "worker")}
+    common |= {"queued_at", "started_at", "finished_at"}
+    asked = {"force", "reasons", "urgency"}
+    assert set(job("queue", JobInfo)) == common | {"reason", "detail", "error"}
     assert set(job("dead_letters", JobInfo)) == common | {"error"}
     assert set(job("runs", JobInfo)) == common
-    assert set(job("queue", JobDetails)) == common | {"reason", "detail", "args", "errors", "crashes"}
-    assert set(job("dead_letters", JobDetails)) == common | {
+    assert set(job("queue", JobDetails)) == common | asked | {
+        *("reason", "detail", "error", "args", "errors", "crashes"),
+    }
+    assert set(job("dead_letters", JobDetails)) == common | asked | {
         *("error", "args", "error_type", "traceback", "errors", "crashes", "resolution"),
     }
     assert set(job("runs", JobDetails)) == common | {"reasons", "details", "model_calls", "cost_usd"}
