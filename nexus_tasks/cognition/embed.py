@@ -1,7 +1,7 @@
 """Embed texts, and run the job embed_memories, which stores the missing vectors of memories.
 
-A memory has no vector in three cases: the embedder did not answer, no observer derives the message, or the embedding
-model has changed.
+A memory has no vector in three cases: the embedder did not answer, the memory is a message that no observer derives, or
+the embedding model has changed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def embed_memories(resources: Resources, job: JobContext) -> JobOutcome:
     """Store the missing vectors of a namespace's memories, 256 memories at a time, the newest first.
 
     Raises:
-        JobError: the embedder does not answer, or refuses its key. The vectors stored before the error stay.
+        JobError: the embedder does not answer, or refuses the configured API key. The vectors stored before the error
+            stay.
     """
     with resources.database.transaction() as tx:
         since = embeddings.gap_since(tx, job.namespace_id)

@@ -18,7 +18,7 @@ from nexus_tasks.types import QuarantinedMessage, clean_text
 log = logging.getLogger(__name__)
 
 MOST = 1_000  # the newest messages are kept, at most this many
-LONGEST = 65_536  # characters of a message's body that are kept, and as many of its headers
+LONGEST = 65_536  # how many characters of a message's body are kept; of its headers the same number is kept
 
 
 def set_aside(claims: Claims, message: Any, fault: str) -> None:

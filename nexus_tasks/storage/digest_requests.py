@@ -33,9 +33,10 @@ _WANT_ROLLOVER = text(
 
 
 def want_rollover(tx: Transaction, session_id: int, *, messages: int, tokens: int) -> None:
-    """Request the digest of a session that has ``messages`` or ``tokens`` since its last digest.
+    """Request the digest of a session if at least ``messages`` or ``tokens`` were stored after its last digest.
 
-    A session with a live request gets no second one. Call this in the transaction that makes the digest due.
+    A session that has an open request gets no second request. Call this function in the transaction after which the
+    digest may be due.
     """
     tx.execute(_WANT_ROLLOVER, {"session_id": session_id, "messages": messages, "tokens": tokens})
 

@@ -30,7 +30,7 @@ _LOCAL = ("<local-command-stdout>", "<local-command-stderr>", "<local-command-ca
 class Reader:
     """Turns lines of a transcript into messages.
 
-    ``open_calls`` maps the id of each tool call that has no result yet to the tool's name.
+    ``open_calls`` has the tool calls without a result: the name of the tool by the id of the call.
     """
 
     def __init__(self, open_calls: dict[str, str] | None = None) -> None:
@@ -112,8 +112,8 @@ def shortened(value: Any) -> Any:
     if isinstance(value, str):
         return excerpt(value, _INPUT_CHARACTERS, scrub)
     if isinstance(value, dict):
-        # Scrub before the texts are cut, because a cut secret may no longer look like a secret. Scrubbing needs the
-        # whole value and the field's name.
+        # Scrub before `shortened` shortens each text: half a secret may not look like a secret. `_cut` only makes huge
+        # texts shorter than 20,000 characters, so that scrubbing takes little time.
         return {key: shortened(item) for key, item in scrub_value(_cut(value)).items()}
     if isinstance(value, list):
         return [shortened(item) for item in value[:100]]
@@ -121,7 +121,7 @@ def shortened(value: Any) -> Any:
 
 
 def _cut(value: Any, depth: int = 0) -> Any:
-    """``value`` without parts that are never kept. Scrubbing a huge value then takes little time."""
+    """``value`` without the middle of huge texts, which :func:`shortened` would not keep either."""
     if isinstance(value, str):
         return value if len(value) <= 20_000 else value[:10_000] + value[-10_000:]
     if isinstance(value, dict) and depth < 20:

@@ -31,15 +31,15 @@ def digest(
         force: write the digest even when the new messages are fewer than ``digest_min_messages`` and have fewer tokens
             than ``digest_short_tokens``.
         rebuild: ignore the last digest and begin at the session's first message.
-        patient: whether no caller waits. When no caller waits, the digest may cover only the window that an earlier run
-            saved (see :func:`next_window`).
+        patient: whether no caller waits for the digest. A patient run may make the digest of a window that an earlier
+            run saved (see :func:`next_window`). Then the messages after that window are left to the next run.
 
     Returns:
-        The outcome, and whether another run is due because messages came after a saved window.
+        The outcome, and whether another run is due. It is due when messages came after a saved window.
 
     Raises:
-        InvalidAnswer, Permanent: the model gave no usable answer, even when the messages whose derivation gave up were
-            left out.
+        InvalidAnswer, Permanent: the model gave no usable answer. If the derivation of some messages gave up, the model
+            is asked once more, without these messages.
         Erased: the model was shown a memory that has been erased. The run is tried again.
     """
     with resources.database.transaction() as tx:

@@ -26,18 +26,22 @@ from nexus_tasks.idempotency.worker.retry_policy import PROBE_EVERY
 
 log = logging.getLogger(__name__)
 
-# When a process is killed, a worker of the same machine sees that within 0.5 s (LOOK_EVERY) and publishes its jobs at
-# once. On other machines the lease has to end, and the jobs run again within 20 s. The worst case is 18.8 s, the sum of
-# these times. The lease ends after at most 10 s. A sweeper that is killed in its tick keeps the lock for 2 s
-# (LOCK_SECONDS). The next tick comes within 2.4 s and makes the job due within 2 s (JITTER). If its sweeper is killed
-# too, another tick comes within 2.4 s.
-# The worst case of a lost message is 14.4 s: 10 s (GRACE), then the same 2 s for the lock and 2.4 s for the tick.
+# After a process is killed, another worker of the same machine publishes the jobs of the killed process again. It sees
+# the death within 0.5 s (LOOK_EVERY). Workers of other machines must wait until the lease of each job has ended. They
+# run the job again within 20 s of the kill. The worst case is 18.8 s, the sum of five times:
+#   10 s until the lease ends
+#    2 s (LOCK_SECONDS) during which a sweeper that was killed in a tick still has the lock
+#  2.4 s until the next tick, which makes the job due
+#    2 s (JITTER) until the job is due
+#  2.4 s until one more tick, if the sweeper of the tick before was killed too
+# A lost message is sent again after at most 14.4 s: 10 s (GRACE), 2 s for the lock and 2.4 s until the next tick.
 EVERY, GIVE_OR_TAKE = 2.0, 0.2
 JITTER = 2.0
 LOOK_EVERY = 0.5  # seconds between two looks for dead processes of this machine; a look reads a folder
 GRACE, LONGEST_GRACE = 10.0, 600.0
 LINES_AT_ONCE = 100  # namespaces per tick
-SET_BACK = 10_000  # entries of each index that follow a clock that was set back
+# After the clock of Redis has been set back, the times in each index are set back too: at most so many times per index.
+SET_BACK = 10_000
 LOCK = "sweeping"
 LOCK_SECONDS = 2.0  # renewed after every step of a tick; two sweepers at once do no harm
 
@@ -54,7 +58,10 @@ class Sweeper:
         self.next_tick_in = EVERY  # seconds after the last tick
 
     def look_for_dead(self) -> None:
-        """Give back what processes of this machine held that have ended. Needs no lock and asks Redis only then."""
+        """Give back the claims of processes of this machine that have ended.
+
+        This method needs no lock. It asks Redis only when it finds such a process.
+        """
         try:
             for holder in self.engine.holder.dead():
                 give_back(self.engine, holder)
@@ -90,7 +97,8 @@ class Sweeper:
                 return bool(self._lock.acquire())
 
     def _unlock(self) -> None:
-        with suppress(LockError), answering():  # a sweeper that stalled has lost the lock; another's stays
+        # A sweeper that stalled has lost the lock. Another sweeper may have the lock now, and it keeps the lock.
+        with suppress(LockError), answering():
             self._lock.release()
 
     def _steps(self) -> Iterator[Callable[[], object]]:
@@ -130,9 +138,10 @@ class Sweeper:
         self.engine.publisher.publish(self.claims.resume(kind))
 
     def _note_answer(self) -> None:
-        """After Redis was away, let no lease expire for one full lease: no process could renew its leases meanwhile.
+        """After an absence of Redis, let no lease expire for as long as a lease lasts.
 
-        The time is Redis' own, so a standstill of Redis or of the whole machine shows too.
+        No process could renew its leases during the absence. The clock of Redis tells how long the absence was. That
+        clock goes on while the process of Redis, or this whole machine, stands still.
         """
         uptime, lease = self.claims.uptime(), self.engine.limits.lease
         now, back = self.claims.sweep_clock(lease=lease, lock=LOCK, lock_seconds=LOCK_SECONDS, limit=SET_BACK)
@@ -182,7 +191,8 @@ class Sweeper:
                 for queue in queues:
                     declared = self.engine.app.amqp.queues.get(queue) or Queue(queue)
                     with connection.channel() as channel:
-                        # Not a passive declaration: for kombu an empty list, or one with a key prefix, does not exist.
+                        # A passive declaration would fail here. A queue is a list in Redis, and kombu says that the
+                        # queue does not exist when its list is empty or has a key prefix.
                         if declared(channel).queue_declare().message_count == 0:
                             empty.add(queue)
             except (OperationalError, *connection.connection_errors, *connection.channel_errors) as error:
@@ -200,7 +210,7 @@ class SweepStep(BackgroundStep):
         self._silent_until = 0.0
 
     def work(self, app: Celery) -> None:
-        """Tick until the worker ends. An error does not end it."""
+        """Tick until the worker ends. After an error the next tick follows as usual."""
         sweeper: Sweeper | None = None
         tick_at = 0.0
         while True:

@@ -1,7 +1,7 @@
 """Scrubbing secrets that are known by their place: in an address, a header or an option, or after a name.
 
-For example, the value after the name ``password`` is replaced. A value that has no known shape is replaced only in such
-a place.
+For example, the value after the name ``password`` is replaced. ``shapes.py`` finds secrets by their shape in any place.
+A secret without such a shape is found by its place only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _user_only() -> re.Pattern[str]:
 
 
 def scrub_urls(text: str) -> str:
-    """``text`` without the passwords in addresses. The user and the host of an address stay."""
+    """``text`` without the passwords in addresses. The host stays, and the user unless it looks like a token."""
     if "://" not in text or "@" not in text:
         return text
     for pattern in (_authority(), _databases()):
@@ -232,7 +232,7 @@ def _secret_bare(kind: str, value: str, assigned: str, after: str, shouted: bool
         return False  # the value begins a call, an index or a type
     expression = all(part.isidentifier() for part in plain.split("."))
     if expression and (after in (",", ")") or assigned.strip() != assigned or "." in plain):
-        # In code such a value is the name of a variable. In YAML a password may be a single word.
+        # In code an identifier here is the name of a variable. In YAML a password may be a single word.
         yaml = kind == "password" and assigned == ": " and after in ("", "\n") and plain.islower() and plain.isalnum()
         return yaml or (_has_digits(plain) and _unlikely_word(plain) and "." not in plain and len(plain) >= 12)
     return kind == "password" or _unlikely_word(plain)
