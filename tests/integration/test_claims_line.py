@@ -208,6 +208,7 @@ def test_a_flushed_redis_forgets_the_line_and_takes_new_claims(bench: Bench) -> 
 
 
 def test_the_sweep_heals_a_line_whose_last_run_was_deleted_by_hand(bench: Bench) -> None:
+    bench.deleted.append("first")
     bench.run(bench.request("first"), cap=1)
     ask(bench, "a", "b")
     bench.client.delete(bench.key(bench.request("first")))
@@ -222,6 +223,7 @@ def test_the_sweep_heals_a_line_whose_last_run_was_deleted_by_hand(bench: Bench)
 def leave_as_the_release_before(bench: Bench, name: str) -> None:
     """End a pending job as a worker does that knows no lines."""
     key, prefix = bench.key(bench.request(name)), bench.claims.prefix
+    bench.deleted.append(key)
     bench.client.delete(key)
     bench.client.zrem(f"{prefix}:published:maintenance", key)
     bench.client.hincrby(f"{prefix}:count:acme", "pending", -1)
