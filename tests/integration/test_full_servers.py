@@ -18,8 +18,9 @@ import pytest
 from nexus_tasks import Nexus, embedded
 from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.errors import NexusError
+from tests.databases import make_template
 from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, go, play
-from tests.sandbox import Sandbox, eventually, make_template, sandbox
+from tests.sandbox import Sandbox, eventually, sandbox
 
 POOLS = [pytest.param(("threads", 4), id="threads"), pytest.param(("processes", 2), id="prefork")]
 
