@@ -45,6 +45,7 @@ class ActiveRuns:
         for run in self.over_limit():
             run.heartbeat.let_go(run.claims)  # each time: the run may have taken a sibling meanwhile
             if not run.lost.is_set():
+                run.given_up = True  # before the handler can see that the run is lost
                 run.lost.set()
                 # In a thread: the end of the run may be a dead letter, and Postgres must not hold up other leases.
                 threading.Thread(target=run.give_up, name="nexus-over-limit", daemon=True).start()

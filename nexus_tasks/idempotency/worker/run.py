@@ -69,6 +69,7 @@ class Run:
     published_at: float = 0.0  # of the message that started the run, seconds since the epoch by the clock of Redis
     delivery: str = ""  # the canvas delivery that started the run; its own worker completes it
     lost: threading.Event = field(default_factory=threading.Event)
+    given_up: bool = False  # the run was over its limit, and `give_up` ends its claims
     error: BaseException | None = None  # what the handler raised
     ends: dict[str, JobOutcome] = field(default_factory=dict)  # by claim key: how claims ended that left the run
 

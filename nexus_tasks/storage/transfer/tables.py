@@ -47,6 +47,7 @@ LEFT_BEHIND = frozenset(
     {
         *("embeddings", "embedding_gaps", "postings", "common_words", "search_totals"),
         *(
+            "database_identity",
             "job_runs",
             "wanted_jobs",
             "dead_letters",
