@@ -49,7 +49,7 @@ def test_a_job_that_it_began_all_the_same_is_left_to_the_others(elsewhere: Sandb
     [claim] = pending()
     kind = engine.kind(claim.kind)
     request = kind.request_for(kind.load(claim.args), job_id=claim.job_id)
-    assert execute(engine, kind, request, published_at="", eager=False).status == "superseded"
+    assert execute(engine, kind, request, published_at="", eager=False).outcome.status == "superseded"
     assert [(one.wait_reason, one.wait_detail) for one in waiting()] == [("retry", "ForeignDatabase")]
     assert not engine.breaker.closed()  # it begins no other job
     with pytest.raises(ForeignDatabase):

@@ -221,8 +221,8 @@ def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
         if not isinstance(outcome, JobOutcome):
             raise TypeError(f"{kind.name} must return a JobOutcome, not {type(outcome).__name__}.")
     except Superseded:
-        # One claim of a batch is lost. The others wait for 0 s, and nothing is counted against them. When the run is over
-        # its limit, another thread ends its claims and counts an error.
+        # One claim of a batch is lost. The others wait for 0 s, and nothing is counted against them.
+        # When the run is over its limit, another thread ends its claims and counts an error.
         if not run.given_up:
             _settle(engine, run.claims, lambda claims: run.store.wait(claims, "retry", 0.0, detail="Superseded"))
         return JobOutcome(status="superseded", job_id=primary.job_id)
