@@ -68,7 +68,7 @@ suite: $(READY)
 	$(BIN)/python -m pytest -m "not long" $(TOGETHER) $(AGAIN)
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -m long $(AGAIN)
+	$(BIN)/python -m pytest -m long --numprocesses 2 --dist worksteal $(AGAIN)
 	@$(MAKE) --no-print-directory test-rabbitmq
 
 # The integration suite once more, with RabbitMQ as the broker and Redis for claims.

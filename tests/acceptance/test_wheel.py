@@ -44,6 +44,7 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> str:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # it installs the wheel with all that the wheel needs
 def test_the_wheel_works_alone(tmp_path: Path) -> None:
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT, cwd=tmp_path)
     [wheel] = tmp_path.glob("*.whl")
