@@ -66,7 +66,7 @@ _WANTED = text(
     SELECT m.id AS memory_id, m.tokens, CAST(extract(epoch FROM now() - m.created_at) AS float8) AS age
     FROM derivations d JOIN memories m ON m.id = d.memory_id
     WHERE d.session_id = :session_id AND d.observer = :observer AND d.state = 'wanted'
-      AND (CAST(:batch AS text) IS NULL OR d.batch = :batch)
+      AND d.batch IS NOT DISTINCT FROM CAST(:batch AS text)
     ORDER BY d.memory_id LIMIT 500
     """
 )
@@ -78,7 +78,8 @@ def wanted_messages(
     """The oldest messages of a session that ``observer`` wants facts from, at most 500.
 
     Args:
-        batch: only the messages of this earlier model call, so that a rerun asks the same question.
+        batch: only the messages of this earlier model call, so that a rerun asks the same question. With ``None`` only
+            messages that no model call contained: another call would pay for their saved answer once more.
     """
     rows = tx.execute(_WANTED, {"session_id": session_id, "observer": observer, "batch": batch})
     return [WantedMessage(**row._mapping) for row in rows]

@@ -42,9 +42,9 @@ def test_a_consumer_timeout_costs_neither_the_run_nor_the_worker(there: Sandbox,
     long = play.delay(name="long", plan=("hold",))
     eventually(lambda: attempts("long"))
     eventually(lambda: "PRECONDITION_FAILED" in worker.text(), within=60, why="the node waits for ever")
-    assert play.delay(name="next").wait(90).status == "completed", "the worker does not consume again"
+    assert play.delay(name="next").wait(30).status == "completed", "the worker does not consume again"
     go("long")
-    assert long.wait(90).status == "completed"
+    assert long.wait(30).status == "completed"
     assert len(attempts("long")) == 1
     assert worker.process.poll() is None
 
