@@ -1,6 +1,6 @@
-"""``app``: the Celery application of the default deployment. :func:`register` adds our jobs to another application.
+"""``app`` is the Celery application of the default deployment, which the ``NEXUS_*`` variables describe.
 
-``celery -A nexus_tasks worker`` runs ``app``.
+``celery -A nexus_tasks worker`` runs ``app``. :func:`register` adds our jobs to another Celery application.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ def __getattr__(name: str) -> Any:
 
 
 def register(app: Celery, settings: Settings | None = None) -> Deployment:
-    """Add the jobs, their queues, beat's entries and the worker steps to an existing Celery application.
+    """Add the jobs, their queues, their entries in beat's schedule and the worker steps to a Celery application.
 
     The application keeps its broker, serializers, prefix and tasks. Its workers run our jobs beside the
-    application's tasks. Its beat starts our ticks. Call this once, where the application is made::
+    application's tasks. Its beat process starts our ticks (periodic tasks). Call this function once, directly after
+    the application is made::
 
         app = Celery("shop", broker="redis://localhost/1")
         nexus_tasks.register(app)

@@ -66,7 +66,7 @@ R = TypeVar("R")
 
 
 def _twin(method: Callable[Concatenate[Nexus, P], R]) -> Callable[Concatenate[Nexus, P], Coroutine[Any, Any, R]]:
-    """Make the asynchronous twin of ``method``. The twin calls ``method`` in a thread, so the event loop goes on."""
+    """Make the asynchronous twin of ``method``. It calls ``method`` in a thread, so the event loop is not blocked."""
 
     async def twin(self: Nexus, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.to_thread(method, self, *args, **kwargs)
@@ -81,8 +81,7 @@ class Nexus:
     The client connects to Postgres and Redis on its first call. Threads may share one client. Every method has an
     asynchronous twin (``aingest``, ``asearch``, …).
 
-    The text of a method lists the errors that are special to the method. In addition, every method may raise these
-    errors:
+    The docstring of a method lists the errors that this method raises. In addition, every method may raise:
 
     - :class:`InvalidInput`: an argument is wrong.
     - :class:`StorageUnavailable`: Postgres does not answer.
@@ -133,8 +132,9 @@ class Nexus:
             session_key: the session. A missing session is made. An ended session is opened again.
             messages: the messages in the order of the conversation. A mapping has the fields of :class:`Message`.
             observers: the observers that get facts from these messages. Default: the namespace's observers.
-            observe: whether the session's old messages are observed from now on (see :meth:`context`). Default: an
-                existing session keeps its setting, and a new session takes the namespace's setting.
+            observe: whether the session is observed from now on. A job then writes notes on old messages, and in
+                :meth:`context` the notes can replace these messages. Default: an existing session keeps its setting,
+                and a new session takes the namespace's setting.
             end: also end the session, as :meth:`end_session` does.
 
         Returns:
@@ -205,11 +205,11 @@ class Nexus:
     def extract(self, namespace: str, session_key: str) -> JobResult:
         """Extract topics and facts from the messages that the session got since its last extraction.
 
-        The job waits while only few messages are new, or while a tool call of the last turn has no answer. See
-        ``docs/extraction.md``.
+        The job does nothing (its outcome is ``skipped``) when too few messages are new, or when a tool call of the last
+        turn has no answer. See ``docs/extraction.md``.
 
         Returns:
-            The job. The ``details`` of the job's outcome hold the numbers of ``topics`` and ``facts``.
+            The job. The ``details`` of the job's outcome contain the numbers of ``topics`` and ``facts``.
 
         Raises:
             NotFound: there is no such namespace or session.
@@ -219,15 +219,15 @@ class Nexus:
     def undo(self, namespace: str, reflection: int | str) -> UndoReceipt:
         """Undo one reflection: delete its memories, and restore the facts that it changed.
 
-        Messages and reflections that came later stay. No later reflection makes the undone changes again. A second undo
-        of the same reflection changes nothing.
+        Messages and reflections that came after it stay. Later reflections do not repeat the undone changes. A second
+        undo of the same reflection changes nothing.
 
         Args:
             namespace: the namespace.
             reflection: the reflection's number (:attr:`MemoryInfo.reflection`), or the id of the job that reflected.
 
         Returns:
-            The ids of the memories that the undo removed, revived and restored.
+            The ids of the memories that the undo removed, made valid again, or gave back their earlier figures.
 
         Raises:
             NotFound: there is no such namespace or reflection.
@@ -264,9 +264,9 @@ class Nexus:
     ) -> ForgetReceipt:
         """Erase a memory, a session or a whole namespace's memories. An erasure cannot be undone.
 
-        A fact that rests only on erased messages is erased. A fact that also rests on other messages either stays
-        without the erased evidence, or is derived again from the other messages. Digests and conclusions that rest on
-        erased memories are erased too. The digests are made again. ``docs/erasure.md`` lists the data that stay.
+        A fact is erased when it rests only on erased messages. When it also rests on other messages, it either stays
+        without the erased evidence, or is derived again from the other messages. Digests and derived memories that rest
+        on erased memories are erased too. The digests are made again. ``docs/erasure.md`` lists the data that stay.
 
         Args:
             namespace: the namespace.
@@ -304,7 +304,7 @@ class Nexus:
         return transfer.export(self.deployment, namespace, Path(path))
 
     def import_(self, namespace: str, path: str | Path) -> TransferReceipt:
-        """Read an export into an empty namespace. Either the whole file is stored, or nothing is stored.
+        """Read an export into an empty namespace, all of it or, after an error, nothing.
 
         Args:
             namespace: the namespace. A missing namespace is made.
@@ -314,7 +314,8 @@ class Nexus:
             The number of stored rows of each table.
 
         Raises:
-            InvalidInput: the file is no export or is cut off, or the namespace is not empty. Nothing was stored.
+            InvalidInput: the file is not an export, the file is cut off, or the namespace is not empty. Nothing was
+                stored.
         """
         return transfer.import_(self.deployment, namespace, Path(path))
 
@@ -336,9 +337,9 @@ class Nexus:
         return markdown.export(self.deployment, namespace, Path(folder))
 
     def import_markdown(self, namespace: str, folder: str | Path) -> MarkdownImport:
-        """Read topics from a folder of Markdown files. Either all topics are stored, or none is stored.
+        """Read topics from a folder of Markdown files, all of them or, after an error, none.
 
-        A stored topic of the same file name is replaced.
+        A topic with the same file name as a read file is replaced.
 
         Args:
             namespace: the namespace. A missing namespace is made.
@@ -348,7 +349,7 @@ class Nexus:
             The numbers of topics that were read and of topics that changed.
 
         Raises:
-            InvalidInput: a file is no topic, or cannot be read. Nothing was stored.
+            InvalidInput: a file is not a topic, or cannot be read. Nothing was stored.
         """
         return markdown.import_(self.deployment, namespace, Path(folder))
 
@@ -376,8 +377,9 @@ class Nexus:
             observer: only memories of this observer. Default: memories of all observers.
             subject: only memories about this subject, and messages by this author.
             session_key: only memories of this session.
-            levels: only memories of these levels: ``raw`` (messages), ``explicit`` (facts), ``derived``,
-                ``contradiction``, ``summary_short`` and ``summary_long``. Default: all levels, no archived messages.
+            levels: only memories of these levels: ``raw`` (messages), ``explicit`` (facts), ``derived`` (conclusions
+                from facts), ``contradiction``, ``summary_short`` and ``summary_long`` (digests). Default: all levels,
+                without archived messages.
             categories: only facts of these categories.
             since: only memories whose text was said at this time or later. A naive time means UTC.
             until: only memories whose text was said before this time. A naive time means UTC.
@@ -426,9 +428,9 @@ class Nexus:
     ) -> ContextBlock:
         """Assemble a context block: memories for an agent's prompt, with at most ``max_tokens`` tokens.
 
-        Every line of the block has a citation. With ``observe`` the block shows one session: first its observation log,
-        then the later messages word for word. When too many messages are not observed yet, such a call waits at most
-        20 s for their observation.
+        Every line of the block has a citation. With ``observe`` the block shows one session: first its observation log
+        (notes on the old messages), then the later messages word for word. When a call with ``observe`` finds too many
+        messages without notes, it waits up to 20 s for the job that writes the notes.
 
         Args:
             namespace: the namespace.
@@ -515,7 +517,7 @@ class Nexus:
 
         Args:
             namespace: the namespace.
-            memory_id: the memory's id: 17 for the citation ``[m17]``. It may be a superseded or archived memory.
+            memory_id: the memory's id: 17 for the citation ``[m17]``. The memory may be superseded or archived.
 
         Returns:
             The memory.
@@ -560,8 +562,8 @@ class Nexus:
     def dream_plans(self, namespace: str) -> DreamPlan:
         """Show the sessions that a dream would digest now, and the changes that its reflections would make.
 
-        The call asks the model the questions that the dream would ask. The answers cost the same, and count toward the
-        budget. They are saved, so the dream does not pay for them again. Nothing else changes.
+        The call asks the model the questions that the dream would ask. The answers cost as much as in a dream, and
+        count toward the budget. They are saved, so a later dream does not pay for them again. Nothing else changes.
 
         Raises:
             NotFound: there is no such namespace.
@@ -638,7 +640,8 @@ class Nexus:
             budget_usd_per_day: US dollars per day (UTC), 0 or more. A job that would exceed the budget waits for the
                 next day. A higher budget wakes the waiting jobs.
             concurrency: the largest number of jobs that run at a time, 1 or more.
-            observe: whether long conversations are observed. ``ingest(observe=...)`` overrides it for a session.
+            observe: whether long conversations are observed: a job writes notes that replace their old messages in
+                :meth:`context`. ``ingest(observe=...)`` overrides this setting for a session.
             unset: names of settings (``budget_usd_per_day``, ``concurrency``) to reset to the process-wide value.
 
         Returns:
@@ -664,7 +667,8 @@ class Nexus:
 
         Args:
             namespace: only this namespace. Default: all namespaces.
-            limit: the most namespaces that are shown: those with the most jobs. ``jobs`` counts the others too.
+            limit: the largest number of namespaces in the report. When there are more namespaces, the report has the
+                ones with the most jobs. Its total ``jobs`` also counts the jobs of the others.
 
         Raises:
             NotFound: there is no such namespace.
@@ -685,16 +689,19 @@ class Nexus:
         limit: int = 50,
         offset: int = 0,
     ) -> list[JobInfo]:
-        """List jobs: those that run (the longest running first), wait and are queued (about the oldest first), then
-        dead letters and finished runs (the newest first).
+        """List the jobs that are queued or run, the dead letters, and the finished runs.
+
+        Running jobs come first (the longest running before the others). Waiting and pending jobs follow, roughly the
+        oldest first. Dead letters and finished runs come last, the newest first.
 
         Args:
-            namespace: only jobs of this namespace. Default: of all.
-            status: only jobs of this status: ``waiting``, ``pending``, ``running``, ``dead``, or how a run ended, such
-                as ``completed``. ``retried`` and ``dropped`` also find dead letters that were.
+            namespace: only jobs of this namespace. Default: jobs of all namespaces.
+            status: only jobs of this status: ``waiting`` (for a time or a condition), ``pending`` (in a Celery queue),
+                ``running``, ``dead`` (a dead letter), or the status with which a run ended, such as ``completed``.
+                ``retried`` and ``dropped`` also find the dead letters that an operator retried or dropped.
             kind: only jobs of this kind, such as ``derive_memory``.
-            limit: the most jobs.
-            offset: how many jobs to leave out at the beginning.
+            limit: the largest number of jobs.
+            offset: the number of jobs to leave out at the beginning of the list.
 
         Raises:
             NotFound: there is no such namespace.
@@ -708,7 +715,7 @@ class Nexus:
         """Count the jobs that have finished, by kind and by how they ended.
 
         Args:
-            namespace: only jobs of this namespace. Default: of all.
+            namespace: only jobs of this namespace. Default: jobs of all namespaces.
             since: only jobs that finished at this time or later. Default: a day ago. Runs are kept for 30 days.
             until: only jobs that finished before this time. Default: now.
 
@@ -732,10 +739,11 @@ class Nexus:
     def retry_job(self, job_id: str, *, urgency: Urgency | None = None) -> JobResult:
         """Run a dead letter again with its counters at 0, or release a reflection that is held for review.
 
-        The job keeps the force, the reasons and the urgency of the dead letter. Retrying twice queues one job.
+        The job keeps the dead letter's flags: ``force`` (run below the threshold too), reasons and urgency. Retrying a
+        dead letter twice queues only one job.
 
         Args:
-            urgency: ``live`` or ``dream``. Default: that of the dead letter.
+            urgency: ``live`` or ``dream``. Default: the urgency of the dead letter.
 
         Returns:
             The job that does the work now.
@@ -754,17 +762,19 @@ class Nexus:
         error: str | None = None,
         urgency: Urgency | None = None,
     ) -> RetriedJobs:
-        """Run many dead letters again, the oldest first, as :meth:`retry_job` does. Without a filter: all of them.
+        """Run many dead letters again, the oldest first, as :meth:`retry_job` does.
+
+        Without ``namespace``, ``kind`` and ``error``, all open dead letters are run again.
 
         Args:
-            namespace: only those of this namespace.
-            kind: only those of this kind, such as ``derive_memory``.
-            error: only those whose error is of this class, such as ``Refused``.
-            urgency: ``live`` or ``dream``. Default: that of each dead letter.
+            namespace: only dead letters of this namespace.
+            kind: only dead letters of this job kind, such as ``derive_memory``.
+            error: only dead letters whose error is of this class, such as ``Refused``.
+            urgency: ``live`` or ``dream``. Default: the urgency of each dead letter.
 
         Raises:
             NotFound: there is no such namespace.
-            QueueUnavailable: Redis does not answer; some letters may be retried.
+            QueueUnavailable: Redis does not answer. Some of the dead letters may have been retried already.
         """
         return jobs.retry_many(self.deployment, namespace, kind, error, urgency)
 
@@ -785,10 +795,10 @@ class Nexus:
         return quarantine.quarantined(self.deployment.claims)
 
     def drop_quarantined(self, ids: Sequence[str] | None = None) -> int:
-        """Delete messages from quarantine. Returns how many were deleted.
+        """Delete messages from the quarantine. Returns the number of deleted messages.
 
         Args:
-            ids: of the messages to delete. Default: all.
+            ids: the ids of the messages to delete. Default: all messages are deleted.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -796,9 +806,9 @@ class Nexus:
         return quarantine.drop(self.deployment.claims, ids)
 
     def repair_jobs(self) -> JobRepair:
-        """Check the counters and indexes of all jobs against the jobs, and mend them. Jobs go on meanwhile.
+        """Compare the counters and indexes in Redis with the jobs themselves, and correct what is wrong.
 
-        The sweep of a worker checks the counters of running jobs by itself.
+        Jobs go on during the repair. Without this call, the workers' sweep corrects the counters of running jobs only.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -808,11 +818,13 @@ class Nexus:
     def drop_jobs(
         self, *, namespace: str | None = None, kind: str | None = None, status: str | None = None
     ) -> DroppedJobs:
-        """Drop many queued jobs, or dead letters. Their work is not done. Without a filter: every job not yet begun.
+        """Drop many jobs or dead letters. Their work is not done.
+
+        Without an argument, every job that has not begun is dropped.
 
         Args:
-            namespace: only those of this namespace.
-            kind: only those of this kind, such as ``derive_memory``.
+            namespace: only jobs of this namespace.
+            kind: only jobs of this kind, such as ``derive_memory``.
             status: ``waiting``, ``pending``, ``running`` or ``dead``. Default: waiting and pending jobs.
 
         Raises:
@@ -822,12 +834,12 @@ class Nexus:
         return jobs.drop_many(self.deployment, namespace, kind, status)
 
     def pause_namespace(self, namespace: str, reason: str = "") -> PausedNamespace:
-        """Let no job of a namespace begin until :meth:`resume_namespace`; workers obey within 10 s.
+        """Let no job of a namespace begin until :meth:`resume_namespace` is called. Workers obey within 10 s.
 
-        Jobs that run go on. New ones are queued. The pause is stored in Postgres.
+        Jobs that run already go on. New jobs are queued. The pause is stored in Postgres.
 
         Args:
-            reason: what ``nexus status`` shows.
+            reason: a text that ``nexus status`` shows.
 
         Raises:
             NotFound: there is no such namespace.
@@ -835,7 +847,7 @@ class Nexus:
         return jobs.pause_namespace(self.deployment, namespace, reason)
 
     def resume_namespace(self, namespace: str) -> bool:
-        """Let the jobs of a paused namespace run again. Returns whether it was paused.
+        """Let the jobs of a paused namespace run again. Returns whether the namespace was paused.
 
         Raises:
             NotFound: there is no such namespace.

@@ -2,8 +2,9 @@
 
 Most settings are constants. :data:`OF_THE_SETTINGS` and :data:`OF_THE_ENDPOINTS` name the settings that depend on the
 deployment. :class:`CeleryConfig` computes these settings when Celery first asks for them. They are not computed at
-import, because reading the addresses may start the embedded servers. Celery can also load this module as its
-configuration module. In this case the ``NEXUS_*`` variables describe the deployment.
+import, because reading the servers' addresses may start the embedded servers (this package's own Postgres and Redis).
+Celery can also load this module as its configuration module. In this case the ``NEXUS_*`` variables describe the
+deployment.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ broker_connection_retry_on_startup = True
 broker_connection_max_retries = None  # with Celery's 100 tries, a worker ends after an outage of 50 minutes
 broker_pool_acquire_timeout = 5
 
-# --- what may be on the wire ------------------------------------------------------------------------------------------
+# --- the format of messages and results -------------------------------------------------------------------------------
 task_serializer = result_serializer = "json"
 accept_content = ["json"]
 result_accept_content = ["json"]
@@ -41,15 +42,15 @@ enable_utc = True
 timezone = "UTC"
 
 # --- Redis ------------------------------------------------------------------------------------------------------------
-# The longest wait for an answer, seconds. When a connection gets no more answers, its present caller waits this long.
-# The next caller makes a new connection. A worker's event loop may meet several such connections one after the other.
-# Even in this case the worker must go on within 30 s.
+# The longest wait for an answer of Redis, in seconds. After this time the caller gets an error, and the next caller
+# makes a new connection. A worker's event loop may wait for several dead connections one after the other. Even in this
+# case the worker must go on within 30 s.
 ANSWER_WITHIN = 5
 redis_socket_timeout = float(ANSWER_WITHIN)
 redis_socket_connect_timeout = float(ANSWER_WITHIN)
 redis_backend_health_check_interval = 25
 result_expires = 86_400
-result_chord_expires = 7 * 86_400  # seconds; the body of a chord that waits longer never runs
+result_chord_expires = 7 * 86_400  # seconds; when a chord waits longer, its body never runs
 
 # --- queues -----------------------------------------------------------------------------------------------------------
 QUEUES = ("derive", "reflect", "digest", "capture", "maintenance")
@@ -62,7 +63,8 @@ task_create_missing_queues = False  # a misspelt queue raises an error in the pr
 
 # --- workers ----------------------------------------------------------------------------------------------------------
 # The pool has threads, because jobs mostly wait for the network. Use `--pool processes` to get a prefork pool. The
-# option `--pool prefork` does not work: `prefork` is Celery's default, and Celery then uses `worker_pool` instead.
+# option `--pool prefork` has no effect, because Celery treats its own default like a missing option and uses
+# `worker_pool`.
 worker_pool = "threads"
 worker_concurrency = 16
 worker_hijack_root_logger = True
@@ -80,7 +82,8 @@ beat_schedule = {
 
 
 # --- the settings that depend on the deployment -----------------------------------------------------------------------
-# The read and write addresses take precedence over CELERY_BROKER_URL. Another application may have set that variable.
+# In Celery the variable CELERY_BROKER_URL overrides `broker_url`, and another application may have set this variable.
+# Therefore `broker_read_url` and `broker_write_url` are set too. The variable does not override these two settings.
 _BROKER_URLS = ("broker_url", "broker_read_url", "broker_write_url")
 OF_THE_ENDPOINTS = (*_BROKER_URLS, "result_backend")
 OF_THE_SETTINGS = (
@@ -126,14 +129,15 @@ def _of(settings: Settings) -> dict[str, Any]:
             "global_keyprefix": f"{settings.key_prefix}:celery:",
             "queue_order_strategy": "nexus_tasks.tasks.queue_order:DerivationOften",
             "master_name": settings.redis_master,  # used with Sentinels only
-            # Seconds. kombu reads this option only from here. The sweep recovers a lost job earlier than that.
+            # Seconds after which kombu delivers a message again that no worker has acknowledged. kombu reads this
+            # option only from here. The sweep recovers a lost job earlier.
             "visibility_timeout": 3_600,
             "unacked_restore_throttle": 1,
             "socket_timeout": ANSWER_WITHIN,
             "socket_connect_timeout": ANSWER_WITHIN,
             "socket_keepalive": True,
-            # kombu also uses this number for the consumer's BRPOP, which should end after 1 s. Every 5 s, kombu checks
-            # whether the BRPOP is late by 5 s.
+            # A worker waits for messages with the command BRPOP, which Redis answers after 1 s at the latest. Every 5 s
+            # kombu checks whether the answer is 5 s late. If so, kombu makes a new connection.
             "health_check_interval": ANSWER_WITHIN,
         },
         "result_backend_transport_options": {
@@ -147,7 +151,7 @@ def _of(settings: Settings) -> dict[str, Any]:
 
 
 def _by_tcp(settings: Settings) -> bool:
-    # The embedded Redis has a Unix socket.
+    # Without a URL the deployment uses the embedded Redis.
     url = settings.redis_url.get_secret_value() if settings.redis_url else "unix:"
     return not url.startswith(("unix:", "socket:", "redis+socket:"))
 
@@ -162,7 +166,10 @@ def add_queues(app: Celery) -> None:
 
 
 def add_queues_and_schedule(app: Celery) -> None:
-    """Add our queues and beat's entries to an existing application. Its entries of the same name stay as they are."""
+    """Add our queues and our entries of beat's schedule to an existing application.
+
+    When the application has an entry of the same name, its own entry stays.
+    """
     add_queues(app)
     ours = {f"nexus_tasks.{name}": entry for name, entry in beat_schedule.items()}
     # A new dict is made, because several applications may share the old dict.

@@ -5,7 +5,8 @@
 
 The database, claims, Celery application, model, embedder and caches of a deployment are made at their first use.
 Importing this module or making a deployment starts nothing. Two deployments in one process share nothing when their
-database, key prefix and home differ. In a forked child a deployment makes its own connections and threads.
+databases, Redis key prefixes and home folders differ. In a forked child a deployment makes its own connections and
+threads.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ WORKER_STEPS = (
     "nexus_tasks.worker:BufferStep",
 )
 NAMESPACE_REMEMBERED_SECONDS = 10.0
-POOL_SIZE, SPARE_CONNECTIONS = 10, 4  # the spare ones are for the sweep, reconcile and the session buffer
+# Connections to Postgres. The spare connections are for the sweep, reconcile and the session buffer.
+POOL_SIZE, SPARE_CONNECTIONS = 10, 4
 
 
 class _Once(Generic[T]):
@@ -96,11 +98,11 @@ class Deployment:
 
     Args:
         settings: with ``None``, the settings of the environment's ``NEXUS_*`` variables.
-        app: an existing Celery application that carries this deployment's jobs (see :func:`nexus_tasks.register`);
-            with ``None`` the deployment makes its own.
+        app: an existing Celery application that gets this deployment's jobs (see :func:`nexus_tasks.register`). With
+            ``None`` the deployment makes an application of its own.
 
     Raises:
-        ConfigurationError: a setting is wrong, or only one of the two URLs is set.
+        ConfigurationError: a setting is wrong, or only one of ``database_url`` and ``redis_url`` is set.
     """
 
     def __init__(self, settings: Settings | None = None, *, app: Celery | None = None) -> None:
@@ -109,12 +111,12 @@ class Deployment:
         self._config: Any = CeleryConfig(self.settings, lambda: self.endpoints)
         self._given_app = app
         self._inherited: list[Any] = []
-        self.threads = 0  # how many jobs this process runs at a time; a worker of threads says so
+        self.threads = 0  # the number of threads that run jobs, set by `DatabasePoolStep` in a worker
         self._start_afresh()
         if app is not None:
             self._join(app)
-            # The queues come from the application's settings, which may still change. They are added when a worker or
-            # beat has read the settings.
+            # The application's settings name its queues, and the settings may still change. Therefore our queues are
+            # added later, when a worker or beat has read the settings.
             signals.import_modules.connect(_on_import_modules, sender=app, weak=False)
         _deployments.add(self)
 
@@ -127,7 +129,7 @@ class Deployment:
     # --- servers ------------------------------------------------------------------------------------------------------
     @_Once
     def endpoints(self) -> Endpoints:
-        """Where the servers are. The first read may start the embedded ones.
+        """The addresses of the servers. The first read may start the embedded Postgres and Redis.
 
         Raises:
             EmbeddedError: an embedded server could not be started.
@@ -136,7 +138,7 @@ class Deployment:
 
     @_Once
     def database(self) -> Database:
-        """The connections to Postgres. The embedded database is brought to this version's schema first."""
+        """The connections to Postgres. An embedded database is first upgraded to this version's schema."""
         url = self.endpoints.database_url
         if self.settings.embedded:
             _bring_up_to_date(url)
@@ -166,7 +168,8 @@ class Deployment:
             return self._given_app
         app = Celery("nexus_tasks", set_as_current=False)
         app.config_from_object(self._config)
-        app.AsyncResult = app.subclass_with_self(RunResult)  # Celery's own waits for ever for an ignored result
+        # Celery's own class would wait for ever for an ignored result.
+        app.AsyncResult = app.subclass_with_self(RunResult)
         self._join(app)
         return app
 
@@ -181,7 +184,7 @@ class Deployment:
         """The engine, through which producers and workers reach the claims, the broker and the jobs' storage."""
         lease = self.settings.lease_seconds
         if self._given_app is not None:
-            add_queues(self._given_app)  # a worker added them at its start, a producer did not
+            add_queues(self._given_app)  # a worker has added the queues at its start, but a producer has not
         return JobEngine(
             self.app,
             deployment=self,
@@ -200,7 +203,10 @@ class Deployment:
         )
 
     def _lease_holder(self) -> LeaseHolder:
-        """This process among the workers of this deployment that have the same home."""
+        """This process as a holder of leases (the times for which running claims stay valid).
+
+        Its folder is shared with the other workers that have the same home folder, Redis and key prefix.
+        """
         claims = hashlib.sha256(f"{self.endpoints.redis_url} {self.settings.key_prefix}".encode()).hexdigest()[:16]
         return LeaseHolder(self.settings.home / "workers" / claims)
 
@@ -210,29 +216,29 @@ class Deployment:
         return Isolation(self._fork_server_command)
 
     def _fork_server_command(self) -> list[str]:
-        modules = [str(module) for module in self.app.conf.include]  # of `celery worker --include`
+        modules = [str(module) for module in self.app.conf.include]  # named by `celery worker --include`
         return ["-m", "nexus_tasks.idempotency.worker.fork_server_main", self.app_path(), *modules]
 
     def app_path(self) -> str:
         """The import path of the Celery application, by which a child process loads it.
 
         Raises:
-            ConfigurationError: the application is no global of an imported module.
+            ConfigurationError: the application is not a global variable of an imported module.
         """
-        if self._of_the_environment and self._given_app is None:  # the child has the same environment
+        if self._of_the_environment and self._given_app is None:  # a child process has the same environment
             return "nexus_tasks.celery:app"
         app = self.app
         for name, module in list(sys.modules.items()):
-            # `python -m shop` names the module __main__, and its spec has the name `shop`. A script has no spec.
+            # With `python -m shop` the module is named __main__, and its spec is named `shop`. A script has no spec.
             path = getattr(module.__spec__, "name", "") if name == "__main__" else name
-            if not path or path.partition(".")[0] == "celery":  # Celery's own modules only refer to the application
+            if not path or path.partition(".")[0] == "celery":  # Celery's modules refer to it, but do not define it
                 continue
             for attribute, value in list(getattr(module, "__dict__", {}).items()):
                 if value is app:
                     return f"{path}:{attribute}"
         raise ConfigurationError(
-            "The Celery application is no global of a module, so that another process cannot load it.",
-            remedy="Assign it to a module's global, as `celery -A module:name` needs it.",
+            "The Celery application is not a global variable of a module, so another process cannot load it.",
+            remedy="Assign the application to a global variable of a module, as for `celery -A module:name`.",
         )
 
     # --- models -------------------------------------------------------------------------------------------------------
@@ -241,7 +247,7 @@ class Deployment:
         """The embedder, which turns texts into vectors. A search needs the embedder and no language model.
 
         Raises:
-            ConfigurationError: there is no embedder of that name.
+            ConfigurationError: no embedder has the configured name, or a setting that the embedder needs is missing.
         """
         return embedder(self.settings)
 
@@ -256,7 +262,7 @@ class Deployment:
 
     @_Once
     def claude(self) -> AnthropicModel:
-        """Claude, which counts tokens even when jobs use another model. Making it needs no credentials; a call does."""
+        """The Claude client, which counts tokens even when jobs use another model. Only its calls need credentials."""
         return AnthropicModel(self.settings)
 
     @_Once
@@ -271,7 +277,7 @@ class Deployment:
     def preload(self) -> None:
         """Load the model's library before the first job. Claude's library takes over 1 s to load.
 
-        No thread and no connection is left afterwards.
+        After this call no thread runs and no connection is open.
 
         Raises:
             ConfigurationError: the :attr:`model` cannot be made.
@@ -284,10 +290,10 @@ class Deployment:
 
     # --- namespaces ---------------------------------------------------------------------------------------------------
     def namespace(self, name: str) -> NamespaceSettings | None:
-        """A namespace's settings, or ``None``. Cached for 10 s, because every job asks for them.
+        """The settings of a namespace, or ``None`` when the namespace does not exist.
 
-        Settings with a budget or a pause are not cached: a job that is woken because the budget was raised would read
-        the old budget and wait for the next day again.
+        Every job needs the settings, so they are cached for 10 s. Settings with a budget or a pause are not cached. A
+        raised budget wakes the waiting jobs. With the old budget, these jobs would wait for the next day again.
         """
         read_at, known = self._namespaces.get(name, (float("-inf"), None))
         if known is None or time.monotonic() - read_at > NAMESPACE_REMEMBERED_SECONDS:
@@ -303,13 +309,13 @@ class Deployment:
         return known
 
     def forget_namespace(self, name: str) -> None:
-        """Read a namespace's settings anew at the next use, because this process has changed them."""
+        """Remove a namespace's settings from the cache, because this process has changed them."""
         self._namespaces.pop(name, None)
 
     def cap(self, name: str) -> int:
-        """How many runs a namespace may have at a time; 0 while it is paused.
+        """The largest number of runs that a namespace may have at a time. It is 0 while the namespace is paused.
 
-        While Postgres does not answer, the deployment's setting.
+        While Postgres does not answer, it is the deployment's setting ``namespace_concurrency``.
         """
         try:
             known = self.namespace(name)
@@ -321,7 +327,7 @@ class Deployment:
 
     # --- this process -------------------------------------------------------------------------------------------------
     def local(self, factory: type[T]) -> T:
-        """The deployment's one object of the class ``factory``, made at the first call. Such objects hold caches."""
+        """The deployment's only object of the class ``factory``, made at the first call. Caches are such objects."""
         with self._making:
             if factory not in self._local:
                 self._local[factory] = factory()
@@ -346,8 +352,8 @@ class Deployment:
     def _after_fork(self) -> None:
         """Forget the parent's connections, locks and threads in a forked child. The next use makes new ones.
 
-        The child keeps the parent's objects, so that they are never collected: closing them would write to the
-        parent's sockets.
+        The child keeps references to the parent's objects, so that Python never deletes these objects. Deleting them
+        would close them, and closing would write to the parent's sockets.
         """
         self.threads = 0
         made, local, app = self._made, self._local, self._given_app or self._made.get("app")
@@ -363,11 +369,11 @@ class Deployment:
 
 
 def _on_import_modules(sender: Celery, **_kwargs: object) -> None:
-    """Add queues and schedule after a worker or beat has read the application's settings and before it uses them."""
+    """Add our queues and schedule. Celery calls this after a worker or beat has read the application's settings."""
     add_queues_and_schedule(sender)
 
 
-_deployments: WeakSet[Deployment] = WeakSet()  # for forked children only
+_deployments: WeakSet[Deployment] = WeakSet()  # every deployment of this process; only forked children read the set
 
 
 def _reset_in_child() -> None:
@@ -391,15 +397,17 @@ def _bring_up_to_date(url: str) -> None:
 # --- the default deployment -------------------------------------------------------------------------------------------
 _default: Deployment | None = None
 _choosing = threading.RLock()
-# A fork takes the lock first. Otherwise another thread could hold it, and the child's copy would stay locked for ever.
+# A fork takes the lock first. Otherwise another thread could hold the lock during the fork, and in the child the lock
+# would stay taken for ever.
 os.register_at_fork(before=_choosing.acquire, after_in_parent=_choosing.release, after_in_child=_reset_in_child)
 
 
 def default_deployment() -> Deployment:
-    """The default deployment: inside :func:`use` the given one, else the one of the ``NEXUS_*`` variables.
+    """The default deployment, which ``Nexus()`` and ``derive_memory.delay()`` use.
 
-    ``Nexus()`` and ``derive_memory.delay()`` use it, and ``nexus_tasks.celery.app`` is its Celery application. The
-    first call outside :func:`use` makes the deployment of the variables.
+    Inside a block of :func:`use`, it is the deployment that the block was given. Otherwise it is the deployment that
+    the ``NEXUS_*`` variables describe; the first call makes this deployment. ``nexus_tasks.celery.app`` is the Celery
+    application of the default deployment.
 
     Raises:
         ConfigurationError: a setting is wrong.
@@ -413,7 +421,7 @@ def default_deployment() -> Deployment:
 
 @contextmanager
 def use(deployment: Deployment) -> Iterator[Deployment]:
-    """Make ``deployment`` the default one of this process inside the block."""
+    """Make ``deployment`` the default deployment of this process during the ``with`` block."""
     global _default
     with _choosing:
         before, _default = _default, deployment
@@ -436,7 +444,7 @@ class _DefaultDeployment(Deployment):
 
 
 def default_deployment_in(app: Celery) -> Deployment:
-    """Make the environment's deployment the default one, with ``app`` as its Celery application.
+    """Make the deployment of the ``NEXUS_*`` variables with ``app`` as its Celery application, and make it the default.
 
     Raises:
         ConfigurationError: a setting is wrong, or this process has already used the default deployment.

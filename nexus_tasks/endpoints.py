@@ -1,4 +1,8 @@
-"""The addresses of Postgres, Redis and the broker. They come from the settings or from the embedded servers."""
+"""The addresses of Postgres, Redis and the broker.
+
+The addresses come from the settings or from the embedded servers. The embedded servers are a Postgres and a Redis that
+this package starts on this machine.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,8 @@ class Endpoints:
 def endpoints_of(settings: Settings) -> Endpoints:
     """The addresses of the servers for ``settings``.
 
-    When ``settings`` has no URLs of Postgres and Redis, the embedded servers are used. They are started when they do
-    not run.
+    When ``settings`` has no URLs of Postgres and Redis, the embedded servers are used. This function starts an embedded
+    server that does not run.
 
     Raises:
         EmbeddedError: an embedded server could not be started.

@@ -11,7 +11,7 @@
     ├── BufferError
     ├── EmbeddedError
     ├── JobFailed                            how a job ended
-    ├── RanTooLong                           counted and retried, as an exception of any other type
+    ├── RanTooLong                           the job tries again; the attempt is counted
     ├── WaitTimeout (TimeoutError)
     └── JobError                             raised inside a job: the type decides what happens to the job
         ├── Transient                        the job waits and tries again, for a day
@@ -27,7 +27,7 @@
             ├── Refused
             └── TooLarge
 
-An exception of any other type is treated like an ``InvalidAnswer``.
+After any other exception, such as a ``ValueError``, the job also tries again, and the attempt is counted.
 
 The docstring of a class is the default message of its errors. ``remedy`` says what to do about the error. Each class
 has a default remedy, and an instance can have a more exact remedy. A ``JobError`` can also reach a caller, because
@@ -103,7 +103,7 @@ class UndoRefused(NexusError):
 class UnsupportedOption(NexusError, TypeError):
     """This Celery option does not work on nexus-tasks jobs."""
 
-    default_remedy = "Leave it out: nexus-tasks jobs have retries, back-off and recovery of their own."
+    default_remedy = "Leave the option out: nexus-tasks jobs have retries, back-off and recovery of their own."
 
 
 # --- settings, servers and the disk -----------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class JobFailed(NexusError):
 class RanTooLong(NexusError):
     """A run lasted longer than the limit of its kind, so that it has lost its claim."""
 
-    default_remedy = "Find what does not return, and give it a timeout; or raise `run_limit` in the kind's @job."
+    default_remedy = "Give the call that does not return a timeout, or raise `run_limit` in the kind's @job."
 
 
 class WaitTimeout(NexusError, TimeoutError):
@@ -162,7 +162,7 @@ class WaitTimeout(NexusError, TimeoutError):
 class JobError(NexusError):
     """A job could not be done."""
 
-    # A job that raises an error with a wait reason waits, and no failed attempt is counted. Empty: no wait reason.
+    # After an error with a wait reason the job waits, and no failed attempt is counted. Empty: there is no wait reason.
     wait_reason: ClassVar[str] = ""
 
     @property
@@ -252,7 +252,7 @@ class AwaitsBatch(JobError):
     wait_detail = ""
 
     def wait_seconds(self, now: float) -> float:  # noqa: ARG002
-        """At most 600 s. The finished message batch wakes the job earlier, unless the wake-up is lost."""
+        """600 s. A finished message batch wakes the job earlier, unless the wake-up is lost."""
         return 600.0
 
 

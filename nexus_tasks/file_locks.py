@@ -1,9 +1,12 @@
 """Locks on files (``flock``). Only the standard library is imported, because a coding agent's hook uses this module.
 
 ``flock`` locks the open file, not the process. A child process that inherits the descriptor has the lock too. The
-kernel releases the lock when the last process with the descriptor ends, also when the process is killed. Therefore no
-lock outlives its processes. An embedded server inherits the descriptor of its lock. While the file is locked, the
-server or a child of the server runs. Therefore a check of the lock can replace a check of the server's pid.
+kernel releases the lock when the last process with the descriptor ends, also when this process is killed. Therefore no
+lock outlives its processes.
+
+Each embedded server (a Postgres or Redis that this package starts) inherits the descriptor of its lock. While the file
+is locked, the server or a child of the server runs. Therefore a check of the lock can replace a check of the server's
+pid.
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ _PAUSE = 0.01  # seconds between two tries
 
 
 class FileLock:
-    """An exclusive lock on a file, which :func:`try_lock` or :func:`lock` has taken.
+    """An exclusive lock that :func:`try_lock` or :func:`lock` has taken on a file.
 
-    The lock is released at the end of a ``with`` block, or by :meth:`release`.
+    The end of a ``with`` block, or :meth:`release`, releases the lock.
     """
 
     def __init__(self, fd: int) -> None:
@@ -43,8 +46,8 @@ class FileLock:
 def try_lock(path: str | os.PathLike[str]) -> FileLock | None:
     """Take the lock on ``path`` without waiting. Returns ``None`` when the file is already locked.
 
-    The caller's own process may be the process that has locked the file. The file is made (mode 0600) when it does not
-    exist. Its folder must exist.
+    A lock that the caller's own process has taken counts too. A missing file is made (mode 0600). The file's folder
+    must exist.
 
     Raises:
         OSError: the file cannot be opened.
@@ -53,7 +56,7 @@ def try_lock(path: str | os.PathLike[str]) -> FileLock | None:
 
 
 def lock(path: str | os.PathLike[str], seconds: float | None = None) -> FileLock:
-    """Wait for the lock on ``path`` and take it like :func:`try_lock`.
+    """Wait until ``path`` is not locked, and take the lock. A missing file is made, as in :func:`try_lock`.
 
     Args:
         path: the file.
@@ -88,7 +91,7 @@ def _take(path: str | os.PathLike[str], how: int) -> FileLock | None:
     except BlockingIOError:
         os.close(fd)
         return None
-    except BaseException:  # after a KeyboardInterrupt too, because an open descriptor would keep the lock
+    except BaseException:  # also a KeyboardInterrupt: an open descriptor would keep the lock
         os.close(fd)
         raise
     return FileLock(fd)

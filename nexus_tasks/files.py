@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-LOG_BYTES = 10_000_000  # a larger log file is renamed; this number was chosen by hand, not measured
+LOG_BYTES = 10_000_000  # a larger log file is renamed; the limit was chosen by hand, not measured
 
 
 def make_folder(path: str) -> None:
@@ -43,7 +43,7 @@ def write_atomic(path: str, data: bytes, *, durable: bool = False, mode: int = 0
         finally:
             os.close(fd)
         os.replace(new, path)
-    except BaseException:  # a KeyboardInterrupt too must leave no half-written file
+    except BaseException:  # also after a KeyboardInterrupt, no half-written file may stay
         os.unlink(new)
         raise
 
@@ -56,7 +56,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def sync(path: str) -> None:
-    """Make the content of a file, or the names in a folder, survive a power cut."""
+    """Sync a file's content, or the names in a folder, to disk, so that they survive a power cut."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

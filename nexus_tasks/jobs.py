@@ -9,8 +9,9 @@
     @in_namespace
     def count_words(work: NamespaceRun, arguments: CountWords) -> JobOutcome: ...
 
-A worker imports the modules that ``imports`` of its Celery configuration names: add the module of your kind there. No
-other list names a kind. ``docs/job-kinds.md`` explains each name. This module is public: later releases keep its names.
+A worker imports the modules that the setting ``imports`` of its Celery configuration names. Add the module of your kind
+to this setting. There is no other list of kinds. ``docs/job-kinds.md`` explains each name. This module is public, so
+later releases keep its names.
 """
 
 from nexus_tasks.errors import (

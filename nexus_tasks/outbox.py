@@ -1,6 +1,8 @@
-"""The jobs' storage in Postgres: dead letters, outcomes, and the outbox (the rows that want jobs).
+"""The jobs' storage in Postgres: dead letters, outcomes, and the outbox.
 
-Each kind declares its own rows (:class:`nexus_tasks.idempotency.kind.Outbox`), so this module names no kind.
+The outbox is the set of wanted rows. A wanted row says that a job still has to be done, also after Redis has lost the
+job's claim. Each job kind declares which rows are its wanted rows (:class:`nexus_tasks.idempotency.kind.Outbox`), so
+this module names no kind.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from nexus_tasks.types import JobOutcome, clean_text
 
 log = logging.getLogger(__name__)
 
-# A page is read in the order of an index. Without fresh statistics Postgres may think that few rows are wanted, and
-# sort all of them for every page.
+# This query lets Postgres read a page of wanted rows in the order of an index. With old statistics, Postgres would
+# otherwise expect few wanted rows, and sort all of them for every page.
 _BY_INDEX = text(
     "SELECT set_config(name, 'off', true) FROM unnest(ARRAY['enable_seqscan', 'enable_bitmapscan', 'enable_hashjoin',"
     " 'enable_mergejoin']) AS name"
@@ -38,16 +40,16 @@ class Owner(Protocol):
 
     @property
     def database(self) -> Database:
-        """Its connections to Postgres."""
+        """The deployment's connections to Postgres."""
         ...
 
     @property
     def claims(self) -> Claims:
-        """Its claims in Redis."""
+        """The deployment's claims in Redis."""
         ...
 
     def cap(self, name: str) -> int:
-        """How many runs a namespace may have at a time."""
+        """The largest number of runs that a namespace may have at a time."""
         ...
 
 
@@ -94,7 +96,10 @@ class PostgresJobStorage:
             then()
 
     def undeliverable(self, job_id: str, kind: str, args: Mapping[str, Any], error: BaseException) -> None:
-        """Commit a dead letter for a message whose arguments no job can have, if they name a namespace that exists."""
+        """Commit a dead letter for a message with invalid arguments.
+
+        When the arguments do not name an existing namespace, only a warning is logged.
+        """
         name = args.get("namespace")
         why = dead_letters.Failure(
             error_type=type(error).__name__,
@@ -122,7 +127,10 @@ class PostgresJobStorage:
         log.error("Job %s (%s) is a dead letter: %s", job_id, kind, error)
 
     def withdraw(self, claims: Sequence[Claim]) -> None:
-        """Take the work of claims out of the outbox and write their run rows, before the claims are dropped."""
+        """Take the work of claims out of the outbox, and record each job as ``dropped``.
+
+        The caller drops the claims afterwards.
+        """
         with self.deployment.database.transaction() as tx:
             known = {name: namespaces.find(tx, name) for name in {claim.namespace for claim in claims}}
             for claim in claims:
@@ -131,7 +139,14 @@ class PostgresJobStorage:
                     job_runs.record(tx, namespace.id, [job_header(claim)], JobOutcome(status="dropped"))
 
     def ended(self, claim: Claim, *, since: float | None) -> JobOutcome | None:
-        """How the job of a claim has ended: by a run row for each of its ids, or by a dead letter."""
+        """How the job of a claim has ended, or ``None`` when the job is still to be done.
+
+        A job has ended when each of its ids has a run row, or when it is a dead letter.
+
+        Args:
+            claim: the claim.
+            since: with a time (epoch seconds), a run of the same kind and scope that began then or later counts too.
+        """
         began = None if since is None else datetime.fromtimestamp(since, UTC)
         with self.deployment.database.transaction() as tx:
             return job_runs.find_end(
@@ -139,19 +154,22 @@ class PostgresJobStorage:
             )
 
     def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
-        """How the job ended; ``None`` while it has not ended. ``since`` is the time of the request (epoch seconds)."""
+        """How a job has ended, or ``None`` when it has not. ``since`` is the time of its request (epoch seconds)."""
         with self.deployment.database.transaction() as tx:
             return job_runs.find_outcome(tx, job_id, kind, scope, datetime.fromtimestamp(since, UTC))
 
     def wanted(self, kind: JobKind, after: int, limit: int) -> Sequence[tuple[int, Arguments | Request | None]]:
-        """Up to ``limit`` wanted rows of a kind behind the cursor ``after``."""
+        """The next wanted rows of a kind after the cursor ``after``, at most ``limit`` rows."""
         assert kind.outbox is not None
         with self.deployment.database.transaction() as tx:
             tx.execute(_BY_INDEX)
             return kind.outbox.page(self.deployment, tx, after, limit)
 
     def want(self, kind: JobKind, arguments: Sequence[Arguments]) -> None:
-        """Write the rows that want jobs of a kind. While Postgres is away the jobs are asked for in Redis alone.
+        """Write the wanted rows for jobs of a kind.
+
+        While Postgres does not answer, no row is written. The jobs then have only their claims in Redis, and are lost
+        if Redis loses the claims.
 
         Raises:
             NotFound: there is no such namespace.
@@ -165,7 +183,10 @@ class PostgresJobStorage:
             log.warning("No row wants the %d jobs of %s; Redis alone keeps them: %s", len(arguments), kind.name, error)
 
     def newest(self, kind: JobKind, rows: int) -> int | None:
-        """The cursor behind which the newest ``rows`` wanted rows of a kind are; ``None`` where the kind cannot say."""
+        """The cursor directly before the newest ``rows`` wanted rows of a kind.
+
+        ``None`` when the kind has no function for this cursor.
+        """
         if kind.outbox is None or kind.outbox.newest is None:
             return None
         with self.deployment.database.transaction() as tx:
@@ -173,13 +194,13 @@ class PostgresJobStorage:
             return kind.outbox.newest(tx, rows)
 
     def cap(self, namespace: str) -> int:
-        """How many runs a namespace may have at a time."""
+        """The largest number of runs that a namespace may have at a time."""
         return self.deployment.cap(namespace)
 
     def answers(self) -> bool:
-        """Whether Postgres takes writes now, and is the database that the claims belong to.
+        """Whether Postgres accepts writes now, and is the database that the claims belong to.
 
-        On a full disk it can be reached and read all the same.
+        A trial write is needed, because a Postgres with a full disk still accepts connections and reads.
         """
         try:
             with self.deployment.database.transaction() as tx:
@@ -188,11 +209,11 @@ class PostgresJobStorage:
         except Transient:
             return False
         except QueueUnavailable:
-            return True  # Redis is away, which is for its own callers to find out
+            return True  # only Redis does not answer, and this method reports on Postgres
         return True
 
     def verify(self) -> None:
-        """Compare the identity of the database with the one that Redis has noted beside the claims.
+        """Compare the identity of the database with the identity that Redis stores beside the claims.
 
         Raises:
             ForeignDatabase: the claims belong to another database.
@@ -205,7 +226,7 @@ class PostgresJobStorage:
             raise ForeignDatabase
 
     def probe(self, kind: str) -> None:
-        """Raise an error while the cause of the kind's pause lasts. For a kind without a probe, raise none."""
+        """Raise an error when the cause of the kind's pause still exists. A kind without a probe raises no error."""
         declared = kinds.declared().get(kind)
         if declared is not None and declared.probe is not None:
             declared.probe(self.deployment)
@@ -230,7 +251,11 @@ def _moment(seconds: float | None) -> datetime | None:
 
 
 def _storable(value: Any) -> Any:
-    """``value``, as a message had it, without what Postgres cannot store in JSON."""
+    """Convert an argument of a message so that Postgres can store it in JSON.
+
+    Control characters are removed from texts. A value of an unusual type, such as a float (it may be NaN), becomes a
+    text.
+    """
     if isinstance(value, Mapping):
         return {clean_text(str(key)): _storable(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,7 @@
-"""The settings, which ``NEXUS_*`` environment variables set. A test compares :class:`Settings` with README's table."""
+"""The settings of a deployment, which the ``NEXUS_*`` environment variables set.
+
+A test compares the descriptions in :class:`Settings` with the README's table.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from nexus_tasks.errors import ConfigurationError
 Price = tuple[float, float, float, float]
 
 # Prices of models in USD per million tokens. The four numbers of a row are the prices of input, output, cache writes
-# (kept for 5 minutes) and cache reads. The prices come from Anthropic's public price list of October 2026. Haiku 5.5's
-# row holds the prices for prompts of up to 100,000 tokens. NEXUS_PRICES overrides or adds rows.
+# (kept for 5 minutes) and cache reads. The prices come from Anthropic's public price list of October 2026. The row of
+# Haiku 5.5 has the prices for prompts of up to 100,000 tokens. NEXUS_PRICES overrides or adds rows.
 PRICES: dict[str, Price] = {
     "claude-haiku-5-5": (0.10, 0.50, 0.125, 0.01),
     "claude-sonnet-5-5": (2.00, 10.00, 2.50, 0.10),
@@ -33,7 +36,7 @@ def _home() -> Path:
 
 
 class Settings(BaseSettings):
-    """The settings of one process.
+    """The settings of one deployment.
 
     Secrets have the type :class:`~pydantic.SecretStr`, so no log, ``repr`` or error shows a secret.
     """
@@ -52,9 +55,11 @@ class Settings(BaseSettings):
         None,
         ge=1,
         le=200,
-        description="Postgres connections a process keeps open; unset: 10, in a worker of threads 4 more than threads",
+        description="Postgres connections of a process; unset: 10, or 4 more than a worker's threads if that is more",
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("WARNING", description="what the command line logs")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "WARNING", description="lowest level of the messages that the command line logs"
+    )
 
     model: Literal["auto", "anthropic", "offline"] = Field(
         "auto", description="the language model: `auto`, `anthropic` or `offline`"
@@ -75,7 +80,7 @@ class Settings(BaseSettings):
     )
     max_tokens_topics: int = Field(12_000, ge=256, description="longest answer with topics, tokens")
     max_tokens_facts: int = Field(4_000, ge=256, description="longest answer with facts after a turn, tokens")
-    model_timeout: float = Field(120.0, gt=0, description="seconds one model call may take")
+    model_timeout: float = Field(120.0, gt=0, description="seconds that one model call may take")
     anthropic_base_url: str | None = Field(None, description="another address for the Claude API (a gateway)")
     prices: dict[str, Price] = Field(
         default_factory=dict,
@@ -85,14 +90,14 @@ class Settings(BaseSettings):
         None, ge=0, description="USD that a namespace may spend per UTC day; unset: no limit"
     )
     batch_threshold: int = Field(
-        20, ge=1, description="requests of urgency `dream` in a namespace that make a message batch"
+        20, ge=1, description="stored requests of urgency `dream` at which a namespace sends them as one message batch"
     )
     embedder: str = Field(
         "hashing", description="what makes vectors: `hashing`, `sentence-transformers` or `openai-compatible`"
     )
     embedder_model: str | None = Field(None, description="the embedder's model: a name, or a local folder")
     embedder_url: str | None = Field(None, description="address of an openai-compatible embedder, up to `/v1`")
-    embedder_key: SecretStr | None = Field(None, description="its API key")
+    embedder_key: SecretStr | None = Field(None, description="API key of an openai-compatible embedder")
 
     buffer_fsync: Literal["always", "interval", "off"] = Field(
         "interval", description="when the session buffer syncs to disk: `always`, `interval` (1 s) or `off`"
@@ -108,27 +113,29 @@ class Settings(BaseSettings):
         1_500, ge=1, le=20_000, description="longest context at the beginning of a coding agent's session, tokens"
     )
 
-    lease_seconds: float = Field(10.0, ge=0.2, description="how long a running claim lives without a heartbeat")
+    lease_seconds: float = Field(10.0, ge=0.2, description="seconds a running claim stays valid without a heartbeat")
     max_attempts: int = Field(5, ge=1, description="crashes plus unknown errors before a job is a dead letter")
-    retry_for: float = Field(86_400.0, ge=0, description="seconds a job with passing errors is retried")
+    retry_for: float = Field(86_400.0, ge=0, description="seconds for which a job with passing errors is retried")
     shutdown_grace: float = Field(
         25.0, ge=0, description="seconds that a worker which shuts down waits for its runs; then it gives them back"
     )
-    namespace_concurrency: int = Field(16, ge=1, description="runs of one namespace at a time")
+    namespace_concurrency: int = Field(16, ge=1, description="largest number of runs of one namespace at a time")
 
     derive_batch_tokens: int = Field(2_000, ge=1, description="most message tokens in one derivation call")
-    derive_min_tokens: int = Field(512, ge=0, description="tokens from which an open session is derived at once")
+    derive_min_tokens: int = Field(512, ge=0, description="new tokens at which an open session is derived at once")
     derive_max_wait: float = Field(
         10.0, ge=0, description="seconds that a message waits to be derived with others; a reflection waits at most 5"
     )
     derive_context_messages: int = Field(6, ge=0, description="earlier messages shown to the model, context only")
     reflect_min_new: int = Field(5, ge=1, description="unreflected facts that start a reflection")
-    digest_min_messages: int = Field(8, ge=1, description="new messages that make a rollover digest due")
+    digest_min_messages: int = Field(8, ge=1, description="new messages at which an open session is digested")
     digest_short_tokens: int = Field(
-        600, ge=20, description="longest short digest; also the new tokens that make one due"
+        600, ge=20, description="longest short digest, tokens; also new tokens at which an open session is digested"
     )
-    digest_long_tokens: int = Field(1_800, ge=50, description="longest long digest")
-    digest_chunk_tokens: int = Field(8_000, ge=500, description="a longer window is digested in chunks, then merged")
+    digest_long_tokens: int = Field(1_800, ge=50, description="longest long digest, tokens")
+    digest_chunk_tokens: int = Field(
+        8_000, ge=500, description="most new tokens digested in one call; more are digested in chunks and merged"
+    )
 
     extract_batch_tokens: int = Field(12_000, ge=100, description="most message tokens in one extraction call")
     extract_shown_tokens: int = Field(
@@ -137,28 +144,33 @@ class Settings(BaseSettings):
         description="tokens of existing topics that the model sees in full when it writes topics, the nearest first",
     )
 
-    mcp_token: SecretStr | None = Field(None, description="what MCP clients must present over HTTP")
+    mcp_token: SecretStr | None = Field(None, description="token that MCP clients must send over HTTP")
 
     observation_message_tokens: int = Field(
-        30_000, ge=1, description="tokens of unobserved messages at which a read takes observations into the log"
+        30_000, ge=1, description="tokens of messages after the observation log at which a read moves notes into it"
     )
     observation_buffer_tokens: int = Field(
         6_000,
         ge=0,
-        description="tokens observed at a time, and kept verbatim; 0: nothing in the background",
+        description="tokens at which a job writes notes, and newest tokens kept word for word; 0: no background notes",
     )
     observation_block_after_tokens: int = Field(
-        36_000, ge=1, description="tokens of unobserved messages at which a read waits for an observation"
+        36_000, ge=1, description="tokens of messages without notes at which a read waits for the notes"
     )
-    observation_max_batch_tokens: int = Field(10_000, ge=1, description="most message tokens in one observation")
+    observation_max_batch_tokens: int = Field(
+        10_000, ge=1, description="most message tokens in one model call that writes notes"
+    )
     previous_observer_tokens: int = Field(
-        2_000, ge=0, description="tokens of earlier observations shown to the observer"
+        2_000, ge=0, description="tokens of earlier notes that the model sees when it writes notes"
     )
     reflection_observation_tokens: int = Field(
-        40_000, ge=1, description="tokens of the observation log at which a read puts the condensed log in place"
+        40_000, ge=1, description="tokens of the observation log at which a read replaces it by the condensed log"
     )
     reflection_buffer_activation: float = Field(
-        0.5, gt=0, le=1, description="share of the setting above at which the log is condensed ahead of time"
+        0.5,
+        gt=0,
+        le=1,
+        description="share of `NEXUS_REFLECTION_OBSERVATION_TOKENS` at which a job condenses the log in advance",
     )
     reflection_block_after_tokens: int = Field(
         48_000, ge=1, description="tokens of the observation log at which a read waits for the condensed log"
@@ -178,7 +190,8 @@ class Settings(BaseSettings):
         if (self.database_url is None) != (self.redis_url is None):
             unset = "NEXUS_DATABASE_URL" if self.database_url is None else "NEXUS_REDIS_URL"
             raise ConfigurationError(
-                f"{unset} is not set, the other one is.", remedy="Set both (your own servers) or neither (embedded)."
+                f"{unset} is not set, but the other server's URL is.",
+                remedy="Set both URLs to use your own servers, or neither to use the embedded servers.",
             )
         return self
 
@@ -217,8 +230,8 @@ _UNESCAPED_PASSWORD = re.compile(r"(?<=://)([^:/?#@]*):[^@]*@")
 def mask_url(url: str) -> str:
     """Replace every password in ``url`` by ``***``. A list of Sentinels' addresses is masked address by address.
 
-    SQLAlchemy's ``hide_password`` and kombu's ``maybe_sanitize_url`` do not suffice: each drops the URL's options, or
-    shows a password that stands in an option or in the second address of a list.
+    SQLAlchemy's ``hide_password`` and kombu's ``maybe_sanitize_url`` do not suffice. Each function either drops the
+    URL's options, or shows a password in an option or in the second address of a list.
     """
     return ";".join(_mask(one) for one in re.split(r";(?=\w+://)", url))
 

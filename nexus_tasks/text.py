@@ -1,4 +1,4 @@
-"""What can be read from a text without a model: its tokens, words, sentences and hashes."""
+"""Count tokens and find words, sentences and hashes of a text, without a language model."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ _MARK = (
     "\u06df-\u06e8\u06ea-\u06ed\u0711\u0730-\u074a\u0900-\u0963\u0971-\u0df3\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc"
     "\u0ec8-\u0ece\u102b-\u103e\u17b4-\u17d3\u200c\u200d]"
 )
-# A number keeps its separators and its unit: 4,000  3.5  10:30am  3.11.2. All quantifiers are possessive, so no input
-# makes matching quadratic.
+# A number keeps its separators and its unit: 4,000  3.5  10:30am  3.11.2. All quantifiers in these patterns are
+# possessive (they never backtrack), so the time to match is never quadratic in the length of the text.
 _NUMBER = rf"\d(?:\d{{0,2}}+(?:,\d{{3}}(?!\d))++|\d*+)(?:[.:]\d+)*+{_LETTER}*+"
 _NAME = rf"{_LETTER}++(?:{_MARK}++{_LETTER}*+)*+(?:'{_LETTER}++|(?:(?<=\d)\.\d++)++)?+"  # don't, हिन्दी, v3.11
 _WORD = re.compile(rf"{_NUMBER}|{_NAME}|[{_SPACELESS}]")
 _GROUPED = re.compile(r"(?<=\d),(?=\d)")
 
 _EMOJI = "\u2600-\u27bf\u2b50\u2b55\u20e3\ufe0f\u200d\U0001f000-\U0001faff\U000e0020-\U000e007f"
-# Where a sentence may end: at terminators (with the closing quotes and emoji after them), at emoji alone, or at the
-# full stops of scripts without spaces. The line's white space is already folded. `_ends` checks each match.
+# The pattern matches the places where a sentence may end: terminators (with the closing quotes and emoji after them),
+# emoji alone, and full stops of scripts without spaces. In the line, each run of white space is one space already.
+# `_ends` decides whether a match ends a sentence.
 _END = re.compile(
     rf"(?:(?P<mark>[.!?…]++)(?P<close>[\"'”’»)\]*_]*+)|(?P<emoji>[{_EMOJI}]++))(?: ?[{_EMOJI}]++)*+"
     "|[。！？]++[」』”’）]*+"
@@ -66,7 +67,8 @@ STOP_WORDS = _set(
     we'd they'd im ive oh hey hi yeah well really"""
 )
 # Stop words that change the meaning of a sentence: its person, time, condition or direction. Two facts that differ in
-# one such word differ in meaning ("before lunch", "after lunch"). Maps word → marker.
+# one of these words differ in meaning ("before lunch", "after lunch"). The keys are the words, and the values are the
+# markers that stand for the words in a content key.
 _MEANING_MARKERS = {
     word: noted
     for noted, listed in {
@@ -97,7 +99,7 @@ def estimate_tokens(text: str) -> int:
 
 
 def words(text: str) -> list[str]:
-    """The words of ``text`` in order: NFC, lower case, apostrophes straightened, without punctuation.
+    """The words of ``text`` in order: in Unicode NFC, in lower case, with straight apostrophes, without punctuation.
 
     A number with its separators and unit is one word ("4,000", "3.5km", "10:30"). In scripts without spaces each
     character is one word.
@@ -139,9 +141,10 @@ def _content(word: str) -> str:
 
 
 def meaning_markers(text: str) -> list[str]:
-    """Markers of the stop words in ``text`` that change its meaning, in order, and ``-ed`` for each regular past.
+    """The markers of the words in ``text`` that change its meaning, in order.
 
-    Examples are persons (``he``, ``she``), directions (``before``, ``from``) and times (``will``, ``was``).
+    Markers stand for persons (``he``, ``she``), directions (``before``, ``from``) and times (``will``, ``was``). The
+    marker ``-ed`` stands for a regular past.
     """
     return [marker for word in words(text) for marker in _markers(word)]
 
@@ -156,11 +159,11 @@ def _markers(word: str) -> tuple[str, ...]:
 
 
 def sentences(text: str) -> list[str]:
-    """``text`` split at sentence ends and line breaks, with white space folded, without empty pieces.
+    """Split ``text`` at sentence ends and line breaks. Each run of white space becomes one space.
 
-    These are no sentence ends: an abbreviation ("Dr. Lee", "e.g. this"), an initial, a decimal, an address, the number
-    of a list item ("1."), and "..." before a lower-case word. Emoji stay with the sentence before them. Only white
-    space is lost. The time is linear in the length of ``text``.
+    The text is not split after an abbreviation ("Dr. Lee", "e.g. this"), an initial, the number of a list item ("1."),
+    or "..." before a lower-case word. Decimals and addresses are not split. Emoji stay with the sentence before them.
+    The time is linear in the length of ``text``.
     """
     return [piece for line in text.splitlines() for piece in _split(" ".join(line.split())) if piece]
 
@@ -178,11 +181,11 @@ def _ends(line: str, start: int, match: re.Match[str]) -> bool:
     """Whether the sentence that began at ``start`` ends with ``match``."""
     mark, after = match["mark"], line[match.end() : match.end() + 2]
     if mark is None and match["emoji"] is None:
-        return True  # a full stop of a script without spaces
+        return True  # the match is a full stop of a script without spaces
     if not after:
         return True
     if after[0] != " ":
-        return False  # inside a number, an address, a file name
+        return False  # the match is inside a number, an address or a file name
     following = after[1]
     if mark is None:
         return following.isupper() and "❤" not in match["emoji"]  # a heart may stand for a verb
@@ -211,7 +214,7 @@ def _full_stop_ends(line: str, start: int, stop: int, following: str) -> bool:
 def fold(text: str) -> str:
     """``text`` in NFC and lower case, with single spaces, without trailing punctuation.
 
-    A text of nothing but punctuation keeps it.
+    A text that consists of punctuation only keeps its punctuation.
     """
     folded = " ".join(_lower(text).split())
     return folded.rstrip(_TRAILING) or folded
@@ -223,11 +226,12 @@ def content_hash(text: str) -> str:
 
 
 def content_key(text: str) -> str:
-    """Hex SHA-256 of the content words and meaning markers, in order.
+    """Hex SHA-256 of the content words and the meaning markers of ``text``, in order.
 
-    Two wordings that differ only in inflection and in other stop words have the same key. The order counts, because
-    "Tuesday, not Thursday" and "Thursday, not Tuesday" have the same words. The markers count, because "I live in
-    Berlin" and "I lived in Berlin" differ in meaning. A text without content words gets its :func:`content_hash`.
+    Two wordings have the same key when they differ only in inflection and in stop words without a marker. The order
+    counts, because "Tuesday, not Thursday" and "Thursday, not Tuesday" have the same words. The markers count, because
+    "I live in Berlin" and "I lived in Berlin" differ in meaning. A text without content words gets its
+    :func:`content_hash`.
     """
     kept = [
         part for word in words(text) for part in (*_markers(word), *(() if word in STOP_WORDS else (_content(word),)))

@@ -10,10 +10,10 @@
 6. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
 7. Celery starts its pool and its consumer.
 8. :class:`EndStep`: starts a thread that bounds how long runs and the worker's shutdown may last.
-9. :class:`IdentityStep`: ends a worker whose database is not the one that the claims belong to.
+9. :class:`IdentityStep`: ends the worker if the claims in Redis belong to another database.
 10. :class:`SweepStep`: starts a thread that returns stuck claims every 2 s.
 11. :class:`ReconcileStep`: starts a thread that asks every 10 s for jobs that Postgres wants and that have no claim.
-12. :class:`WatchdogStep`: starts a thread that mends a consumer which takes no messages although some wait.
+12. :class:`WatchdogStep`: starts a thread that repairs the consumer when it takes no messages although messages wait.
 13. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and updates the
     context files for coding agents' hooks every 30 s.
 
@@ -56,7 +56,7 @@ from nexus_tasks.tasks.registry import tick
 
 log = logging.getLogger(__name__)
 
-GARBAGE = 10_000  # new objects before the collector visits the youngest generation
+GARBAGE = 10_000  # number of new objects after which the garbage collector checks the youngest generation
 # Seconds between two stores of the session buffer, and seconds between two updates of the context files.
 STORE_EVERY, REFRESH_EVERY = 300.0, 30.0
 
@@ -86,7 +86,7 @@ def preload(sender: Any, **_kwargs: object) -> None:
 class PatchStep(ClosedChannelStep):
     """Patches Celery and kombu, so that a lost connection or a malformed message does not end the worker.
 
-    It also listens for revoked messages, and drops their claims.
+    The step also listens for revoked messages. The claim of a revoked message is dropped.
     """
 
     def __init__(self, parent: Any, **options: Any) -> None:
@@ -100,7 +100,9 @@ class PatchStep(ClosedChannelStep):
 
 
 def _refuse_green_threads(pool: type) -> None:
-    """Raise for a pool whose tasks share one thread: a task that computes would stop the heartbeat and the sweep.
+    """Raise an error for a pool whose tasks share one thread.
+
+    In that thread, a task that computes would stop the heartbeat and the sweep.
 
     Raises:
         ConfigurationError: the pool is gevent's or eventlet's.
@@ -114,7 +116,7 @@ def _refuse_green_threads(pool: type) -> None:
 
 
 class DatabasePoolStep(bootsteps.Step):  # type: ignore[misc]
-    """Fits the pool of Postgres connections to the worker's number of threads. Only pools of threads need this step."""
+    """Fits the pool of Postgres connections to the worker's number of threads, if the worker has a pool of threads."""
 
     requires = ("celery.worker.components:Pool",)
 
@@ -125,11 +127,12 @@ class DatabasePoolStep(bootsteps.Step):  # type: ignore[misc]
 
 
 class ForkServerStep(bootsteps.Step):  # type: ignore[misc]
-    """Forks the fork server from a worker that has loaded everything and has no thread or connection yet.
+    """Forks the fork server, while the worker has loaded all code and has no other thread or connection yet.
 
-    Two conditions must hold. The pool must be a pool of threads, because jobs of other pools run in processes already.
-    This process must have only one thread, because a child would inherit the locks that other threads hold. In any
-    other case, and after the fork server has died, the first job that needs a fork server starts one.
+    The fork server is a process that later forks a child for each job that has crashed twice. Two conditions must hold.
+    The pool must be a pool of threads, because jobs of other pools run in processes already. This process must have
+    only one thread, because a child would inherit the locks that other threads hold. In any other case, and after the
+    fork server has died, the first job that needs a fork server starts one.
     """
 
     def __init__(self, parent: Any, **options: Any) -> None:
@@ -140,7 +143,7 @@ class ForkServerStep(bootsteps.Step):  # type: ignore[misc]
 
 
 class BufferStep(BackgroundStep):
-    """Stores this machine's session buffer and updates the hook's context files, in a thread of every worker."""
+    """Stores this machine's session buffer and updates context files for coding agents, in a thread of every worker."""
 
     thread_name = "nexus-buffer"
 
@@ -168,8 +171,9 @@ class BufferStep(BackgroundStep):
 def recover_buffers(deployment: Deployment) -> dict[str, int]:
     """Store the session buffer of this worker's machine. Returns the numbers of stored messages and new jobs.
 
-    This tick (a task of beat's schedule) is not limited to once per slot, because every machine has a folder of its
-    own. If a folder is stored twice, each message is stored once.
+    Other ticks (tasks of beat's schedule) are done once per slot of the schedule. This tick may be done by several
+    workers, because every machine has a buffer folder of its own. When two workers store the same folder, each message
+    is still stored once.
 
     Raises:
         StorageUnavailable: Postgres does not answer. Messages that were not stored stay in the buffer.
