@@ -1,6 +1,7 @@
-"""The session buffer keeps messages through a crash of the agent, of Redis and of Postgres.
+"""The session buffer: files that keep messages on this machine until they are stored in Postgres.
 
-This package imports only the standard library, ``nexus_tasks.errors`` and small helpers, so that it loads quickly.
+The messages survive a crash of the agent, of Redis and of Postgres. This package imports only the standard library,
+``nexus_tasks.errors`` and small helpers, so that it loads quickly. ``buffer.py`` has the class :class:`SessionBuffer`.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class SessionBuffer:
             session: the session's key.
             payload: a JSON value. With ``context_type="message"`` the payload is a text, or an object with the fields
                 of :class:`nexus_tasks.Message`.
-            context_type: tells the code that stores the entry how to read the payload.
+            context_type: the type of the payload, by which the code that stores the entry reads the payload.
 
         Returns:
             The entry's ``entry_seq``. The first entry of the session has 1.
@@ -148,7 +148,7 @@ class SessionBuffer:
                 return []
 
     def flush_all(self) -> list[Segment]:
-        """Flush every session.
+        """Flush every session. Returns every segment that is not acknowledged.
 
         Raises:
             BufferError: the folder cannot be written or read.
@@ -158,8 +158,8 @@ class SessionBuffer:
     def recover(self) -> Recovery:
         """Flush every session, also the sessions of processes that died, and report the parts that cannot be read.
 
-        A torn last line is cut off. A corrupt line is skipped. Every such line is copied to the folder ``quarantine``
-        with its position. A segment is returned by every call until it is acknowledged.
+        A torn (unfinished) last line is cut off. A corrupt line is skipped. Torn and corrupt lines are copied to the
+        folder ``quarantine`` with their positions. Every call returns a segment again until it is acknowledged.
 
         Raises:
             BufferError: the folder cannot be written or read.
@@ -208,7 +208,9 @@ class SessionBuffer:
             return found is not None
 
     def refuse(self, segment: Segment, refused: entry.Entry, reason: str) -> Damage:
-        """Copy the entry ``refused``, which can never be stored, to quarantine. Its segment can then be acknowledged.
+        """Copy the entry ``refused``, which can never be stored, to quarantine, and return the copy's description.
+
+        Afterwards the entry's segment can be acknowledged.
 
         Raises:
             BufferError: the folder cannot be written.

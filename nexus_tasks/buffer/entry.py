@@ -14,12 +14,12 @@ class Entry(NamedTuple):
 
     entry_seq: int  # 1, 2, 3, … within the session; never used twice
     time: float  # the time of the append, seconds since 1970
-    context_type: str  # tells the code that stores the entry how to read the payload
+    context_type: str  # the type of the payload, by which the code that stores the entry reads the payload
     payload: Any  # a JSON value
 
 
 def as_json(value: object) -> bytes:
-    """Write ``value`` as one line of JSON in ASCII. Every character is one byte, so a cut splits no character.
+    """Write ``value`` as one line of JSON in ASCII. Each character is one byte, so a torn write splits no character.
 
     Raises:
         ValueError: ``value`` contains a NaN, an infinite number or a reference to itself.

@@ -35,8 +35,8 @@ def read(data: bytes) -> tuple[list[Entry], list[Flaw]]:
     lines = data.split(b"\n")
     last = lines.pop()  # the bytes after the last line break; empty unless a write was cut off
     for number, raw in enumerate(lines, start=1):
-        # After a power cut the file has zeros in place of pages that the disk had not stored yet. An entry after the
-        # zeros may be whole.
+        # After a power cut the file may have zeros in place of pages that the disk had not stored yet. An entry after
+        # the zeros may be whole.
         text = raw.lstrip(b"\0")
         try:
             entries.append(parse(text))

@@ -47,7 +47,7 @@ class SessionFiles:
         self.start_id, self.started_at = str(about["start_id"]), float(about["started_at"])
         self.folder, self._quarantine = folder, quarantine
         self._written, self._always = written, always
-        self._thread_lock = threading.Lock()  # flock does not keep apart two threads that share a descriptor
+        self._thread_lock = threading.Lock()  # needed, because flock does not exclude threads that share a descriptor
         self._lock_fd = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         # The state of the open segment when this process last held the lock: inode, path, first and next entry_seq,
         # size in bytes, and the time of the first entry in seconds since 1970.
@@ -56,7 +56,7 @@ class SessionFiles:
 
     @staticmethod
     def make(folder: str, agent: str, session: str) -> None:
-        """Make a session's folder, unless another process makes it at the same time."""
+        """Make a session's folder. When another process makes the folder at the same time, that folder is kept."""
         aside = f"{os.path.dirname(folder)}/.{os.path.basename(folder)}.{os.urandom(6).hex()}"
         os.mkdir(aside, 0o700)
         about = {"agent": agent, "session": session, "start_id": os.urandom(8).hex(), "started_at": time()}
@@ -203,8 +203,8 @@ class SessionFiles:
                 self._seal()
             names = sorted(name for name in os.listdir(self.folder) if name.endswith(".sealed"))
             if names:
-                # This also syncs the name of the next open segment. The name holds the next entry_seq, so no entry_seq
-                # is used twice after a power cut.
+                # This also syncs the name of the next open segment. The name contains the next entry_seq, so no
+                # entry_seq is used twice after a power cut.
                 files.sync(self.folder)
         segments = []
         for path in (os.path.join(self.folder, name) for name in names):

@@ -26,7 +26,8 @@ class Syncer:
 
     def written(self, path: str) -> None:
         """Note that ``path`` has new bytes."""
-        # At the first write of a process no thread runs yet. A forked child does not inherit its parent's thread.
+        # The thread starts at the first write of a process. A forked child starts its own thread, because it does not
+        # inherit its parent's.
         if self._pid != os.getpid():
             self._begin()
         with self._marking:

@@ -1,7 +1,7 @@
 """The dataclasses of the public API: the messages that a caller gives, and the values that a caller gets back.
 
-All dataclasses are frozen. Each dataclass that :class:`nexus_tasks.Nexus` returns has a method ``to_dict()``. It gives
-the document that ``nexus … --json`` prints. Import the types from ``nexus_tasks.types``. The modules inside this
+All dataclasses are frozen. Each dataclass that :class:`nexus_tasks.Nexus` returns has a method ``to_dict()``, which
+makes the document that ``nexus … --json`` prints. Import the types from ``nexus_tasks.types``. The modules inside this
 package are private.
 """
 

@@ -28,11 +28,11 @@ class CitedMemory(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class ContextBlock(Document):
-    """What :meth:`Nexus.context` returns. ``str(block)`` is its text.
+    """The context block that :meth:`Nexus.context` returns. ``str(block)`` is its text.
 
-    ``tokens`` is at most ``max_tokens``, with one exception. A block that is read with ``observe`` and without
-    ``max_tokens`` may be longer while many messages of the session are not observed yet. ``notes`` says when a block is
-    longer for that reason.
+    ``tokens`` is at most ``max_tokens``, with one exception. Without the argument ``max_tokens``, a block for a session
+    with ``observe`` may be longer while the job that shortens old messages to notes has not caught up. In this case
+    ``notes`` says so.
     """
 
     namespace: str

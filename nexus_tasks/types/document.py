@@ -1,4 +1,4 @@
-"""``to_dict()`` turns a returned value into a dict that ``json.dumps`` accepts."""
+"""The base class whose ``to_dict()`` turns a returned value into a dict that ``json.dumps`` accepts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 
 
 class Document:
-    """A frozen dataclass that becomes a document for JSON, as ``nexus … --json`` prints it."""
+    """Base class of the frozen dataclasses that ``nexus … --json`` prints as JSON documents."""
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as a dict that ``json.dumps`` accepts. Times are ISO 8601 texts with a time zone.
@@ -23,7 +23,7 @@ class Document:
         return {name: plain(value) for name, value in named.items() if name not in left_out}
 
     def _left_out(self) -> Collection[str]:
-        """Names of the fields that are not in this value's document."""
+        """The names of the fields that :meth:`to_dict` leaves out."""
         return ()
 
 

@@ -11,13 +11,14 @@ from typing import Any, Literal, get_args
 from nexus_tasks.types.document import Document
 from nexus_tasks.types.names import Status
 
-# A queued job waits, is pending or runs. A dead letter is dead, retried or dropped. A run has ended with a `Status`.
+# A queued job is waiting (for a time or a condition), pending (in a Celery queue) or running. A dead letter is dead
+# (still open), retried or dropped. A finished run has one of the values of `Status`.
 JOB_STATUSES: tuple[str, ...] = tuple(dict.fromkeys(("waiting", "pending", "running", *get_args(Status), "retried")))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Worker(Document):
-    """The process that runs a job, or ran it last: the name of its Celery worker, its host and its process id.
+    """The process that runs a job or has run it last: the Celery worker's name, the host and the process id.
 
     ``node`` is empty when the job ran in the producer's process (``task_always_eager``, ``apply()``).
     """
@@ -28,16 +29,20 @@ class Worker(Document):
 
     @classmethod
     def of(cls, known: Mapping[str, Any] | None) -> Worker | None:
-        """From :meth:`to_dict`; ``None`` when no worker has begun the job, or a worker of an earlier release has."""
+        """Make a worker from the document of :meth:`to_dict`.
+
+        ``None`` gives ``None``. It means that no worker has begun the job, or that a worker of an earlier release has,
+        which stored no document.
+        """
         return cls(node=known["node"], host=known["host"], pid=known["pid"]) if known else None
 
     @classmethod
     def parse(cls, text: str) -> Worker | None:
-        """From a claim's field."""
+        """Read the field ``worker`` of a claim in Redis. An empty field gives ``None``."""
         return cls.of(json.loads(text) if text else None)
 
     def as_json(self) -> str:
-        """The text of a claim's field."""
+        """The text for the field ``worker`` of a claim in Redis."""
         return json.dumps(self.to_dict())
 
     def __str__(self) -> str:
@@ -49,13 +54,13 @@ class JobOutcome(Document):
     """How a job ended."""
 
     status: Status
-    job_id: str = ""  # of the job that did the work
-    reasons: tuple[str, ...] = ()  # why it was asked for
+    job_id: str = ""  # the id of the job that did the work
+    reasons: tuple[str, ...] = ()  # why the job was requested
     details: Mapping[str, Any] = field(default_factory=dict)  # figures that the job kind reports, such as ``facts``
 
 
 _ASKED = ("force", "reasons", "urgency")
-# By source, the fields that not every source has. A job in the queue is waiting, pending or running.
+# `JobInfo.source` → the optional fields that jobs of this source have. No entry lists the fields that all jobs have.
 _FIELDS_OF = {
     "queue": frozenset({"reason", "detail", "error", "args", "errors", "crashes", *_ASKED}),
     "dead_letters": frozenset({"error", "args", "error_type", "traceback", "errors", "crashes", "resolution", *_ASKED}),
@@ -66,7 +71,7 @@ _FIELDS_OF_SOME = frozenset().union(*_FIELDS_OF.values())
 
 @dataclass(frozen=True, kw_only=True)
 class JobInfo(Document):
-    """A job: queued or running, a dead letter, or a finished run (``source`` says which)."""
+    """A job. ``source`` says whether it is queued or running (``queue``), a dead letter, or a finished run."""
 
     source: Literal["queue", "dead_letters", "runs"]  # left out of ``to_dict()``
     id: str
@@ -76,13 +81,13 @@ class JobInfo(Document):
     # A queued job: waiting, pending or running. A dead letter: dead, retried or dropped. A run: JobOutcome.status.
     status: str
     attempts: int  # runs so far, including the present run
-    reason: str | None = None  # of a waiting job: why it waits
-    detail: str | None = None  # of a waiting job: more about the reason, such as "312 of 512 tokens"
-    error: str | None = None  # of a queued job that has failed, or a dead letter: the last error
-    worker: Worker | None = None  # that runs the job, or ran it last
-    queued_at: datetime | None  # of a dead letter: the first failure
+    reason: str | None = None  # why a waiting job waits
+    detail: str | None = None  # more about the reason, such as "312 of 512 tokens"
+    error: str | None = None  # the last error of a dead letter, or of a queued job that has failed
+    worker: Worker | None = None  # the process that runs the job or has run it last
+    queued_at: datetime | None  # for a dead letter, the time of its first failure
     started_at: datetime | None
-    finished_at: datetime | None  # of a dead letter: the last failure
+    finished_at: datetime | None  # for a dead letter, the time of its last failure
 
     def _left_out(self) -> Collection[str]:
         return {"source"} | (_FIELDS_OF_SOME - _FIELDS_OF[self.source])
@@ -90,50 +95,52 @@ class JobInfo(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class JobDetails(JobInfo):
-    """Everything that is known of a job."""
+    """All that is known about a job. A field keeps its default when jobs of this ``source`` do not have it."""
 
-    args: Mapping[str, Any] = field(default_factory=dict)  # of a queued job or a dead letter: its arguments
-    error_type: str | None = None  # of a dead letter: the last error's class
-    traceback: str | None = None  # of a dead letter
-    errors: int = 0  # of a queued job or a dead letter: runs that raised
-    crashes: int = 0  # of a queued job or a dead letter: runs whose worker died
-    resolution: str | None = None  # of a dead letter: retried or dropped; None while it is open
-    force: bool = False  # of a queued job or a dead letter: whether it runs below its threshold too
-    reasons: tuple[str, ...] = ()  # why it was asked for
-    urgency: str | None = None  # of a queued job or a dead letter: live or dream
-    details: Mapping[str, Any] = field(default_factory=dict)  # of a run: figures that the job kind reports
-    model_calls: int = 0  # of a run
-    cost_usd: float = 0.0  # of a run: what its model calls cost, US dollars
+    # Queued jobs and dead letters have these fields. Finished runs have only `reasons`.
+    args: Mapping[str, Any] = field(default_factory=dict)
+    error_type: str | None = None  # the class of the last error; dead letters only
+    traceback: str | None = None  # the traceback of the last error; dead letters only
+    errors: int = 0  # number of runs that raised an error
+    crashes: int = 0  # number of runs whose worker died
+    resolution: str | None = None  # `retried` or `dropped`; None while a dead letter is open; dead letters only
+    force: bool = False  # whether the job also runs below its threshold of new messages or facts
+    reasons: tuple[str, ...] = ()  # why the job was requested
+    urgency: str | None = None  # `live` or `dream`
+    # Finished runs have these fields.
+    details: Mapping[str, Any] = field(default_factory=dict)  # figures that the job kind reports, such as ``facts``
+    model_calls: int = 0
+    cost_usd: float = 0.0  # the cost of the run's model calls, US dollars
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuarantinedMessage(Document):
-    """A message that no worker can read. A worker has moved it from its queue to the quarantine."""
+    """A message that no worker can read. A worker has moved the message from its queue to the quarantine."""
 
-    id: str  # in the quarantine; the message itself may have none
+    id: str  # the message's id in the quarantine; the message itself may have no id
     queue: str
-    fault: str  # why it cannot be read
-    at: datetime  # when it was moved
+    fault: str  # why no worker can read the message
+    at: datetime  # the time when a worker moved the message
     headers: str  # JSON, at most 65,536 characters
     body: str  # at most 65,536 characters
 
 
 @dataclass(frozen=True, kw_only=True)
 class MendedCounter(Document):
-    """A counter of a namespace's jobs that was wrong."""
+    """A counter of a namespace's jobs that was wrong and is corrected."""
 
     namespace: str
-    counter: str  # waiting, pending, running or slots
-    old: int
-    new: int
+    counter: str  # waiting, pending, running, or slots (jobs that count against the namespace's concurrency)
+    old: int  # the wrong number
+    new: int  # the correct number
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRepair(Document):
-    """What :meth:`Nexus.repair_jobs` has mended."""
+    """What :meth:`Nexus.repair_jobs` has corrected."""
 
     counters: tuple[MendedCounter, ...]
-    entries_put_back: int  # entries of jobs that an index had lost
+    entries_put_back: int  # number of entries that were missing in an index of jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,23 +154,23 @@ class DroppedJob(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class DroppedJobs(Document):
-    """What :meth:`Nexus.drop_jobs` has dropped."""
+    """The number of jobs that :meth:`Nexus.drop_jobs` has dropped."""
 
     dropped: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetriedJobs(Document):
-    """What :meth:`Nexus.retry_jobs` has done."""
+    """The result of :meth:`Nexus.retry_jobs`."""
 
-    retried: int
-    refused: Mapping[str, str]  # job id -> why its dead letter stays open
+    retried: int  # number of dead letters whose jobs run again
+    refused: Mapping[str, str]  # job id → why the job's dead letter stays open
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedJobs(Document):
-    """How many jobs have finished in a time, by kind and by how they ended."""
+    """How many jobs have finished in a period, by kind and by the status with which they ended."""
 
     since: datetime
     until: datetime
-    counts: Mapping[str, Mapping[str, int]]  # kind -> status -> jobs
+    counts: Mapping[str, Mapping[str, int]]  # kind → status → number of jobs

@@ -24,7 +24,7 @@ class SupportedMemory(Document):
     """A memory that has another memory as its source."""
 
     id: int
-    role: str  # as in Citation
+    role: str  # one of the roles of `Citation`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class MemoryInfo(Document):
     session_key: str | None  # the session of a message or a digest; for a fact the session of its earliest source
     category: str | None  # the category of a fact; None for other memories
     labels: tuple[str, ...]  # further words by which a search finds a fact; empty for other memories
-    confidence: float  # 0 to 1, as stored; a search lowers it with age
-    times_reinforced: int  # how often a message repeated the memory or a reflection confirmed it
+    confidence: float  # 0 to 1, as stored; the confidence of a search hit is lower for an older memory
+    times_reinforced: int  # how often a message has repeated the memory or a reflection has confirmed it
     occurred_at: datetime  # the time when the memory's text was said
     stored_at: datetime
     valid_from: datetime | None  # the time from which the memory holds

@@ -50,16 +50,17 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt(Document):
-    """What storing messages did. ``messages = stored + duplicates + buffered``."""
+    """The result of storing messages. ``messages = stored + duplicates + buffered``."""
 
     namespaces: tuple[str, ...]
     session_keys: tuple[str, ...]
     messages: int  # number of messages that the caller gave
     stored: int  # number of messages that are new in Postgres
     duplicates: int  # number of messages that were stored by an earlier call
-    enqueued: int  # number of new jobs; 0 while Redis does not answer, because reconcile queues the jobs later
-    buffered: int = 0  # number of messages in the session buffer, because Postgres does not answer
-    derived: int | None = None  # number of stored messages that are derived; only `nexus ingest --wait` sets it
+    enqueued: int  # number of jobs that were queued; 0 while Redis does not answer, and a worker queues the jobs later
+    buffered: int = 0  # number of messages that the session buffer keeps, because Postgres does not answer
+    # The number of stored messages whose facts are derived. Only `nexus ingest --wait` sets this field.
+    derived: int | None = None
 
     def _left_out(self) -> Collection[str]:
         return () if self.derived is not None else ("derived",)

@@ -35,7 +35,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def check_namespace(value: object) -> str:
-    """Return ``value`` when it is a namespace name.
+    """Check that ``value`` is a namespace name, and return it.
 
     Raises:
         InvalidInput: ``value`` is not a namespace name.

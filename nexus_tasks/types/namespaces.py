@@ -16,11 +16,13 @@ class NamespaceInfo(Document):
     observers: tuple[str, ...]  # each observer gets facts of its own from every message
     budget_usd_per_day: float | None  # US dollars per day (UTC); None: the process-wide setting
     concurrency: int | None  # largest number of jobs that run at a time; None: the process-wide setting
-    observe: bool  # whether long conversations are observed; `ingest(observe=...)` overrides it for a session
+    # Whether long conversations are observed: a job writes notes that replace their old messages in a context block.
+    # `ingest(observe=...)` overrides this setting for a session.
+    observe: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamespaceDetails(NamespaceInfo):
     """A namespace with its settings and the number of its memories."""
 
-    memories: Mapping[str, int]  # level → number of memories that still hold; every level has an entry
+    memories: Mapping[str, int]  # level → number of memories that are valid now; every level has an entry

@@ -10,14 +10,14 @@ from nexus_tasks.types.document import Document
 
 @dataclass(frozen=True, kw_only=True)
 class UndoReceipt(Document):
-    """What undoing a reflection did."""
+    """The memories that the undo of a reflection has changed."""
 
     reflection: int  # the reflection's number
     observer: str
     subject: str
     status: Literal["undone", "unchanged"]  # unchanged: an earlier call undid the reflection
     removed: tuple[int, ...]  # ids of the memories that the reflection made; the undo deleted them
-    revived: tuple[int, ...]  # ids of the facts that the reflection had superseded; they hold again
+    revived: tuple[int, ...]  # ids of the facts that the reflection had superseded; they are valid again
     restored: tuple[int, ...]  # ids of the facts that got back their earlier counters, confidence or validity
 
 
@@ -28,7 +28,7 @@ class PlannedRelation(Document):
     kind: Literal["duplicate", "reinforces", "contradicts"]
     new_id: int
     old_id: int
-    holds: Literal["new", "old", "both"]  # the fact that holds after a contradiction; both: undecided
+    holds: Literal["new", "old", "both"]  # the fact that stays valid after a contradiction; both: undecided
     rationale: str
     new: str  # the new fact's text
     old: str  # the earlier fact's text
@@ -45,12 +45,12 @@ class PlannedInsight(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class ReflectionPlan(Document):
-    """What a reflection on a perspective would do."""
+    """The changes that a reflection on a perspective (an observer and a subject) would make."""
 
     observer: str
     subject: str
     facts: int  # number of new facts that the reflection has read
-    held: bool  # whether the reflection would wait for a person's review, because it would change too much at once
+    held: bool  # whether the reflection would wait for a person's review, because it would change too many facts
     supersedes: tuple[int, ...]  # ids of the facts that the reflection would supersede
     relations: tuple[PlannedRelation, ...]
     insights: tuple[PlannedInsight, ...]
@@ -58,7 +58,7 @@ class ReflectionPlan(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class DreamPlan(Document):
-    """What a dream would do."""
+    """The sessions and reflections of the dream (the scheduled consolidation) that would begin now."""
 
     namespace: str
     sessions: tuple[str, ...]  # keys of the sessions that the dream would digest

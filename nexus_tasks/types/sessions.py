@@ -46,10 +46,13 @@ class DigestText(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationStats(Document):
-    """The figures of an observed session. Token numbers are estimates: characters / 4, rounded up."""
+    """The figures of an observed session: notes in its observation log replace its old messages in a context block.
+
+    Token numbers are estimates: characters / 4, rounded up.
+    """
 
     session_key: str
-    generation: int  # how often the observation log was changed
+    generation: int  # how often the observation log has changed
     observed_through: int  # number of the last message that the log covers
     tail_messages: int  # messages after `observed_through`, without system prompts
     tail_tokens: int

@@ -1,4 +1,4 @@
-"""The state of a deployment: what waits, runs and is dead, why it waits, and what it cost today."""
+"""The state of a deployment: how many jobs wait, run or are dead letters, why jobs wait, and today's cost."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from nexus_tasks.types.sessions import ObservationStats
 class JobCounts(Document):
     """Jobs of a namespace by state."""
 
-    waiting: int  # for a time or a condition
-    pending: int  # in a Celery queue
+    waiting: int  # jobs that wait for a time or a condition
+    pending: int  # jobs in a Celery queue
     running: int
     dead: int  # open dead letters
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingJob(Document):
-    """A job that waits, and why."""
+    """A waiting job, and the reason of its wait."""
 
     kind: str
     scope: str  # JSON: the arguments that two requests for the same work share
@@ -39,21 +39,21 @@ class RunningJob(Document):
     id: str
     kind: str
     scope: str  # JSON: the arguments that two requests for the same work share
-    for_seconds: float  # since the begin of the run
-    worker: Worker | None  # None: a worker of an earlier release runs it
+    for_seconds: float  # seconds since the run began
+    worker: Worker | None  # None when a worker of an earlier release runs the job
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldReflection(Document):
-    """A reflection that changes too much at once: it waits for a person to release or drop it."""
+    """A reflection that would change too many facts at once. It waits until a person releases or drops it."""
 
-    job_id: str  # for `nexus jobs retry` (release) and `nexus jobs drop`
+    job_id: str  # the argument for `nexus jobs retry` (release the reflection) and `nexus jobs drop`
     observer: str
     subject: str
-    facts: int  # new facts that it has read
-    supersedes: int  # facts that it would supersede
-    since: str  # when it was held: ISO 8601
-    released: bool  # a person has released it, and the next run carries it out
+    facts: int  # number of new facts that the reflection has read
+    supersedes: int  # number of facts that the reflection would supersede
+    since: str  # the time from which the reflection waits, ISO 8601
+    released: bool  # whether a person has released the reflection; the next run then makes the changes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +67,16 @@ class PausedKind(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldThreads(Document):
-    """A worker with threads that are held by runs over their limit: code that does not return."""
+    """A worker with held threads: each runs a job beyond its time limit, because the job's code does not return."""
 
     worker: str  # the name of the Celery worker
-    held: int
-    threads: int  # of the worker, the held ones included
+    held: int  # number of held threads
+    threads: int  # number of all threads of the worker, with the held threads
 
 
 @dataclass(frozen=True, kw_only=True)
 class PausedNamespace(Document):
-    """Since when and why an operator has paused a namespace."""
+    """The time and the reason of a namespace's pause, which an operator has begun."""
 
     since: datetime
     reason: str
@@ -88,16 +88,16 @@ class NamespaceStatus(Document):
 
     namespace: str
     jobs: JobCounts
-    memories: Mapping[str, int]  # active memories by level; every level is named
-    underived: int  # messages whose facts are wanted
-    digests_wanted: int  # sessions whose digest is wanted
-    oldest_underived_seconds: float | None  # age of the oldest wanted derivation; None when none is wanted
-    paused: PausedNamespace | None  # while it is paused, none of its jobs begins
-    waiting_for: Mapping[str, int]  # waiting jobs by the reason of their wait
-    waits: tuple[WaitingJob, ...]  # at most 20, the soonest due
-    runs: tuple[RunningJob, ...]  # at most 20, the longest running first
+    memories: Mapping[str, int]  # level → number of memories that are valid now; every level has an entry
+    underived: int  # number of messages whose facts are still to be derived
+    digests_wanted: int  # number of sessions that are still to be digested
+    oldest_underived_seconds: float | None  # age of the oldest derivation that is still to be done, or None
+    paused: PausedNamespace | None  # while the namespace is paused, none of its jobs begins
+    waiting_for: Mapping[str, int]  # reason of the wait → number of waiting jobs
+    waits: tuple[WaitingJob, ...]  # at most 20 waiting jobs, the job that is due soonest first
+    runs: tuple[RunningJob, ...]  # at most 20 running jobs, the longest running first
     reviews: tuple[HeldReflection, ...]
-    observation: tuple[ObservationStats, ...]  # of at most 50 observed sessions, the last changed first
+    observation: tuple[ObservationStats, ...]  # at most 50 observed sessions, the last changed first
     spend_today_usd: float  # US dollars since midnight UTC
     model_calls_today: int  # since midnight UTC
 
@@ -107,7 +107,7 @@ class StatusReport(Document):
     """The state of one namespace or of a deployment, and the paused job kinds."""
 
     namespaces: tuple[NamespaceStatus, ...]  # sorted by name; of many namespaces only those with the most jobs
-    left_out: int  # how many namespaces are not in `namespaces`
-    jobs: JobCounts  # of all namespaces, those that are left out too
+    left_out: int  # number of namespaces that are not in `namespaces`
+    jobs: JobCounts  # the jobs of all namespaces, also of the namespaces that are left out
     paused: tuple[PausedKind, ...]
-    held_threads: tuple[HeldThreads, ...]  # by worker; a worker with half of its threads held ends
+    held_threads: tuple[HeldThreads, ...]  # one entry per worker; a worker ends when half of its threads are held

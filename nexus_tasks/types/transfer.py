@@ -34,7 +34,7 @@ class MarkdownExport(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class MarkdownImport(Document):
-    """The numbers of topics that were read from a folder of Markdown."""
+    """The result of reading topics from a folder of Markdown."""
 
     namespace: str
     folder: str  # the folder's path
@@ -49,7 +49,8 @@ class ForgetReceipt(Document):
     deleted: Mapping[str, int]  # table → number of deleted rows
     ids: tuple[int, ...]  # ids of the erased memories
     requeued: tuple[str, ...]  # ids of the jobs that make facts and digests again from the remaining messages
-    not_rewritten: tuple[str, ...] = ()  # tables that were too busy, so that their files on disk were not rewritten
+    # Tables whose files on disk could not be rewritten without the erased rows, because the tables were too busy.
+    not_rewritten: tuple[str, ...] = ()
 
     def _left_out(self) -> Collection[str]:
         return () if self.not_rewritten else ("not_rewritten",)
