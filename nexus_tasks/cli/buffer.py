@@ -79,7 +79,7 @@ def list_(json: Json = False) -> None:
 
 @app.command()
 def flush(json: Json = False) -> None:
-    """Store everything now. Stored entries are deleted from the buffer; entries that are refused go to quarantine."""
+    """Store the buffer in Postgres now. Stored entries leave the buffer, and refused entries go to quarantine."""
     start_logging()
     from nexus_tasks.deployment import default_deployment
     from nexus_tasks.services import buffer_flush
@@ -93,7 +93,7 @@ def flush(json: Json = False) -> None:
 
 @app.command()
 def recover(json: Json = False) -> None:
-    """Recover after a crash: torn and corrupt lines go to quarantine, all other entries can be stored."""
+    """Recover after a crash. Unfinished and corrupt lines go to quarantine. All other entries can then be stored."""
     recovery = _buffer().recover()
     entries = sum(len(segment.entries) for segment in recovery.segments)
     damages = [damage._asdict() for damage in recovery.damages]

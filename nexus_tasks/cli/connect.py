@@ -1,6 +1,6 @@
-"""The client that commands use.
+"""Make the client that commands use, and start their log.
 
-Importing the client takes 1 s. Therefore :func:`connect` imports the client, and this module does not.
+Importing the client takes 1 s. Therefore only a call of :func:`connect` imports the client.
 """
 
 from __future__ import annotations

@@ -51,12 +51,12 @@ def dream(
     wait: Wait = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the plan and change nothing. The model is asked all the same."),
+        typer.Option("--dry-run", help="Only print the plan. The model is still asked, which costs money."),
     ] = False,
     timeout: Timeout = DEFAULT_TIMEOUT,
     json: Json = False,
 ) -> None:
-    """Digest every session that has new messages, then reflect. Joins a dream that has begun already."""
+    """Digest every session that has new messages, then reflect. If a dream has begun already, join that dream."""
     if dry_run:
         plans = connect().dream_plans(namespace)
         if json:
@@ -73,7 +73,7 @@ def dream(
             f"Dream of {namespace}: {outcome.status},"
             f" {words.count(outcome.details.get('sessions', 0), 'session')} digested."
         ),
-        see=f"See what came of it with `nexus memories list --namespace {namespace} --level derived`.",
+        see=f"See the conclusions with `nexus memories list --namespace {namespace} --level derived`.",
         timeout=timeout if wait else None,
         json=json,
     )
@@ -121,7 +121,7 @@ def undo(
     revived, restored = (words.count(len(ids), "fact") for ids in (undone.revived, undone.restored))
     print(
         f"Reflection {undone.reflection} ({undone.observer} about {undone.subject}) is undone: "
-        f"{removed} removed, {revived} in force again, {restored} as before it."
+        f"{removed} removed, {revived} in force again, {restored} with earlier figures."
     )
 
 
@@ -140,9 +140,9 @@ def _report_job(
     Args:
         job: the queued job.
         reason: why the job was queued. Only the output of ``--json`` contains the reason.
-        asked: the sentence that tells people that the job is queued.
-        ended: a function that makes the sentence about the outcome for people.
-        see: the hint that says where to read the result.
+        asked: the sentence that is printed when the call does not wait.
+        ended: a function that makes the sentence about the job's outcome.
+        see: the hint that says how to read the result.
         timeout: the longest wait, seconds. With ``None`` the call does not wait.
         json: print a JSON document instead of sentences.
 

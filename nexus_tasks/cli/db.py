@@ -16,7 +16,7 @@ app = typer.Typer(help="Check and upgrade the database's schema; change the embe
 
 @app.command()
 def upgrade(json: Json = False) -> None:
-    """Upgrade the database to the schema that this version needs. Several machines may run it at once."""
+    """Upgrade the database to the schema that this version needs. Several machines may run this command at once."""
     found, needed, url = _versions()
     if found != needed:
         _refuse_newer(found, needed)
@@ -33,7 +33,7 @@ def upgrade(json: Json = False) -> None:
 
 @app.command()
 def check(json: Json = False) -> None:
-    """Check that the database has the schema that this version needs. The exit code is 1 when it has not."""
+    """Check that the database has the schema that this version needs. With another schema the exit code is 1."""
     found, needed, _ = _versions()
     if found != needed:
         _refuse_newer(found, needed)
@@ -46,10 +46,10 @@ def check(json: Json = False) -> None:
 
 @app.command()
 def accept(json: Json = False) -> None:
-    """Let the claims in Redis belong to this database from now on, after it took the place of another one.
+    """Let the claims (job records) in Redis belong to this database from now on.
 
-    Workers refuse to start on a database that the claims do not belong to: its namespaces are others, and jobs would
-    end without effect.
+    Run this command after this database has replaced another one. Workers refuse to start when the claims belong to
+    another database, because jobs would not find their namespaces and would end without effect.
     """
     deployment = connect().deployment
     from nexus_tasks.storage import identity
@@ -75,8 +75,8 @@ def reembed(
 ) -> None:
     """Make the missing vectors of the model in NEXUS_EMBEDDER; the vectors of other models stay.
 
-    To change the model: run this with the new settings while the workers still use the old ones, restart the workers
-    with the new settings, and run it once more with --drop-others.
+    To change the model, first run this command with the new settings, while the workers still use the old settings.
+    Then restart the workers with the new settings. Last, run this command again with --drop-others.
     """
     from nexus_tasks.cli.progress import meter
 

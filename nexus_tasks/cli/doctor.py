@@ -24,9 +24,9 @@ def doctor(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Check every dependency and setting. The exit code is 1 when something has to be fixed.
+    """Check every dependency and setting. The exit code is 1 when a check fails.
 
-    Like every command, it starts the embedded servers when they do not run.
+    Like other commands, this one starts the embedded servers when they do not run.
     """
     from nexus_tasks.cli.checks.examine import examine
 

@@ -1,4 +1,4 @@
-"""Report a failed command: print an error line, or a JSON document with ``--json``, and choose the exit code."""
+"""Report a failed command: print an error line (with ``--json`` a JSON document), and choose the exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nexus_tasks.cli.output import emit, err, json_wanted
 from nexus_tasks.errors import JobFailed, NexusError, WaitTimeout
 
 FAILED, WAITED_IN_VAIN, INTERRUPTED = 1, 3, 130
-_BUG_REMEDY = "Set NEXUS_LOG_LEVEL=DEBUG and run it again to see the traceback."
+_BUG_REMEDY = "Set NEXUS_LOG_LEVEL=DEBUG and run the command again to see the traceback."
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def fail(error: NexusError) -> int:
 
 
 def crash(error: Exception) -> int:
-    """Print the first line of any other exception. Returns the exit code 1."""
+    """Print the first line of an exception that is not an error of this package. Returns the exit code 1."""
     log.debug("The command failed.", exc_info=error)
     kind, text = type(error).__name__, str(error).strip().partition("\n")[0]
     _report(kind, f"{kind}: {text}" if text else kind, _BUG_REMEDY)
@@ -41,5 +41,5 @@ def _report(kind: str, message: str, remedy: str) -> None:
 
 
 def hang_up() -> None:
-    """Redirect standard output to /dev/null after its reader has gone, so that the flush at exit does not fail."""
+    """Redirect standard output to /dev/null after the pipe's reader has ended, so that the flush at exit succeeds."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -23,7 +23,7 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="On a terminal, do not ask first.")] = False,
     json: Json = False,
 ) -> None:
-    """Erase a memory, a session or everything, with all memories derived only from it. This cannot be undone."""
+    """Erase a memory, a session or everything, and all memories that rest on it alone. This cannot be undone."""
     if (memory is not None) + (session is not None) + everything != 1:
         raise typer.BadParameter("give one of --memory, --session and --all")
     what = f"memory {memory}" if memory is not None else f"session {session}" if session else "everything"
@@ -42,6 +42,6 @@ def _print_receipt(receipt: ForgetReceipt) -> None:
     for table, count in rows.items():
         print(f"  {table:<20} {count:>8,}")
     if receipt.requeued:
-        print(f"{len(receipt.requeued)} jobs make anew what rested on other messages too.")
+        print(f"{len(receipt.requeued)} jobs make facts and digests again from the remaining messages.")
     if receipt.not_rewritten:
-        print(f"Too busy to be rewritten on disk: {', '.join(receipt.not_rewritten)}. Run it again later.")
+        print(f"Too busy to be rewritten on disk: {', '.join(receipt.not_rewritten)}. The next erasure rewrites them.")

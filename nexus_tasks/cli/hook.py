@@ -81,4 +81,4 @@ def _offer_the_stack() -> None:
 
         up(in_background=True)
     else:
-        warn("no worker runs, so that what is kept is not stored yet. Start one with `nexus up --detach`.")
+        warn("no worker runs, so the kept messages are not stored yet. Start one with `nexus up --detach`.")

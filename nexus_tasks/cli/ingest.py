@@ -24,7 +24,9 @@ def ingest(
     namespace: Namespace,
     session: Annotated[
         str | None,
-        typer.Option("--session", metavar="KEY", help="The session of lines without one; default: the file's name."),
+        typer.Option(
+            "--session", metavar="KEY", help="The session for lines that name none; default: the file's name."
+        ),
     ] = None,
     format: Annotated[
         Literal["auto", "jsonl", "locomo", "claude-code"],
@@ -41,7 +43,7 @@ def ingest(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Store the conversations in a file and queue the jobs for them. Repeating it stores nothing twice.
+    """Store the conversations in a file and queue the jobs for them. A second call stores no message twice.
 
     The whole file is checked first. If one line is wrong, nothing is stored. The sessions are then ended, so that they
     are derived and digested at once, unless you give --keep-open. With --wait the exit code is 3 when a job gave up or
@@ -74,7 +76,7 @@ def _summary(receipt: Receipt) -> str:
     sentences = [f"Stored {words.count(receipt.stored, 'message')} in {where}."]
     if receipt.buffered:
         kept = words.count(receipt.buffered, "message")
-        sentences.append(f"Postgres is away: {kept} buffered, to be stored by the next command or worker.")
+        sentences.append(f"Postgres does not answer: {kept} buffered. The next command or worker stores them.")
     if receipt.duplicates:
         sentences.append(f"{receipt.duplicates:,} were stored already.")
     if receipt.derived is not None:
@@ -95,24 +97,24 @@ def _explain(result: WaitResult) -> None:
 
 
 def remember(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="One thing worth knowing.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text to remember.")],
     namespace: Namespace,
     author: Annotated[str, typer.Option("--author", metavar="A", help="The author of the text.")] = "user",
-    session: Annotated[str, typer.Option("--session", metavar="KEY", help="The session it belongs to.")] = "notes",
+    session: Annotated[str, typer.Option("--session", metavar="KEY", help="The session of the text.")] = "notes",
     json: Json = False,
 ) -> None:
-    """Store one thing worth knowing. A search finds it at once; facts are derived from it within seconds."""
+    """Store one text to remember. A search finds the text at once. Facts are derived from it within seconds."""
     receipt = connect().remember(namespace, text, author=author, session_key=session)
     if json:
         emit(receipt)
         return
     if receipt.buffered:
-        print("Postgres is away: it is in the session buffer, and stored by the next command or worker.")
+        print("Postgres does not answer: the text is in the session buffer. The next command or worker stores it.")
         return
     print("Remembered." if receipt.stored else "That was remembered already.")
     from nexus_tasks.settings import load_settings
 
     settings = load_settings()
-    # Only the stack's lock is checked, because a ping of the workers would take longer than storing the text.
+    # Only the lock of `nexus up` is checked, because a ping of the workers would take longer than storing the text.
     if settings.embedded and stack.supervisor_pid(settings.home) is None:
         hint("Facts are derived while a worker runs: `nexus up`.")

@@ -45,7 +45,7 @@ Status = Annotated[
     typer.Option("--status", metavar="S", help=f"Only jobs of this status: {_STATUSES}.", callback=_status),
 ]
 Kind = Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Only jobs of this kind.")]
-All = Annotated[bool, typer.Option("--all", help="Without any filter: all of them.")]
+All = Annotated[bool, typer.Option("--all", help="Select all of them, without a filter.")]
 Yes = Annotated[bool, typer.Option("--yes", help="On a terminal, do not ask first.")]
 _ID_LENGTH = 36
 
@@ -59,7 +59,7 @@ def list_(
     offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Leave out the first N.")] = 0,
     json: Json = False,
 ) -> None:
-    """List jobs: those that run (the longest first) and are queued (the oldest first), dead letters, recent runs."""
+    """List running jobs (the longest first), queued jobs (the oldest first), dead letters and recent runs."""
     found = connect().jobs(namespace=namespace, status=status, kind=kind, limit=limit, offset=offset)
     if json:
         emit({"jobs": found})
@@ -107,14 +107,19 @@ def retry(
     job: OneOrMany = None,
     namespace: AnyNamespace = None,
     kind: Kind = None,
-    error: Annotated[str | None, typer.Option("--error", metavar="TYPE", help="Only letters of this error.")] = None,
+    error: Annotated[
+        str | None, typer.Option("--error", metavar="TYPE", help="Only dead letters with an error of this class.")
+    ] = None,
     urgency: Annotated[
         Urgency | None, typer.Option("--urgency", help="live or dream.", show_default="that of the dead letter")
     ] = None,
     all_: All = False,
     json: Json = False,
 ) -> None:
-    """Run a dead letter again, or many. Counters begin at 0; force and reasons stay. Retrying twice queues one job."""
+    """Run one or many dead letters again. Retrying a dead letter twice queues only one job.
+
+    The counters of attempts begin at 0. The job's force flag and reasons stay.
+    """
     _check_selection(job, all_, (namespace, kind, error))
     client = connect()
     if job is None:
@@ -149,7 +154,7 @@ def drop(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Drop a dead letter or a queued job, or many. Their work is not done, also when Redis is flushed."""
+    """Drop one or many dead letters or queued jobs. Their work is not done, not even after a flush of Redis."""
     _check_selection(job, all_, (namespace, kind, status))
     if job is None:
         if not yes and not json and sys.stdin.isatty():
@@ -166,12 +171,12 @@ def drop(
 @app.command()
 def pause(
     namespace: Annotated[str, typer.Argument(metavar="NS", help="The namespace whose jobs stop.")],
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="What `nexus status` shows.")] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="A text that `nexus status` shows.")] = "",
     json: Json = False,
 ) -> None:
-    """Let no job of a namespace begin, until `nexus jobs resume --namespace NS`. Jobs that run go on."""
+    """Let no job of a namespace begin, until `nexus jobs resume --namespace NS`. Jobs that run already go on."""
     paused = connect().pause_namespace(namespace, reason)
-    _emit_or_print(paused, json, f"{namespace} is paused: within 10 s no job of it begins any more.")
+    _emit_or_print(paused, json, f"{namespace} is paused. In 10 s at the latest, none of its jobs begins any more.")
 
 
 @app.command()
@@ -182,7 +187,7 @@ def resume(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Let paused job kinds run again, once their cause is corrected; or a paused namespace."""
+    """Let paused job kinds run again after the cause of the pause is corrected, or end the pause of a namespace."""
     if namespace is not None:
         if kind is not None:
             raise typer.BadParameter("give KIND or --namespace")
@@ -201,7 +206,7 @@ def resume(
 
 @app.command()
 def repair(json: Json = False) -> None:
-    """Check the counters and indexes of all jobs against the jobs, and mend them. Jobs go on meanwhile."""
+    """Compare the counters and indexes in Redis with the jobs themselves, and correct what is wrong."""
     found = connect().repair_jobs()
     if json:
         emit(found)
@@ -220,7 +225,7 @@ def quarantine(
     drop_all: Annotated[bool, typer.Option("--drop-all", help="Delete every message.")] = False,
     json: Json = False,
 ) -> None:
-    """List or delete messages that no worker could read. Their queues went on without them."""
+    """List or delete messages that no worker could read. The queues go on without these messages."""
     client = connect()
     if drop or drop_all:
         dropped = client.drop_quarantined(None if drop_all else drop)

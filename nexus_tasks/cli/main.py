@@ -98,9 +98,9 @@ def _run() -> int:
         try:
             app(prog_name="nexus")
         finally:
-            # A closed pipe then raises BrokenPipeError here, and not during the exit of Python.
+            # If the pipe's reader has ended, this raises BrokenPipeError here, and not during the exit of Python.
             sys.stdout.flush()
-    except SystemExit as ended:  # Typer raises it; after wrong usage its code is 2
+    except SystemExit as ended:  # Typer raises this exception, with the code 2 after wrong usage
         return ended.code if isinstance(ended.code, int) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -17,12 +17,12 @@ def mcp(
         typer.Option(
             "--http",
             metavar="HOST:PORT",
-            help="Serve over HTTP, behind NEXUS_MCP_TOKEN; just a port: this machine only.",
+            help="Serve over HTTP; clients send NEXUS_MCP_TOKEN. With a port alone, serve this machine only.",
         ),
     ] = None,
     namespace: Annotated[
         str | None,
-        typer.Option("--namespace", metavar="NS", help="Serve this namespace only; else every call names one."),
+        typer.Option("--namespace", metavar="NS", help="Serve this namespace only; default: each call names one."),
     ] = None,
     allow_host: Annotated[
         list[str] | None,

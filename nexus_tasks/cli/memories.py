@@ -48,7 +48,7 @@ def show(
     namespace: Namespace,
     json: Json = False,
 ) -> None:
-    """Show a memory with its evidence, the memories that rest on it, and those that it superseded."""
+    """Show a memory with its evidence, the memories that rest on it, and the memories that it superseded."""
     number = memory.removeprefix("m")
     if not number.isdecimal() or int(number) >= 2**63:
         raise typer.BadParameter(f"{memory!r} is not a memory's number such as 17 or m17.", param_hint="ID")

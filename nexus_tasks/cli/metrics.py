@@ -1,8 +1,8 @@
 """``nexus metrics``: figures of queue and memory for a monitoring system, in Prometheus' text format.
 
-All metrics are gauges: a counter would start at 0 with every command. A figure on finished runs is a count of the rows
-of ``job_runs``, made in ``services/status.py``; rows are deleted after 30 days. A live counter belongs where a run
-ends: ``_finish`` in ``idempotency/worker/executor.py``.
+All metrics are gauges, because each command is a new process, in which a counter would start at 0. Finished runs have
+no metric: ``nexus jobs finished`` counts them from the table ``job_runs``, whose rows are deleted after 30 days. A
+counter of runs in a worker process would belong into ``_finish`` in ``idempotency/worker/executor.py``.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from nexus_tasks.types import StatusReport
 # Each metric with its labels and its help text.
 _METRICS = {
     "nexus_jobs": (("namespace", "state"), "Jobs by state; dead: open dead letters."),
-    "nexus_memories": (("namespace", "level"), "Active memories by level."),
-    "nexus_underived_messages": (("namespace",), "Messages whose facts are wanted."),
-    "nexus_oldest_underived_seconds": (("namespace",), "Age of the oldest of them, 0 when there is none."),
-    "nexus_digests_wanted": (("namespace",), "Sessions whose digest somebody asked for."),
-    "nexus_reviews": (("namespace",), "Reflections that wait for a person."),
-    "nexus_spend_today_usd": (("namespace",), "What the models cost today (UTC)."),
+    "nexus_memories": (("namespace", "level"), "Memories that are valid now, by level."),
+    "nexus_underived_messages": (("namespace",), "Messages whose facts are still to be derived."),
+    "nexus_oldest_underived_seconds": (("namespace",), "Age of the oldest derivation still to be done, or 0."),
+    "nexus_digests_wanted": (("namespace",), "Sessions that are still to be digested."),
+    "nexus_reviews": (("namespace",), "Reflections that wait for a person's review."),
+    "nexus_spend_today_usd": (("namespace",), "Cost of the model calls today (UTC), US dollars."),
     "nexus_model_calls_today": (("namespace",), "Model calls today (UTC)."),
     "nexus_kind_paused": (("kind",), "1 for every job kind that is paused."),
     "nexus_held_threads": (
         ("worker",),
-        "Threads that are held by runs over their limit; only workers with such threads.",
+        "Threads whose runs are over their time limit and do not return; only workers with such threads.",
     ),
     "nexus_queued_messages": (("queue",), "Messages in each Celery queue."),
     "nexus_quarantined_messages": ((), "Messages that no worker could read, since the deployment began."),

@@ -34,7 +34,7 @@ Observers = Annotated[
     typer.Option(
         "--observer",
         metavar="O",
-        help="An observer, which holds memories of its own; repeat for several. Default: assistant.",
+        help="An observer, for whom memories of its own are made; repeat for several. Default: assistant.",
     ),
 ]
 Budget = Annotated[
@@ -81,7 +81,7 @@ def set_(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Change a namespace's settings; others stay. A new observer gets memories of new messages only."""
+    """Change the given settings of a namespace. A new observer gets memories from new messages only."""
     client = connect()
     client.set_namespace(
         namespace,

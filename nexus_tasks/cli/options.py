@@ -12,7 +12,7 @@ from nexus_tasks.types import LEVELS
 
 
 def moment(text: str) -> datetime:
-    """The time that an option gives, in ISO 8601."""
+    """Parse an option's value as a time in ISO 8601."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -45,20 +45,23 @@ Categories = Annotated[
 ]
 Since = Annotated[
     datetime | None,
-    typer.Option("--since", metavar="T", parser=moment, help="Only what occurred at this time or later."),
+    typer.Option(
+        "--since", metavar="T", parser=moment, help="Only memories whose text was said at this time or later."
+    ),
 ]
 Until = Annotated[
-    datetime | None, typer.Option("--until", metavar="T", parser=moment, help="Only what occurred before this time.")
+    datetime | None,
+    typer.Option("--until", metavar="T", parser=moment, help="Only memories whose text was said before this time."),
 ]
 AsOf = Annotated[
     datetime | None,
     typer.Option(
-        "--as-of", metavar="T", parser=moment, help="The facts that held at this time (ISO 8601; UTC without a zone)."
+        "--as-of", metavar="T", parser=moment, help="Only memories valid at this time (ISO 8601; UTC without a zone)."
     ),
 ]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1_000, help="At most this many.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1_000, help="The largest number of results.")]
 Wait = Annotated[
-    bool, typer.Option("--wait", help="Wait until the jobs are done; start a worker for it when none runs.")
+    bool, typer.Option("--wait", help="Wait until the jobs are done; if no worker runs, start one for this time.")
 ]
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="S", min=0, help="With --wait: stop waiting after this many seconds.")

@@ -1,4 +1,4 @@
-"""Output of commands.
+"""Print the output of commands.
 
 Results go to standard output. Hints, warnings, progress and errors go to standard error.
 """
@@ -29,7 +29,7 @@ JSON = typer.Option("--json", help="Print one JSON document.", callback=_remembe
 
 
 def json_wanted() -> bool:
-    """Whether the present command has ``--json``. Such a command prints an error as a JSON document."""
+    """Whether the present command has the option ``--json``. With this option, an error is printed as JSON too."""
     return _json
 
 

@@ -65,7 +65,7 @@ def context(
     session: Annotated[
         str | None,
         typer.Option(
-            "--session", metavar="KEY", help="With this session's digest and its messages that are not derived yet."
+            "--session", metavar="KEY", help="Add this session's digest and its messages that are not derived yet."
         ),
     ] = None,
     query: Annotated[
@@ -80,7 +80,7 @@ def context(
             metavar="N",
             min=1,
             max=1_000_000,
-            help="The longest block; with --observe the default is the whole session.",
+            help="The largest number of tokens; with --observe the default is the whole session.",
             show_default="2000",
         ),
     ] = None,
@@ -89,7 +89,8 @@ def context(
         typer.Option("--format", help="A text, messages for Claude, or the sections as JSON."),
     ] = "text",
     observe: Annotated[
-        bool, typer.Option("--observe", help="The session itself: its observation log, then its newest messages.")
+        bool,
+        typer.Option("--observe", help="Show the session itself: notes on old messages, then the newest messages."),
     ] = False,
     count: Annotated[
         Literal["estimate", "anthropic"],
@@ -97,7 +98,7 @@ def context(
     ] = "estimate",
     json: Json = False,
 ) -> None:
-    """Assemble the memories that an agent should know now, at most --max-tokens, every line with a citation."""
+    """Assemble memories for an agent's prompt, at most --max-tokens tokens. Every line has a citation."""
     block = connect().context(
         namespace,
         session_key=session,

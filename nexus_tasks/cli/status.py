@@ -1,4 +1,4 @@
-"""``nexus status``: the work of each namespace, and why it waits."""
+"""``nexus status``: the jobs of each namespace, and why they wait."""
 
 from __future__ import annotations
 

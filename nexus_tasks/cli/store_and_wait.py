@@ -28,7 +28,7 @@ class WaitResult:
     receipt: Receipt
     dead: tuple[JobInfo, ...] = ()  # jobs that became dead letters during the wait
     underived: int = 0  # messages that were not derived when the wait ended
-    late: bool = False  # the time was over before all jobs were done
+    late: bool = False  # whether the time was over before all jobs were done
 
     @property
     def done(self) -> bool:
@@ -124,7 +124,10 @@ class _Backlog:
 
 
 def _wait(nexus: Nexus, receipt: Receipt, known: Collection[str], *, timeout: float, meter: Meter) -> WaitResult:
-    """Poll the namespaces until no work is left or time is up. ``known``: the job ids of earlier dead letters."""
+    """Poll the namespaces until no work is left or time is up.
+
+    ``known`` has the job ids of earlier dead letters. The result leaves them out.
+    """
     deadline = time.monotonic() + timeout
     pause, total = _FIRST_PAUSE, receipt.stored
     warned: set[str] = set()

@@ -15,7 +15,7 @@ app = typer.Typer(help="Read topics.", no_args_is_help=True)
 
 @app.command("list")
 def list_(namespace: Namespace, json: Json = False) -> None:
-    """List topics; the last changed comes first."""
+    """List topics. The most recently changed topic comes first."""
     found = connect().topics(namespace)
     if json:
         emit({"namespace": namespace, "topics": found})

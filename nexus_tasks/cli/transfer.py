@@ -20,9 +20,10 @@ Folder = Annotated[
 
 
 def export(namespace: Namespace, file: File = None, markdown: Folder = None, json: Json = False) -> None:
-    """Write everything that a namespace remembers to a file, which `nexus import` reads without loss.
+    """Write all messages and memories of a namespace to a file, which `nexus import` reads without loss.
 
-    With `--markdown` write its topics and facts to a folder for people: MEMORY.md, a file per topic, facts.md.
+    With `--markdown`, write the namespace's topics and facts to a folder for people: MEMORY.md, a file per topic, and
+    facts.md.
     """
     path = _one_of(file, markdown)
     if markdown is not None:
@@ -40,9 +41,10 @@ def export(namespace: Namespace, file: File = None, markdown: Folder = None, jso
 
 
 def import_(namespace: Namespace, file: File = None, markdown: Folder = None, json: Json = False) -> None:
-    """Read an export into a new namespace. A job makes the vectors afterwards.
+    """Read an export into a new namespace. Afterwards a job makes the vectors.
 
-    With `--markdown` read the topics in a folder into any namespace; a topic of the same file name is replaced.
+    With `--markdown`, read the topics in a folder into a new or an existing namespace. A topic with the same file name
+    is replaced.
     """
     path = _one_of(file, markdown)
     if markdown is not None:

@@ -27,11 +27,11 @@ _WAITS = {
     "budget": "because today's budget is spent",
     "crash": "after its worker died",
     "pause": "because its kind is paused",
-    "concurrency": "in the line of its namespace",
+    "concurrency": "because its namespace runs as many jobs as it may",
     "batch": "for an answer of the Batches API",
-    "delay": "for its time",
-    "dream": "for what it is made of",
-    "version": "for a worker of the release that wrote it",
+    "delay": "until the requested time",
+    "dream": "for its digests and reflections",
+    "version": "for a worker of the release that queued it",
 }
 
 
@@ -62,7 +62,7 @@ def span(seconds: float) -> str:
 def ago(moment: datetime, now: datetime | None = None) -> str:
     """How long ago a moment was: ``just now``, ``5 min ago``, ``3 days ago``.
 
-    A moment in the future is shown as its date. So is a moment that is 30 days or more ago.
+    A moment in the future, or 30 days or more ago, is shown as its date.
     """
     seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
     if seconds < -1 or seconds >= 30 * 86_400:

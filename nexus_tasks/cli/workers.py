@@ -1,4 +1,4 @@
-"""Tell whether a worker runs, and run a worker during one command."""
+"""Find out whether a worker runs, and run a worker during one command."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def worker_runs() -> bool:
 
 
 def warn_if_none() -> None:
-    """When no worker runs, tell people on standard error that the queued jobs wait."""
+    """When no worker runs, print on standard error that the queued jobs wait for a worker."""
     from nexus_tasks.settings import load_settings
 
     try:
         found = worker_runs()
     except QueueUnavailable as error:
-        warn(f"{error.message} What was stored is queued by a worker once it does.")
+        warn(f"{error.message} When the broker answers again, a worker queues the jobs.")
         return
     if not found:
         hint(_EMBEDDED) if load_settings().embedded else warn(_OWN)
@@ -55,8 +55,8 @@ def warn_if_none() -> None:
 def worker_for_wait() -> Iterator[None]:
     """Run the ``with`` block while a worker runs.
 
-    When no worker runs and the servers are embedded, a temporary worker runs during the block. When no worker runs and
-    the servers are not embedded, a warning is printed.
+    When no worker runs yet, the servers decide. With the embedded servers of this package, a temporary worker runs
+    during the block. With other servers, only a warning is printed.
 
     Raises:
         EmbeddedError: the worker does not start.

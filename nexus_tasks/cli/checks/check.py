@@ -1,4 +1,4 @@
-"""The result of one check: what was found, whether it is in order, and the remedy when it is not."""
+"""The result of one check of ``nexus doctor``: the finding, whether it is in order, and the remedy when it is not."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ class Check:
 
 
 def passed(name: str, found: str) -> Check:
-    """A check without a fault."""
+    """The result of a check that found no fault."""
     return Check(name=name, ok=True, found=found)
 
 
 def failed(name: str, found: str, remedy: str) -> Check:
-    """A check with a fault that has to be put right."""
+    """The result of a check that found a fault. ``remedy`` says how to correct the fault."""
     return Check(name=name, ok=False, found=found, remedy=remedy)
 
 
 def run_checks(name: str, checks: Callable[[], Sequence[Check]], remedy: str) -> list[Check]:
-    """The results of ``checks``. An error of a server, a driver or a URL becomes one failed check named ``name``."""
+    """Call ``checks`` and return the results.
+
+    When the call raises an error of a server, a driver or a URL, the result is one failed check named ``name``.
+    """
     try:
         return list(checks())
     except NexusError as error:

@@ -16,7 +16,11 @@ _FIELDS = ("database_url", "redis_url", "model", "embedder", "home")
 
 
 def examine(*, canary: bool) -> dict[str, Any]:
-    """``{"ok", "checks": […], "database_url", "redis_url", "model", "embedder", "home"}``, passwords masked."""
+    """Run all checks. With ``canary``, also send a job through the queue.
+
+    Returns:
+        ``{"ok", "checks": […], "database_url", "redis_url", "model", "embedder", "home"}``. Passwords are masked.
+    """
     about: dict[str, Any] = dict.fromkeys(_FIELDS)
     checks = [machine.python(), *_settings(about, canary=canary)]
     return {"ok": all(check.ok for check in checks), "checks": [check.as_dict() for check in checks], **about}
@@ -42,7 +46,7 @@ def _settings(about: dict[str, Any], *, canary: bool) -> Iterator[Check]:
 
 
 def _servers(settings: Settings, about: dict[str, Any], *, canary: bool) -> Iterator[Check]:
-    if settings.database_url and settings.redis_url:  # malformed URLs are shown too
+    if settings.database_url and settings.redis_url:  # these URLs are shown even if they are malformed
         about["database_url"] = machine.masked(settings.database_url.get_secret_value())
         about["redis_url"] = machine.masked(settings.redis_url.get_secret_value())
     found = run_checks("servers", lambda: machine.servers(settings), "Install the extra, or set both URLs.")
@@ -59,7 +63,7 @@ def _servers(settings: Settings, about: dict[str, Any], *, canary: bool) -> Iter
     yield from run_checks(
         "redis",
         lambda: servers.redis(where.redis_url, settings.redis_master),
-        "Check NEXUS_REDIS_URL and that it runs.",
+        "Check NEXUS_REDIS_URL and that the server runs.",
     )
     yield from _queue(settings, canary=canary)
 
@@ -80,4 +84,4 @@ def _queue(settings: Settings, *, canary: bool) -> Iterator[Check]:
         return
     yield from run_checks("workers", lambda: queue.workers(settings), remedy)
     if canary:
-        yield from run_checks("canary", queue.canary, "See what it waits for with `nexus status`.")
+        yield from run_checks("canary", queue.canary, "See what the job waits for with `nexus status`.")

@@ -16,7 +16,7 @@ _OLDEST = (3, 11)
 
 
 def python() -> Check:
-    """The interpreter is a supported one."""
+    """Check that this Python version is supported."""
     found = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     if sys.version_info[:2] >= _OLDEST:
         return passed("python", found)
@@ -24,7 +24,10 @@ def python() -> Check:
 
 
 def home(settings: Settings) -> Check:
-    """The home folder belongs to this user and is closed to others. A missing folder passes: the servers make it."""
+    """Check that the home folder belongs to this user, and that other users cannot read it.
+
+    A missing folder passes the check, because the servers make the folder when they start.
+    """
     path = settings.home.expanduser()
     if not path.exists():
         return passed("home", f"{path} is made when it is needed")
@@ -33,14 +36,15 @@ def home(settings: Settings) -> Check:
     found = f"{path}, mode {mode:04o}"
     if status.st_uid != os.geteuid():
         return failed("home", f"{found}, of another user", "Set NEXUS_HOME to a folder of your own.")
-    # The group may enter. When root starts Postgres, Postgres runs as another user, which must reach the data folder.
+    # The group may enter the folder. When root starts the embedded Postgres, Postgres runs as another user, and this
+    # user must reach the data folder inside the home folder.
     if mode & 0o027 or not os.access(path, os.W_OK | os.X_OK):
         return failed("home", found, f"Close it to others: `chmod 0700 {path}`.")
     return passed("home", found)
 
 
 def servers(settings: Settings) -> Sequence[Check]:
-    """The servers in use: the embedded servers, if their programs are installed, or the servers of the two URLs.
+    """Report which servers are used: the embedded servers of this package, or the servers of the two URLs.
 
     Raises:
         EmbeddedError: a program of the embedded servers is missing.
@@ -59,11 +63,11 @@ def _home_relative(path: Path) -> str:
 
 
 def model(settings: Settings) -> Sequence[Check]:
-    """The model in use, and whether it has credentials. Sends nothing to the model.
+    """Report which model is used, and check that it has credentials. The model gets no request.
 
     Raises:
         ConfigurationError: no model can be chosen.
-        Misconfigured: credentials cannot be read.
+        Misconfigured: the credentials cannot be read.
     """
     from nexus_tasks.llm.anthropic.client import credentials_found
     from nexus_tasks.llm.choose import language_model
@@ -79,7 +83,7 @@ def model(settings: Settings) -> Sequence[Check]:
 
 
 def embedder(settings: Settings) -> Sequence[Check]:
-    """The embedder in use.
+    """Report which embedder is used.
 
     Raises:
         ConfigurationError: no embedder has the configured name.

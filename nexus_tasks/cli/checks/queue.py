@@ -1,4 +1,4 @@
-"""Checks of the queue: a message can be sent, a worker answers, and a canary job runs from end to end."""
+"""Check the queue: a message can be sent, a worker answers, and a canary (a job for this test) runs to its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONNECT_SECONDS, _PING_SECONDS, _CANARY_SECONDS = 5.0, 1.0, 30.0
 
 
 def broker() -> Sequence[Check]:
-    """A producer can connect to the broker and declare the queues.
+    """Check that a producer can connect to the broker and declare the queues.
 
     Raises:
         kombu.exceptions.OperationalError: the broker does not answer.
@@ -30,7 +30,9 @@ def broker() -> Sequence[Check]:
 
 
 def workers(settings: Settings) -> Sequence[Check]:
-    """The workers that answer within 1 s. On the embedded stack a worker may be missing: commands can start their own.
+    """Check that a worker answers within 1 s.
+
+    With the embedded servers of this package, no worker is needed, because a command can start a worker of its own.
 
     Raises:
         kombu.exceptions.OperationalError: the broker does not answer.

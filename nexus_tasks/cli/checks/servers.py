@@ -1,4 +1,4 @@
-"""Checks of Postgres and Redis: they answer, are new enough, and are configured to lose nothing."""
+"""Check that Postgres and Redis answer, are new enough, and are configured so that no data are lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CONNECT_SECONDS = 5
 
 
 def postgres(url: str) -> Sequence[Check]:
-    """The server answers, and has pgvector.
+    """Check that Postgres answers, is new enough, and has the extension pgvector.
 
     Raises:
         sqlalchemy.exc.SQLAlchemyError: the server does not answer, or the URL is malformed.
@@ -42,7 +42,7 @@ def _pgvector(installed: str | None, available: str | None) -> Check:
 
 
 def schema(url: str, *, embedded: bool) -> Sequence[Check]:
-    """The database has the schema of this version.
+    """Check that the database has the schema of this version of nexus-tasks.
 
     Raises:
         StorageUnavailable: the server does not answer.
@@ -60,7 +60,7 @@ def schema(url: str, *, embedded: bool) -> Sequence[Check]:
 
 
 def redis(url: str, master_name: str) -> Sequence[Check]:
-    """The server answers, is new enough, never evicts, and writes an append-only file.
+    """Check that Redis answers, is new enough, never evicts keys, and writes an append-only file.
 
     Raises:
         redis.RedisError: the server does not answer.
@@ -69,7 +69,7 @@ def redis(url: str, master_name: str) -> Sequence[Check]:
     from nexus_tasks.idempotency.redis_client import client
 
     with client(url, timeout=_CONNECT_SECONDS, master_name=master_name) as asked:
-        # Hosted servers refuse CONFIG, but answer INFO.
+        # INFO is used, because hosted servers refuse the command CONFIG.
         info = asked.info()
     return [_version(str(info["redis_version"])), _eviction(str(info["maxmemory_policy"])), _file(info["aof_enabled"])]
 
@@ -83,7 +83,7 @@ def _version(version: str) -> Check:
 def _eviction(policy: str) -> Check:
     if policy == "noeviction":
         return passed("redis eviction", policy)
-    return failed("redis eviction", policy, "Set `maxmemory-policy noeviction`: an evicted claim is a lost wake-up.")
+    return failed("redis eviction", policy, "Set `maxmemory-policy noeviction`, so that Redis does not drop jobs.")
 
 
 def _file(enabled: object) -> Check:

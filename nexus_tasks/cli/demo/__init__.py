@@ -16,14 +16,14 @@ def demo(
         ),
     ] = None,
     namespace: Annotated[
-        str, typer.Option("--namespace", metavar="NS", help="The namespace to store them in.")
+        str, typer.Option("--namespace", metavar="NS", help="The namespace to store the conversations in.")
     ] = "demo",
 ) -> None:
     """Show the whole system at work on this machine: start it, ingest, wait, show the memories, stop it.
 
-    The demo always uses the offline model and embedded servers in a home of its own, also when other settings are
-    exported. It needs no network, costs nothing and does not touch your own memory. Run it again to see that nothing is
-    stored twice.
+    The demo always uses the offline model and embedded servers in a home folder of its own, also when NEXUS_* variables
+    name others. The demo needs no network, costs nothing and does not touch your own memory. Run the demo again to see
+    that nothing is stored twice.
     """
     from nexus_tasks.cli.demo.run import run
 

@@ -29,7 +29,7 @@ def _title(console: Console, text: str) -> None:
 
 
 def print_opening(home: Path, data: Path | None) -> None:
-    """Say what the demo does, and that it does not touch the user's memory."""
+    """Print what the demo does, and that it does not touch the user's memory."""
     console = page()
     console.print(Text.assemble(("nexus demo", "bold"), " with the ", ("offline", "bold green"), " model"))
     paragraph(
@@ -42,7 +42,7 @@ def print_opening(home: Path, data: Path | None) -> None:
 
 
 def print_stored(receipt: Receipt, sessions: int, seconds: float) -> None:
-    """Say what was stored, and after how many seconds all jobs were done."""
+    """Print how many messages were stored, and after how many seconds all jobs were done."""
     console = page()
     _title(console, "Stored")
     known = f", {receipt.duplicates:,} were known" if receipt.duplicates else ""
@@ -55,7 +55,10 @@ def print_stored(receipt: Receipt, sessions: int, seconds: float) -> None:
 
 
 def print_story(story: Story) -> None:
-    """Show the memories of a namespace: facts, a change, a digest, a search, a context block, the queue's figures."""
+    """Print memories of a namespace: facts, a resolved contradiction, a digest, a search and a context block.
+
+    The queue's figures follow.
+    """
     console = page()
     counts = words.memory_counts(story.memories)
     paragraph(console, f"{story.observer} remembers in namespace {story.namespace}: {counts}.")
@@ -132,7 +135,7 @@ def _figures(console: Console, figures: Figures) -> None:
 
 
 def print_closing(home: Path, namespace: str) -> None:
-    """Say what to do next."""
+    """Print the commands to try next."""
     console = page()
     _title(console, "Next")
     look = f"NEXUS_HOME={quote(str(home))} nexus status --namespace {namespace}"

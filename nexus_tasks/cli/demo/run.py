@@ -28,7 +28,7 @@ def run(data: Path | None, namespace: str) -> None:
     """Start everything, store the conversations, wait, show the memories, stop everything.
 
     Raises:
-        InvalidInput: the file does not hold conversations; nothing was started.
+        InvalidInput: the file does not contain conversations. Nothing was started.
         EmbeddedError: a server, the worker or beat does not start.
     """
     settings = set_up()

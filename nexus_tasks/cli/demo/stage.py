@@ -20,10 +20,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def set_up() -> Settings:
-    """The demo's settings, also exported to its children. They cost nothing and do not touch the user's memory.
+    """Make the demo's settings, and export them to child processes.
 
-    Of the exported settings only NEXUS_HOME and NEXUS_LOG_LEVEL count. The demo does not use the servers, model,
-    embedder or Celery configuration that are set for real work.
+    With these settings the demo costs nothing and does not touch the user's memory. Of the user's environment, the demo
+    keeps only NEXUS_HOME and NEXUS_LOG_LEVEL. It does not use the servers, model, embedder or Celery configuration that
+    are set for real work.
     """
     for name in list(os.environ):
         if name.upper().startswith(("NEXUS_", "CELERY_")) and name.upper() not in _KEPT:
@@ -35,7 +36,7 @@ def set_up() -> Settings:
 
 @contextmanager
 def stage(settings: Settings) -> Iterator[None]:
-    """Run servers, a worker and beat during the block. They stop after the block, also after an error.
+    """Run the servers, a worker and beat during the ``with`` block. They stop after the block, also after an error.
 
     Raises:
         EmbeddedError: a server, the worker or beat does not start, or another demo is running.

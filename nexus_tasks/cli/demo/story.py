@@ -70,7 +70,7 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """Everything the report shows of one namespace."""
+    """All that the report shows of one namespace."""
 
     namespace: str
     observer: str
@@ -105,7 +105,7 @@ def choose_story(nexus: Nexus, namespace: str, query: str | None) -> Story:
 
 
 def _facts(nexus: Nexus, namespace: str) -> tuple[Fact, ...]:
-    """Five facts: the best of every category, then the second best of every category, and so on."""
+    """Choose five facts: the best of every category, then the second best of every category, and so on."""
     found = nexus.memories(namespace, levels=["explicit"], limit=_MOST_MEMORIES)
     # Facts of an observer about itself come last.
     found.sort(key=lambda memory: (memory.subject == memory.observer, *_sort_key(memory)))
@@ -118,7 +118,10 @@ def _facts(nexus: Nexus, namespace: str) -> tuple[Fact, ...]:
 
 
 def _sort_key(memory: MemoryInfo) -> tuple[float, ...]:
-    """Sorts by most reinforced, then most confident, then whether a fact fits on a line, then the longest first."""
+    """The sort key of a fact. The most often reinforced facts come first, then the most confident facts.
+
+    Of two equal facts, a fact that fits on one line comes first, and then the longer fact.
+    """
     length = len(memory.content)
     return -memory.times_reinforced, -memory.confidence, length > _ONE_LINE, -length
 

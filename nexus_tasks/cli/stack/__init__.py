@@ -1,7 +1,7 @@
 """``nexus up`` and ``nexus down``, and the temporary workers of other commands.
 
-Every child process imports this package before Celery, so its import must stay fast: only :func:`register` imports
-Typer.
+Every child process imports this package before Celery, so this import must stay fast. Therefore only :func:`register`
+imports Typer.
 """
 
 from __future__ import annotations

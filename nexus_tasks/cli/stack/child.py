@@ -1,9 +1,10 @@
-"""The program of every child of the stack: a Celery command that ends by itself when its parent has ended.
+"""The program of every child process of ``nexus up``: a Celery command that ends by itself when its parent has ended.
 
-It is called as ``python -m nexus_tasks.cli.stack.child READY_FD celery-arguments…``. Standard input is a pipe, and only
-the parent holds the pipe's other end. The system closes the pipe when the parent ends, also after a ``kill -9``. (Linux
-can send a signal instead, PR_SET_PDEATHSIG, but sends it as soon as the *thread* ends that started the child. Other
-systems have no such signal.)
+The call is ``python -m nexus_tasks.cli.stack.child READY_FD celery-arguments…``. Standard input is a pipe, and only the
+parent has the pipe's other end. The system closes the pipe when the parent ends, also after a ``kill -9``.
+
+The signal that Linux can send instead (PR_SET_PDEATHSIG) is not used. Linux sends it already when the *thread* that
+started the child ends, and other systems do not have this signal.
 """
 
 from __future__ import annotations

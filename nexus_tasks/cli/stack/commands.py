@@ -19,13 +19,15 @@ from nexus_tasks.settings import Settings, load_settings
 
 
 def up(
-    concurrency: Annotated[int | None, typer.Option(min=1, help="The jobs that the worker runs at a time.")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="The number of jobs that the worker runs at a time.")
+    ] = None,
     flower: Annotated[bool, typer.Option("--flower", help="Run Flower too, on 127.0.0.1.")] = False,
     in_background: Annotated[bool, typer.Option("--detach", help="Return as soon as the worker is ready.")] = False,
 ) -> None:
     """Run the stack: Redis, Postgres, a worker, beat and, with --flower, Flower.
 
-    With NEXUS_DATABASE_URL and NEXUS_REDIS_URL set, it starts no servers.
+    When NEXUS_DATABASE_URL and NEXUS_REDIS_URL are set, this command does not start Redis and Postgres.
     """
     settings = load_settings()
     with claim(settings.home) as held:
@@ -58,7 +60,7 @@ def _announce(options: StackOptions, message: str) -> None:
 
 
 def _upgrade_schema(settings: Settings) -> None:
-    # Imported here, so that `nexus down` and `nexus --help` load neither SQLAlchemy nor Alembic.
+    # These modules are imported here, so that `nexus down` and `nexus --help` do not load SQLAlchemy and Alembic.
     from nexus_tasks.endpoints import endpoints_of
     from nexus_tasks.storage.schema import upgrade
 

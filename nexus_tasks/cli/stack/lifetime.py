@@ -1,7 +1,8 @@
 """One stack per home: the pid of its supervisor, and whether all its processes have ended.
 
-``stack.pid`` holds the supervisor's pid, and the supervisor locks the file as long as it lives. A pid in an unlocked
-file is ignored: another process may have this pid by now. The supervisor and its children lock ``children.lock``. After
+The supervisor is the process of ``nexus up`` that starts the worker and the other children. The file ``stack.pid``
+contains the supervisor's pid, and the supervisor locks the file until it ends. A pid in an unlocked file is ignored,
+because another process may have this pid by now. The supervisor and its children lock the file ``children.lock``. After
 a ``kill -9`` of the supervisor, ``children.lock`` stays locked until the last child has ended.
 """
 
@@ -27,7 +28,7 @@ def _children_lock(home: Path) -> Path:
 
 
 def supervisor_pid(home: Path) -> int | None:
-    """The pid of the running ``nexus up`` of ``home``, ``None`` when no ``nexus up`` runs."""
+    """The pid of the supervisor of ``home``, or ``None`` when no ``nexus up`` runs there."""
     path = _pid_file(home)
     if not is_locked(path):
         return None
@@ -37,7 +38,7 @@ def supervisor_pid(home: Path) -> int | None:
 
 
 def claim(home: Path) -> FileLock:
-    """Take the lock that only one ``nexus up`` of ``home`` can hold.
+    """Take the lock ``stack.pid``, which only one ``nexus up`` of ``home`` can have.
 
     Raises:
         EmbeddedError: another ``nexus up`` holds the lock.
@@ -53,10 +54,12 @@ def claim(home: Path) -> FileLock:
 
 
 def claim_children(home: Path) -> FileLock:
-    """The lock that the children inherit. Waits up to 35 s for the children of an earlier stack to end.
+    """Take the lock ``children.lock``, which the children inherit.
+
+    This call waits up to 35 s until the children of an earlier stack have ended.
 
     Raises:
-        EmbeddedError: these children do not end.
+        EmbeddedError: the children of the earlier stack do not end.
     """
     deadline = time.monotonic() + GRACE_SECONDS + 5.0
     while (held := try_lock(_children_lock(home))) is None:
@@ -89,4 +92,4 @@ def end(home: Path) -> bool:
 
 def _not_ended(home: Path) -> EmbeddedError:
     path = _children_lock(home)
-    return EmbeddedError("Processes of the stack do not end.", remedy=f"See which hold {path} (`fuser {path}`).")
+    return EmbeddedError("Processes of the stack do not end.", remedy=f"Kill those that lock {path} (`fuser {path}`).")

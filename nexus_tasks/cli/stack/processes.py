@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from nexus_tasks.files import open_log
 from nexus_tasks.settings import Settings
 
-GRACE_SECONDS = 30.0  # for running jobs to finish; a job that is cut off runs again when its lease ends
+GRACE_SECONDS = 30.0  # time for running jobs to finish; a job that is cut off runs again when its lease ends
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -32,7 +32,7 @@ def environment(settings: Settings) -> dict[str, str]:
             env.pop(f"NEXUS_{name.upper()}", None)
         else:
             env[f"NEXUS_{name.upper()}"] = _as_text(value)
-    # Otherwise the supervisor would kill a worker before it has given its runs back.
+    # A worker must give its runs back before the supervisor kills it after GRACE_SECONDS.
     env["NEXUS_SHUTDOWN_GRACE"] = str(min(settings.shutdown_grace, GRACE_SECONDS - 5.0))
     return env
 
@@ -52,9 +52,9 @@ def log_file(home: Path, name: str) -> Path:
 
 @dataclass
 class Child:
-    """A Celery command in a process and session of its own.
+    """A Celery command in a process and a Unix session of its own.
 
-    With ``log=None`` the command's output is printed, each line after ``name``.
+    With ``log=None`` the command's output is printed, and each line begins with ``name``.
     """
 
     name: str
@@ -122,7 +122,8 @@ class Child:
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         if self._printer is not None:
-            self._printer.join(1.0)  # prints the rest; a process that the child started may keep the pipe open
+            # Wait for the rest of the output, for at most 1 s. A process that the child started may keep the pipe open.
+            self._printer.join(1.0)
         self._close()
 
     def stop(self, grace: float) -> None:
@@ -152,7 +153,7 @@ class Child:
 
 def _print_lines(name: str, output: IO[bytes]) -> None:
     with output:
-        for line in output:  # reads on after our own output is closed: a full pipe would block the child
+        for line in output:  # goes on even if our own output is closed, because a full pipe would block the child
             with suppress(OSError):
                 sys.stdout.write(f"{name:>6} | {line.decode(errors='replace').rstrip()}\n")
                 sys.stdout.flush()

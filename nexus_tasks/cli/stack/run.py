@@ -1,4 +1,4 @@
-"""Run the stack's processes under a supervisor: in this process, or in a background process."""
+"""Run the processes of ``nexus up`` under a supervisor, in this process or in a background process."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def supervise(settings: Settings, options: StackOptions, on_ready: Callable[[], 
     Args:
         settings: the settings that the processes get.
         options: the options of ``nexus up``.
-        on_ready: called when the worker takes jobs.
-        logs: write the processes' output to log files; default: print it.
+        on_ready: called when the worker is ready for jobs.
+        logs: write the processes' output to log files. By default the output is printed.
 
     Raises:
         EmbeddedError: the worker does not start, or processes of an earlier stack do not end.
@@ -72,7 +72,7 @@ def _print(message: str) -> None:
 
 
 def detach(settings: Settings, options: StackOptions, held: FileLock) -> int:
-    """Run the stack under a supervisor in the background; returns the supervisor's pid when the worker is ready.
+    """Start a supervisor in the background. Returns the supervisor's pid as soon as the worker is ready.
 
     Args:
         settings: the settings that the processes get.
@@ -104,13 +104,13 @@ def detach(settings: Settings, options: StackOptions, held: FileLock) -> int:
         answer = _read(ready)
         if answer != "ready":
             raise _failure(settings, answer)
-    except BaseException:  # also after a Ctrl-C: no other process would end the supervisor
+    except BaseException:  # also after a Ctrl-C, because no other process would end the supervisor
         process.terminate()
         process.wait()
         raise
     finally:
         os.close(ready)
-    process.returncode = 0  # the supervisor lives on; this suppresses subprocess's warning about a running child
+    process.returncode = 0  # without this, `subprocess` would warn that its child, the supervisor, still runs
     return process.pid
 
 

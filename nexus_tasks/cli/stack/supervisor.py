@@ -13,20 +13,21 @@ from types import FrameType
 from nexus_tasks.cli.stack.processes import GRACE_SECONDS, Child
 from nexus_tasks.errors import EmbeddedError
 
-READY_SECONDS = 60.0
-_STEADY_SECONDS = 60.0  # a child that lived for longer restarts after 0.5 s, the shortest pause
-# Seconds. Each early end doubles the pause before the restart, from 0.5 s up to this. Chosen by hand, not measured.
+READY_SECONDS = 60.0  # the longest wait for the worker's start
+_STEADY_SECONDS = 60.0  # a child that ran for longer restarts after 0.5 s, the shortest pause
+# Seconds. When a child ends earlier than that, the pause before its restart doubles, up to this limit. The limit was
+# chosen by hand, not measured.
 _LONGEST_PAUSE = 30.0
 _SERVERS_EVERY = 2.0  # seconds between two checks of the servers
 
 
 class Supervisor:
-    """Runs child processes until a signal.
+    """Runs child processes until a signal comes.
 
     Args:
-        children: the processes; the first is the worker.
-        restart_servers: called every 2 s; restarts servers that have ended.
-        report: prints a line for people.
+        children: the processes. The first one is the worker.
+        restart_servers: a function that restarts the servers that have ended. It is called every 2 s.
+        report: a function that prints a line for people.
     """
 
     def __init__(
@@ -40,10 +41,10 @@ class Supervisor:
         self._restart_at: dict[str, float] = {}
 
     def run(self, on_ready: Callable[[], None]) -> None:
-        """Run the children; return when a signal has come and all children have ended.
+        """Run the children. Return when a signal has come and all children have ended.
 
         Args:
-            on_ready: called when the worker takes jobs.
+            on_ready: called when the worker is ready for jobs.
 
         Raises:
             EmbeddedError: the worker ended before it was ready for the first time, or was not ready after 60 s.

@@ -11,37 +11,44 @@ from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.settings import Settings
 
 _READY_SECONDS = 60.0
-_GRACE_SECONDS = 10.0  # a job that is cut off after this runs again when its lease ends
+_GRACE_SECONDS = 10.0  # time for running jobs to finish; a job that is cut off runs again when its lease ends
 
 
 def worker_arguments(settings: Settings, node: str, concurrency: int | None) -> list[str]:
-    """Celery's arguments for a worker named ``node``; ``concurrency=None`` leaves it to the Celery settings."""
+    """Celery's arguments for a worker named ``node``.
+
+    With ``concurrency=None`` the Celery settings decide how many jobs the worker runs at a time.
+    """
     level = settings.log_level if "log_level" in settings.model_fields_set else "INFO"
     arguments = ["-A", "nexus_tasks", "worker", "--pool", "threads", "--loglevel", level, "--hostname", f"{node}@%h"]
-    if settings.embedded:  # looking for other workers delays the start by 1 s; an embedded stack seldom has any
+    if settings.embedded:  # searching other workers would delay the start by 1 s, and there are seldom other workers
         arguments += ["--without-mingle", "--without-gossip"]
     return arguments if concurrency is None else [*arguments, "--concurrency", str(concurrency)]
 
 
 def beat_arguments(settings: Settings) -> list[str]:
-    """Celery's arguments for beat. The schedule file lies under home; the stack's lock replaces the pid file."""
+    """Celery's arguments for beat.
+
+    The schedule file is in the home folder. Beat needs no pid file, because the lock of ``nexus up`` replaces it.
+    """
     schedule = str(settings.home / "beat-schedule")
     return ["-A", "nexus_tasks", "beat", "--loglevel", "INFO", "--pidfile", "", "--schedule", schedule]
 
 
 @contextmanager
 def temporary_worker(settings: Settings, concurrency: int | None = None, *, beat: bool = False) -> Iterator[None]:
-    """A worker process for the time of the block. The worker is ready when the block begins.
+    """Run a worker process during the ``with`` block. The worker is ready when the block begins.
 
-    The worker and beat end with this process, also when this process is killed: see :mod:`nexus_tasks.cli.stack.child`.
+    The worker and beat end with this process, also when this process is killed (see
+    :mod:`nexus_tasks.cli.stack.child`).
 
     Args:
         settings: the settings that the processes get.
-        concurrency: the jobs that the worker runs at a time; default: the number in the Celery settings.
+        concurrency: the number of jobs that the worker runs at a time. Default: the number in the Celery settings.
         beat: run beat too.
 
     Raises:
-        EmbeddedError: the worker does not start; the message holds the last line of its log.
+        EmbeddedError: the worker does not start. The message contains the last line of the worker's log.
     """
     node = f"nexus-temporary-{os.getpid()}"
     env = environment(settings)
@@ -71,11 +78,11 @@ def temporary_worker(settings: Settings, concurrency: int | None = None, *, beat
 def live_workers(seconds: float = 1.0, *, most: int | None = None) -> list[str]:
     """The names of the workers that answer within ``seconds``.
 
-    Beat answers too; its name is left out.
+    Beat answers too, but its name is left out.
 
     Args:
         seconds: how long to wait for answers.
-        most: return as soon as this many answers have come; default: wait the whole time.
+        most: return as soon as this number of answers has come. By default the call waits the whole time.
     """
     from nexus_tasks.celery import app
 
@@ -85,5 +92,5 @@ def live_workers(seconds: float = 1.0, *, most: int | None = None) -> list[str]:
 
 
 def worker_alive(seconds: float = 1.0) -> bool:
-    """Whether a worker answers on this broker within ``seconds``; returns with the first answer."""
+    """Whether a worker of this broker answers within ``seconds``. The call returns after the first answer."""
     return bool(live_workers(seconds, most=1))
