@@ -23,7 +23,7 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="On a terminal, do not ask first.")] = False,
     json: Json = False,
 ) -> None:
-    """Erase a memory, a session or everything, and all memories that rest on it alone. This cannot be undone."""
+    """Erase a memory, a session or everything, and all memories that rest only on it. This cannot be undone."""
     if (memory is not None) + (session is not None) + everything != 1:
         raise typer.BadParameter("give one of --memory, --session and --all")
     what = f"memory {memory}" if memory is not None else f"session {session}" if session else "everything"
