@@ -1,4 +1,8 @@
-"""Turn entries of the session buffer into calls of ``ingest``. An entry's context type says what its payload holds."""
+"""Turn entries of the session buffer into calls of ``ingest``.
+
+The session buffer is a folder of files that keep messages on this machine while Postgres is away. Each entry has a
+context type and a payload. The context type names the form of the payload.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +20,21 @@ from nexus_tasks.buffer import Entry
 from nexus_tasks.errors import InvalidInput, faults
 from nexus_tasks.types import Message, check_name
 
-# The payload is the fields of one Message, or a text.
-MESSAGE = "message"
-# The payload is one call of `ingest` that was made while Postgres was away: messages, observers, observe and end.
-INGEST = "ingest"
-# The session has ended. The payload is ignored.
-END = "end"
+# The context types of entries.
+MESSAGE = "message"  # the payload is one message: an object with the fields of `Message`, or only the message's content
+INGEST = "ingest"  # the payload is a whole call of `ingest`: an object with messages, observers, observe and end
+END = "end"  # the session has ended; the payload is ignored
 
 _MESSAGE = TypeAdapter(Message)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A call of ``ingest``. ``observers=None`` means the namespace's observers. ``time`` is a Unix time in seconds."""
+    """A call of ``ingest``.
+
+    ``observers=None`` means the namespace's observers. ``time`` is the time of the buffer's entry, in Unix seconds. A
+    message without a time of its own gets this time. ``observe=None`` leaves the session's setting unchanged.
+    """
 
     messages: tuple[Message, ...]
     observers: tuple[str, ...] | None
@@ -38,12 +44,14 @@ class Call:
 
 
 def told(messages: Sequence[Message]) -> Call:
-    """A call that stores ``messages``. Each message already has an id and a time."""
+    """Make a call that stores ``messages``. Each message already has an id and a time."""
     return Call(messages=tuple(messages), observers=None, end=False, time=time())
 
 
 def calls(start_id: str, entries: Iterable[Entry]) -> list[Call]:
-    """The calls of ``ingest`` for ``entries``, in the order of ``entries``. Consecutive messages become one call.
+    """The calls of ``ingest`` for ``entries``, in the order of ``entries``.
+
+    Consecutive entries of the type ``message`` become one call.
 
     Raises:
         InvalidInput: the payload of an entry does not fit its context type.
@@ -74,11 +82,17 @@ def _call(start_id: str, entry: Entry) -> Call:
         fields = {"content": payload} if isinstance(payload, str) else payload
         said = _message(fields)
         return Call(messages=(_identified(said, start_id, entry),), observers=None, end=False, time=entry.time)
-    raise InvalidInput(f"An entry of type {kind!r} cannot be stored: the types are message, ingest and end.")
+    raise InvalidInput(
+        f"An entry of type {kind!r} cannot be stored. The type must be message, ingest or end, and the payload of an"
+        " ingest must be an object."
+    )
 
 
 def _identified(said: Message, start_id: str, entry: Entry) -> Message:
-    """The message with an id and a time. The id has the entry's number, so equal texts in two entries get two ids."""
+    """The message with an id and a time. A missing id or time is made from the entry.
+
+    A made id contains the entry's number, so messages with equal texts in two entries get two ids.
+    """
     return replace(
         said,
         id=said.id or f"entry:{start_id}:{entry.entry_seq}",

@@ -1,6 +1,7 @@
 """Store this machine's session buffer in Postgres.
 
-Any process of the machine may store the buffer. An entry that is stored a second time changes nothing.
+The session buffer is a folder of files that keep messages while Postgres is away. Any process of the machine may store
+the buffer. Storing an entry a second time changes nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ from nexus_tasks.types import Message, Receipt, check_name, check_namespace
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY = 5.0  # seconds between a client's checks of the folder
-_AT_ONCE = 100  # the most segments of one session that one transaction stores
+LOOK_EVERY = 5.0  # seconds; the client's calls check the buffer's folder at most once in this time
+_AT_ONCE = 100  # the most segments (sealed files of the buffer) of one session that one transaction stores
 
 
 @dataclass
 class StoreReport:
-    """What was stored. ``stored`` and ``duplicates`` count messages; ``entries`` counts deleted buffer entries."""
+    """The result of storing the buffer.
+
+    ``entries`` counts the entries that were deleted from the buffer. ``stored`` and ``duplicates`` count messages.
+    ``enqueued`` counts the jobs that follow. ``damages`` are the entries that could not be read or stored.
+    """
 
     entries: int = 0
     stored: int = 0
@@ -44,7 +49,7 @@ class StoreReport:
 
 
 class _Clock:
-    """When this process last checked the buffer's folder."""
+    """The time of this process's last check of the buffer's folder, by ``time.monotonic``."""
 
     looked_at = float("-inf")
 
@@ -59,7 +64,7 @@ def keep(
     observe: bool | None,
     end: bool,
 ) -> Receipt:
-    """Write one call of ``ingest`` to the session buffer, which keeps the call until Postgres is back.
+    """Write one call of ``ingest`` to the session buffer. The buffer keeps the call until Postgres is back.
 
     Raises:
         BufferError: the call could not be written to the buffer.
@@ -80,10 +85,10 @@ def keep(
 
 
 def store_pending(deployment: Deployment) -> None:
-    """Store the session buffer of this machine before a call of the client.
+    """Store this machine's session buffer before a call of the client reads or writes memory.
 
-    The buffer's folder is checked at most every 5 s. After this process has buffered a call, the next client's call
-    checks the folder at once.
+    A process checks the buffer's folder at most every 5 s. After the process has buffered a call, its next call checks
+    the folder at once.
 
     Raises:
         StorageUnavailable: Postgres still does not answer.
@@ -94,7 +99,7 @@ def store_pending(deployment: Deployment) -> None:
     try:
         if deployment.buffer.pending():
             store_buffer(deployment)
-    except BufferError as error:  # the client's call goes on when the buffer cannot be read
+    except BufferError as error:  # the client's call goes on although the buffer cannot be read
         log.warning("The session buffer is not stored yet: %s", error)
     clock.looked_at = time.monotonic()
 
@@ -102,11 +107,11 @@ def store_pending(deployment: Deployment) -> None:
 def store_buffer(deployment: Deployment, *, wait: bool = False) -> StoreReport:
     """Store all sessions of this machine's buffer, and delete the stored entries from the buffer.
 
-    No transaction stores entries of two sessions.
+    Each transaction stores entries of one session.
 
     Args:
-        wait: wait while another process stores the buffer. Without ``wait`` the call returns at once in this case, and
-            ``busy`` is set in the report.
+        wait: while another process stores the buffer, wait until that process has finished. Without ``wait`` this call
+            then returns at once, and its report has ``busy`` set.
 
     Returns:
         The numbers of stored messages and deleted entries, and the entries that could not be stored.
@@ -141,7 +146,7 @@ def _store(deployment: Deployment, segments: Sequence[Segment], report: StoreRep
     waiting = set[int]()
     try:
         waiting = _store_entries(deployment, segments[0], [entry for _, entry in entries], report)
-    except InvalidInput:  # at least one entry can never be stored; each entry is now stored alone
+    except InvalidInput:  # at least one entry can never be stored, so each entry is now stored alone
         for segment, entry in entries:
             try:
                 waiting |= _store_entries(deployment, segment, [entry], report)
@@ -153,12 +158,15 @@ def _store(deployment: Deployment, segments: Sequence[Segment], report: StoreRep
 
 
 def _store_entries(deployment: Deployment, segment: Segment, entries: Sequence[Entry], report: StoreReport) -> set[int]:
-    """Store entries of one session in one transaction. Returns the ``entry_seq`` of the entries that must wait."""
+    """Store entries of one session in one transaction.
+
+    Returns the ``entry_seq`` of the hook's events that must wait until their messages are in the agent's transcript.
+    """
     namespace, session_key = check_namespace(segment.agent), check_name("session_key", segment.session)
     of_hook = [entry for entry in entries if entry.context_type == events.CONTEXT_TYPE]
     calls = buffer_entries.calls(segment.start_id, (entry for entry in entries if entry not in of_hook))
     turn = hook_events.read(_transcripts(deployment), segment.start_id, of_hook)
-    # A message after the end opens the session again. So the end counts only when no message follows.
+    # A message after the end opens the session again, so the end counts only when no message follows.
     ends = turn.ended if of_hook else bool(calls) and calls[-1].end
     with deployment.database.transaction() as tx:
         writer = SessionWriter(deployment, tx, namespaces.ensure(tx, namespace), session_key)
@@ -172,7 +180,7 @@ def _store_entries(deployment: Deployment, segment: Segment, entries: Sequence[E
         if session := writer.session():
             if ends:
                 writer.end(session)
-            if ends or turn.over_at > 0:  # a turn of the agent is over
+            if ends or turn.over_at > 0:  # the session, or a turn of the agent in it, is over
                 writer.want_extraction(session, known_only=not of_hook)
     hook_events.note(_transcripts(deployment), turn)
     for stored in writer.stored:

@@ -1,4 +1,8 @@
-"""Write each project's context to a file for a coding agent's hook. The hook has no time to query Postgres."""
+"""Write the context of each namespace (the block of memories for a prompt) to a file.
+
+A coding agent's hook reads the file, because the hook has no time to query Postgres. ``transcripts/context_file.py``
+names the files.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +24,26 @@ log = logging.getLogger(__name__)
 
 _HEADING = "What nexus remembers about this project from earlier sessions. Each line cites the memory it rests on."
 _TOPICS = "## Topics (each is read with `nexus topics show FILENAME`)"
-# In an embedded database, this many namespaces get a file before a hook asks for it. They are the last by name.
+# With an embedded Postgres, this many namespaces get a file before a hook asks for one: the last in the order of names.
 _MOST_NAMESPACES = 200
 
 
 class _Written(dict[str, tuple[int | None, ...]]):
-    """For each namespace, figures of its memory at the last write of its file. New memories change the figures."""
+    """Namespace → counts and highest ids of its memories and topics when its context file was last written.
+
+    A change of the namespace's memory changes at least one of these numbers.
+    """
 
 
 def refresh(deployment: Deployment, *also: str) -> int:
     """Write the context files of the namespaces whose memory has changed since the last write.
 
-    A namespace gets a file when a hook has asked for its context. In an embedded database every namespace is a project
-    of this user. There, the last 200 namespaces by name get a file before a hook asks.
+    A namespace gets a file after a hook has asked for its context. With an embedded Postgres (one that nexus-tasks
+    itself started on this machine), every namespace is a project of this user. Therefore the last 200 namespaces in the
+    order of names then get a file before a hook asks.
 
     Args:
-        also: further namespaces that get a file.
+        also: the names of further namespaces that get a file.
 
     Returns:
         The number of files that were written.
@@ -60,7 +68,7 @@ def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
     try:
         known = namespaces.find(tx, check_namespace(name))
     except InvalidInput:
-        return False  # the file is not from a worker or a hook, because its first line is no namespace
+        return False  # the name is the first line of a file that neither a worker nor a hook wrote
     if known is None:
         return False
     newest = select(func.coalesce(func.max(Memory.id), 0), func.count(Memory.valid_to))
@@ -92,7 +100,7 @@ def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
     try:
         context_file.put(home, name, text)
     except OSError as error:
-        log.warning("The context of %s could not be kept ready: %s", name, error.strerror)
+        log.warning("The context file of %s could not be written: %s", name, error.strerror)
         return False
     known_files[name] = figures
     return True

@@ -1,4 +1,7 @@
-"""Start a dream, plan a dream, and undo a reflection."""
+"""Start a dream, plan a dream, and undo a reflection.
+
+A dream is the consolidation of a namespace: it digests every due session, then reflects on new facts.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
 """Erase memories from Postgres and Redis.
 
-An erasure has four steps. It deletes the rows. It drops the claims of the jobs whose work was deleted. It asks for jobs
-that make the remaining results again. Last, it renews the statistics of Postgres, and rewrites the files of an embedded
-Postgres.
+An erasure has four steps:
+
+1. It deletes the rows of the memories in Postgres.
+2. It drops the claims in Redis of the queued jobs whose work was deleted.
+3. It asks for the jobs that derive facts and make digests again from the remaining messages.
+4. It renews the statistics of Postgres, which may contain erased values. If Postgres is embedded (nexus-tasks itself
+   started it), the erasure also rewrites the files of the tables, because deleted rows stay in the files.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from nexus_tasks.types import ForgetReceipt, check_name, check_namespace
 
 log = logging.getLogger(__name__)
 
-TRIES = 5  # of the erasing transaction, which may lose a deadlock against jobs
+TRIES = 5  # attempts at the erasing transaction, which Postgres may roll back to end a deadlock with a job
 
 
 def forget(
@@ -50,12 +54,12 @@ def forget(
     requeued = follow_ups.ask(
         deployment,
         [
-            # An earlier run has derived these messages and left a done marker. `renewed` ignores the done marker.
+            # An earlier run has derived these messages and left done markers. A renewed request runs all the same.
             *(request.renewed() for request in derive_memory.requests(namespace, forgotten.again)),
             *(digest_session.request(namespace, key, "manual_rebuild") for key in forgotten.digests),
         ],
     )
-    # Only the files of the embedded Postgres are rewritten. The operator of another Postgres must rewrite its files.
+    # Only an embedded Postgres gets its files rewritten here. For another Postgres its operator must rewrite the files.
     busy = vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)
     return ForgetReceipt(
         deleted=dict(sorted(forgotten.deleted.items())),
@@ -75,7 +79,7 @@ def _committed(
         except Transient as error:
             if attempt == TRIES or isinstance(error, StorageUnavailable):
                 raise
-            log.info("Erasing lost a lock to jobs of the same memories and tries again: %s", error)
+            log.info("The erasure failed and is tried again: %s", error)
     raise AssertionError("unreachable")
 
 
@@ -84,8 +88,8 @@ def _drop_claims(
 ) -> None:
     """Drop the queued claims whose work was erased.
 
-    A running claim stays, because its run may also derive messages that are not erased. The run notices by itself that
-    a source is gone.
+    A running claim stays, because its run may also derive messages that are not erased. Before its commit, the run
+    itself leaves out the erased messages.
     """
     try:
         index = ClaimIndex(deployment.claims)
@@ -98,10 +102,10 @@ def _drop_claims(
             found = (deployment.claims.get(deployment.claims.key(request)) for request in requests)
             gone = [claim for claim in found if claim is not None]
         _drop(deployment, gone)
-        # The text of an error may quote what was erased.
+        # A claim keeps the text of its last error, and this text may quote an erased memory.
         deployment.claims.forget_errors(claim.key for state in STATES for claim in index.every(state, namespace))
     except QueueUnavailable as error:
-        log.warning("Redis is away: claims of erased work stay until their jobs find nothing to do (%s)", error)
+        log.warning("Redis is away, so the claims of erased work stay. Their jobs will find nothing to do: %s", error)
 
 
 def _drop(deployment: Deployment, gone: Sequence[Claim]) -> None:

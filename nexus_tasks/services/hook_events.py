@@ -1,6 +1,8 @@
-"""Store the sessions that a coding agent's hook reports.
+"""Find the messages to store of the sessions that a coding agent's hook reports.
 
-The messages come from the agent's transcript. When the transcript lacks a message, the hook's event is stored instead.
+The messages come from the agent's transcript (the file in which the agent records a session). When the transcript lacks
+the message of an event, a message that is made from the hook's event is stored instead. ``buffer_flush.py`` stores the
+messages.
 """
 
 from __future__ import annotations
@@ -25,26 +27,34 @@ from nexus_tasks.types import Message, Role
 
 log = logging.getLogger(__name__)
 
-# Seconds that an event waits until its message appears in the transcript. After that, the event itself is stored.
+# An event waits this many seconds for its message in the transcript. Then a message made from the event is stored.
 PATIENCE = 3_600.0
 _SLACK = timedelta(minutes=5)  # a prompt's line in the transcript may be this much older than the prompt's event
 
 
 @dataclass
 class Turn:
-    """The messages and events that the hook's entries of one session ask to store."""
+    """The new messages and events of one session, from the hook's entries in the buffer and from the transcripts."""
 
     messages: list[Message] = field(default_factory=list)  # new messages of the transcripts, each with an id
-    # Events, each with the message that is stored when the transcript lacks the event's message.
+    # Each event, and the message that is stored when the transcript lacks the event's message.
     standing_in: list[tuple[Entry, Message]] = field(default_factory=list)
-    # How far each transcript was read. The positions are saved after the messages are stored.
+    # Path of a transcript → the position up to which it was read. The positions are saved after the commit.
     positions: dict[str, Position] = field(default_factory=dict)
     ended: bool = False
     over_at: float = 0.0  # Unix time in seconds of the last event that ended a turn of the agent
 
 
 def read(folder: str, start_id: str, entries: Sequence[Entry]) -> Turn:
-    """Read the transcripts that ``entries`` name. Returns their new messages, and the events in ``entries``."""
+    """Read the transcripts that ``entries`` name.
+
+    Returns the new messages of these transcripts, and the events in ``entries``.
+
+    Args:
+        folder: the folder with the saved positions of transcripts.
+        start_id: the random id of the session's folder in the buffer. It becomes a part of the ids of messages that
+            are made from events.
+    """
     turn, paths = Turn(), dict[str, None]()
     for entry in entries:
         kept = entry.payload if isinstance(entry.payload, dict) else {}
@@ -96,11 +106,11 @@ def _standing_in(start_id: str, entry: Entry, kept: dict[str, Any]) -> Message |
 
 
 def settle(tx: Transaction, session_id: int | None, turn: Turn) -> tuple[list[Message], set[int]]:
-    """Decide which events are stored as messages, after the same transaction has stored the transcript's messages.
+    """Decide which events are stored as messages. Call it after this transaction has stored the transcripts' messages.
 
     Returns:
-        The messages of the events to store, and the ``entry_seq`` of the events that still wait. An event whose message
-        was in the transcript is in neither.
+        The messages of the events to store, and the ``entry_seq`` of the events that still wait. Events whose message
+        is stored already are left out.
     """
     lacking, waiting = list[Message](), set[int]()
     for entry, message in turn.standing_in:

@@ -1,7 +1,9 @@
 """Store messages, end a session, and ask for the jobs that follow.
 
-All messages are stored through this module. The client and the session buffer call it, and the importers call the
-client. While Redis is away, no jobs are asked for. Reconcile asks for them when Redis is back.
+Every message is stored by this module. ``intake.py`` calls it for the client, and ``buffer_flush.py`` calls it for the
+session buffer (files that keep messages while Postgres is away). The importers call the client. While Redis is away,
+this module asks for no jobs. When Redis is back, reconcile (a loop of the workers) asks for the jobs that rows in
+Postgres want.
 
     with deployment.database.transaction() as tx:
         writer = SessionWriter(deployment, tx, namespaces.ensure(tx, "acme"), "chat-42")
@@ -29,8 +31,8 @@ from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import derive_memory, digest_session, extract_session, follow_ups, observe_session
 from nexus_tasks.types import Message
 
-# Only the first message of a call gets a wake-up at once. Its run takes the other messages of the call along. The other
-# messages wait at least this many seconds for that run.
+# Only the job of a call's first message is sent to a worker at once. The run of this job also derives the call's other
+# messages. Their own jobs become due after at least this many seconds, in case the run does not derive all of them.
 SHORTEST_WAIT = 5.0
 
 
@@ -40,7 +42,7 @@ class SessionWriter:
     def __init__(self, deployment: Deployment, tx: Transaction, namespace: NamespaceSettings, session_key: str) -> None:
         self.deployment, self.tx, self.namespace, self.session_key = deployment, tx, namespace, session_key
         self.stored = list[StoredMessages]()
-        self.digest_wanted = False  # whether the end of the session wants a digest
+        self.digest_wanted = False  # whether :meth:`end` requested a digest
         self._ended = False
         # (memory id, observer) of each derivation that is still wanted when the session ends.
         self._underived = list[tuple[int, str]]()
@@ -62,8 +64,9 @@ class SessionWriter:
 
         Args:
             observers: the observers that get facts from the messages. ``None`` means the namespace's observers.
-            observe: whether the session is observed from now on. ``None`` changes nothing.
-            now: the time of messages without a time. ``None`` means the time of the database's clock.
+            observe: whether an observation log replaces the session's old messages from now on. ``None`` changes
+                nothing.
+            now: the time of messages without a time. ``None`` means the present time by this process's clock.
         """
         wanted = self.namespace.observers if observers is None else observers
         stored = turns.store(self.tx, self.namespace.id, self.session_key, messages, wanted, now=now)
@@ -73,23 +76,29 @@ class SessionWriter:
             self.tx, self.deployment.settings, stored.session, by_default=by_default, observe=observe
         )
         self._observe = noted or self._observe
-        # An extraction may have been held back until the next message. Such an extraction is wanted now.
+        # An extraction that was held back until the next message is wanted now.
         self._extract = extractions.release_held(self.tx, stored.session.id) or self._extract
         return stored
 
     def end(self, session: SessionRow) -> None:
-        """End the session. A digest is wanted if anything is new. :meth:`enqueue` makes waiting derivations due."""
+        """End the session. Request a digest if the session has messages that no digest covers.
+
+        :meth:`enqueue` then makes those derivations of the session due that wait for more messages.
+        """
         self._ended = True
         self.digest_wanted = sessions.end(self.tx, session)
         self._underived = sessions.wanted_derivations(self.tx, session.id)
         self.want_extraction(session, known_only=True)
 
     def want_extraction(self, session: SessionRow, *, known_only: bool) -> None:
-        """Want an extraction of the session. With ``known_only``, want it only if one was asked for before."""
+        """Make an extraction of the session wanted. With ``known_only``, do so only if one was wanted before."""
         self._extract = extractions.want(self.tx, session, known_only=known_only) or self._extract
 
     def enqueue(self) -> int:
-        """Ask for the jobs that follow, after the commit. Returns the number of jobs: 0 while Redis is away."""
+        """Ask for the jobs that follow. Call it after the commit.
+
+        Returns the number of jobs, which is 0 while Redis is away.
+        """
         asked = sum(self._ask_for_derivations(stored) for stored in self.stored)
         name, key = self.namespace.name, self.session_key
         if self._observe:
@@ -103,9 +112,9 @@ class SessionWriter:
     def _ask_for_derivations(self, stored: StoredMessages) -> int:
         """Ask for the derivations of new messages.
 
-        Only the first message of each observer gets a wake-up (a Celery message). The run of the first message takes
-        the other messages along. If its batch is full, the run wakes the next message. A message that no run takes
-        becomes due by itself.
+        For each observer, only the job of the first message gets a wake-up (a Celery message). The run of this job puts
+        the first message and the next messages into one batch, which one model call answers. If the batch is full, the
+        run wakes the job of the next message. The job of a message that no run has derived becomes due by itself.
         """
         return sum(self._ask_for_derivations_by(stored.memory_ids, observer) for observer in stored.observers)
 
@@ -124,10 +133,10 @@ class SessionWriter:
         """Ask for the digest of an ended session. Make the derivations due that wait for more messages."""
         name = self.namespace.name
         digest = digest_session.request(name, self.session_key, "session_end", after_derivation=bool(self._underived))
-        # The digest is asked for before the derivations are made due. The last derivation also asks for the digest, and
-        # must find this request waiting.
+        # The last derivation also asks for the digest, and its request must meet this request. Therefore the digest is
+        # asked for before the derivations are made due.
         asked = len(follow_ups.ask(self.deployment, [digest])) if self.digest_wanted else 0
-        # The run of the first message of each observer takes the other messages along.
+        # For each observer, the run for the first message also derives the other messages.
         first = {observer: memory_id for memory_id, observer in reversed(self._underived)}
         if first:
             leads = [(memory_id, observer) for observer, memory_id in first.items()]

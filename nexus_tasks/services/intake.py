@@ -1,4 +1,7 @@
-"""Store messages for the client. While Postgres is away, the session buffer keeps them."""
+"""Store messages for the client. While Postgres is away, write the messages to this machine's session buffer instead.
+
+``ingestion.py`` stores messages in Postgres, and ``buffer_flush.py`` stores the buffer when Postgres is back.
+"""
 
 from __future__ import annotations
 

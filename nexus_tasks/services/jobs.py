@@ -1,4 +1,4 @@
-"""Listing, showing, retrying and dropping jobs, pausing namespaces, and resuming what is paused."""
+"""List, show, retry and drop jobs, pause and resume namespaces, and resume paused job kinds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ from nexus_tasks.types import (
 
 log = logging.getLogger(__name__)
 
-# Seconds that a retried job waits for the commit that makes its work wanted again. After the commit the job is woken.
+# A retried job is asked for before the commit that makes its work wanted again, so the job first waits this many
+# seconds. After the commit, this module wakes the job at once.
 RETRY_DELAY = 5.0
 AT_ONCE = 200  # letters or claims per transaction of a bulk retry or drop
 LETTERS = ("dead", "retried", "dropped")  # the states of a dead letter
@@ -69,13 +70,14 @@ def list_jobs(
     return found
 
 
-Part = Callable[[int, int], tuple[Sequence[JobInfo], int]]  # (skip, limit) -> the jobs, and how many were skipped
+# One part of a listing, for example the running jobs: (skip, limit) → the part's jobs, and how many jobs it skipped.
+Part = Callable[[int, int], tuple[Sequence[JobInfo], int]]
 
 
 def _parts(
     deployment: Deployment, namespace_id: int | None, namespace: str | None, wanted: str | None, kind: str | None
 ) -> Iterator[Part]:
-    """The parts of a listing in their order."""
+    """The parts of a listing in this order: running claims, claims of the other states, dead letters, finished runs."""
     index = ClaimIndex(deployment.claims)
 
     def running(skip: int, limit: int) -> tuple[Sequence[JobInfo], int]:
@@ -174,7 +176,10 @@ def show_job(deployment: Deployment, job_id: str) -> JobDetails:
 
 
 def ids_that_begin_with(deployment: Deployment, start: str, most: int) -> list[str]:
-    """Ids of jobs, dead letters and runs that begin with ``start``, at most ``most``; none when it is too short."""
+    """At most ``most`` ids of jobs, dead letters and runs that begin with ``start``.
+
+    The list is empty when ``start`` has fewer than ``INDEXED_START`` characters.
+    """
     if len(start) < INDEXED_START or not start.isprintable():
         return []
     found = set(ClaimIndex(deployment.claims).ids_that_begin_with(start, most))
@@ -184,18 +189,19 @@ def ids_that_begin_with(deployment: Deployment, start: str, most: int) -> list[s
 
 
 def retry(deployment: Deployment, job_id: str, *, urgency: Urgency | None = None) -> JobResult:
-    """Put a dead letter's work back, or release a reflection that is held for review, and ask for its job again.
+    """Retry a dead letter, or release a reflection that is held for review. Ask for the job in both cases.
 
     Args:
-        urgency: the urgency of the job; ``None`` means that of the dead letter.
+        job_id: the id of the dead letter's job, or of the job that made the held reflection.
+        urgency: the urgency of the new run. ``None`` keeps the urgency of the dead letter.
 
     Returns:
         The job that does the work now.
 
     Raises:
         NotFound: there is no open dead letter of this id, and no reflection with this id waits for a review.
-        ConfigurationError: its job kind is not known here; the letter stays open.
-        QueueUnavailable: Redis does not answer; the letter stays open.
+        ConfigurationError: the letter's job kind is not declared in this process. The letter stays open.
+        QueueUnavailable: Redis does not answer. The letter stays open.
     """
     _check(job_id)
     with deployment.database.transaction() as tx:
@@ -216,12 +222,15 @@ def retry(deployment: Deployment, job_id: str, *, urgency: Urgency | None = None
 def _retry_letter(
     deployment: Deployment, tx: Transaction, letter: DeadLetter, urgency: Urgency | None
 ) -> tuple[JobResult, Request]:
-    """Close a letter and ask for its job, which keeps the force and the reasons of the letter."""
+    """Close a dead letter as ``retried``, and ask for its job with the flags that are stored in the letter.
+
+    A given ``urgency`` replaces the stored urgency.
+    """
     flags = _flags(letter)
     if urgency:
         flags = replace(flags, urgency=urgency)
     task = task_of(deployment.engine, letter.kind)
-    task.kind.load(letter.args)  # arguments that no job can have leave the letter open
+    task.kind.load(letter.args)  # raises when the kind does not accept the arguments, so the letter stays open
     dead_letters.resolve(tx, letter.id, "retried")
     mark(tx, letter.namespace_id, letter.kind, letter.args, dead=False)
     # The job is asked for before the commit, so a resolved letter always has a job.
@@ -232,7 +241,7 @@ def drop(deployment: Deployment, job_id: str) -> DroppedJob:
     """Drop a dead letter, the plan of a reflection that is held for review, or a queued job with its work.
 
     Raises:
-        NotFound: no open dead letter, no held reflection and no queued job has that id.
+        NotFound: no open dead letter, no held reflection and no queued job has this id.
     """
     _check(job_id)
     with deployment.database.transaction() as tx:
@@ -288,7 +297,7 @@ def drop_many(deployment: Deployment, namespace: str | None, kind: str | None, s
         raise InvalidInput(f"Jobs of status {status!r} cannot be dropped: only {', '.join(STATES)} and dead.")
     index, dropped = ClaimIndex(deployment.claims), 0
     for state in states or ("waiting", "pending"):
-        skip = 0  # claims that could not be dropped
+        skip = 0  # number of entries to skip in the index, because their claims could not be dropped
         while True:
             page = index.page(state, namespace=namespace, kind=kind, skip=skip, limit=AT_ONCE)
             gone = _drop_claims(deployment, page.claims)
@@ -300,7 +309,10 @@ def drop_many(deployment: Deployment, namespace: str | None, kind: str | None, s
 
 
 def _drop_claims(deployment: Deployment, gone: Sequence[Claim]) -> int:
-    """Take the work of claims out of the outbox, then drop the claims. Returns how many were there."""
+    """Take the work of claims out of the outbox (the rows that want jobs), then drop the claims.
+
+    Returns how many of the claims still existed.
+    """
     if not gone:
         return 0
     deployment.engine.storage.withdraw(gone)
@@ -331,16 +343,20 @@ def resume_namespace(deployment: Deployment, namespace: str) -> bool:
 
 
 def _apply_cap(deployment: Deployment, namespace: str) -> None:
-    """Tell the claims of a pause or its end now. While Redis is away, workers tell them with the next run."""
+    """Write the number of runs that the namespace may have at a time to Redis, so that a change takes effect now.
+
+    The number is 0 while the namespace is paused. While Redis is away, the change takes effect within 60 s, because
+    workers write the number too, and a stored 0 expires.
+    """
     deployment.forget_namespace(namespace)
     try:
         deployment.engine.publisher.publish(deployment.claims.set_cap(namespace, deployment.cap(namespace)))
     except QueueUnavailable as error:
-        log.warning("Redis is away; the jobs of %s stop or go on within a minute: %s", namespace, error)
+        log.warning("Redis is away, so the change for the jobs of %s takes up to 60 s: %s", namespace, error)
 
 
 def resume(deployment: Deployment, kind: str | None) -> tuple[str, ...]:
-    """Lift the pause of one job kind, or of every paused one. Returns the kinds.
+    """End the pause of one job kind, or of every paused job kind. Returns the names of the kinds.
 
     Raises:
         InvalidInput: there is no such kind.
@@ -355,7 +371,10 @@ def resume(deployment: Deployment, kind: str | None) -> tuple[str, ...]:
 
 
 def _check(job_id: str) -> None:
-    """Refuse a text that cannot be a job's id: Postgres rejects some texts, and an empty one would match any job."""
+    """Refuse a text that cannot be a job's id.
+
+    Postgres rejects some unprintable characters, and an empty text would match any job.
+    """
     if not job_id or not job_id.isprintable():
         raise NotFound(f"There is no job {job_id!r}.", remedy="List jobs with `nexus jobs list`.")
 

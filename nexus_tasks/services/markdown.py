@@ -1,4 +1,7 @@
-"""Export a namespace's topics and facts to a folder of Markdown, and import topics from such a folder."""
+"""Export a namespace's topics and facts as Markdown files in a folder, and import topics from such a folder.
+
+A topic is a file of knowledge that the job ``extract_session`` keeps.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from nexus_tasks.storage import memories, namespaces, topics
 from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.types import MarkdownExport, MarkdownImport, check_namespace
 
-MOST_FACTS = 100_000
-LARGEST = 1_000_000  # bytes of a topic's file
+MOST_FACTS = 100_000  # facts.md contains at most this many facts, the newest
+LARGEST = 1_000_000  # bytes; the import refuses a larger file of a topic
 
 
 def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExport:
     """Write ``MEMORY.md``, a file per topic and ``facts.md`` to ``folder``.
 
-    A missing folder is made. Files of the same names are replaced. Other files stay.
+    A missing folder is made. Existing files with these names are replaced. Other files stay.
 
     Raises:
         NotFound: there is no such namespace.
@@ -44,8 +47,8 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExpo
 def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImport:
     """Read the topics from ``folder`` into a namespace. Either all topics are stored or none.
 
-    Topics that have not changed stay as they are. ``MEMORY.md``, ``facts.md`` and files that do not end in ``.md`` are
-    skipped.
+    A stored topic whose file has the same content stays as it is. ``MEMORY.md``, ``facts.md`` and files that do not end
+    in ``.md`` are skipped.
 
     Raises:
         InvalidInput: a file is not a topic, or cannot be read.

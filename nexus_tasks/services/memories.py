@@ -60,7 +60,7 @@ def memory_filter(
     levels: Sequence[str] | None,
     as_of: datetime | None,
 ) -> Filter:
-    """The search filter for a caller's arguments.
+    """Make the filter (``storage/searching/scope.py``) from a caller's arguments.
 
     Raises:
         InvalidInput: ``levels`` contains an unknown level.

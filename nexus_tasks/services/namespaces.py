@@ -1,4 +1,4 @@
-"""List, show, make and change namespaces."""
+"""List, show, make and change namespaces (tenants)."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def change_namespace(
 ) -> NamespaceInfo:
     """See :meth:`nexus_tasks.client.Nexus.set_namespace`."""
     if observers is not None and not observers:
-        raise InvalidInput("observers must name at least one.")
+        raise InvalidInput("observers must name at least one observer.")
     if budget_usd_per_day is not None and not 0 <= budget_usd_per_day < 1e8:
-        raise InvalidInput("budget_usd_per_day must be 0 or more.")
+        raise InvalidInput("budget_usd_per_day must be 0 or more, and less than 100,000,000.")
     if concurrency is not None and concurrency < 1:
         raise InvalidInput("concurrency must be 1 or more.")
     if unknown := set(unset) - {"budget_usd_per_day", "concurrency"}:

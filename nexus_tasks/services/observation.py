@@ -1,4 +1,7 @@
-"""Read an observed session. This is the only read that may wait for a job; see :func:`read`."""
+"""Read an observed session (a session whose old messages are replaced by an observation log).
+
+:func:`read` may wait for a job. Every other read of the client returns without waiting for jobs.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,10 @@ def read(
 ) -> ContextBlock:
     """The block of an observed session: first its log, then the messages after the log, word for word.
 
-    The call waits for an observation when these messages have ``observation_block_after_tokens`` tokens or more. It
-    waits for a shorter log when the log has ``reflection_block_after_tokens`` tokens or more. The wait takes at most
-    20 s. When the job does not end in time, the longer block is returned, and its ``notes`` say so.
+    When these messages have ``observation_block_after_tokens`` tokens or more, the call waits for the job that observes
+    them. When the log has ``reflection_block_after_tokens`` tokens or more, the call waits for the job that shortens
+    the log. The call waits for at most 20 s. If a job has not ended by then, the call returns the longer block, and the
+    block's ``notes`` say so.
     """
     view = _current_view(deployment, namespace, session_key)
     waited = view.observe_now or view.reflect_now
@@ -52,7 +56,7 @@ def _current_view(deployment: Deployment, namespace: str, session_key: str) -> s
 
 
 def _wait(deployment: Deployment, namespace: str, view: session_view.SessionView) -> bool:
-    """Wait for the observation or the shorter log. Returns whether the view may have changed."""
+    """Wait for the jobs that observe the messages or shorten the log. Returns whether the view may have changed."""
     place, waited_in_vain = (namespace, view.session_key), deployment.local(_WaitedInVain)
     if time.monotonic() - waited_in_vain.get(place, float("-inf")) < AFTER_WAITING_IN_VAIN:
         return False

@@ -1,4 +1,4 @@
-"""Search memories, and assemble the context for a prompt."""
+"""Search memories, and assemble a context (a block of memories for a prompt)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nexus_tasks.types import ContextBlock, Recalls, as_stored, check_name, chec
 
 MOST_RESULTS = 1_000
 MOST_TOKENS = 1_000_000
-DEFAULT_TOKENS = 2_000  # of a context
+DEFAULT_TOKENS = 2_000  # the most tokens of a context when the caller names no number
 
 
 def search(
@@ -76,7 +76,7 @@ def context(
     buffer_flush.store_pending(deployment)
     if observe:
         if session_key is None or query or observer or subject or count != "estimate":
-            raise InvalidInput("observe reads one session whole: give session_key, and no query or perspective.")
+            raise InvalidInput("With observe, give session_key. Give no query, observer, subject or count.")
         session_key = check_name("session_key", session_key)
         check_namespace(namespace)
         return observation.read(deployment, namespace, session_key, max_tokens=max_tokens, form=form)

@@ -1,4 +1,7 @@
-"""Change the embedding model. Old vectors stay while new vectors are made, so that searches always find vectors."""
+"""Change the embedding model: make the vectors of the new model, and later delete the vectors of the old model.
+
+Vectors are stored per model. While the new vectors are made, processes with the old model still search the old vectors.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ from nexus_tasks.cognition import embed
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.storage import embeddings, namespaces
 
-AT_ONCE = 5_000  # vectors deleted in one transaction
+AT_ONCE = 5_000  # the most vectors that one transaction deletes
 
 
 def reembed(deployment: Deployment, namespace: str | None, note: Callable[[int, int], None]) -> tuple[int, int, str]:
-    """Make the missing vectors of the present model, in one namespace or in all.
+    """Make the missing vectors of the configured embedding model, in one namespace or in all.
 
     Args:
         note: called with the number of memories that are done, and the number of all memories to embed.
 
     Returns:
-        The number of vectors made, the number of texts refused, and the model's name.
+        The number of vectors made, the number of texts that the embedder refused, and the model's name.
 
     Raises:
         NotFound: there is no such namespace.
@@ -41,7 +44,7 @@ def reembed(deployment: Deployment, namespace: str | None, note: Callable[[int, 
 
 
 def drop_others(deployment: Deployment) -> int:
-    """Delete the vectors of all models except the present one. Returns the number of deleted vectors."""
+    """Delete the vectors of all models except the configured model. Returns the number of deleted vectors."""
     dropped = 0
     while True:
         with deployment.database.transaction() as tx:

@@ -1,6 +1,7 @@
-"""Reflections that are held for review: release, discard or describe the plan of such a reflection.
+"""Release, discard or describe the plan of a reflection that is held for review.
 
-`nexus status` shows them. `nexus jobs retry` releases a plan, and `nexus jobs drop` discards a plan.
+A reflection that would change too much at once is stored as a plan, until a person reviews the plan. `nexus status`
+shows the held plans. `nexus jobs retry` releases a plan, and `nexus jobs drop` discards a plan.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def settle(tx: Transaction, job_id: str, *, drop: bool) -> Settled | None:
     """Release or discard a reflection's plan that is held for review.
 
     Args:
-        job_id: the job that made the plan, or another job of the same work.
+        job_id: the id of the job that made the plan, or of a later job for the same perspective.
         drop: ``True`` discards the plan, ``False`` releases the plan.
 
     Returns:
@@ -48,7 +49,7 @@ def settle(tx: Transaction, job_id: str, *, drop: bool) -> Settled | None:
 
 
 def held_reflection(row: PerspectiveRow) -> HeldReflection:
-    """The reflection that is held for review in a perspective's row."""
+    """Describe the plan that is held for review in a perspective's row."""
     plan = row.held or {}
     return HeldReflection(
         job_id=plan["job_id"],

@@ -1,4 +1,4 @@
-"""The state of a deployment: jobs by state, why jobs wait, which run for how long, and how long the queues are."""
+"""Report the state of a deployment: counts of jobs by state, the waiting and running jobs, and the queues' lengths."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from nexus_tasks.types import (
     check_namespace,
 )
 
-MOST_JOBS = 20  # waiting and running jobs named for each namespace
+MOST_JOBS = 20  # for each namespace, the report lists at most this many waiting jobs and this many running jobs
 
 
 def status(deployment: Deployment, namespace: str | None, *, limit: int) -> StatusReport:
@@ -158,7 +158,9 @@ def _paused(deployment: Deployment) -> tuple[PausedKind, ...]:
 
 
 def queue_lengths(deployment: Deployment) -> dict[str, int]:
-    """Messages in each of our Celery queues, without those that a worker has taken but not begun.
+    """The number of messages in each Celery queue of nexus-tasks: queue → messages.
+
+    A message that a worker has received is not counted, even if the worker has not begun its job.
 
     Raises:
         QueueUnavailable: the broker does not answer.
@@ -168,9 +170,10 @@ def queue_lengths(deployment: Deployment) -> dict[str, int]:
             with connection.channel() as channel:
                 return {queue: _length(deployment, channel, queue) for queue in config.QUEUES}
         except (OperationalError, *connection.connection_errors, *connection.channel_errors) as error:
-            raise QueueUnavailable(f"The broker does not say how long its queues are: {error}.") from error
+            raise QueueUnavailable(f"The lengths of the broker's queues cannot be read: {error}.") from error
 
 
 def _length(deployment: Deployment, channel: Any, queue: str) -> int:
-    # Not a passive declaration: for kombu an empty Redis list, or one with a key prefix, does not exist.
+    # A passive declaration would fail, because on Redis kombu takes an empty queue, or a queue with a key prefix, for a
+    # missing queue.
     return int(deployment.app.amqp.queues[queue](channel).queue_declare().message_count)

@@ -1,4 +1,4 @@
-"""List and show topics."""
+"""List and show topics (files of knowledge that the job ``extract_session`` keeps)."""
 
 from __future__ import annotations
 

@@ -60,14 +60,14 @@ def import_(
 ) -> TransferReceipt:
     """Read an export from ``path`` into a new or empty namespace. Either all rows are stored or none.
 
-    Derivations and digests that were wanted at the time of the export are wanted in the new namespace too. Reconcile
-    asks for their jobs, and for the job that makes the vectors.
+    Derivations and digests that were wanted at the time of the export are wanted in the new namespace too. Reconcile (a
+    loop of the workers) asks for their jobs, and for the job that makes the vectors.
 
     Args:
         note: called with the number of lines read so far.
 
     Raises:
-        InvalidInput: the file is no export or is cut off, or the namespace is not empty.
+        InvalidInput: the file cannot be read, is no valid export or is cut off, or the namespace is not empty.
     """
     check_namespace(namespace)
     try:
@@ -76,7 +76,7 @@ def import_(
             rows = reading.store(tx, known.id, _documents(file, note))
     except (IntegrityError, DataError) as error:
         said = str(error.orig).strip().splitlines()[0]
-        raise InvalidInput(f"{path} holds a row that does not fit: {said}.") from None
+        raise InvalidInput(f"{path} contains a row that Postgres refuses: {said}.") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError:
