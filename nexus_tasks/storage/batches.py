@@ -1,4 +1,4 @@
-"""Storing requests for the Message Batches API.
+"""Storing requests for Anthropic's Message Batches API, which answers model requests later and at half the price.
 
 A job queues a request. The job ``submit_batch`` sends the queued requests as one batch, and stores the results. The job
 that queued the request then reads the result.
@@ -22,7 +22,7 @@ MAX_ITEMS = 1_000  # the most requests of a batch; the API's limits are 100,000 
 
 # --- the job that makes the request -----------------------------------------------------------------------------------
 def lock_request(tx: Transaction, namespace_id: int, request_hash: str) -> BatchRequest | None:
-    """Find the row of a request, or ``None``. The row stays locked until the transaction ends."""
+    """The row of a request, or ``None``. The row stays locked until the transaction ends."""
     return tx.scalar(
         select(BatchRequest)
         .where(BatchRequest.namespace_id == namespace_id, BatchRequest.request_hash == request_hash)
@@ -36,7 +36,7 @@ def queue_request(tx: Transaction, namespace_id: int, row: Mapping[str, Any]) ->
 
 
 def set_wanted(tx: Transaction, row: BatchRequest, *, wanted: bool) -> None:
-    """Set whether the job still wants the answer to a submitted request. The answer costs money in both cases."""
+    """Set whether the job still wants the answer to a submitted request. An unwanted answer costs money too."""
     tx.execute(update(BatchRequest).where(BatchRequest.id == row.id).values(wanted=wanted))
 
 
@@ -64,7 +64,7 @@ def count_queued(tx: Transaction, namespace_id: int) -> tuple[int, datetime | No
 def assemble(tx: Transaction, namespace_id: int) -> MessageBatch | None:
     """Put the oldest queued requests, at most ``MAX_ITEMS``, into a new batch, and give them the state ``submitted``.
 
-    Returns the batch, or ``None`` when no request is queued. The caller then sends the batch to the API.
+    The caller must then send the batch to the API. Returns the batch, or ``None`` when no request is queued.
     """
     oldest = (
         select(BatchRequest.id)
@@ -85,7 +85,7 @@ def assemble(tx: Transaction, namespace_id: int) -> MessageBatch | None:
 
 
 def give_up_queued(tx: Transaction, namespace_id: int) -> int:
-    """Fail every queued request, so that the requests' jobs make live calls. Returns the number of requests."""
+    """Fail every queued request, so that the requests' jobs call the model directly. Returns the number of requests."""
     rows = tx.scalars(
         select(BatchRequest)
         .where(BatchRequest.namespace_id == namespace_id, BatchRequest.state == "queued")
@@ -116,8 +116,8 @@ def known_api_ids(tx: Transaction) -> set[str]:
 def record_api_id(tx: Transaction, batch_id: int, api_id: str, *, poll_in: float) -> str | None:
     """Store the id that the API gave to a batch, and make the batch due for polling in ``poll_in`` seconds.
 
-    When the batch has an API id already, nothing changes. Returns the stored API id, which another run may have stored.
-    Returns ``None`` when the batch has ended.
+    When the batch has an API id already, nothing changes. Returns the batch's API id, which another run may have
+    stored. Returns ``None`` when the batch has ended.
     """
     tx.execute(
         update(MessageBatch)
@@ -141,19 +141,19 @@ def reject_api_id(tx: Transaction, batch: MessageBatch) -> None:
 
 
 def check_later(tx: Transaction, batch_id: int, seconds: float) -> None:
-    """Poll a batch again in ``seconds``."""
+    """Make a batch due for the next poll in ``seconds``."""
     due = func.now() + timedelta(seconds=seconds)
     tx.execute(update(MessageBatch).where(MessageBatch.id == batch_id).values(due_at=due))
 
 
 def lock_submitted(tx: Transaction, request_id: int) -> BatchRequest | None:
-    """Lock a submitted request. ``None`` when the request has a result already or was deleted."""
+    """Lock a submitted request. Returns ``None`` when the request has a result already or was deleted."""
     row = tx.get(BatchRequest, request_id, with_for_update=True)
     return row if row is not None and row.state == "submitted" else None
 
 
 def store_result(tx: Transaction, row: BatchRequest, result: Mapping[str, Any], call_id: int) -> None:
-    """Store a request's result for the job. If the job does not want the result any more, delete the request."""
+    """Store a request's result for the job. If the job no longer wants the result, delete the request instead."""
     if not row.wanted:
         remove_request(tx, row)
         return
@@ -161,7 +161,7 @@ def store_result(tx: Transaction, row: BatchRequest, result: Mapping[str, Any], 
 
 
 def fail_request(tx: Transaction, row: BatchRequest) -> None:
-    """Fail a request, so that its job makes a live call. If the job wants no result any more, delete the request.
+    """Fail a request, so that its job calls the model directly. If the job wants no result, delete the request instead.
 
     Callers fail a request that expired, was cancelled or was refused. They also fail a queued request when too few
     requests are queued for a batch.
@@ -183,7 +183,7 @@ def _release(tx: Transaction, row: BatchRequest) -> None:
 
 
 def close_batch(tx: Transaction, batch_id: int) -> None:
-    """Delete a batch. Requests of the batch that have no result fail, so that their jobs make live calls."""
+    """Delete a batch. Fail its requests that have no result, so that their jobs call the model directly."""
     for row in outstanding_requests(tx, batch_id):
         fail_request(tx, row)
     tx.execute(delete(MessageBatch).where(MessageBatch.id == batch_id))
@@ -208,11 +208,11 @@ def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
 def erase_texts(tx: Transaction, namespace_id: int, memory_ids: Sequence[int]) -> int:
     """Delete every request that contains the text of these memories, and the request's result.
 
-    When the request was sent to the API and has no result yet, its row stays without the text. Such a request still
-    costs money. When its result arrives, the cost is entered in the ledger, and the row is deleted.
+    A request that was sent to the API and has no result yet costs money all the same. Therefore its row stays, without
+    the text. When the result arrives, ``submit_batch`` adds the cost to the ledger and deletes the row.
 
     Returns:
-        The number of requests that contained the text.
+        The number of requests that contained the text of one of the memories.
     """
     gone = select(BatchRequest).where(
         BatchRequest.namespace_id == namespace_id, BatchRequest.sources.op("&&")(list(memory_ids))

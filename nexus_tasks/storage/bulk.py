@@ -1,8 +1,8 @@
 """Bulk insert: one SQL statement that inserts any number of rows.
 
-The statement's text is the same for every number of rows, because all rows are one JSON parameter. Postgres splits the
-parameter into rows. SQLAlchemy's own bulk insert renders another text for every number of rows, and psycopg parses each
-new text. For 20 rows, rendering and parsing take longer than the insert.
+One JSON parameter contains all rows, and Postgres splits the parameter into rows. So the statement's text is the same
+for every number of rows. SQLAlchemy's own bulk insert renders another text for every number of rows, and psycopg parses
+each new text. For 20 rows, rendering and parsing take longer than the insert.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def insert_rows(
 
     Args:
         rows: the rows, each as column → value. All rows have the same columns.
-        computed: further columns, as column → SQL expression. An expression may use the columns of the row ``r``.
+        computed: further columns, as column → SQL expression. An expression may use the row's columns, as ``r.column``.
         returning: the names of the columns to return, separated by commas.
         on_conflict: the SQL after ``ON CONFLICT``, for example ``DO NOTHING``.
 

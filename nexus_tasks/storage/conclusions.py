@@ -1,6 +1,7 @@
-"""Storing a reflection: the memories and evidence edges that it makes, and the facts that it changes.
+"""Storing the results of a reflection: the memories and evidence edges that it makes, and the facts that it changes.
 
-Each change of a fact is recorded with the old and the new values, so that the reflection can be undone.
+A reflection relates the new facts of a perspective to its old facts. Each change of a fact is recorded with the old and
+the new values, so that ``undo.py`` can undo the reflection.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from nexus_tasks.storage.models import Memory, PerspectiveRow, ReflectionRow
 from nexus_tasks.text import estimate_tokens
 
 # The confidence (0 to 1) of a fact falls by this number when the fact loses a contradiction with another fact. The
-# number was chosen by hand.
+# number is chosen by hand, not measured.
 CONTRADICTION_PENALTY = 0.15
 
 
 def begin(tx: Transaction, perspective: PerspectiveRow, job_id: str, judged: dict[str, Any]) -> int:
     """Insert a row for a reflection, and return the row's id.
 
-    Every memory, evidence edge and change of the reflection carries this id.
+    The rows of all memories, evidence edges and changes that the reflection makes contain this id.
+
+    Args:
+        judged: the result of :func:`judged_ids`.
     """
     return tx.execute(
         insert(ReflectionRow)
@@ -36,7 +40,10 @@ def begin(tx: Transaction, perspective: PerspectiveRow, job_id: str, judged: dic
 
 @dataclass(frozen=True, kw_only=True)
 class Conclusion:
-    """A memory that a reflection makes: a reworded reinforcement, a contradiction or an insight.
+    """A memory that a reflection makes.
+
+    A conclusion is a reworded reinforcement (an old fact in the words of a new fact), a contradiction of two facts, or
+    an insight from three or more facts.
 
     ``valid_from`` is the time of the newest fact that the conclusion rests on. For a contradiction that ends a fact,
     ``valid_from`` is the time at which the fact ends. ``valid_from`` is never the time of the reflection.
@@ -74,7 +81,8 @@ def conclude(tx: Transaction, perspective: PerspectiveRow, reflection_id: int, c
     return memory_id
 
 
-# The statements _REINFORCE and _WEAKEN change facts, and record the facts' values before and after this reflection.
+# _REINFORCE and _WEAKEN change facts, and record the facts' values before the reflection's first change and after its
+# last change.
 _REINFORCE = text(
     """
     WITH before AS (SELECT id, namespace_id, last_validated_at FROM memories WHERE id = ANY(:ids)),
@@ -114,7 +122,7 @@ _SUPERSEDED = text(
     """
 )
 # End the conclusions that rest on an ended fact. A reworded reinforcement ends when one of its two facts has ended. A
-# contradiction ends when both its facts have ended. An insight ends when fewer than three of its facts still hold.
+# contradiction ends when both its facts have ended. An insight ends when fewer than three of its facts are valid.
 _RETIRE = text(
     """
     WITH rests AS (
@@ -164,10 +172,11 @@ def weaken(tx: Transaction, reflection_id: int, memory_id: int) -> None:
 def takeover_time(tx: Transaction, old: Memory, new: Memory) -> datetime:
     """The time at which the fact ``new`` takes the place of the fact ``old``.
 
-    - When ``new`` is the later fact, this is the time when ``new`` became valid.
-    - When ``old`` is the later fact, and a message repeated ``new`` after that, this is the time of the message.
-    - When ``old`` is the later fact, and no later message repeated ``new``, this is the time when ``old`` became valid.
-      ``old`` was then never valid.
+    - If ``new`` became valid after ``old``, or at the same time, the result is the time when ``new`` became valid.
+    - If ``old`` became valid after ``new``, and a still later message repeated ``new``, the result is the time of the
+      first such message.
+    - If ``old`` became valid after ``new``, and no later message repeated ``new``, the result is the time when ``old``
+      became valid. The fact ``old`` then ends when it begins, so it was never valid.
     """
     since = new.valid_from or datetime.now(UTC)
     if old.valid_from is None or since >= old.valid_from:
@@ -176,9 +185,12 @@ def takeover_time(tx: Transaction, old: Memory, new: Memory) -> datetime:
 
 
 def supersede(tx: Transaction, reflection_id: int, old: Memory, new: Memory, when: datetime) -> None:
-    """Let the fact ``new`` supersede the fact ``old`` at the time ``when``, which :func:`takeover_time` gives.
+    """End the fact ``old`` at the time ``when``, and record that the fact ``new`` supersedes it.
 
     Conclusions that rest on ``old`` may end too. The comment at ``_RETIRE`` lists the cases.
+
+    Args:
+        when: the result of :func:`takeover_time`.
     """
     tx.execute(
         update(Memory).where(Memory.id == old.id, Memory.valid_to.is_(None)).values(valid_to=when, superseded_by=new.id)

@@ -1,8 +1,11 @@
-"""Dead letters: jobs that gave up. A dead letter stays open until an operator retries or drops the job.
+"""Storing and reading dead letters. A dead letter is the row of a job that gave up.
 
-``idempotency/worker/retry_policy.py`` decides that a run's error makes its job a dead letter, and the sweep decides it
-for a job whose workers died. Both then call ``PostgresJobStorage.dead_letter`` in ``outbox.py``, which calls
-:func:`store`.
+A dead letter stays open until an operator retries or drops the job. A job gives up in two cases:
+
+- ``idempotency/worker/retry_policy.py`` decides that the error of a run is final.
+- The sweep (a loop of every worker) finds that the job's runs have crashed too often, 5 times by default.
+
+In each case ``PostgresJobStorage.dead_letter`` in ``outbox.py`` calls :func:`store`.
 """
 
 from __future__ import annotations
@@ -21,10 +24,10 @@ from nexus_tasks.storage.models import DeadLetter, Namespace
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The error of a job that gave up, and the job's failures.
+    """The last error of a job that gave up, and the numbers of the job's failures.
 
-    ``errors`` counts the runs that raised. ``crashes`` counts the runs that ended with a worker's death. ``first_at``
-    is the time of the first failure.
+    ``errors`` counts the runs that raised an error. ``crashes`` counts the runs whose worker process died.
+    ``first_at`` is the time of the first failure.
     """
 
     error_type: str
@@ -38,7 +41,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """How the job was asked for. A retry asks for it in the same way."""
+    """The flags with which the job was asked for. A retry asks for the job with the same flags."""
 
     force: bool = False
     reasons: tuple[str, ...] = ()
@@ -89,16 +92,17 @@ def open_letter(tx: Transaction, job_id: str, *, lock: bool = False) -> DeadLett
 
 
 def find(tx: Transaction, job_id: str) -> tuple[DeadLetter, str] | None:
-    """A job's dead letter, open or resolved, and the name of its namespace; or ``None``."""
+    """A job's dead letter, open or resolved, with the name of its namespace. ``None`` if the job has no letter."""
     query = select(DeadLetter, Namespace.name).join(Namespace, Namespace.id == DeadLetter.namespace_id)
     return tx.execute(query.where(DeadLetter.job_id == job_id)).first()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which dead letters are meant; ``None`` means any.
+    """A filter that selects dead letters. A field with ``None`` selects all letters.
 
-    ``status`` is ``dead`` for open letters, or ``retried`` or ``dropped``. ``error_type`` is the class of the error.
+    ``status`` is ``dead`` (the letter is open), ``retried`` or ``dropped``. ``error_type`` is the name of the error's
+    class.
     """
 
     status: str = "dead"
@@ -107,7 +111,7 @@ class Filter:
     error_type: str | None = None
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """The filter in SQL."""
+        """The SQL conditions of the filter."""
         state = DeadLetter.resolution.is_(None) if self.status == "dead" else DeadLetter.resolution == self.status
         columns = (
             (DeadLetter.namespace_id, self.namespace_id),
@@ -118,7 +122,10 @@ class Filter:
 
 
 def listed(tx: Transaction, which: Filter, limit: int = 100, *, skip: int = 0) -> Sequence[tuple[DeadLetter, str]]:
-    """Dead letters with the names of their namespaces, newest first; the first ``skip`` are left out."""
+    """At most ``limit`` selected dead letters with the names of their namespaces, newest first.
+
+    The ``skip`` newest letters are left out.
+    """
     query = (
         select(DeadLetter, Namespace.name)
         .join(Namespace, Namespace.id == DeadLetter.namespace_id)
@@ -131,7 +138,10 @@ def listed(tx: Transaction, which: Filter, limit: int = 100, *, skip: int = 0) -
 
 
 def lock_open(tx: Transaction, which: Filter, limit: int, *, after: int) -> list[DeadLetter]:
-    """Lock the oldest open letters with ids above ``after``, without those that another transaction has locked."""
+    """Lock the ``limit`` oldest selected letters with ids above ``after``, until the transaction ends.
+
+    Letters that another transaction has locked are left out.
+    """
     query = (
         select(DeadLetter)
         .where(*which.conditions(), DeadLetter.id > after)
@@ -143,15 +153,17 @@ def lock_open(tx: Transaction, which: Filter, limit: int, *, after: int) -> list
 
 
 def count(tx: Transaction, which: Filter) -> int:
-    """How many dead letters are meant."""
+    """The number of dead letters that the filter selects."""
     return int(tx.scalar(select(func.count()).select_from(DeadLetter).where(*which.conditions())) or 0)
 
 
 def count_open(tx: Transaction, namespace_id: int | None = None) -> dict[int, int]:
-    """How many dead letters of each namespace are open; namespaces without any are left out.
+    """The number of open dead letters of each namespace: namespace id → number.
+
+    Namespaces without open letters are left out.
 
     Args:
-        namespace_id: only this namespace; ``None`` means all namespaces.
+        namespace_id: only this namespace. ``None`` means all namespaces.
     """
     query = select(DeadLetter.namespace_id, func.count()).where(DeadLetter.resolution.is_(None))
     if namespace_id is not None:
@@ -160,7 +172,7 @@ def count_open(tx: Transaction, namespace_id: int | None = None) -> dict[int, in
 
 
 def resolve(tx: Transaction, letter_id: int, resolution: str) -> None:
-    """Close a dead letter: ``resolution`` is ``retried`` or ``dropped``."""
+    """Close a dead letter with the resolution ``retried`` or ``dropped``."""
     tx.execute(
         update(DeadLetter)
         .where(DeadLetter.id == letter_id)
@@ -169,7 +181,7 @@ def resolve(tx: Transaction, letter_id: int, resolution: str) -> None:
 
 
 def drop_all(tx: Transaction, which: Filter) -> int:
-    """Close every open letter that is meant as ``dropped``. Returns how many."""
+    """Close every letter that the filter selects, with the resolution ``dropped``. Returns the number of letters."""
     closed = tx.execute(
         update(DeadLetter)
         .where(*which.conditions())
@@ -180,7 +192,7 @@ def drop_all(tx: Transaction, which: Filter) -> int:
 
 
 def ids_that_begin_with(tx: Transaction, start: str, most: int) -> list[str]:
-    """Job ids of letters that begin with ``start``."""
+    """At most ``most`` job ids of dead letters that begin with ``start``."""
     return list(
         tx.scalars(select(DeadLetter.job_id).where(DeadLetter.job_id.startswith(start, autoescape=True)).limit(most))
     )

@@ -1,6 +1,6 @@
-"""Derivations. A derivation is one observer's request for facts from one message.
+"""Storing and reading derivations. A derivation is one observer's request for facts from one message.
 
-The table of derivations is the outbox of the job ``derive_memory``.
+The table of derivations is the outbox of the job ``derive_memory``: each row with the state ``wanted`` wants a job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ class WantedMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class DerivationTarget:
-    """A memory and one observer's derivation of it. ``state`` is ``None`` when there is no derivation yet."""
+    """A memory and one observer's derivation of the memory.
+
+    ``state`` and ``batch`` are columns of the derivation. ``state`` is ``None`` when the derivation does not exist yet.
+    """
 
     namespace_id: int
     level: str
@@ -56,7 +59,7 @@ def find_target(tx: Transaction, memory_id: int, observer: str) -> DerivationTar
 
 
 def want(tx: Transaction, namespace_id: int, session_id: int, memory_id: int, observer: str) -> None:
-    """Add a wanted derivation, unless this observer has a derivation of the message."""
+    """Add a wanted derivation, unless the observer has a derivation of the message already."""
     row = {"namespace_id": namespace_id, "memory_id": memory_id, "session_id": session_id, "observer": observer}
     tx.execute(insert(Derivation).values(row).on_conflict_do_nothing())
 
@@ -78,8 +81,9 @@ def wanted_messages(
     """The oldest messages of a session that ``observer`` wants facts from, at most 500.
 
     Args:
-        batch: only the messages of this earlier model call, so that a rerun asks the same question. With ``None`` only
-            messages that no model call contained: another call would pay for their saved answer once more.
+        batch: the name of an earlier model call. Only the messages of this call are returned, so that the next run
+            repeats the request and finds its saved answer. With ``None``, only messages that no earlier call contained
+            are returned, because a new call with the others would be paid although their answer is saved.
     """
     rows = tx.execute(_WANTED, {"session_id": session_id, "observer": observer, "batch": batch})
     return [WantedMessage(**row._mapping) for row in rows]
@@ -92,10 +96,9 @@ _STORE_BATCH = text(
 
 
 def store_batch(tx: Transaction, memory_ids: Sequence[int], observer: str, batch: str) -> None:
-    """Record which messages a model call will contain, so that a rerun asks the same question. Call it before the call.
+    """Store the name ``batch`` in the wanted derivations of the messages that a model call will contain.
 
-    Args:
-        batch: the name that the messages of this call share.
+    Commit this before the model is called. If the run dies, the next run then sends the same request.
     """
     tx.execute(_STORE_BATCH, {"ids": list(memory_ids), "observer": observer, "batch": batch})
 
@@ -113,16 +116,16 @@ _MARK_DONE = text(
 
 
 def mark_done(tx: Transaction, memory_ids: Sequence[int], observer: str) -> set[int]:
-    """Change wanted derivations to done and lock their messages. Returns the ids of these messages.
+    """Change wanted derivations to done, and lock their messages. Returns the ids of these messages.
 
-    The ids of erased messages are missing, and so are the ids of messages that another run has derived. Do not store
-    facts from these messages.
+    The result lacks the ids of messages that were erased, or that another run has derived. The caller must not store
+    facts from a message whose id is missing.
     """
     return set(tx.scalars(_MARK_DONE, {"ids": list(memory_ids), "observer": observer}))
 
 
 def mark(tx: Transaction, namespace_id: int, memory_id: int, observer: str, *, dead: bool) -> None:
-    """Take a derivation out of the outbox when the job gives up, or put it back when the job is retried."""
+    """Make a wanted derivation dead when its job gives up, or make a dead derivation wanted when its job is retried."""
     was, becomes = ("wanted", "dead") if dead else ("dead", "wanted")
     tx.execute(
         update(Derivation)
@@ -137,14 +140,15 @@ def mark(tx: Transaction, namespace_id: int, memory_id: int, observer: str, *, d
 
 
 def of_messages(tx: Transaction, memory_ids: Sequence[int], *, state: str | None = None) -> list[tuple[int, str]]:
-    """The derivations of messages as (memory id, observer); with ``state`` only the derivations in this state."""
+    """The derivations of messages, as (memory id, observer). With ``state``, only the derivations in this state."""
     query = select(Derivation.memory_id, Derivation.observer).where(Derivation.memory_id.in_(memory_ids))
     if state is not None:
         query = query.where(Derivation.state == state)
     return [(memory_id, observer) for memory_id, observer in tx.execute(query.order_by(Derivation.id))]
 
 
-# The limit comes before the join, and `wanted` is no parameter: both keep the page on the index of wanted rows.
+# Postgres reads the page from the partial index of wanted rows, because the limit is applied before the join, and
+# because 'wanted' is a literal and not a parameter.
 _WANTED_PAGE = text(
     """
     SELECT page.id, n.name, page.memory_id, page.observer
@@ -157,5 +161,8 @@ newest_wanted = newest("derivations", "state = 'wanted'")
 
 
 def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int, str]]:
-    """Wanted derivations with ids above ``after``, as (derivation id, namespace, memory id, observer)."""
+    """At most ``limit`` wanted derivations with ids above ``after``, in the order of their ids.
+
+    Each is (derivation id, namespace, memory id, observer).
+    """
     return list(tx.execute(_WANTED_PAGE, {"after": after, "limit": limit}).all())

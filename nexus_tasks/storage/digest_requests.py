@@ -1,4 +1,7 @@
-"""Digest requests: the outbox of ``digest_session``. A row stays until a run has made the digest."""
+"""Storing and reading requests for digests. The table is the outbox of the job ``digest_session``.
+
+A request stays until a run has made the digest. A request is dead when its job has given up. Otherwise it is live.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from nexus_tasks.types import as_stored
 
 
 def add(tx: Transaction, session: SessionRow, reason: str) -> None:
-    """Request a digest of a session; ``reason`` is stored, for example ``session_end``."""
+    """Request a digest of a session. ``reason``, for example ``session_end``, is stored in the request."""
     tx.execute(insert(DigestRequest).values(namespace_id=session.namespace_id, session_id=session.id, reason=reason))
 
 
@@ -33,20 +36,20 @@ _WANT_ROLLOVER = text(
 
 
 def want_rollover(tx: Transaction, session_id: int, *, messages: int, tokens: int) -> None:
-    """Request the digest of a session if at least ``messages`` or ``tokens`` were stored after its last digest.
+    """Request a digest of a session that has ``messages`` messages or ``tokens`` tokens after its last digest, or more.
 
-    A session that has an open request gets no second request. Call this function in the transaction after which the
-    digest may be due.
+    A session that has a live request gets no second request. Call this function in each transaction that derives
+    messages or stores a digest.
     """
     tx.execute(_WANT_ROLLOVER, {"session_id": session_id, "messages": messages, "tokens": tokens})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PendingRequests:
-    """The open requests of a session.
+    """The requests of a session.
 
-    ``reasons`` are the reasons of the live requests. ``through`` is the id of the newest live or dead request, and 0
-    without a request.
+    ``reasons`` are the reasons of the live requests. ``through`` is the id of the newest request, live or dead. It is 0
+    when the session has no request.
     """
 
     reasons: tuple[str, ...]
@@ -63,7 +66,7 @@ _PENDING = text(
 
 
 def pending(tx: Transaction, session_id: int) -> PendingRequests:
-    """The session's requests now. The run that makes the digest deletes the requests up to ``through``."""
+    """Read the session's requests. The run that makes the digest later deletes the requests up to ``through``."""
     found = tx.execute(_PENDING, {"session_id": session_id}).one()
     return PendingRequests(reasons=tuple(found.reasons), through=found.through)
 
@@ -72,12 +75,12 @@ _SATISFY = text("DELETE FROM digest_requests WHERE session_id = :session_id AND 
 
 
 def satisfy(tx: Transaction, session_id: int, through: int) -> None:
-    """Delete a session's requests up to request id ``through``."""
+    """Delete the session's requests whose ids are at most ``through``, because a run has made the digest."""
     tx.execute(_SATISFY, {"session_id": session_id, "through": through})
 
 
 def gave_up(tx: Transaction, session_id: int) -> bool:
-    """Whether a digest of the session became a dead letter."""
+    """Whether the session has a dead request."""
     query = select(DigestRequest.id).where(DigestRequest.session_id == session_id, DigestRequest.dead)
     return tx.scalar(query.limit(1)) is not None
 
@@ -96,17 +99,17 @@ newest_wanted = newest("digest_requests", "NOT dead")
 
 
 def wanted(tx: Transaction, after: int, limit: int, settled: timedelta) -> list[tuple[int, str, str, str, bool]]:
-    """Live requests with ids above ``after``, as (request id, namespace, session key, reason, ready).
+    """At most ``limit`` live requests with ids above ``after``, in the order of their ids.
 
-    A request of a session with wanted derivations is not ready, because a digest of facts is better and cheaper than a
-    digest of raw text. The session's last derivation enqueues the digest. A request older than ``settled`` is always
-    ready.
+    Each is (request id, namespace, session key, reason, ready). A request of a session with wanted derivations is not
+    ready, because a digest of facts is better and cheaper than a digest of messages. The job of the session's last
+    derivation then asks for the digest. A request older than ``settled`` is always ready.
     """
     return list(tx.execute(_WANTED_PAGE, {"after": after, "limit": limit, "settled": settled}).all())
 
 
 def mark(tx: Transaction, namespace_id: int, session_key: str, *, dead: bool) -> None:
-    """Take a session's requests out of the outbox when the job gives up, or put them back when the job is retried."""
+    """Make a session's requests dead when the job gives up, or live when the job is retried."""
     session = select(SessionRow.id).where(
         SessionRow.namespace_id == namespace_id, SessionRow.session_key == as_stored(session_key)
     )

@@ -1,6 +1,7 @@
 """Reading the messages and facts for a session's next digest, and storing the digest.
 
-Two runs that make the same digest store it once.
+A digest is the rolling summary of a session, in a short and a long text. When two runs make the same digest, it is
+stored once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nexus_tasks.storage.models import Memory, SessionDigest, SessionRow
 from nexus_tasks.text import estimate_tokens
 
 KINDS = ("short", "long")
-CONFIDENCE = 0.80  # the confidence (0 to 1) of every digest; the number was chosen by hand
+CONFIDENCE = 0.80  # the confidence (0 to 1) of every digest; the number is chosen by hand, not measured
 
 _LATEST = text(
     """
@@ -30,7 +31,7 @@ _LATEST = text(
 
 
 def latest(tx: Transaction, session_id: int) -> dict[str, tuple[int, str]]:
-    """The session's current digests: kind (``short`` or ``long``) → (memory id, text). Empty without a digest."""
+    """The session's current digests: kind (``short`` or ``long``) → (memory id, text). Empty if it has no digest."""
     return {kind: (i, content) for kind, i, content in tx.execute(_LATEST, {"session_id": session_id})}
 
 
@@ -38,7 +39,7 @@ def latest(tx: Transaction, session_id: int) -> dict[str, tuple[int, str]]:
 class WindowItem:
     """A message that a digest covers, or a fact that rests on such a message.
 
-    For a fact, ``text.author`` is the fact's subject, and ``text.seq`` is the ``seq`` of the first of these messages
+    For a fact, ``text.author`` is the fact's subject, and ``text.seq`` is the lowest ``seq`` of the covered messages
     that the fact rests on.
     """
 
@@ -65,9 +66,9 @@ _FACTS = text(
 
 
 def window_facts(tx: Transaction, session_id: int, after: int, through: int) -> list[WindowItem]:
-    """Facts that rest on messages with ``after < seq <= through``.
+    """Facts that rest on the session's messages with ``after < seq <= through``.
 
-    The facts are in the order of the first of these messages that each fact rests on.
+    Each fact is placed by the lowest ``seq`` of those messages that it rests on.
     """
     rows = tx.execute(_FACTS, {"session_id": session_id, "after": after, "through": through})
     return [WindowItem(text=MessageText(*columns), content_key=key) for *columns, key in rows]
@@ -109,7 +110,10 @@ def items_by_id(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, WindowI
 
 @dataclass(frozen=True, kw_only=True)
 class NewDigest:
-    """A short and a long digest to store. Both cover the messages from the first to ``end_seq``."""
+    """A short and a long digest to store. Each covers the session's messages from the first to ``end_seq``.
+
+    ``generation`` rises when the digest of the same messages is made again.
+    """
 
     texts: dict[str, str]  # kind (``short`` or ``long``) → text
     end_seq: int
@@ -121,10 +125,11 @@ class NewDigest:
 def store(tx: Transaction, session: SessionRow, new: NewDigest) -> list[int]:
     """Store a short and a long digest, and let them supersede the previous digests. The caller has locked ``session``.
 
-    Within a generation the end of the session's digest only moves forward.
+    The digests are stored if their generation is higher than the session's, or if the generations are equal and
+    ``end_seq`` is higher than the end of the session's digest.
 
     Returns:
-        The new memory ids. When the same or a newer digest is stored already, nothing is stored, and the list is empty.
+        The new memory ids. The list is empty when the same or a newer digest is stored already.
     """
     moved = tx.execute(
         update(SessionRow)

@@ -1,6 +1,8 @@
-"""Dreams (scheduled consolidations of a namespace): finding the due namespaces, and the row of each dream.
+"""Finding the namespaces that are due for a dream, and storing dreams.
 
-When a dream's Celery chord is lost, reconcile continues the dream from its row.
+A dream is a scheduled consolidation of a namespace: it digests every due session, then reflects. The table of dreams is
+the outbox of the job ``finish_dream``. If a dream's Celery chord is lost, reconcile (a loop of the workers) continues
+the dream from its row.
 """
 
 from __future__ import annotations
@@ -25,25 +27,25 @@ from nexus_tasks.storage.models import (
     SessionRow,
 )
 
-# Chosen by hand, not measured.
+# These bounds are chosen by hand, not measured.
 IDLE = timedelta(seconds=600)  # the time without a new message after which a namespace with new facts is due
-MIN_NEW_FACTS = 20  # facts since the last dream
-MIN_INTERVAL = timedelta(hours=1)  # between the beginnings of two dreams of a namespace
-MAX_INTERVAL = timedelta(hours=24)  # after this time any new memory makes a namespace due
+MIN_NEW_FACTS = 20  # the number of facts since the last dream that makes an idle namespace due
+MIN_INTERVAL = timedelta(hours=1)  # the least time between the beginnings of two dreams of a namespace
+MAX_INTERVAL = timedelta(hours=24)  # this long after the last dream, one new memory makes a namespace due
 
 
 @dataclass(frozen=True, kw_only=True)
 class DueSession:
-    """A session with messages since its last digest."""
+    """A session with messages that no digest covers."""
 
     session_id: int
     session_key: str
 
 
 def due_sessions(tx: Transaction, namespace_id: int) -> list[DueSession]:
-    """Sessions with messages since their last digest, oldest first.
+    """Sessions with messages that no digest covers, oldest first.
 
-    A session is left out after its digest job gave up, until the session has a newer message than the failed request.
+    A session whose digest job gave up is left out until a message arrives that is newer than the request of that job.
     """
     newest = select(func.max(Memory.created_at)).where(Memory.session_id == SessionRow.id, Memory.level == "raw")
     gave_up = (
@@ -64,7 +66,7 @@ def due_sessions(tx: Transaction, namespace_id: int) -> list[DueSession]:
 
 
 def start(tx: Transaction, namespace_id: int, sessions: Sequence[DueSession], *, urgency: str) -> int | None:
-    """Open a dream and request its digests. Returns the dream's id, or ``None`` while another dream is open."""
+    """Open a dream and request the digests of ``sessions``. Returns its id, or ``None`` while another dream is open."""
     opened = tx.scalar(
         insert(Dream)
         .values(namespace_id=namespace_id, urgency=urgency, sessions=[due.session_id for due in sessions])
@@ -80,9 +82,10 @@ def start(tx: Transaction, namespace_id: int, sessions: Sequence[DueSession], *,
 
 
 def join_open(tx: Transaction, namespace_id: int, *, urgency: str) -> tuple[int, tuple[str, ...]] | None:
-    """Join the namespace's open dream. Urgency ``live`` makes the whole dream live.
+    """Find the namespace's open dream for a caller that asks for a dream.
 
-    Returns the dream's id and the keys of the sessions that still lack their digest, or ``None`` when no dream is open.
+    If the caller's urgency is ``live`` (somebody waits), the dream's urgency becomes ``live`` too. Returns the dream's
+    id and the keys of the sessions that still lack their digest, or ``None`` when no dream is open.
     """
     dream = tx.scalar(select(Dream).where(Dream.namespace_id == namespace_id, Dream.state == "open").with_for_update())
     if dream is None:
@@ -95,13 +98,13 @@ def join_open(tx: Transaction, namespace_id: int, *, urgency: str) -> tuple[int,
 
 
 def get(tx: Transaction, namespace_id: int, dream_id: int, *, lock: bool = False) -> Dream | None:
-    """A dream of the namespace, or ``None``."""
+    """A dream of the namespace, or ``None``. With ``lock`` the row stays locked until the transaction ends."""
     query = select(Dream).where(Dream.namespace_id == namespace_id, Dream.id == dream_id)
     return tx.scalar(query.with_for_update() if lock else query)
 
 
 def digests_to_come(tx: Transaction, dream: Dream) -> int:
-    """How many of a dream's sessions wait for their digest. Dead requests do not count."""
+    """How many of a dream's sessions wait for their digest. A session whose digest job gave up does not count."""
     query = select(func.count(func.distinct(DigestRequest.session_id))).where(*_to_come(dream))
     return int(tx.scalar(query) or 0)
 
@@ -127,9 +130,9 @@ def has_reflected(tx: Transaction, dream: Dream) -> bool:
 
 
 def reflections_to_come(tx: Transaction, dream: Dream) -> list[tuple[str, str]]:
-    """Perspectives, as (observer, subject), with facts from before the dream that were not reflected on yet.
+    """Perspectives, as (observer, subject), with facts from before the dream that no reflection has read.
 
-    A perspective is left out when its reflection gave up or is held for review.
+    A perspective is left out when its reflection gave up, or waits for a person's review.
     """
     unreflected = (
         select(Memory.id)
@@ -157,8 +160,10 @@ def reflections_to_come(tx: Transaction, dream: Dream) -> list[tuple[str, str]]:
 def ready_dream(tx: Transaction, namespace_id: int) -> int | None:
     """The id of the namespace's open dream when ``finish_dream`` has work, else ``None``.
 
-    ``finish_dream`` has work when every digest is made, and ``reflect_namespace`` has not run yet. It also has work
-    when every digest and every reflection is made.
+    ``finish_dream`` has work in two cases:
+
+    - Every digest is made, and ``reflect_namespace`` has not run yet, so that the dream must start it.
+    - Every digest and every reflection is made, so that the dream must be closed.
     """
     dream = tx.scalar(select(Dream).where(Dream.namespace_id == namespace_id, Dream.state == "open"))
     if dream is None or digests_to_come(tx, dream):
@@ -174,7 +179,8 @@ def finish(tx: Transaction, dream_id: int) -> None:
 def mark(tx: Transaction, namespace_id: int, dream_id: int, *, dead: bool) -> None:
     """Close a dream when its ``finish_dream`` gives up, or reopen the dream when ``finish_dream`` is retried.
 
-    After the closing a new dream can open. A dream is not reopened while the namespace has another open dream.
+    When the dream is closed, a new dream can be opened. A dream is not reopened while another dream of the namespace is
+    open.
     """
     if dead:
         finish(tx, dream_id)
@@ -185,7 +191,10 @@ def mark(tx: Transaction, namespace_id: int, dream_id: int, *, dead: bool) -> No
 
 
 def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int]]:
-    """Open dreams with ids above ``after``, as (dream id, namespace, dream id). Each needs a ``finish_dream`` job."""
+    """At most ``limit`` open dreams with ids above ``after``, as (dream id, namespace, dream id).
+
+    Each dream needs a job ``finish_dream``. The first id is the row's place in the outbox, the last id is the argument.
+    """
     query = (
         select(Dream.id, Namespace.name, Dream.id)
         .join(Namespace, Namespace.id == Dream.namespace_id)
@@ -196,8 +205,9 @@ def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str, int]
     return list(tx.execute(query).all())
 
 
-# Each namespace costs a few entries of indexes, however many memories it has: its last dream, its newest message, its
-# newest fact, and, when that fact is new, the fact that is the last of enough new ones.
+# For each namespace the statement reads only a few index entries, even if the namespace has many memories: the last
+# dream, the newest message and the newest fact. If the newest fact is newer than the last dream, the statement also
+# reads the newest MIN_NEW_FACTS facts. Enough facts are new when the oldest of these is newer than the last dream.
 _DUE = text(
     """
     SELECT n.name
@@ -230,10 +240,14 @@ _DUE = text(
 def due_namespaces(tx: Transaction) -> list[str]:
     """Namespaces that should dream now.
 
-    A namespace is due when it got no message for the time ``IDLE`` and has ``MIN_NEW_FACTS`` new facts. A namespace
-    with any new memory is also due when its last dream began longer ago than ``MAX_INTERVAL``. Without a dream the
-    namespace's creation counts. A namespace is never due while its dream is open, nor within ``MIN_INTERVAL`` of the
-    beginning of its last dream.
+    A message or fact is new when it was stored after the beginning of the namespace's last dream. A namespace is due in
+    two cases:
+
+    - It got no message for the time ``IDLE``, and has at least ``MIN_NEW_FACTS`` new facts.
+    - It has a new message or fact, and its last dream began longer ago than ``MAX_INTERVAL``. If the namespace has had
+      no dream, the time of its creation counts instead.
+
+    A namespace is not due while a dream of it is open, or while its last dream began less than ``MIN_INTERVAL`` ago.
     """
     rows = tx.execute(
         _DUE, {"min_interval": MIN_INTERVAL, "idle": IDLE, "others": MIN_NEW_FACTS - 1, "max_interval": MAX_INTERVAL}

@@ -1,4 +1,7 @@
-"""Storing the vectors of memories, and recording gaps. A gap marks a namespace with memories that have no vector."""
+"""Storing the vectors of memories, and recording gaps. A gap marks a namespace with memories that have no vector.
+
+The table of gaps is the outbox of the job ``embed_memories``.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,13 @@ def store(
 ) -> None:
     """Store the vectors of memories. A new vector replaces the memory's stored vector of the same model.
 
-    If a wording has no vector, a gap is recorded. The job ``embed_memories`` then computes the vector later.
+    If ``vectors`` lacks the vector of a memory, a gap is recorded. The job ``embed_memories`` then makes the vector
+    later.
 
     Args:
         model: the name of the embedding model.
-        wordings: memory id → content.
-        vectors: content → vector.
+        wordings: memory id → content of the memory.
+        vectors: content of a memory → vector.
     """
     ids = [memory_id for memory_id in sorted(wordings) if wordings[memory_id] in vectors]
     if ids:
@@ -47,7 +51,7 @@ def store(
 
 
 def record_gap(tx: Transaction, namespace_id: int) -> None:
-    """Record a gap: memories of a namespace have no vector. The gap makes the job ``embed_memories`` wanted."""
+    """Record that memories of a namespace have no vector. This gap makes the job ``embed_memories`` wanted."""
     now = func.clock_timestamp()
     said = insert(EmbeddingGap).values(namespace_id=namespace_id, since=now)
     tx.execute(said.on_conflict_do_update(index_elements=["namespace_id"], set_={"since": now}))
@@ -72,7 +76,7 @@ def mark(tx: Transaction, namespace_id: int, *, dead: bool) -> None:
 
 
 def wanted(tx: Transaction, after: int, limit: int) -> Sequence[tuple[int, str]]:
-    """At most ``limit`` namespaces with a gap, as (namespace id, name), in the order of their ids.
+    """At most ``limit`` namespaces with a gap, as (namespace id, name), in the order of the ids.
 
     Args:
         after: only namespaces whose id is above this id.
