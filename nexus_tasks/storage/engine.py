@@ -1,4 +1,7 @@
-"""Connections to Postgres: a connection pool per deployment and process, and transactions as ``with`` blocks."""
+"""Connecting to Postgres: one pool of connections per deployment and process, and transactions as ``with`` blocks.
+
+This module also raises the database's errors as the errors of ``nexus_tasks/errors.py``, which decide about retries.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,27 @@ from nexus_tasks.errors import InvalidInput, SchemaOutdated, StorageUnavailable,
 from nexus_tasks.storage.long_statements import prepare_long_statements
 from nexus_tasks.storage.silent_connections import WHO_AM_I, WatchedConnection
 
-# A retry may succeed after an error of these classes: connection trouble (08), a server that only reads (25006: a
-# standby, or a former primary), rollback by a deadlock or serialisation failure (40), resources (53: the disk is full),
-# operator intervention (57) and system errors (58).
+# A retry may succeed after an error whose SQLSTATE begins with one of these codes: 08 (the connection failed), 25006
+# (the server is read-only, because it is a standby or a former primary), 40 (Postgres rolled the transaction back
+# because of a deadlock or a serialisation failure), 53 (the server lacks a resource, for example disk space), 57 (an
+# operator intervened) and 58 (the server's system failed).
 _PASSING = ("08", "25006", "40", "53", "57", "58")
-_TOO_LARGE = "54"  # a limit of Postgres is exceeded, such as the size of a text in a full-text index
+_TOO_LARGE = "54"  # a limit of Postgres is exceeded, for example the size of a text in a full-text index
 _UNDEFINED_TABLE_OR_COLUMN = ("42P01", "42703")
 
-# A process keeps a transaction open only while it waits for Postgres. A transaction that is idle this long therefore
-# belongs to a frozen process. The time is shorter than a job's default lease of 10 s.
+# Between two statements of a transaction a process does nothing slow. Therefore a transaction that is idle this long
+# belongs to a frozen process, and Postgres ends it. The time is shorter than a job's lease (10 s by default), so the
+# locks are free before another worker takes the job over.
 IDLE_IN_TRANSACTION_MS = 8_000
-# A transaction that waits longer for a lock fails, and its job is retried. The job holds no locks until the retry.
+# A transaction that waits longer than this for a lock fails, and its job is retried. Until the retry, the transaction's
+# own locks are free for others.
 LOCK_TIMEOUT_MS = 2 * IDLE_IN_TRANSACTION_MS
 
-PING_AFTER_IDLE = 1.0  # after this many seconds without use a connection is pinged before the next use
+PING_AFTER_IDLE = 1.0  # a connection that was not used for this many seconds is pinged before its next use
 
-# TCP ends a connection about 10 s after its link went down, also while a statement waits for its answer. Options in the
-# URL win. `silent_connections.py` ends what TCP does not notice.
+# With these options, TCP ends a connection about 10 s after its network link went down, even while a statement waits
+# for its answer. An option in the URL replaces the option here. `silent_connections.py` ends connections that TCP keeps
+# open although Postgres does not answer on them.
 CONNECT_ARGS = {
     "application_name": "nexus-tasks",
     "connect_timeout": 5,  # seconds
@@ -68,11 +75,14 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """One transaction, READ COMMITTED, committed at the end of the block and rolled back on any error.
+        """Run the block in a transaction of the isolation level READ COMMITTED.
+
+        The transaction is committed at the end of the block. It is rolled back after any error.
 
         Raises:
-            StorageUnavailable: the server is down, restarting, silent, read-only, or out of connections or disk.
-            Transient: Postgres rolled the transaction back to end a deadlock; or every connection of this process is in
+            StorageUnavailable: the server is down, restarting, silent, read-only, or out of connections or disk. Or
+                another transaction kept a lock for longer than ``LOCK_TIMEOUT_MS``.
+            Transient: Postgres rolled the transaction back to end a deadlock. Or every connection of this process is in
                 use.
             SchemaOutdated: a table or column is missing.
             InvalidInput: a text is too large, or has a NUL character or half a surrogate pair.
@@ -82,10 +92,10 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """Read outside a transaction, which saves two round trips. Each statement sees the newest commits.
+        """Read outside a transaction, which saves two round trips to Postgres. Each statement sees the newest commits.
 
         Raises:
-            as :meth:`transaction`.
+            the errors of :meth:`transaction`.
         """
         with _translated(), Transaction(self._reading, expire_on_commit=False) as session:
             yield session
@@ -94,10 +104,10 @@ class Database:
     def dedicated_connection(self) -> Iterator[Connection]:
         """Open a separate connection in autocommit mode, without a lock timeout.
 
-        The connection is closed and not returned to the pool, so settings and advisory locks end with the block.
+        After the block the connection is closed and not returned to the pool, so its settings and advisory locks end.
 
         Raises:
-            as :meth:`transaction`.
+            the errors of :meth:`transaction`.
         """
         with _translated(), self._reading.connect() as connection:
             connection.detach()
@@ -114,7 +124,8 @@ _SETTINGS = (
     f"SET idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_MS}",
     f"SET lock_timeout = {LOCK_TIMEOUT_MS}",
     "SET jit = off",  # here compiling a statement takes longer than running the statement
-    # A search in a vector index reads 100 vectors. When a filter rejects too many of these, it reads up to 20,000.
+    # A search in a vector index reads 100 vectors. When a filter rejects too many of them, the search goes on until it
+    # has read 20,000 vectors.
     "SET hnsw.ef_search = 100",
     "SET hnsw.iterative_scan = strict_order",
     "SET hnsw.max_scan_tuples = 20000",
@@ -126,7 +137,7 @@ def _connect(_dialect: object, _record: object, args: list[Any], options: dict[s
 
 
 def _prepare(connection: Any, record: Any) -> None:
-    """Apply the settings with SET statements: poolers in front of Postgres refuse them as connection options."""
+    """Apply the settings with SET statements. Connection poolers refuse settings in the form of connection options."""
     cursor = connection.execute("; ".join([*_SETTINGS, WHO_AM_I]))
     while cursor.nextset():
         pass
@@ -140,7 +151,10 @@ def _note_use(_connection: Any, record: Any) -> None:
 
 
 def _ping_when_idle(connection: Any, record: Any, _proxy: object) -> None:
-    """Ping a connection that was idle for 1 s, so that no job fails because the server closed it by a restart."""
+    """Ping a connection that was idle for 1 s or more.
+
+    Without the ping, a job would fail on a connection that a restart of the server has closed.
+    """
     if time.monotonic() - record.info.get("used_at", 0.0) < PING_AFTER_IDLE:
         return
     try:
@@ -174,9 +188,9 @@ def _translate(error: DBAPIError) -> Exception:
     if state.startswith(_TOO_LARGE):
         return InvalidInput(f"A text is larger than Postgres takes: {str(error.orig).strip().splitlines()[0]}.")
     if error.connection_invalidated or isinstance(error, OperationalError) or state.startswith(_PASSING):
-        # Keep only the first line: libpq repeats this line for each address, with hints for the server's operator.
+        # Keep only the first line, because libpq repeats it for each address and adds hints for the server's operator.
         said = str(error.orig).strip().splitlines()
-        kind = Transient if state.startswith("40") else StorageUnavailable  # 40 means a rollback by a running server
+        kind = Transient if state.startswith("40") else StorageUnavailable  # 40: a running server rolled back
         return kind(f"Postgres: {said[0] if said else 'no answer'}.")
     if isinstance(error, DataError) and "NUL" in str(error.orig):  # psycopg's own check gives no error code
         return InvalidInput("A text holds a NUL character, which Postgres cannot store.")

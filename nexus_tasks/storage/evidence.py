@@ -1,4 +1,4 @@
-"""Storing evidence edges. An edge leads from a memory to a source that the memory rests on, and has a role."""
+"""Storing evidence edges. An edge leads from a memory to a source memory. Its role names the relation of the two."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def link(
     """Add edges from one memory to its sources.
 
     Returns:
-        The sources whose edge of this role is new.
+        The sources to which the memory had no edge with this role before.
     """
     edges = [(memory_id, source) for source in sources]
     return [source for _, source in link_all(tx, namespace_id, edges, role, reflection_id=reflection_id)]

@@ -1,6 +1,7 @@
-"""The table ``extractions``: the last message of each session that extraction has read.
+"""Storing and reading the table ``extractions``: how far extraction has read the messages of each session.
 
-The table is also the outbox of the job ``extract_session``.
+Extraction has two extractors. One writes topics (files of knowledge), and the other writes facts. The table is also the
+outbox of the job ``extract_session``: each row with the state ``wanted`` wants a job.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Extractor = Literal["topics", "facts"]
 
 
 def find(tx: Transaction, session_id: int, *, lock: bool = False) -> Extraction | None:
-    """Read the session's extraction row from Postgres. ``None`` when no extraction of the session was ever requested.
+    """Read the session's row from Postgres. Returns ``None`` when no extraction of the session was ever requested.
 
     With ``lock`` the row stays locked until the transaction ends.
     """
@@ -62,8 +63,8 @@ def want(tx: Transaction, session: SessionRow, *, known_only: bool = False) -> b
 def release_held(tx: Transaction, session_id: int) -> bool:
     """Make a session's extraction wanted if its state is ``held``. Returns whether the state was ``held``.
 
-    In the state ``held`` a tool call has no answer yet. Callers call this function after they stored a message of the
-    session, because the message may be the answer.
+    The state ``held`` means that a tool call of the session has no result yet. Call this function after a message of
+    the session is stored, because the message may be the result.
     """
     noted = tx.execute(
         update(Extraction)
@@ -76,7 +77,7 @@ def release_held(tx: Transaction, session_id: int) -> bool:
 
 
 def settle(tx: Transaction, row: Extraction, state: Literal["idle", "held"]) -> None:
-    """Set the state ``idle`` or ``held``, in which no job is wanted.
+    """Set the state of an extraction to ``idle`` or ``held``. In these states, no job is wanted.
 
     Call this function in the transaction that found no work to do. The caller has locked the session.
     """
@@ -85,9 +86,12 @@ def settle(tx: Transaction, row: Extraction, state: Literal["idle", "held"]) -> 
 
 
 def advance(tx: Transaction, seen: Extraction, extractor: Extractor, through: int, rejected: int) -> bool:
-    """Move an extractor's cursor from its value in ``seen`` to ``through``, and add ``rejected`` to the row's count.
+    """Move an extractor's cursor (the last ``seq`` that it has read) from its value in ``seen`` to ``through``.
 
     Returns ``False`` and changes nothing when another run or an erasure moved the cursor after ``seen`` was read.
+
+    Args:
+        rejected: the number of rejected items of the model's answer. It is added to the row's count.
     """
     cursor = getattr(Extraction, f"{extractor}_through_seq")
     moved = tx.execute(
@@ -104,7 +108,7 @@ def rewind(tx: Transaction, extractor: Extractor, before: Mapping[int, int]) -> 
     """Move an extractor's cursors back after an erasure, and make the extractions wanted.
 
     Args:
-        before: session id → the first ``seq`` to read again.
+        before: session id → ``seq`` of the first message to read again.
     """
     for session_id, seq in sorted(before.items()):
         row = find(tx, session_id, lock=True)

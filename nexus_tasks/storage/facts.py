@@ -1,4 +1,7 @@
-"""Storing facts (memories of level ``explicit``). A new fact is inserted. An existing fact is reinforced."""
+"""Storing facts (memories of level ``explicit``).
+
+A new fact is inserted. When the fact exists already, its number of reinforcements rises instead.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class FactChange(StrEnum):
     """The effect of storing a draft."""
 
     NEW = "new"
-    REWORDED = "reworded"  # the fact existed, and took the draft's wording, because the draft's source is earlier
+    REWORDED = "reworded"  # the fact existed, and got the draft's wording, because the draft's source is earlier
     REINFORCED = "reinforced"  # the fact existed, and kept its wording
 
 
@@ -63,8 +66,8 @@ def store(tx: Transaction, perspectives: Mapping[str, PerspectiveRow], drafts: S
     """Store facts, and return one :class:`StoredFact` for each fact.
 
     One insert stores all new facts. For an existing fact, every source that the fact did not have before counts as one
-    reinforcement. A fact takes the wording of its earliest source. The result therefore does not depend on the order of
-    the derivations.
+    reinforcement. A fact has the wording of the draft with the earliest source. Therefore its wording does not depend
+    on the order of the derivations.
 
     Args:
         perspectives: subject → perspective. The caller has locked the perspectives.
@@ -148,7 +151,7 @@ def _insert(
 
 
 def _worded(first: FactDraft) -> dict[str, Any]:
-    """The columns that a fact takes from its earliest draft."""
+    """The columns that a fact gets from the draft with the earliest source."""
     return {
         "content": first.content,
         "tokens": estimate_tokens(first.content),
@@ -162,7 +165,10 @@ def _worded(first: FactDraft) -> dict[str, Any]:
 
 
 def _reinforce(tx: Transaction, memory: _Existing, group: Sequence[FactDraft], added: int) -> StoredFact:
-    """Add ``added`` reinforcements to a fact. If a draft's source is earlier, give the fact the draft's wording."""
+    """Add ``added`` reinforcements to a fact.
+
+    If a draft's source is earlier than the sources of the fact, the fact gets the wording of this draft.
+    """
     first = _earliest(group)
     earlier = added > 0 and (first.valid_from, first.content) < (memory.valid_from, memory.content)
     if added:

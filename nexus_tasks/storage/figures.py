@@ -1,4 +1,7 @@
-"""Figures of many namespaces at once, one query per figure, for ``nexus status`` and ``nexus metrics``."""
+"""Counting the memories, jobs and costs of many namespaces at once, for ``nexus status`` and ``nexus metrics``.
+
+One query reads a figure for all namespaces.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,20 @@ from nexus_tasks.types import LEVELS
 class Figures:
     """The figures of a namespace."""
 
-    memories: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LEVELS, 0))  # active ones, by level
+    # Level → number of memories. Superseded memories do not count.
+    memories: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LEVELS, 0))
     underived: int = 0  # messages with a wanted derivation
     oldest_underived: datetime | None = None  # when the oldest wanted derivation was added
     digests_wanted: int = 0  # sessions with a live digest request
     model_calls_today: int = 0  # since midnight UTC
-    spend_today_usd: Decimal = Decimal(0)
-    observed: bool = False  # whether a session has an observation log
+    spend_today_usd: Decimal = Decimal(0)  # since midnight UTC
+    observed: bool = False  # whether at least one session has an observation log
     reviews: list[PerspectiveRow] = field(default_factory=list)  # perspectives with a plan that is held for review
 
 
 _OF = "namespace_id = ANY(CAST(:ids AS bigint[]))"
 _MEMORIES = text(f"SELECT namespace_id, level, count(*) FROM memories WHERE {_OF} AND valid_to IS NULL GROUP BY 1, 2")
-# Two steps: counting distinct ids in one step would sort them.
+# The inner query groups the derivations by message, because count(DISTINCT memory_id) would sort all ids.
 _BACKLOG = text(
     f"""
     SELECT namespace_id, count(*), min(created_at) FROM (
@@ -52,7 +56,7 @@ _OBSERVED = text(f"SELECT DISTINCT namespace_id FROM observation_logs WHERE {_OF
 
 
 def of_namespaces(tx: Transaction, namespace_ids: Sequence[int]) -> dict[int, Figures]:
-    """The figures of each namespace, by its id."""
+    """The figures of each namespace: namespace id → figures."""
     found = {i: Figures() for i in namespace_ids}
     ids = {"ids": list(namespace_ids)}
     for i, level, number in tx.execute(_MEMORIES, ids):

@@ -1,4 +1,8 @@
-"""The database's identity: workers compare it with the one that Redis has noted beside the claims."""
+"""Reading the database's identity, a random id.
+
+Redis stores the identity of the database that its claims (the records of jobs) belong to. A worker stops when its
+database has another identity.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from nexus_tasks.storage.models import DatabaseIdentity
 
 
 def of_database(tx: Transaction) -> str:
-    """A random id, made when a worker first asks for it. A copy of the database has the same id."""
+    """The database's identity. The first call makes the id. A copy of the database has the same id."""
     found = tx.scalar(select(DatabaseIdentity.id))
     if found is None:
         tx.execute(insert(DatabaseIdentity).values(single=True).on_conflict_do_nothing())

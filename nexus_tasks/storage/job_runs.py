@@ -1,4 +1,4 @@
-"""Job runs: one row per finished job, and how to look up a job's outcome."""
+"""Storing job runs (one row per finished job), and finding the outcome of a job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from nexus_tasks.types import JobOutcome, Status
 class JobHeader:
     """The columns of a run row that describe the job, not its outcome.
 
-    ``ids`` are the job's own id and the ids of the reruns that this job serves too.
+    ``ids`` are the job's own id, then the ids of reruns that the job serves too. (A rerun is one more run that was
+    asked for while a run of the job was under way.)
     """
 
     ids: tuple[str, ...]
@@ -29,7 +30,7 @@ class JobHeader:
     attempts: int
     queued_at: datetime | None
     started_at: datetime | None
-    worker: Mapping[str, Any] | None = None  # node, host and pid of the process that ran it
+    worker: Mapping[str, Any] | None = None  # node, host and pid of the process that ran the job
 
 
 # The model calls of a job and their cost, from the ledger. Each entry of the ledger names the job that made the call.
@@ -42,8 +43,8 @@ _SPENT = {
 def record(tx: Transaction, namespace_id: int, jobs: Sequence[JobHeader], outcome: JobOutcome) -> None:
     """Write one run row per job id, in the transaction that commits the jobs' effects. Existing rows stay.
 
-    When one model call served several jobs, the row of the job that made the call holds the whole cost. That job was
-    the run's primary at the time of the call.
+    When one model call served several jobs, the whole cost is in the row of one job: the run's primary job (the job
+    that the run was started for) at the time of the call.
     """
     rows = [
         {
@@ -66,11 +67,15 @@ def record(tx: Transaction, namespace_id: int, jobs: Sequence[JobHeader], outcom
 
 
 def find_outcome(tx: Transaction, job_id: str, kind: str, scope: str, since: datetime) -> JobOutcome | None:
-    """How a job ended: its run row, else its dead letter, else the newest run of the same kind and scope.
+    """How a job ended, or ``None`` when no row tells. The first of these rows counts:
+
+    1. the run row of the job;
+    2. the dead letter of the job;
+    3. the newest run row of the same kind and scope whose run started at the time ``since`` or later.
 
     Args:
-        since: the time of the request, by the clock of Redis. A run of another job counts only when it started at or
-            after this time, because an earlier run may not have seen the data of the request.
+        since: the time of the request, by the clock of Redis. An earlier run of another job may not have seen the data
+            of the request.
     """
     run = tx.scalar(select(JobRun).where(JobRun.job_id == job_id))
     if run:
@@ -93,12 +98,17 @@ def find_outcome(tx: Transaction, job_id: str, kind: str, scope: str, since: dat
 def find_end(
     tx: Transaction, ids: Sequence[str], kind: str, scope: str, *, remade: bool, since: datetime | None
 ) -> JobOutcome | None:
-    """How a job has ended, or ``None`` while it is still to be done. A job has a run row for each of its ``ids``.
+    """How a job has ended, or ``None`` when the job must still run.
+
+    A job has ended when each of its ``ids`` has a run row, or when the job has an open dead letter.
 
     Args:
-        ids: the job's own id first, then those of the reruns that were merged into it.
-        remade: Redis has forgotten the job. Then a closed dead letter ends it too, unless its retry is to be done.
-        since: with a time, a run of the same kind and scope that began then or later ends the job too.
+        ids: the job's own id, then the ids of the reruns that were merged into the job.
+        remade: whether Redis had forgotten the job, so that a worker made its claim again from a message. The job has
+            then also ended when its dead letter was dropped. If the letter was retried, the job has ended when a run of
+            the same kind and scope began after the retry.
+        since: the job has also ended when a run of the same kind and scope began at this time or later. ``None``
+            means that the runs of other jobs do not count.
     """
     rows = {run.job_id: run for run in tx.scalars(select(JobRun).where(JobRun.job_id.in_(ids)))}
     if len(rows) == len(set(ids)):
@@ -133,7 +143,7 @@ def find(tx: Transaction, job_id: str) -> tuple[JobRun, str] | None:
 
 
 def ids_that_begin_with(tx: Transaction, start: str, most: int) -> list[str]:
-    """Job ids of runs that begin with ``start``."""
+    """At most ``most`` job ids of runs that begin with ``start``."""
     return list(tx.scalars(select(JobRun.job_id).where(JobRun.job_id.startswith(start, autoescape=True)).limit(most)))
 
 
@@ -149,11 +159,11 @@ def recent(
     """Finished runs with the names of their namespaces, newest first.
 
     Args:
-        namespace_id: only runs of this namespace; ``None`` means all namespaces.
-        limit: the most rows returned.
+        namespace_id: only runs of this namespace. ``None`` means all namespaces.
+        limit: the largest number of returned rows.
         status: only runs that ended with this status.
-        kind: only runs of this kind.
-        skip: how many rows to leave out at the beginning.
+        kind: only runs of this job kind.
+        skip: the number of newest rows to leave out.
     """
     query = (
         select(JobRun, Namespace.name)
@@ -188,13 +198,19 @@ _FINISHED = text(
 def count_finished(
     tx: Transaction, since: datetime, until: datetime, namespace_id: int | None = None
 ) -> list[tuple[str, str, int]]:
-    """How many jobs have finished from ``since`` to before ``until``, as (kind, status, number); dead letters too."""
+    """Count the jobs that finished at ``since`` or later and before ``until``, as (kind, status, number).
+
+    A dead letter counts as a job of the status ``dead``.
+    """
     given = {"since": since, "until": until, "namespace_id": namespace_id}
     return [(kind, status, number) for kind, status, number in tx.execute(_FINISHED, given)]
 
 
 def mark_reviews_dropped(tx: Transaction, namespace_id: int, kind: str, scope: str) -> None:
-    """Change the status ``needs_review`` to ``dropped`` in a scope's runs, after the held plan was discarded."""
+    """Change the status ``needs_review`` to ``dropped`` in the run rows of a kind and scope.
+
+    Call this function when the plan that waited for review was discarded.
+    """
     tx.execute(
         update(JobRun)
         .where(

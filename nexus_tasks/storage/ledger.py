@@ -1,7 +1,8 @@
-"""The ledger of model calls and their cost, holds on the daily budget, and saved answers.
+"""Storing the ledger (all model calls and their cost), holds on the daily budget, and saved answers.
 
-A saved answer is a model's answer that is kept until a job has committed its effects. A later run of the job uses the
-saved answer, and does not pay for a second call.
+A hold is money that is set aside while a model call is under way. A saved answer is a model's answer that is kept until
+the job has committed the answer's effects. If the run dies before the commit, the next run uses the saved answer, and
+does not pay for a second call.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ def cost_usd(usage: Usage, price: Price) -> Decimal:
 class PaidCall:
     """A model call that returned an answer.
 
-    ``fault`` is the reason why the answer cannot be used. It is empty for a usable answer. ``price`` is as in
-    :func:`cost_usd`. A ``batched`` call costs the share ``BATCH_PRICE`` of the price. ``seconds`` is the duration of
-    the call.
+    ``fault`` is the reason why the answer cannot be used. It is empty for a usable answer. ``price`` is described at
+    :func:`cost_usd`. A ``batched`` call was made through the Message Batches API, and costs only the share
+    ``BATCH_PRICE`` of this price. ``seconds`` is the duration of the call.
     """
 
     job_id: str
@@ -115,8 +116,8 @@ def record_call_and_answer(
         rests_on: ids of the memories whose text the request contained.
 
     Returns:
-        ``False`` when one of these memories was erased after the request was made. In this case the call is stored, and
-        the answer is not saved.
+        ``False`` when a memory of ``rests_on`` was erased after the request was made. The call is then in the ledger,
+        and its answer is not saved.
     """
     values = call.row(namespace_id) | {
         "request_hash": request_hash,
@@ -133,7 +134,7 @@ def record_fault(tx: Transaction, call_id: int, fault: str) -> None:
 
 
 def save_answer(tx: Transaction, namespace_id: int, request_hash: str, answer: Mapping[str, Any]) -> None:
-    """Save a validated answer. It is kept until the job commits the answer's effects."""
+    """Save a validated answer under the hash of its request, until the job commits the answer's effects."""
     row = {"namespace_id": namespace_id, "request_hash": request_hash, "answer": dict(answer)}
     insert_rows(tx, SavedAnswer, [row], on_conflict="DO NOTHING")
 
@@ -163,8 +164,8 @@ def hold_budget(
     """Reserve ``cost`` USD of a namespace's daily budget for at most ``seconds``.
 
     Returns:
-        The hold's id, and the USD that are spent today or held for other calls. The id is ``None`` when the rest of the
-        budget is smaller than ``cost``.
+        The hold's id, and the USD that are spent today or held for other calls. The id is ``None``, and nothing is
+        reserved, when the rest of the budget is smaller than ``cost``.
     """
     tx.execute(select(Namespace.id).where(Namespace.id == namespace_id).with_for_update(key_share=True))
     held = select(func.coalesce(func.sum(BudgetHold.cost_usd), 0)).where(

@@ -3,11 +3,11 @@
 Postgres ends a session that is idle in a transaction for too long (``idle_in_transaction_session_timeout``). A session
 is idle while it waits for a command. psycopg sends an unprepared statement as one command of several messages: Parse,
 Bind, Execute and Sync. libpq sends the bytes of a command in pieces of 8 KiB. When a process freezes between two
-pieces, Postgres may have run the Parse message already. Postgres then takes the session for active, and the timeout
-does not apply. The session keeps its locks until the process continues.
+pieces, Postgres may have run the Parse message already. For Postgres the session is then active, and the timeout does
+not apply. The session keeps its locks until the process continues.
 
-A prepared statement is sent as two commands. Each command has one long message. Postgres runs nothing until the whole
-message has arrived. Until that time the session is idle, and the timeout applies.
+A prepared statement is sent as two commands. Each command has one long message. Postgres runs no part of a message
+before the whole message has arrived. Until then the session is idle, and the timeout applies.
 """
 
 from __future__ import annotations

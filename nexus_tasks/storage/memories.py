@@ -22,8 +22,8 @@ _ROWS = (
 )
 
 
-# The ids are one array parameter, so the statement has the same text for any number of ids. With IN, each number of ids
-# would have another text, which psycopg and Postgres would parse again.
+# The ids are one array parameter, so the statement has the same text for any number of ids. With IN, psycopg and
+# Postgres would have to parse another text for each number of ids.
 _LOCK_EXISTING = text("SELECT id FROM memories WHERE id = ANY(CAST(:ids AS bigint[])) ORDER BY id FOR KEY SHARE")
 
 
@@ -80,7 +80,7 @@ def find(tx: Transaction, namespace_id: int, memory_id: int) -> MemoryInfo | Non
 
 
 def evidence_of(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[Citation, ...]]:
-    """The evidence of each memory, by memory id. Each citation names a source: a memory that the memory rests on."""
+    """The evidence of each memory: memory id → citations. Each citation names one source of the memory."""
     query = (
         select(Evidence.memory_id, Evidence.source_id, Memory.external_id, Evidence.role)
         .join(Memory, Memory.id == Evidence.source_id)
@@ -94,7 +94,7 @@ def evidence_of(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[C
 
 
 def count_by_level(tx: Transaction, namespace_id: int) -> dict[str, int]:
-    """Count the memories of each level that are not superseded. A level without memories has the count 0."""
+    """The number of memories of each level, without superseded memories. A level without memories has the number 0."""
     query = (
         select(Memory.level, func.count())
         .where(Memory.namespace_id == namespace_id, Memory.valid_to.is_(None))

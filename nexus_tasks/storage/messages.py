@@ -1,8 +1,8 @@
 """Storing the messages of a session, and reading them.
 
 A message is stored as a memory of level ``raw``. The column ``seq`` numbers the messages of a session: 1, 2, 3 and so
-on. Only an erasure leaves gaps. A wanted derivation is stored for each message and observer. It is a request to derive
-facts from the message for the observer.
+on. Only an erasure leaves gaps. With each message, one wanted derivation is stored per observer. A wanted derivation is
+a request to derive facts from the message for the observer.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def store(
 
     Args:
         observers: the names of the observers that get facts from each new message.
-        now: the ``occurred_at`` of messages that have no time. Default: the time of this call. For messages from the
-            session buffer, callers pass the time at which the message was buffered.
+        now: the time of messages that have no ``occurred_at``. Default: the time of this call. For messages from the
+            session buffer (files that keep messages while Postgres is away), callers give the time of the buffering.
     """
     session = _locked_session(tx, namespace_id, session_key)
     keys = message_keys(session_key, messages)
@@ -113,7 +113,7 @@ def _locked_session(tx: Transaction, namespace_id: int, session_key: str) -> Ses
 
 
 def _known(tx: Transaction, session: SessionRow, keys: Sequence[str]) -> set[str]:
-    """The keys among ``keys`` that messages of the session have already."""
+    """Those of ``keys`` that belong to a stored message of the session."""
     query = select(Memory.message_key).where(
         Memory.namespace_id == session.namespace_id,
         Memory.session_id == session.id,
@@ -146,7 +146,7 @@ def _insert(tx: Transaction, session: SessionRow, new: dict[str, Message], now: 
 
 @dataclass(frozen=True)
 class MessageText:
-    """A message or fact as a prompt shows it. For a fact ``author`` is the subject, and the role is ``fact``."""
+    """A message or fact for a prompt. For a fact, ``author`` is the fact's subject, and ``role`` is ``fact``."""
 
     id: int
     seq: int
@@ -165,8 +165,8 @@ MESSAGE_TEXT_COLUMNS = """m.id, m.seq, coalesce(m.author, m.role, 'user') AS aut
 class DerivationBatch:
     """A batch: messages of one session to derive facts from, in the order of the conversation, with their context.
 
-    - ``earlier`` are messages before the batch. A message whose derivation gave up is left out of ``earlier``, because
-      it could also make this model call fail.
+    - ``earlier`` are the messages directly before the batch. A message whose derivation gave up is left out, because it
+      could also make this model call fail.
     - ``participants`` are the authors of messages with the roles ``user`` and ``assistant``, from the session's first
       message to the end of the batch. They are in the order of their first messages.
     - ``other_observers`` says whether a message of the batch also has a derivation for another observer.

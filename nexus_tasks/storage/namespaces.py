@@ -18,7 +18,10 @@ from nexus_tasks.storage.models import Namespace
 
 @dataclass(frozen=True, kw_only=True)
 class NamespaceSettings:
-    """A namespace and its settings. ``None`` means the process-wide setting."""
+    """A namespace and its settings.
+
+    ``None`` in ``budget_usd_per_day`` or ``concurrency`` means the value of the deployment's setting.
+    """
 
     id: int
     name: str
@@ -26,7 +29,7 @@ class NamespaceSettings:
     budget_usd_per_day: float | None
     concurrency: int | None
     observe: bool
-    paused_at: datetime | None = None  # while it is paused, no job of the namespace begins
+    paused_at: datetime | None = None  # the beginning of a pause, during which no job of the namespace begins
     paused_reason: str = ""
 
 
@@ -80,7 +83,9 @@ def every(tx: Transaction) -> Sequence[NamespaceSettings]:
 
 
 def pause(tx: Transaction, name: str, reason: str) -> NamespaceSettings:
-    """Let no job of the namespace begin until :func:`resume`. A later call changes the reason and keeps the time.
+    """Pause a namespace: no job of it begins until :func:`resume`.
+
+    If the namespace is paused already, its pause gets the new reason and keeps its time.
 
     Raises:
         NotFound: there is no namespace of this name.
@@ -140,9 +145,10 @@ def change(
 
 
 def write_and_take_back(tx: Transaction) -> None:
-    """Write 64 kB of random text, as a namespace that is taken back at once: a full disk refuses it.
+    """Check that Postgres can write: insert a namespace with 64 kB of random text, and roll the insert back at once.
 
-    It is more than a table's free space usually holds, and more than the text of a usual job.
+    The free space inside a table is usually smaller than 64 kB. Therefore Postgres needs new disk space for this row,
+    and refuses the row when the disk is full. A usual job writes less text.
 
     Raises:
         StorageUnavailable: Postgres takes no writes.

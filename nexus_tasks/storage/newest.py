@@ -1,4 +1,7 @@
-"""Finding the newest rows of an outbox. Reconcile looks at the newest rows first."""
+"""Finding the newest rows of an outbox (a table whose rows want jobs).
+
+Reconcile (a loop of the workers) asks for the jobs that lost their claims in Redis. It reads the newest rows first.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from nexus_tasks.storage.engine import Transaction
 
 
 def newest(table: str, condition: str) -> Callable[[Transaction, int], int]:
-    """Make a function that finds the newest rows of a table that meet ``condition``.
+    """Make a function that finds where the newest rows of a table begin. Only rows that meet ``condition`` count.
 
-    The function gets a transaction and a number of rows. It returns an id. The newest rows, as many as the number says,
-    have ids above the returned id. When the table has no more rows than the number, the function returns 0.
+    The made function gets a transaction and a number *n*. It returns an id: the newest *n* rows are the rows with
+    higher ids. It returns 0 when the table has at most *n* rows.
 
     Example::
 

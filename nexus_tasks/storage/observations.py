@@ -1,11 +1,11 @@
-"""Observation logs, chunks and observation reflections of sessions, and the outbox of the jobs that write them.
+"""Storing and reading the observation logs of sessions, and the outbox of the jobs that write them.
 
 - A log is a text of notes that replaces a session's old messages in a prompt.
-- A chunk holds notes on later messages. The notes are not in the log yet.
+- A chunk is a row with notes on later messages. The notes are not in the log yet.
 - An observation reflection is a shorter text that will replace the beginning of the log.
 
-The log's ``observed_through_seq`` and the end of the chunks only move forward. Only an erasure moves them back. A
-change of the log is a compare-and-set on the log's generation. When two runs change a log at once, the change of the
+The log's ``observed_through_seq`` and the end of the chunks move forward. Only an erasure moves them back. A change of
+the log is a compare-and-set on the log's generation. When two runs change a log at the same time, the change of the
 second run fails, and the second run reads the log again.
 """
 
@@ -30,6 +30,7 @@ from nexus_tasks.storage.models import (
 )
 from nexus_tasks.types import ObservationStats
 
+# The columns with the states of the two jobs: `observe_session` (observing) and `reflect_observations` (reflecting).
 Work = Literal["observing", "reflecting"]
 MOST_LISTED = 50  # the most observed sessions that a namespace's status lists
 
@@ -48,7 +49,7 @@ class ObservedText:
 
 
 def find_log(tx: Transaction, session_id: int, *, lock: bool = False) -> ObservationLog | None:
-    """Read a session's log from Postgres. ``None`` when the session was never observed.
+    """Read a session's log from Postgres. Returns ``None`` when the session was never observed.
 
     With ``lock`` the row stays locked until the transaction ends.
     """
@@ -98,8 +99,8 @@ def store_chunk(tx: Transaction, seen: ObservationLog, from_seq: int, through_se
         noted: the notes on these messages.
 
     Returns:
-        ``False`` when nothing was stored, for one of two reasons: another run has observed the messages, or a message
-        of the session was erased after ``seen`` was read.
+        ``False`` when nothing was stored. Then another run has observed the messages, or a message of the session was
+        erased after ``seen`` was read.
     """
     found = find_log(tx, seen.session_id, lock=True)
     if found is None or found.erasures != seen.erasures or last_observed_seq(tx, found) != from_seq - 1:
@@ -172,7 +173,7 @@ def drop_chunks(tx: Transaction, session_id: int, through_seq: int) -> None:
 
 
 def drop_reflection(tx: Transaction, session_id: int) -> None:
-    """Delete the session's shorter text. Callers do this after the text replaced the log's beginning, or is void."""
+    """Delete the session's shorter text. Callers do this when the text is in the log, or can no longer be used."""
     tx.execute(delete(ObservationReflection).where(ObservationReflection.session_id == session_id))
 
 
@@ -180,9 +181,9 @@ def drop_reflection(tx: Transaction, session_id: int) -> None:
 def erase_covering(tx: Transaction, session: SessionRow, seq: int) -> dict[str, int]:
     """Delete all notes of a session that may contain words of the message ``seq``.
 
-    Call this function in the transaction that deletes the message, with the session locked. The prompt for notes on
-    some messages contains the end of the earlier notes. Therefore the notes on all later messages are deleted too. When
-    the log covers the message, the whole log is emptied. The remaining messages are observed again.
+    Call this function in the transaction that deletes the message, with the session locked. The prompt for new notes
+    contains the end of the earlier notes. Therefore the notes on all later messages are deleted too. When the log
+    covers the message, the whole log is emptied. The remaining messages are observed again.
 
     Returns:
         The number of deleted rows of each table.
@@ -209,9 +210,9 @@ def erase_covering(tx: Transaction, session: SessionRow, seq: int) -> dict[str, 
 
 # --- the outbox -------------------------------------------------------------------------------------------------------
 def want(tx: Transaction, session_id: int, work: Work) -> bool:
-    """Make the job for a session's ``work`` wanted.
+    """Make the job for a session's ``work`` wanted. Returns whether the job became wanted.
 
-    Returns ``False`` and changes nothing when the job is wanted already or gave up.
+    Nothing changes when the job is wanted already, or gave up.
     """
     column = getattr(ObservationLog, work)
     noted = tx.execute(
@@ -225,7 +226,7 @@ def want(tx: Transaction, session_id: int, work: Work) -> bool:
 
 
 def settle(tx: Transaction, session_id: int, work: Work) -> None:
-    """Set the state of a session's ``work`` to idle.
+    """Set the state of a session's ``work`` from ``wanted`` to ``idle``.
 
     Call this function in the transaction that found no work to do. The caller has locked the session or the log.
     """

@@ -20,7 +20,8 @@ def lock(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence[s
 
     Missing perspectives are created. The locks are taken in the order of ids, so that two transactions cannot deadlock.
     While a perspective is locked, no other transaction adds a fact to it. Therefore the ids of a perspective's facts
-    grow in the order of the commits. The watermark ``reflected_through`` never passes a fact that is not committed yet.
+    grow in the order of the commits, and the watermark ``reflected_through`` never skips a fact that is not committed
+    yet.
 
     Returns:
         subject → perspective.
@@ -100,15 +101,15 @@ def wanted(
 
     A perspective needs a reflection in two cases:
 
-    - It has no stored plan, and at least ``at_least`` of its facts were read by no reflection.
-    - It has a stored plan, and a person has released the plan after a review.
+    - It has no stored plan, and no reflection has read ``at_least`` or more of its facts.
+    - It has a stored plan (of a reflection that would change too much at once), and a person has released the plan.
 
     A perspective whose reflection gave up is left out.
 
     Args:
         at_least: the smallest number of facts that no reflection has read.
         limit: the largest number of perspectives.
-        include_held: also return perspectives with a stored plan that waits for a review.
+        include_held: also return perspectives whose stored plan waits for a person's review.
     """
     free = PerspectiveRow.held.is_(None) & (_unreflected() >= at_least)
     released = PerspectiveRow.held.is_not(None) if include_held else PerspectiveRow.held["released"].as_boolean()
@@ -121,7 +122,7 @@ def wanted(
     return [(observer, subject) for observer, subject in tx.execute(query)]
 
 
-# The statement stops counting a perspective's facts at `at_least`.
+# The statement counts at most `at_least` facts of each perspective, which saves time when many facts are unread.
 _PAGE = text(
     """
     SELECT page.id, n.name, page.observer, page.subject,
@@ -140,8 +141,8 @@ newest_alive = newest("perspectives", "NOT dead")
 def page(tx: Transaction, after: int, limit: int, *, at_least: int) -> list[tuple[int, str, str, str, bool]]:
     """At most ``limit`` perspectives whose reflection has not given up, in the order of their ids.
 
-    Each is (id, namespace, observer, subject, ready). ``ready`` says whether the perspective needs a reflection, as in
-    :func:`wanted`.
+    Each is (id, namespace, observer, subject, ready). ``ready`` says whether the perspective needs a reflection.
+    :func:`wanted` lists the cases.
 
     Args:
         after: only perspectives whose id is above this id.

@@ -13,7 +13,7 @@ from nexus_tasks.storage.models import DeadLetter, JobRun, OpenQuestion, SavedAn
 def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
     """Delete job runs, resolved dead letters, saved answers and open questions that are older than ``days`` days.
 
-    Open dead letters stay. No job uses a saved answer or an open question of that age, because the job would now make
+    Open dead letters stay. A saved answer or an open question of that age is of no use, because its job would now make
     another request.
 
     Returns:

@@ -22,13 +22,13 @@ _ITEM = np.dtype([("size", ">i4"), ("value", ">f4")])
 
 @dataclass(frozen=True)
 class Reals:
-    """Numbers to send as one flat ``real[]``."""
+    """The numbers of one or more vectors, to send as one flat ``real[]``."""
 
     values: Vectors
 
     @property
     def size(self) -> int:
-        """The size of the parameter in bytes: a header, and for each number its length and its value."""
+        """The size of the parameter in bytes: a header, and 4 bytes of length and 4 bytes of value for each number."""
         return _HEAD.size + self.values.size * _ITEM.itemsize
 
 

@@ -1,4 +1,7 @@
-"""Reading facts and relations for a reflection, storing plans that wait for review, and archiving old messages."""
+"""Reading facts and relations for a reflection, storing plans that wait for review, and archiving old messages.
+
+A reflection relates the new facts of a perspective to its old facts. ``conclusions.py`` stores a reflection's results.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,8 @@ def last_said(tx: Transaction, ids: Sequence[int]) -> dict[int, LastSaid]:
 def has_relation(tx: Transaction, first: int, second: int) -> bool:
     """Whether two facts are related already.
 
-    Two facts are related when an edge ``reinforces`` or ``supersedes`` joins them, or when a conclusion rests on both.
+    Two facts are related when an edge ``reinforces`` or ``supersedes`` joins them. They are also related when one
+    reworded fact or one contradiction rests on both of them.
     """
     direct = select(Evidence.memory_id).where(
         Evidence.role.in_(("reinforces", "supersedes")),
@@ -110,7 +114,7 @@ def has_insight(tx: Transaction, perspective_id: int, support: Sequence[int]) ->
 
 
 def hold_for_review(tx: Transaction, perspective_id: int, plan: dict[str, Any] | None) -> None:
-    """Store a reflection's plan until a person has reviewed the plan. ``None`` removes the stored plan."""
+    """Store a reflection's plan until a person reviews the plan. ``None`` removes the stored plan."""
     # SQLAlchemy would store None as the JSON value null, for which the condition IS NOT NULL is true.
     held = null() if plan is None else plan
     tx.execute(update(PerspectiveRow).where(PerspectiveRow.id == perspective_id).values(held=held))
@@ -119,8 +123,8 @@ def hold_for_review(tx: Transaction, perspective_id: int, plan: dict[str, Any] |
 def archive_messages(tx: Transaction, namespace_id: int, before: datetime) -> int:
     """Archive the messages that were stored before the time ``before``, if they are derived and digested.
 
-    A message counts as derived when it has at least one derivation and all its derivations are done. Returns the number
-    of archived messages.
+    A usual search leaves out archived messages. A message counts as derived when it has at least one derivation and all
+    its derivations are done. Returns the number of archived messages.
     """
     archived = tx.execute(
         text(

@@ -1,4 +1,4 @@
-"""Reading and ending sessions, and counting the background work of each session."""
+"""Reading and ending sessions (conversations), and counting the background work of each session."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def find(tx: Transaction, namespace_id: int, session_key: str, *, lock: bool = F
     query = select(SessionRow).where(
         SessionRow.namespace_id == namespace_id, SessionRow.session_key == as_stored(session_key)
     )
-    # ``populate_existing`` reads the row again after the lock is taken. The transaction may have read the row before
-    # another transaction changed it.
+    # With ``populate_existing``, the row is read again after the lock is taken, because another transaction may have
+    # changed the row after this transaction first read it.
     return tx.scalar(query.with_for_update().execution_options(populate_existing=True) if lock else query)
 
 
@@ -86,8 +86,8 @@ class SessionBacklog:
     """A session's outstanding work.
 
     - ``underived`` is the number of wanted derivations.
-    - ``digest_reason`` is the reason of a digest request whose job has not given up. When the session has several such
-      requests, a reason other than ``rollover`` is taken. Without such a request it is ``None``.
+    - ``digest_reason`` is the reason of the session's digest request. It is ``None`` when the session has no request
+      except requests whose job gave up. Of several reasons, a reason other than ``rollover`` is preferred.
     """
 
     session_key: str
@@ -121,7 +121,7 @@ def count_undigested(tx: Transaction, session: SessionRow) -> tuple[int, int]:
 
 
 def every(tx: Transaction, namespace_id: int) -> list[SessionInfo]:
-    """The figures of every session of a namespace. The newest session comes first."""
+    """Every session of a namespace with its counts. The newest session comes first."""
     wanted = (
         select(Derivation.session_id, func.count().label("underived"))
         .where(Derivation.namespace_id == namespace_id, Derivation.state == "wanted")

@@ -2,16 +2,16 @@
 
 When a network link is down, TCP ends the connection (see ``CONNECT_ARGS`` in ``engine.py``). TCP does not end the
 connection when a proxy, a load balancer or a frozen server takes the bytes and never answers. A time limit for
-statements would also end long statements. Therefore this module asks Postgres:
+statements would also end long statements. Therefore this module asks Postgres whether it works on a statement:
 
 1. When a statement has had no answer for 4 s, the process opens a second connection. On this connection it asks
    Postgres whether the session of the first connection works on the statement.
-2. If the session works, the process waits on. It asks again every 4 s.
+2. If the session works, the process goes on waiting, and asks again every 4 s.
 3. If the session does not work, or if the second connection gets no answer within 4 s, the process waits for 1 more
    second. Then it closes the first connection, and the statement raises an error.
 
-Behind a connection pooler such as PgBouncer, the session cannot be found by its id. With a pooler, only TCP ends a
-silent connection.
+Behind a connection pooler such as PgBouncer, this module cannot find a session by its id. Only TCP then ends a silent
+connection.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import TupleRow
 
-QUIET = 4.0  # seconds without an answer until the process asks about the session, and between two such questions
-ANSWER_WITHIN = 4  # the longest wait for the second connection to open, and for each of its answers, in seconds
-# The last wait for an answer, in seconds. An answer may be on its way when the session has finished the statement.
+QUIET = 4.0  # after this many seconds without an answer the process asks about the session, and then as often again
+ANSWER_WITHIN = 4  # seconds; the longest wait for the second connection to open, and for each of its answers
+# Seconds of a last wait for the answer, because the session may have finished the statement just before the question.
 GRACE = 1.0
 
 # Another session may later have the same process id. The process id and the start time together identify a session.
 WHO_AM_I = "SELECT pg_backend_pid(), backend_start::text FROM pg_stat_get_activity(pg_backend_pid())"
-# A session that waits for its client does not work on a statement, because this client waits for the session.
+# A session that waits for bytes from its client does not work on a statement. This client sends no bytes, because it
+# waits for the session.
 _AT_WORK = """
 SELECT state NOT LIKE 'idle%%' AND coalesce(wait_event_type, '') <> 'Client'
 FROM pg_stat_get_activity(%s) WHERE backend_start = %s::timestamptz
@@ -43,7 +44,7 @@ class SilentConnection(psycopg.OperationalError):
 
 
 class WatchedConnection(psycopg.Connection[TupleRow]):
-    """A psycopg connection that closes itself, and ends its statement, when Postgres does not answer on it."""
+    """A psycopg connection that closes itself when Postgres does not answer. Its statement then raises an error."""
 
     session: tuple[int, str] | None = None  # the process id and the start time of the session; ``None``: not known
     introduced = False  # whether Postgres has answered ``WHO_AM_I`` on this connection
@@ -88,7 +89,10 @@ class WatchedConnection(psycopg.Connection[TupleRow]):
             return end.value
 
     def _session_is_at_work(self) -> bool:
-        """Whether the session works on the statement. The result is also ``True`` when Postgres refuses to tell."""
+        """Whether the session works on the statement.
+
+        The result is also ``True`` when Postgres refuses the second connection or the question.
+        """
         if self.session is None:
             # A pooler hides the session (``introduced`` is true), or the connection is being set up. The setup takes
             # milliseconds, so a setup without an answer for 4 s counts as silent.
@@ -103,14 +107,14 @@ class WatchedConnection(psycopg.Connection[TupleRow]):
         except (psycopg.errors.ConnectionTimeout, psycopg.errors.QueryCanceled, TimeoutError):
             return False
         except psycopg.Error:
-            # Postgres has answered, for example "too many clients", or the link is down. TCP then ends the first
-            # connection too.
+            # Either Postgres answered, for example "too many clients", so it is not silent. Or the network link is
+            # down, so TCP will end the first connection.
             return True
         return bool(found and found[0] is not False)
 
 
 class _Impatient(psycopg.Connection[TupleRow]):
-    """A connection that waits for each answer at most ``ANSWER_WITHIN`` seconds."""
+    """The second connection. It waits for each answer at most ``ANSWER_WITHIN`` seconds."""
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Wait for an answer, at most ``ANSWER_WITHIN`` seconds.

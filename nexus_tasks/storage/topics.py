@@ -20,10 +20,10 @@ from nexus_tasks.types import TopicDetails, TopicInfo
 class TopicDraft:
     """A validated topic to store.
 
-    ``seen`` is the revision of the stored topic that the writer has read. It is 0 when the writer has read no stored
-    topic. The draft replaces the stored content when the stored topic still has this revision. Otherwise the draft's
-    new lines are appended to the stored content. ``sources`` are the ids of the messages that the draft was written
-    from.
+    ``seen`` is the revision of the stored topic that the writer of the draft has read, or 0 when the writer has read no
+    stored topic. When the stored topic still has this revision, the draft replaces the stored content. Otherwise the
+    draft's new lines are appended to the stored content. ``sources`` are the ids of the messages that the draft was
+    written from.
     """
 
     filename: str
@@ -56,14 +56,15 @@ def source_ids(tx: Transaction, topic_ids: Collection[int]) -> set[int]:
 def store(tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft]) -> int:
     """Store new topics, and new versions of topics. Returns the number of new and changed topics.
 
-    A draft replaces a topic's content when the topic still has the revision ``seen``. Otherwise another session has
-    changed the topic. The draft's lines that the topic does not have are then appended, and no line is lost.
+    A draft replaces a topic's content when the topic still has the draft's revision ``seen``. When the topic has
+    another revision, another run has changed it. Then the lines of the draft that the topic lacks are appended, so that
+    no line is lost.
     """
     return sum(_store(tx, namespace_id, draft) for draft in sorted(drafts, key=lambda draft: draft.filename))
 
 
 def overwrite(tx: Transaction, namespace_id: int, drafts: Sequence[TopicDraft]) -> int:
-    """Store topics with exactly the given content, whatever their revision is. Returns the number that changed."""
+    """Store topics with exactly the given content, whatever revision is stored. Returns how many topics changed."""
     there = {topic.filename: topic.revision for topic in every(tx, namespace_id)}
     return store(tx, namespace_id, [dataclasses.replace(one, seen=there.get(one.filename, 0)) for one in drafts])
 

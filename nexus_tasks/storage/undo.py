@@ -1,4 +1,7 @@
-"""Undoing one reflection. After the undo the facts are as if there had been no such reflection."""
+"""Undoing one reflection. After the undo the facts are as if this reflection had not been made.
+
+A reflection relates the new facts of a perspective to its old facts. ``conclusions.py`` stores it and its changes.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +22,22 @@ class UndoResult:
     """The memory ids that an undo changed."""
 
     removed: tuple[int, ...]  # memories that the reflection made; the undo deleted them
-    revived: tuple[int, ...]  # memories that the reflection had superseded; they hold again
+    revived: tuple[int, ...]  # memories that the reflection had superseded; they are valid again
     restored: tuple[int, ...]  # memories whose counters, confidence or validity the undo changed back
 
 
 def find_reflection(tx: Transaction, namespace_id: int, reflection: int | str) -> ReflectionRow | None:
-    """Find a reflection by its id or by the id of its job. ``None`` when there is no such reflection."""
+    """Find a reflection by its id or by the id of its job. Returns ``None`` when there is no such reflection."""
     which = ReflectionRow.id == reflection if isinstance(reflection, int) else ReflectionRow.job_id == reflection
     return tx.scalar(select(ReflectionRow).where(ReflectionRow.namespace_id == namespace_id, which))
 
 
 def judged_by_undone(tx: Transaction, perspective_id: int) -> tuple[set[frozenset[int]], set[frozenset[int]]]:
-    """The pairs of facts and the supports of insights in the answers of undone reflections.
+    """The fact ids in the answers of undone reflections, so that later reflections do not make the same changes again.
 
-    Later reflections must not relate these pairs, or draw these insights, again. The support of an insight is the set
-    of facts that the insight rests on.
+    Returns:
+        The pairs of facts that were related, and the supports of insights. The support of an insight is the set of
+        facts that the insight rests on.
     """
     rows = tx.scalars(
         select(ReflectionRow.judged).where(
@@ -82,10 +86,10 @@ def resting_on(tx: Transaction, reflection_id: int) -> list[int]:
 def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
     """Undo a reflection. The caller has locked the reflection's perspective.
 
-    The perspective's watermark stays, so no later reflection reads these facts again as new facts. Later reflections
-    have recorded the facts' values before and after their own changes. The undo corrects these records and the facts.
-    Therefore reflections can be undone in any order. After an undo of all reflections, the facts are as they were
-    before the first reflection.
+    The perspective's watermark stays, so no later reflection reads the facts again as new facts. Later reflections have
+    recorded the values of the facts before and after their own changes. The undo corrects these records, and then the
+    facts. Therefore reflections can be undone in any order. After an undo of all reflections, the facts are as they
+    were before the first reflection.
     """
     mine = tx.scalars(
         select(ReflectionChange)
@@ -151,9 +155,10 @@ def _restore(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionCha
 
 
 def _restore_validation(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange]) -> None:
-    """Remove the validation time that the undone reflection set, and restore the time before it.
+    """Replace the validation time that the undone reflection set by the time that was set before.
 
-    The time stands in the fact, or, when a later reflection changed the fact, in the record of the next change.
+    When a later reflection has validated the fact again, only the record of that reflection (``validated_before``)
+    contains the time. Otherwise the fact contains the time.
     """
     if not later:
         if fact.last_validated_at == mine.validated_after:

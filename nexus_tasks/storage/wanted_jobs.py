@@ -1,4 +1,8 @@
-"""Wanted jobs: rows that ask for a job of a durable kind, written in the transaction that makes the job wanted."""
+"""Storing and reading wanted jobs. A wanted job is a row that asks for a job of a durable kind.
+
+A durable kind is a job kind whose jobs a caller can ask for inside the caller's own transaction. The table of wanted
+jobs is the outbox of these kinds.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,9 @@ from nexus_tasks.storage.models import Namespace, WantedJob
 
 
 def want(tx: Session | Connection, namespace: str, kind: str, scope: str, args: Mapping[str, Any]) -> None:
-    """Ask for a job. A row of the same kind and scope gets the new arguments.
+    """Ask for a job. If a row with this kind and scope exists, the row gets the new arguments.
 
-    A job that gave up is wanted again.
+    A job that gave up becomes wanted again.
 
     Raises:
         NotFound: there is no such namespace.
@@ -26,7 +30,10 @@ def want(tx: Session | Connection, namespace: str, kind: str, scope: str, args: 
 
 
 def want_all(tx: Session | Connection, kind: str, jobs: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
-    """Ask for many jobs of a kind, by their scopes: (namespace, arguments). As :func:`want`.
+    """Ask for many jobs of a kind, as :func:`want` asks for one.
+
+    Args:
+        jobs: scope → (namespace, arguments).
 
     Raises:
         NotFound: there is no such namespace.
@@ -50,14 +57,14 @@ def want_all(tx: Session | Connection, kind: str, jobs: Mapping[str, tuple[str, 
 
 
 def asked(tx: Transaction, kind: str, scope: str) -> int | None:
-    """How often the job was asked for, or ``None`` when no row wants the job."""
+    """How often the job was asked for since its row was inserted, or ``None`` when no row wants the job."""
     return tx.scalar(
         select(WantedJob.asked).where(WantedJob.kind == kind, WantedJob.scope == scope, WantedJob.state == "wanted")
     )
 
 
 def settle(tx: Transaction, kind: str, scope: str, asked: int) -> None:
-    """Delete the job's row after a run, unless the job was asked for again since the run began.
+    """Delete the job's row after a run, unless the job was asked for again during the run.
 
     Args:
         asked: the result of :func:`asked` when the run began.
@@ -65,11 +72,11 @@ def settle(tx: Transaction, kind: str, scope: str, asked: int) -> None:
     tx.execute(delete(WantedJob).where(WantedJob.kind == kind, WantedJob.scope == scope, WantedJob.asked == asked))
 
 
-_IS_WANTED = text("wanted_jobs.state = 'wanted'")  # no parameter: with one Postgres may leave out the partial index
+_IS_WANTED = text("wanted_jobs.state = 'wanted'")  # a literal, so that Postgres can use the partial index
 
 
 def wanted(tx: Transaction, after: int, limit: int, kind: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
-    """A kind's wanted jobs with row ids above ``after``, as (row id, arguments)."""
+    """At most ``limit`` wanted jobs of a kind with row ids above ``after``, as (row id, arguments)."""
     query = (
         select(WantedJob.id, WantedJob.args)
         .where(WantedJob.kind == kind, _IS_WANTED, WantedJob.id > after)
@@ -80,13 +87,13 @@ def wanted(tx: Transaction, after: int, limit: int, kind: str) -> Sequence[tuple
 
 
 def newest(tx: Transaction, rows: int, kind: str) -> int:
-    """The row id behind which the newest ``rows`` wanted jobs of a kind are; 0 where there are no more."""
+    """The row id after which the newest ``rows`` wanted jobs of a kind come. It is 0 when the kind has no more jobs."""
     query = select(WantedJob.id).where(WantedJob.kind == kind, _IS_WANTED)
     return tx.scalar(query.order_by(WantedJob.id.desc()).offset(rows).limit(1)) or 0
 
 
 def mark(tx: Transaction, kind: str, scope: str, *, dead: bool) -> None:
-    """Take a job out of the wanted jobs when the job gives up, or put it back when the job is retried."""
+    """Set the state of a wanted job to ``dead`` when the job gives up, or to ``wanted`` when the job is retried."""
     tx.execute(
         update(WantedJob)
         .where(WantedJob.kind == kind, WantedJob.scope == scope)

@@ -1,4 +1,7 @@
-"""Finding the cascade of an erasure: the memories that must be deleted because they rest on erased memories."""
+"""Finding the cascade of an erasure: the memories that must be deleted because they rest on erased memories.
+
+A memory rests on its sources, which the table ``evidence`` names. ``removing.py`` deletes the cascade.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ class Cascade:
     """The memories that an erasure deletes or changes.
 
     - ``memories`` are the memories to delete, by id.
-    - ``rederive`` are the ids of messages that stay, but from which a deleted fact was derived. Facts are derived from
-      these messages again.
+    - ``rederive`` are the ids of messages that stay, although a fact that was derived from them is deleted. Facts are
+      derived from these messages again.
     - ``weakened`` are the facts that stay and lose sources: memory id → (number of lost sources, remaining sources).
     """
 
@@ -41,13 +44,13 @@ class Cascade:
 def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported: StillSupported) -> Cascade:
     """Find and lock the memories that must be deleted together with ``targets``. The caller has locked ``targets``.
 
-    A digest or conclusion is deleted when any memory that it rests on is deleted. A fact that loses a source is deleted
-    in three cases:
+    A digest, or a conclusion of a reflection, is deleted when any memory that it rests on is deleted. A fact that loses
+    a source is deleted in three cases:
 
     - The fact has no source left.
     - The remaining sources do not support the fact's wording (``still_supported`` returns ``False``).
-    - The fact superseded another memory that was valid for some time, and no remaining source has the time at which
-      this other memory ended.
+    - The fact has superseded another memory, and the time at which that memory ended is the time of an erased source
+      only. (A memory that was never valid does not count.)
     """
     cascade = Cascade(memories=dict(targets))
     frontier = set(targets)
@@ -72,7 +75,7 @@ def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported
 def _resting_on(tx: Transaction, sources: Collection[int], gone: Collection[int]) -> list[Memory]:
     """Find and lock the memories that rest on ``sources``, except the memories ``gone``.
 
-    A fact rests only on the sources of its ``derived_from`` edges. The other edges of a fact relate it to other facts.
+    A fact rests only on the sources of its edges with the role ``derived_from``. Its other edges lead to related facts.
     """
     edge = select(Evidence.memory_id).where(
         Evidence.source_id.in_(sources),

@@ -1,6 +1,6 @@
 """Deleting a cascade (all memories that an erasure removes) from every table.
 
-A test lists the tables that may contain text of users.
+``tests/integration/test_forget.py`` checks that no table keeps erased text.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Counts = Counter[str]
 def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
     """Delete the memories of a cascade, and request new derivations and digests.
 
-    A memory that a deleted memory had superseded holds again. Returns the number of deleted rows of each table.
+    A memory that a deleted memory had superseded becomes valid again. Returns the number of deleted rows of each table.
     """
     ids = list(cascade.memories)
     gone = Counts()
@@ -77,7 +77,7 @@ def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
 def remove_session(tx: Transaction, session: SessionRow) -> Counts:
     """Delete a session with its requests, job runs and dead letters. Returns the number of deleted rows of each table.
 
-    Call this function after the session's memories were deleted.
+    Call this function after the session's memories are deleted.
     """
     gone = Counts()
     for model in (DigestRequest, SessionDigest, Derivation):
@@ -96,7 +96,7 @@ def remove_session(tx: Transaction, session: SessionRow) -> Counts:
 
 
 def remove_namespace(tx: Transaction, namespace_id: int, spared: Collection[str]) -> Counts:
-    """Delete every row of a namespace, except in the tables ``spared``.
+    """Delete every row of a namespace, except the rows in the tables ``spared``.
 
     Returns the number of deleted rows of each table.
     """
@@ -116,7 +116,8 @@ def _delete(tx: Transaction, model: type[Base], which: ColumnElement[bool]) -> C
 def _delete_traces(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
     """Delete the rows of other tables that may quote the memories of the cascade.
 
-    These rows are saved answers, open questions, batch requests, dead letters and plans that wait for review.
+    These rows are saved answers, open questions, batch requests, dead letters, and plans of reflections that wait for
+    review.
     """
     gone = _delete(tx, SavedAnswer, SavedAnswer.namespace_id == namespace_id)  # the ledger keeps the answers' cost
     gone += _delete(tx, OpenQuestion, OpenQuestion.namespace_id == namespace_id)
@@ -132,8 +133,8 @@ def _delete_traces(tx: Transaction, namespace_id: int, cascade: Cascade) -> Coun
     perspective = tuple_(DeadLetter.args["observer"].as_string(), DeadLetter.args["subject"].as_string())
     which = or_(named, in_session, *([perspective.in_([tuple(pair) for pair in pairs])] if pairs else []))
     gone += _delete(tx, DeadLetter, and_(DeadLetter.namespace_id == namespace_id, which))
-    # Delete the stored plans, and remove the marks of the deleted dead letters. The perspectives can then be reflected
-    # on again.
+    # Delete the stored plans of reflections, and unset `dead`, which the deleted dead letters had set. The perspectives
+    # can then be reflected on again.
     tx.execute(
         update(PerspectiveRow)
         .where(PerspectiveRow.id.in_(cascade.perspectives_losing_memories()))
@@ -144,7 +145,10 @@ def _delete_traces(tx: Transaction, namespace_id: int, cascade: Cascade) -> Coun
 
 
 def _delete_observations(tx: Transaction, cascade: Cascade) -> Counts:
-    """Delete the notes in logs and chunks that cover an erased message. The remaining messages are observed again."""
+    """Delete the notes that cover an erased message from observation logs and chunks.
+
+    The remaining messages are observed again.
+    """
     gone = Counts()
     for memory in cascade.memories.values():
         if memory.level == "raw" and memory.seq is not None:
@@ -154,7 +158,7 @@ def _delete_observations(tx: Transaction, cascade: Cascade) -> Counts:
 
 
 def _weaken(tx: Transaction, cascade: Cascade) -> None:
-    """Lower the reinforcements of each remaining fact by the number of its lost sources.
+    """Lower ``times_reinforced`` of each fact that loses sources and stays, by the number of the lost sources.
 
     The fact also gets the session and the time of its earliest remaining source.
     """

@@ -1,4 +1,7 @@
-"""Finding the memories to erase, and locking them until the transaction ends."""
+"""Finding the memories that a caller wants to erase, and locking them until the transaction ends.
+
+``cascade.py`` then finds the memories that must be erased with them.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from nexus_tasks.storage.models import Memory, SessionRow
 
 
 def lock_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Memory | None:
-    """Find and lock a memory, or return ``None``.
+    """Find and lock a memory. Returns ``None`` when the namespace has no such memory.
 
-    The memory's session is locked before the memory. Digests and observations take the two locks in the same order.
+    The memory's session is locked before the memory. Jobs that digest or observe the session take the two locks in the
+    same order, so an erasure and a job do not deadlock.
     """
     query = select(Memory).where(Memory.namespace_id == namespace_id, Memory.id == memory_id)
     of = select(Memory.session_id).where(Memory.namespace_id == namespace_id, Memory.id == memory_id)
@@ -22,9 +26,9 @@ def lock_memory(tx: Transaction, namespace_id: int, memory_id: int) -> Memory | 
 
 
 def lock_session(tx: Transaction, session_id: int) -> dict[int, Memory]:
-    """Lock the messages and digests of a session. Returns id → memory.
+    """Lock the messages and digests of a session. Returns them as id → memory.
 
-    Facts are left out, because a fact may also rest on messages of another session. The cascade finds the facts that
+    Facts are left out, because a fact may also rest on messages of another session. ``cascade.py`` finds the facts that
     must be deleted.
     """
     own = (Memory.level == "raw") | Memory.level.like("summary%")
@@ -39,7 +43,7 @@ def lock_namespace(tx: Transaction, namespace_id: int) -> Sequence[int]:
 
 
 def keys_with_messages(tx: Transaction, session_ids: Collection[int | None]) -> Sequence[str]:
-    """The keys of those of the given sessions that have messages."""
+    """The session keys of the sessions ``session_ids``, without the sessions that have no messages."""
     left = select(Memory.id).where(Memory.session_id == SessionRow.id, Memory.level == "raw").exists()
     return tx.scalars(
         select(SessionRow.session_key).where(SessionRow.id.in_(session_ids), left).order_by(SessionRow.id)

@@ -1,6 +1,7 @@
 """Erasing the topics that may contain words of erased messages.
 
-Extraction then writes topics again from the remaining messages.
+A topic is a file of knowledge that extraction writes from messages. After the erasure, extraction writes topics again
+from the remaining messages.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], reder
     the model writes a topic, its prompt contains other topics, so a topic may repeat words of an older topic. Therefore
     another topic is also deleted when it meets these three conditions:
 
-    - It changed after the oldest deleted topic was created.
-    - It contains a word of an erased message.
-    - None of the messages that it was written from contains this word.
+    - The topic changed after the oldest deleted topic was created.
+    - The topic contains a word of an erased message.
+    - None of the messages that the topic was written from contains this word.
 
     A topic without source messages (an imported topic) stays.
 
@@ -34,7 +35,7 @@ def remove(tx: Transaction, namespace_id: int, erased: Collection[Memory], reder
 
     Args:
         erased: the memories that the erasure deletes.
-        rederive: ids of messages that stay, but from which a deleted fact was derived.
+        rederive: ids of messages that stay, although a fact that was derived from them is deleted.
     """
     ids = {memory.id for memory in erased}
     spoken = _words(memory for memory in erased if memory.level == "raw")

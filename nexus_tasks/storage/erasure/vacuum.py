@@ -1,6 +1,6 @@
-"""Removing the bytes of deleted rows from Postgres' files with VACUUM FULL.
+"""Removing the bytes of deleted rows from Postgres' files and statistics after an erasure.
 
-Without VACUUM FULL, the bytes of a deleted row stay in the files until Postgres reuses the space.
+Without ``VACUUM FULL``, the bytes of a deleted row stay in the files until Postgres reuses the space.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from nexus_tasks.errors import StorageUnavailable
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.models import Base
 
-LOCK_TIMEOUT_MS = 10_000  # the longest wait for other transactions that use the table
+LOCK_TIMEOUT_MS = 10_000  # the longest wait for other transactions that use a table
 
 
 # These tables contain no text of users. They contain only ids, numbers and names, and an erasure keeps the names. All
@@ -38,11 +38,11 @@ def rewrite_tables(database: Database, *, files: bool) -> list[str]:
     """Renew Postgres' statistics of the tables, because the old statistics may contain values of deleted rows.
 
     Args:
-        files: also rewrite the files of the tables and of their indexes without the deleted rows. Nothing can read or
-            write a table while its files are rewritten. This takes some seconds per gigabyte.
+        files: also rewrite the files of the tables and of their indexes without the deleted rows. While the files of a
+            table are rewritten, which takes some seconds per gigabyte, no transaction can read or write the table.
 
     Returns:
-        The names of the tables that were left out, because other transactions locked them for more than 10 s.
+        The names of the tables that were left out, because other transactions used them for more than 10 s.
     """
     command = "VACUUM (FULL, ANALYZE)" if files else "ANALYZE"
     busy = []

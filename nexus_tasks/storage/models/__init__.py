@@ -1,7 +1,7 @@
 """The tables of the database, as SQLAlchemy models.
 
-Every table except ``namespaces`` and ``postings`` has the column ``namespace_id``. Postgres never uses an id twice.
-Columns of times have the type ``timestamptz``.
+Every table except ``namespaces``, ``postings`` and ``database_identity`` has the column ``namespace_id``. Postgres
+never gives the same id to two rows of a table, even after a deletion. Columns of times have the type ``timestamptz``.
 """
 
 from nexus_tasks.storage.models.base import Base

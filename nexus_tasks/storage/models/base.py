@@ -1,4 +1,4 @@
-"""The base class of all tables: the names of constraints, the types of columns, and columns that most tables have."""
+"""The base class of all tables, and the columns that most tables have."""
 
 from __future__ import annotations
 

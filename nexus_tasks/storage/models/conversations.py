@@ -12,7 +12,11 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class Namespace(Base):
-    """A tenant and its settings. A setting of ``None`` means the process-wide setting."""
+    """A tenant and its settings.
+
+    ``None`` in ``budget_usd_per_day`` or ``concurrency`` means the value of the deployment's setting. ``paused_at`` is
+    the beginning of a pause, during which no job of the namespace begins.
+    """
 
     __tablename__ = "namespaces"
 
@@ -28,10 +32,11 @@ class Namespace(Base):
 
 
 class SessionRow(Base):
-    """A session: one conversation inside a namespace. (It is not an SQLAlchemy session.)
+    """A session: one conversation inside a namespace. (This is no SQLAlchemy session.)
 
     ``last_seq`` is the ``seq`` of the session's newest message. ``digest_end_seq`` is the ``seq`` of the last digested
-    message. ``observe`` says whether observations replace old messages. ``None`` means the namespace's setting.
+    message. ``digest_generation`` rises when the digest of the same messages is made again. ``observe`` says whether an
+    observation log replaces old messages. ``None`` in ``observe`` means the namespace's setting.
     """
 
     __tablename__ = "sessions"
@@ -51,8 +56,8 @@ class SessionRow(Base):
 class Derivation(Base):
     """One observer's request for facts from one message. The table is the outbox of the job ``derive_memory``.
 
-    ``batch`` is a name that all messages of one model call have in common. The name is stored before the call. If the
-    run dies, the next run therefore sends the same messages and finds the saved answer.
+    ``batch`` is the name of the model call that contains the message. The run stores the name before the call. If the
+    run dies, the next run sends the messages with the same name again, and finds the saved answer.
     """
 
     __tablename__ = "derivations"

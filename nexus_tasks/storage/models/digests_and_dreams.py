@@ -1,4 +1,4 @@
-"""Tables of session digests, requests for digests, and dreams."""
+"""Tables of session digests (rolling summaries), requests for digests, and dreams (scheduled consolidations)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 class DigestRequest(Base):
     """A request for a digest. The run that makes the digest deletes the row.
 
-    The table is the outbox of the job ``digest_session``.
+    The table is the outbox of the job ``digest_session``. ``dead`` means that this job has given up.
     """
 
     __tablename__ = "digest_requests"
@@ -39,9 +39,9 @@ class DigestRequest(Base):
 
 
 class SessionDigest(Base):
-    """A digest of a session. The digest's text is the memory ``memory_id``. It covers the messages up to ``end_seq``.
+    """A digest of the session's messages up to ``end_seq``. The digest's text is the memory ``memory_id``.
 
-    The unique key keeps two runs from storing the same digest twice.
+    Because of the unique key, two runs cannot store the same digest twice.
     """
 
     __tablename__ = "session_digests"
@@ -59,13 +59,13 @@ class SessionDigest(Base):
 class Dream(Base):
     """A dream: one consolidation of a namespace. ``sessions`` are the ids of the sessions that the dream digests.
 
-    The row outlives the Celery chord that runs the dream's jobs.
+    If the Celery chord that runs the dream's jobs is lost, the dream continues from this row.
     """
 
     __tablename__ = "dreams"
     __table_args__ = (
         CheckConstraint("state IN ('open','finished')", name="state"),
-        # At most one open dream per namespace.
+        # A namespace has at most one open dream.
         Index("uq_dreams_open", "namespace_id", unique=True, postgresql_where=text("state = 'open'")),
         Index("ix_dreams_namespace_id", "namespace_id", "started_at"),
     )

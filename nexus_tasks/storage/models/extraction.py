@@ -1,4 +1,4 @@
-"""Tables of extraction: the last messages that extraction has read, and the topics that extraction writes."""
+"""Tables of extraction: how far it has read each session, and the topics (files of knowledge) that it writes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class Extraction(Base):
-    """The extraction of a session: for each extractor, the ``seq`` of the last message that the extractor has read.
+    """The extraction of a session. The table is the outbox of the job ``extract_session``.
 
-    The table is the outbox of the job ``extract_session``. In the state ``held`` a tool call of the session's last
-    assistant message has no result yet. The next stored message makes the row ``wanted`` again. ``rejected`` counts the
-    items of model answers that failed validation.
+    ``topics_through_seq`` is the ``seq`` of the last message that the extractor of topics has read.
+    ``facts_through_seq`` is the ``seq`` of the last message that the extractor of facts has read. The state ``held``
+    means that a tool call of the session's last assistant message has no result yet. The next stored message makes the
+    row ``wanted`` again. ``rejected`` counts the items of model answers that failed validation.
     """
 
     __tablename__ = "extractions"

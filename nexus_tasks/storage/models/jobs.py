@@ -1,4 +1,4 @@
-"""Tables of finished jobs, dead letters and wanted jobs."""
+"""Tables of finished jobs, dead letters, wanted jobs, and the database's identity."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ class JobRun(Base):
 
 
 class DeadLetter(Base):
-    """A job that gave up. The dead letter is open until an operator retries or drops the job (``resolution``)."""
+    """A job that gave up. The dead letter is open until an operator retries or drops the job (``resolution``).
+
+    A retry asks for the job with the same ``force``, ``reasons`` and ``urgency``.
+    """
 
     __tablename__ = "dead_letters"
     __table_args__ = (
@@ -54,7 +57,7 @@ class DeadLetter(Base):
     kind: Mapped[str]
     scope: Mapped[str]
     args: Mapped[dict[str, Any]]
-    force: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))  # a retry has it, and the next two
+    force: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
     reasons: Mapped[list[str]] = mapped_column(server_default=text("'{}'"))
     urgency: Mapped[str] = mapped_column(server_default="")
     worker: Mapped[dict[str, Any] | None]  # node, host and pid of the process that ran the job last
@@ -70,7 +73,10 @@ class DeadLetter(Base):
 
 
 class DatabaseIdentity(Base):
-    """The one row that tells this database from another one. Redis notes its ``id`` beside the claims."""
+    """The identity of this database, a random id. The table has one row.
+
+    Redis stores the ``id`` of the database that its claims (the records of jobs) belong to.
+    """
 
     __tablename__ = "database_identity"
     __table_args__ = (CheckConstraint("single", name="single"),)
@@ -81,9 +87,9 @@ class DatabaseIdentity(Base):
 
 
 class WantedJob(Base):
-    """A job that a caller requested inside a transaction.
+    """A job that a caller requested inside a transaction. The table is the outbox of durable job kinds.
 
-    The row is deleted at the end of a run that began after the request.
+    The row is deleted at the end of a run that began after the last request.
     """
 
     __tablename__ = "wanted_jobs"

@@ -27,8 +27,8 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 class Memory(Base):
     """One row of knowledge.
 
-    A memory of level ``raw`` is a message of a session. A digest (``summary_…``) belongs to a session. A memory of any
-    other level belongs to a perspective, which is an observer and a subject.
+    A memory of level ``raw`` is a message of a session. A memory of level ``summary_short`` or ``summary_long`` is a
+    digest of a session. A memory of any other level belongs to a perspective, which is an observer and a subject.
     """
 
     __tablename__ = "memories"
@@ -52,7 +52,8 @@ class Memory(Base):
             unique=True,
             postgresql_where=text("level = 'raw'"),
         ),
-        # A perspective has one active fact of each wording. When the same fact is derived again, the row is reinforced.
+        # A perspective has at most one valid fact with the same normalised content. When the fact is derived again, the
+        # number of its reinforcements rises.
         Index(
             "uq_memories_active_fact",
             "namespace_id",
@@ -77,7 +78,8 @@ class Memory(Base):
     level: Mapped[str]
     content: Mapped[str]
     tokens: Mapped[int] = mapped_column(Integer)
-    author: Mapped[str | None]  # the author of a message, or the subject of a fact; a search finds memories by it
+    # The author of a message, or the subject of a fact. A search also matches the words of this name.
+    author: Mapped[str | None]
     occurred_at: Mapped[datetime]
     created_at: Mapped[datetime] = now_column()
 
@@ -105,12 +107,14 @@ class Memory(Base):
     tsv: Mapped[Any] = mapped_column(
         TSVECTOR,
         Computed("to_tsvector('english', coalesce(author, '') || ' ' || content)", persisted=True),
-        deferred=True,  # not loaded: it is as large as the content, and only the triggers that write postings read it
+        # Loading a memory leaves out this column, which is as large as the content. Only the triggers that write
+        # postings and the upkeep of search read it.
+        deferred=True,
     )
 
 
 class Evidence(Base):
-    """An edge from a memory to a source memory that supports it."""
+    """An edge from a memory to a source memory. ``role`` names the relation of the two memories."""
 
     __tablename__ = "evidence"
     __table_args__ = (
@@ -151,7 +155,7 @@ class EmbeddingGap(Base):
 
 
 class PerspectiveRow(Base):
-    """A perspective: ``observer`` holds memories about ``subject``.
+    """A perspective: the memories that ``observer`` has about ``subject``.
 
     The watermark ``reflected_through`` is the id of the last fact that a reflection has read. ``held`` is the plan of a
     reflection that would change too much at once. The plan waits for a person's review. ``dead`` means that the
@@ -171,11 +175,11 @@ class PerspectiveRow(Base):
 
 
 class ReflectionRow(Base):
-    """One reflection that changed something.
+    """One reflection that changed memories.
 
-    The memories and evidence edges that a reflection makes carry the reflection's id. ``judged`` holds the ids of the
-    memories in the reflection's relations and insights. It holds no text. After an undo, these ids keep later
-    reflections from making the same changes again.
+    The memories and evidence edges that a reflection makes have the reflection's id in ``reflection_id``. ``judged``
+    contains the ids of the memories in the reflection's relations and insights, and no text. After an undo, later
+    reflections compare these ids, and do not make the same changes again.
     """
 
     __tablename__ = "reflections"

@@ -1,4 +1,7 @@
-"""Tables of model calls and their costs, requests for the Message Batches API, and saved answers."""
+"""Tables of model calls and their costs, budget holds, saved answers, open questions, and message batches.
+
+A message batch is a set of model requests that is sent to Anthropic's Message Batches API at half the price.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class ModelCall(Base):
-    """The ledger: one row for every model call that returned an answer, also when the answer cannot be used.
+    """The ledger: one row for every model call that returned an answer, even if the answer cannot be used.
 
     ``fault`` is the reason why the answer cannot be used. Erasing memories deletes no row of this table.
     """
@@ -55,9 +58,9 @@ class ModelCall(Base):
 
 
 class BudgetHold(Base):
-    """The highest cost of a model call that has not returned yet. The cost counts as spent until ``expires_at``.
+    """The highest possible cost of a model call that is under way. The cost counts as spent until ``expires_at``.
 
-    Because of the holds, several calls at the same time do not exceed the budget together.
+    Without holds, several calls at the same time could together exceed the budget.
     """
 
     __tablename__ = "budget_holds"
@@ -70,7 +73,10 @@ class BudgetHold(Base):
 
 
 class SavedAnswer(Base):
-    """A validated answer of a model, under the hash of its request. A later run of the job does not pay again."""
+    """A validated answer of a model, under the hash of its request.
+
+    If the run dies before its commit, the next run of the job uses the answer, and does not pay for a second call.
+    """
 
     __tablename__ = "saved_answers"
 
@@ -81,7 +87,7 @@ class SavedAnswer(Base):
 
 
 class OpenQuestion(Base):
-    """The memory ids in a run's question to the model. The row is kept until the run commits.
+    """The memory ids in a run's question to the model. The run deletes the row when it commits.
 
     If the run dies, the next run asks the same question. ``about`` is the id of the perspective (purpose ``reflect``)
     or of the session (purpose ``digest``).
@@ -100,8 +106,8 @@ class MessageBatch(Base):
     """A batch of requests for the Message Batches API.
 
     ``api_id`` is the id that the API gave to the batch. It is ``None`` until the API has replied to the submission.
-    ``token`` is the prefix of each request's custom id. If the reply is lost in a crash, the prefix shows which results
-    at the API belong to the batch.
+    ``token`` is the prefix of each request's custom id. If the worker dies before it has stored the reply, this prefix
+    shows which batch at the API is this batch.
     """
 
     __tablename__ = "message_batches"
@@ -117,7 +123,10 @@ class MessageBatch(Base):
 
 
 class BatchRequest(Base):
-    """A model request of urgency ``dream`` for a message batch. An answered request has a ``result``."""
+    """A model request for a message batch. Only jobs of the urgency ``dream`` (no caller waits) make such requests.
+
+    An answered request has a ``result``. ``hold_id`` is the request's hold on the budget.
+    """
 
     __tablename__ = "batch_requests"
     __table_args__ = (
@@ -135,7 +144,7 @@ class BatchRequest(Base):
     params: Mapped[dict[str, Any]]
     sources: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))  # ids of the memories whose text the request contains
     state: Mapped[str] = mapped_column(server_default="queued")
-    wanted: Mapped[bool] = mapped_column(Boolean, server_default=text("true"))  # false: the job made a live call
+    wanted: Mapped[bool] = mapped_column(Boolean, server_default=text("true"))  # false: no job needs the answer
     batch_id: Mapped[int | None] = mapped_column(ForeignKey("message_batches.id", ondelete="SET NULL"))
     hold_id: Mapped[int | None]
     call_id: Mapped[int | None]  # the id of the call's entry in the ledger

@@ -13,10 +13,15 @@ from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 class ObservationLog(Base):
     """A session's observation log. The table is the outbox of ``observe_session`` and ``reflect_observations``.
 
-    ``observations`` is the log's text. It replaces the messages up to ``observed_through_seq``. Every change of the log
-    increments ``generation``. Most changes append text. ``rewritten`` is the generation of the last change that
-    replaced the beginning of the text. ``erasures`` counts the erasures of messages in the session. When the count has
-    grown after a run read the log, the run stores nothing, because the run's text may come from erased messages.
+    ``observations`` is the log's text. It replaces the messages up to ``observed_through_seq``. ``observing`` and
+    ``reflecting`` are the states of the two jobs.
+
+    Every change of the log increments ``generation``. Most changes append text. ``rewritten`` is the generation of the
+    last change that replaced the beginning of the text. The log is not shortened before it has ``reflect_from_tokens``
+    tokens.
+
+    ``erasures`` counts the erasures of messages in the session. If the count rises after a run has read the log, the
+    run stores nothing, because the run's text may come from erased messages.
     """
 
     __tablename__ = "observation_logs"

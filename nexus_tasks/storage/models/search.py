@@ -1,4 +1,4 @@
-"""Tables of search: the inverted index (postings), the common words, and the totals that BM25 needs."""
+"""Tables of search: the inverted index (postings), the common words, and the totals that BM25 scores need."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Posting(Base):
 
 
 class CommonWord(Base):
-    """A word that more than 5,000 memories of a namespace contain. Counting the memories at each search would be slow.
+    """A word that more than 5,000 memories of a namespace contain.
 
-    Upkeep counts them instead. At its last count the namespace had ``total`` memories, and ``memories`` of these
-    contained the word.
+    A search would take long to count these memories. Upkeep (``storage/searching/upkeep.py``) counts them instead. At
+    the last count the namespace had ``total`` memories, and ``memories`` of them contained the word.
     """
 
     __tablename__ = "common_words"
@@ -46,9 +46,9 @@ class CommonWord(Base):
 class SearchTotal(Base):
     """A change of a namespace's totals. The sum of all rows of a namespace and model is the total.
 
-    Triggers only insert rows, so that no transaction waits for another. Upkeep merges the rows. When ``model`` names an
-    embedding model, ``count`` counts the vectors of this model. When ``model`` is empty, ``count`` counts memories, and
-    ``length`` counts the words of these memories.
+    Triggers only insert rows, so that no transaction waits for another. Upkeep (``storage/searching/upkeep.py``) merges
+    the rows. When ``model`` is the name of an embedding model, ``count`` counts the vectors of this model. When
+    ``model`` is empty, ``count`` counts memories, and ``length`` counts the words of these memories.
     """
 
     __tablename__ = "search_totals"

@@ -35,10 +35,11 @@ VectorScan: TypeAlias = Literal["narrow", "all", "indexed"]
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedWord:
-    """A word of a question. ``weight`` is the word's inverse document frequency.
+    """A word of a question.
 
-    ``finds`` says whether the word finds memories. Otherwise the word only adds to the scores of memories that other
-    words or vectors find.
+    ``key`` is the word's hash in the postings. ``weight`` is the word's inverse document frequency. ``finds`` says
+    whether the word finds memories. A word that does not find memories adds to the scores of memories that other words
+    or vectors find.
     """
 
     key: int
@@ -50,8 +51,7 @@ class WeightedWord:
 class Candidate:
     """A memory that may answer a question.
 
-    A memory that does not fit the filter can be a candidate too. It is then the message before or after a message that
-    fits.
+    A candidate passes the filter, or is the message directly before or after a message that passes the filter.
     """
 
     id: int
@@ -83,7 +83,7 @@ def find_candidates(
         mean_length: the mean number of words of the namespace's memories. BM25 needs this number.
         model: the name of the embedding model.
         vector: the question's vector, which the embedding model made.
-        pool: the largest number of memories to find by words, and the largest number to find by vectors.
+        pool: the largest number of memories to find by words, and also the largest number to find by vectors.
         way: the vectors to compare. With ``narrow`` every memory that passes the filter is also scored by its words.
 
     Returns:
@@ -156,10 +156,10 @@ def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bo
     """The SQL of the CTEs ``scored``, ``worded`` and ``near`` for a wide search.
 
     ``scored`` computes BM25 scores. ``worded`` reads memories by falling BM25 score, and ``near`` reads memories by
-    falling similarity. Both skip memories that do not pass the filter, and stop at ``pool`` memories. ``OFFSET 0``
-    keeps the planner from joining all memories first. Without an HNSW index, a subquery sorts the vectors before any
-    memory is looked up. With an HNSW index, ORDER BY and LIMIT are in the same query. Otherwise the planner would not
-    use the index.
+    falling similarity. ``worded`` and ``near`` skip memories that do not pass the filter, and stop at ``pool``
+    memories. ``OFFSET 0`` keeps the planner from joining all memories first. Without an HNSW index, a subquery sorts
+    the vectors before any memory is looked up. With an HNSW index, ORDER BY and LIMIT are in one query, because the
+    planner does not use the index otherwise.
     """
     looked_up = "LATERAL (SELECT FROM memories AS m WHERE m.id = {0}.memory_id AND {1} OFFSET 0) AS fitting"
     nearest_vectors = f"FROM embeddings AS e {{0}} WHERE {vectors_of} ORDER BY {near}"
@@ -191,7 +191,8 @@ def _best_first(fits: str, vectors_of: str, near: str, pool: int, *, indexed: bo
 def _every_member(fits: str, vectors_of: str, near: str, pool: int) -> str:
     """The SQL of the CTEs ``member``, ``worded`` and ``near`` for a narrow search.
 
-    In a narrow search at most ``NARROW`` memories pass the filter. The statement scores each of these memories.
+    In a narrow search at most ``NARROW`` memories pass the filter. ``member`` reads all of them. ``worded`` and
+    ``near`` choose the best of them by words and by vectors.
     """
     return f"""
         member AS MATERIALIZED (SELECT m.id AS memory_id FROM memories AS m WHERE {fits} LIMIT {NARROW}),

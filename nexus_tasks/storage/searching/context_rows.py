@@ -1,4 +1,7 @@
-"""Reading the memories that a context shows. The statements read only the columns that a context needs."""
+"""Reading the memories that a context (a block of memories for a prompt) shows.
+
+The statements read only the columns that a context needs.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def newest(
     """The newest memories of each level that pass the filter: level → memories, newest first.
 
     Args:
-        levels: (level, lowest confidence) pairs. Memories with a lower confidence are left out.
+        levels: pairs of a level and the lowest confidence. Memories with a lower confidence are left out.
         limit: the largest number of memories of each level.
     """
     within = build_scope(wanted)

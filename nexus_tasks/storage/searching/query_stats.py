@@ -1,4 +1,7 @@
-"""Reading the statistics for BM25: the number of memories with each word of a question, and a namespace's totals."""
+"""Reading the statistics for BM25: the number of memories with each word of a question, and a namespace's totals.
+
+``cognition/retrieval/bm25_word_weights.py`` makes the weights of the words from these statistics.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.scope import Scope
 
 MOST_WORDS = 32  # a search uses at most this many words of a question, and ignores the later words
-# A search counts the memories that contain a word, but stops at 5,001. If more than 5,000 memories contain a word,
-# upkeep stores the exact count. Until upkeep has counted such a word, a search scores it as if 5,001 memories contained
-# the word.
+# A search counts the memories that contain a word, but stops counting at 5,001. For a word that more than 5,000
+# memories contain, the search reads the exact number that upkeep has stored. Until upkeep has counted the word, the
+# search scores it as a word in 5,001 memories.
 MOST_COUNTED = 5_000
-# A namespace with more vectors than this number gets a vector index. With fewer vectors, a search compares each vector.
-# This is exact and as fast as an index.
+# A namespace with more vectors than this number gets a vector index. With fewer vectors, a search compares each vector,
+# because that is exact and as fast as an index.
 MOST_UNINDEXED = 5_000
 NARROW = 2_000  # a search is narrow when at most this many memories pass the filter
 

@@ -31,8 +31,8 @@ class Scope:
     """The SQL conditions of a filter.
 
     - ``visible`` is the condition for the namespace and the validity. It selects the memories that are valid at
-      ``as_of``. Without ``as_of`` it selects the memories that are valid now, and when the filter also names no levels,
-      it leaves out archived memories.
+      ``as_of``, or now if the filter has no ``as_of``. A filter without ``as_of`` and without levels also leaves out
+      archived memories.
     - ``selected`` is the condition for levels, categories, observer, subject, session and times.
     - ``narrow`` is true when the filter has a subject or a session. A search with a narrow scope counts the memories
       that pass the filter. If they are few, it scores each of them.
@@ -53,7 +53,7 @@ class Scope:
 def build_scope(wanted: Filter) -> Scope:
     """The conditions of a filter. Two filters that set the same fields to different values get the same SQL text.
 
-    The number of levels or categories changes the text only between none, one and several.
+    One level and several levels give different texts, and so do one category and several categories.
     """
     visible = ["m.namespace_id = :namespace_id"]
     values: dict[str, Any] = {"namespace_id": wanted.namespace_id}
@@ -97,7 +97,7 @@ def build_scope(wanted: Filter) -> Scope:
 def _among(column: str, names: tuple[str, ...] | None, values: dict[str, Any]) -> str:
     if names is None:
         return ""
-    if len(names) == 1:  # with an equality Postgres can read rows in the order of an index; with an array it cannot
+    if len(names) == 1:  # with an equality, and not with an array, Postgres can read rows in index order
         values[column] = names[0]
         return f"m.{column} = :{column}"
     values[column] = list(names)

@@ -1,7 +1,7 @@
 """Upkeep of search: merging totals, counting common words, and building one vector index per large namespace.
 
-Without upkeep, searches are slower. A word that more than 5,000 memories contain then also has a less exact weight. An
-advisory lock lets one process at a time do the upkeep. Other processes do not wait for the lock.
+Without upkeep, searches are slower, and a word that more than 5,000 memories contain has a less exact weight. An
+advisory lock of Postgres lets one process at a time do the upkeep. Other processes do not wait for the lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nexus_tasks.storage.searching.vectors import MOST_DIMENSIONS, hnsw_definiti
 
 # An index of 300,000 vectors of 384 dimensions is built within this memory. Building a larger index also uses the disk.
 BUILD_MEMORY = "512MB"
-_LOCK = 0x6E65787574  # "nexut" in ASCII; the schema's lock is "nexus"
+_LOCK = 0x6E65787574  # the number of the advisory lock, "nexut" in ASCII; the lock of `schema.py` is "nexus"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,8 @@ class Upkeep:
     """The work of one run of upkeep.
 
     ``folded`` is the number of totals whose rows were merged into one row. ``counted`` is the number of namespaces
-    whose common words were counted. ``indexed`` names the vector indexes that were built. ``dropped`` names the vector
-    indexes that were dropped.
+    whose common words were counted. ``indexed`` and ``dropped`` are the names of the vector indexes that were built and
+    dropped.
     """
 
     folded: int = 0
@@ -55,9 +55,9 @@ def run(database: Database) -> Upkeep:
 
 
 def _fold(connection: Connection) -> int:
-    """Replace the rows of each total by one row with the sum of the rows. Returns the number of new rows.
+    """Replace the rows of each total by one row with their sum. Returns the number of new rows.
 
-    One statement deletes and inserts, so every reader sees the same total.
+    One statement deletes the old rows and inserts the new row, so that a reader at any time sees the same total.
     """
     return connection.execute(
         text(
@@ -79,8 +79,8 @@ def _fold(connection: Connection) -> int:
 def _grown(connection: Connection) -> list[tuple[int, int]]:
     """Namespaces whose common words must be counted again, as (namespace id, number of memories).
 
-    Such a namespace has, or had at the last count, more than 5,000 memories. The number of its memories has changed by
-    more than 10 % after the last count.
+    These namespaces have more than 5,000 memories, or had more at the last count. The number of their memories has
+    changed by more than 10 % since the last count.
     """
     rows = connection.execute(
         text(

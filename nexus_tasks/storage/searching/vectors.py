@@ -1,6 +1,6 @@
-"""The SQL that compares vectors. The numbers of the vectors are compared as half floats (16 bits per number).
+"""The SQL that compares vectors. Their numbers are compared as half floats (16 bits per number).
 
-An index of half floats is half as large as an index of floats. On the benchmark LoCoMo the recall of both is the same.
+An index of half floats is half as large as an index of floats. On the benchmark LoCoMo both have the same recall.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def namespace_vectors(namespace_id: int, model: str) -> str:
 def distance(dimensions: int) -> str:
     """The SQL of the cosine distance between ``e.vector`` and ``:vector``.
 
-    The cast is the cast in the index's definition. Otherwise Postgres would not use the index.
+    The cast must be the same as in the index's definition, because Postgres does not use the index otherwise.
     """
     return f"CAST(e.vector AS halfvec({int(dimensions)})) <=> CAST(CAST(:vector AS text) AS halfvec({int(dimensions)}))"
 

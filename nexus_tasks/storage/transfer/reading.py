@@ -35,8 +35,8 @@ def store(tx: Transaction, namespace_id: int, documents: Iterable[tuple[int, Any
         documents: (line number, document) pairs.
 
     Raises:
-        InvalidInput: the namespace has sessions already. Or the documents are no export of this version of the format,
-            are out of order, are cut off or are not valid.
+        InvalidInput: the namespace has sessions already, or the documents are not a complete and valid export of this
+            version of the format.
     """
     if tx.scalar(text("SELECT 1 FROM sessions WHERE namespace_id = :n LIMIT 1"), {"n": namespace_id}):
         raise InvalidInput(
@@ -53,7 +53,7 @@ class _Reading:
         self.tx, self.namespace_id = tx, namespace_id
         self.ids: Ids = {name: {} for name in _MODELS}
         self.superseded: list[tuple[int, int]] = []  # (new memory id, exported id of the superseding memory)
-        # The exported rows. They refer to memories, which come later in the export.
+        # The exported rows of two tables. These rows refer to memories, which come later in the export.
         self.perspectives: list[dict[str, Any]] = []
         self.reflections: list[dict[str, Any]] = []
 
@@ -70,7 +70,7 @@ class _Reading:
                     raise InvalidInput("Lines follow the end of the export.")
                 break
             if name not in _MODELS or _ORDER[name] < reached:
-                raise InvalidInput(f"Rows of {name!r} are out of order, or unknown to this version.")
+                raise InvalidInput(f"Rows of {name!r} are out of order, or this version does not know them.")
             reached = _ORDER[name]
             rows += self._rows(_MODELS[name], run)
         if ended != rows:
@@ -128,7 +128,7 @@ class _Reading:
         return len(page)
 
     def _translated(self, table: Table, line: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with new ids in its references. References to later rows are filled in after the last row."""
+        """The row with new ids in its references. :meth:`_fill_references` later sets the references to later rows."""
         translated = {key: value for key, value in row.items() if key != "id"}
         if table.name == "memories":
             translated["superseded_by"] = None
@@ -151,7 +151,7 @@ class _Reading:
             self.reflections += rows
 
     def _fill_references(self) -> None:
-        """Fill in the references to memories that come later in the export than the row that refers to them."""
+        """Set the references from exported rows to memories that come later in the export."""
         memories = self.ids["memories"]
         self._update("memories", "superseded_by", [(here, memories.get(there)) for here, there in self.superseded])
         known = sorted(memories)
@@ -187,7 +187,7 @@ class _Reading:
 
 
 def _translate_plan(plan: Mapping[str, Any], ids: Mapping[int, int], through: Any) -> dict[str, Any]:
-    """Put the new ids of the facts into a plan that waits for review. The id of an erased fact becomes 0."""
+    """A reflection's plan (it waits for review) with the new ids of its facts. The id of an erased fact becomes 0."""
     relations = [
         {**one, "new_id": ids.get(one["new_id"], 0), "old_id": ids.get(one["old_id"], 0)} for one in plan["relations"]
     ]

@@ -1,4 +1,4 @@
-"""The tables that an export contains, in order. A table comes after the tables that its foreign keys refer to."""
+"""The tables that an export contains, in their order. A table comes after the tables that its foreign keys refer to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nexus_tasks.storage.models import (
     TopicSource,
 )
 
-FORMAT, VERSION = "nexus-tasks memory", 1
+FORMAT, VERSION = "nexus-tasks memory", 1  # both are in the header of every export
 
 TABLES: tuple[type[Base], ...] = (
     SessionRow,

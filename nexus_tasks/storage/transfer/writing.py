@@ -1,4 +1,4 @@
-"""Writing an export: the memory of a namespace as JSON documents."""
+"""Exporting the memory of a namespace as JSON documents. ``reading.py`` imports them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ AT_ONCE = 1_000
 def lines(tx: Transaction, namespace_id: int) -> Iterator[dict[str, Any]]:
     """The documents of an export: a header with the settings, one document per row, and an end with the number of rows.
 
-    The function sets the isolation level REPEATABLE READ, so that all rows show the database at one moment. Therefore
-    the call must be the first statement of its transaction.
+    The function sets the isolation level REPEATABLE READ, so that all rows are read as of one moment. Postgres accepts
+    this setting only before the first query of a transaction. Therefore ``tx`` must be new.
     """
     tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
     named = ", ".join(SETTINGS)

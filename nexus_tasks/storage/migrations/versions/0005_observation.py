@@ -1,4 +1,4 @@
-"""Add the tables and settings for the observation of long sessions."""
+"""Add the tables and settings for observation, which replaces the old messages of a long session with notes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ TEXTS = ("observations", "current_task", "suggested_response")
 
 
 def _owned(table: str) -> list[sa.schema.SchemaItem]:
-    """The columns id, namespace_id and session_id, with their keys."""
+    """The columns id, namespace_id and session_id, with their primary and foreign keys."""
     columns = [
         sa.Column("id", sa.BigInteger(), sa.Identity(always=False), nullable=False),
         sa.Column("namespace_id", sa.BigInteger(), nullable=False),
@@ -77,7 +77,7 @@ def _owned(table: str) -> list[sa.schema.SchemaItem]:
 
 
 def _made() -> list[sa.schema.SchemaItem]:
-    """The columns for a model's text, its maker and its time."""
+    """The columns for a model's text, the model's name and the time."""
     return [
         *(sa.Column(name, sa.Text(), nullable=False) for name in (*TEXTS, "made_by")),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),

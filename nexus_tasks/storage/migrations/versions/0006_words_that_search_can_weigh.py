@@ -1,6 +1,6 @@
 """Add tables for search: postings (the words of each memory), common words, and totals.
 
-The triggers write postings and totals. Upkeep writes common words.
+Triggers of this migration write postings and totals. ``storage/searching/upkeep.py`` writes common words.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ down_revision = "0005"
 branch_labels = None
 depends_on = None
 
-# One row per word of each memory in the relation {memories}, with the columns of a posting.
+# This query gives one row per word of each memory in the relation {memories}, with the columns of a posting.
 _WORDS = """
     SELECT hashtextextended(word.lexeme, memory.namespace_id) AS key, memory.id AS memory_id,
            least(cardinality(word.positions), 32767) AS frequency, whole.length
@@ -31,7 +31,7 @@ _DELETE_POSTINGS = """
     DELETE FROM postings USING {memories} AS memory, unnest(memory.tsv) AS word
     WHERE postings.key = hashtextextended(word.lexeme, memory.namespace_id) AND postings.memory_id = memory.id;
 """
-# One row per namespace and statement. The join leaves out a namespace that is being deleted.
+# Each statement adds one row per namespace. The join leaves out a namespace that is being deleted.
 _COUNT_MEMORIES = """
     INSERT INTO search_totals (namespace_id, model, count, length)
     SELECT namespaces.id, '', {sign} count(*), {sign} coalesce(sum(whole.length), 0)

@@ -1,4 +1,7 @@
-"""Add the tables of topics, the messages of each topic, and extractions (how far each session is extracted)."""
+"""Add the tables of topics, of the source messages of topics, and of extractions.
+
+A row of the table ``extractions`` says how far extraction has read the messages of a session.
+"""
 
 from __future__ import annotations
 

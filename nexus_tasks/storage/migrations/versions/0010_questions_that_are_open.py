@@ -1,4 +1,8 @@
-"""Add the table of open questions: the memories that a run has asked the model about, for a rerun to ask again."""
+"""Add the table of open questions.
+
+A row keeps the ids of the memories that a run asks the model about. If the run dies, the next run asks the same
+question.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Add the table of wanted jobs: jobs asked for inside a caller's transaction."""
+"""Add the table of wanted jobs: the jobs that callers ask for inside their own transactions."""
 
 from __future__ import annotations
 

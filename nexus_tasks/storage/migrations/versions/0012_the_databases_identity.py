@@ -1,4 +1,7 @@
-"""The database's identity, which workers compare with Redis; and an index by which due dreams are found."""
+"""Add the table of the database's identity, and an index for finding the namespaces that are due for a dream.
+
+A worker compares the database's identity with the identity in Redis, and stops when they differ.
+"""
 
 from __future__ import annotations
 

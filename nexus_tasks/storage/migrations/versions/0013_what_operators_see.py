@@ -1,4 +1,8 @@
-"""What operators see: flags and workers of letters and runs, paused namespaces, and indexes for counting."""
+"""Add columns and indexes for operators.
+
+Dead letters get the flags of their jobs. Dead letters and job runs get the worker that ran the job. Namespaces get a
+pause. The indexes speed up the counting of finished jobs and of wanted derivations.
+"""
 
 from __future__ import annotations
 
