@@ -33,8 +33,8 @@ def register(app: Celery, settings: Settings | None = None) -> Deployment:
 
     Args:
         app: the existing application.
-        settings: the settings of the new deployment. With ``None`` the environment gives the settings, and the
-            deployment becomes the default one, which ``Nexus()`` and ``derive_memory.delay()`` use.
+        settings: the settings of the new deployment. With ``None`` the settings come from the ``NEXUS_*`` variables,
+            and the deployment becomes the default deployment, which ``Nexus()`` and ``derive_memory.delay()`` use.
 
     Returns:
         The new deployment. ``Nexus(deployment)`` is its client.

@@ -157,7 +157,7 @@ class Nexus:
 
         Args:
             namespace: the namespace. A missing namespace is made.
-            text: the text, at most 1,000,000 characters. A reader must understand it without other messages.
+            text: the text, at most 1,000,000 characters. The text should be clear without other messages.
             author: the message's author.
             session_key: the session that the message is appended to. A missing session is made.
 
@@ -227,7 +227,8 @@ class Nexus:
             reflection: the reflection's number (:attr:`MemoryInfo.reflection`), or the id of the job that reflected.
 
         Returns:
-            The ids of the memories that the undo removed, made valid again, or gave back their earlier figures.
+            The ids of the memories that were deleted, of the facts that hold again, and of the facts that got back
+            their earlier figures.
 
         Raises:
             NotFound: there is no such namespace or reflection.
@@ -304,7 +305,7 @@ class Nexus:
         return transfer.export(self.deployment, namespace, Path(path))
 
     def import_(self, namespace: str, path: str | Path) -> TransferReceipt:
-        """Read an export into an empty namespace, all of it or, after an error, nothing.
+        """Read an export into an empty namespace. After an error, nothing is stored.
 
         Args:
             namespace: the namespace. A missing namespace is made.
@@ -337,9 +338,9 @@ class Nexus:
         return markdown.export(self.deployment, namespace, Path(folder))
 
     def import_markdown(self, namespace: str, folder: str | Path) -> MarkdownImport:
-        """Read topics from a folder of Markdown files, all of them or, after an error, none.
+        """Read topics from a folder of Markdown files. After an error, no topic is stored.
 
-        A topic with the same file name as a read file is replaced.
+        A file replaces the stored topic with the same file name.
 
         Args:
             namespace: the namespace. A missing namespace is made.
@@ -383,7 +384,7 @@ class Nexus:
             categories: only facts of these categories.
             since: only memories whose text was said at this time or later. A naive time means UTC.
             until: only memories whose text was said before this time. A naive time means UTC.
-            as_of: only memories that held at this time. Default: memories that hold now.
+            as_of: only memories that were valid at this time. Default: memories that are valid now.
             limit: the largest number of hits, 1 to 1,000.
 
         Returns:
@@ -668,7 +669,7 @@ class Nexus:
         Args:
             namespace: only this namespace. Default: all namespaces.
             limit: the largest number of namespaces in the report. When there are more namespaces, the report has the
-                ones with the most jobs. Its total ``jobs`` also counts the jobs of the others.
+                ones with the most jobs. The report's total ``jobs`` also counts the jobs of the other namespaces.
 
         Raises:
             NotFound: there is no such namespace.
@@ -737,10 +738,10 @@ class Nexus:
         return jobs.show_job(self.deployment, job_id)
 
     def retry_job(self, job_id: str, *, urgency: Urgency | None = None) -> JobResult:
-        """Run a dead letter again with its counters at 0, or release a reflection that is held for review.
+        """Run a dead letter again with its counters of attempts at 0, or release a reflection that is held for review.
 
-        The job keeps the dead letter's flags: ``force`` (run below the threshold too), reasons and urgency. Retrying a
-        dead letter twice queues only one job.
+        The job keeps the dead letter's flags: reasons, urgency, and ``force`` (whether the job also runs below its
+        threshold). Retrying a dead letter twice queues only one job.
 
         Args:
             urgency: ``live`` or ``dream``. Default: the urgency of the dead letter.

@@ -163,7 +163,7 @@ class Deployment:
     # --- jobs ---------------------------------------------------------------------------------------------------------
     @_Once
     def app(self) -> Celery:
-        """The Celery application: the given one, else the deployment's own."""
+        """The Celery application: the application that was given, or else the deployment's own."""
         if self._given_app is not None:
             return self._given_app
         app = Celery("nexus_tasks", set_as_current=False)
@@ -205,7 +205,7 @@ class Deployment:
     def _lease_holder(self) -> LeaseHolder:
         """This process as a holder of leases (the times for which running claims stay valid).
 
-        Its folder is shared with the other workers that have the same home folder, Redis and key prefix.
+        The holder's folder is shared with all processes that have the same home folder, Redis and key prefix.
         """
         claims = hashlib.sha256(f"{self.endpoints.redis_url} {self.settings.key_prefix}".encode()).hexdigest()[:16]
         return LeaseHolder(self.settings.home / "workers" / claims)
@@ -220,7 +220,7 @@ class Deployment:
         return ["-m", "nexus_tasks.idempotency.worker.fork_server_main", self.app_path(), *modules]
 
     def app_path(self) -> str:
-        """The import path of the Celery application, by which a child process loads it.
+        """The import path from which a child process loads the Celery application.
 
         Raises:
             ConfigurationError: the application is not a global variable of an imported module.
@@ -437,7 +437,8 @@ class _DefaultDeployment(Deployment):
 
     def __init__(self, app: Celery | None = None) -> None:
         super().__init__(app=app)
-        # CELERY_CONFIG_MODULE, else the current folder's celeryconfig.py, else the package's own settings.
+        # Celery's settings come from CELERY_CONFIG_MODULE, else from the current folder's celeryconfig.py, else from
+        # `nexus_tasks/config.py`.
         named = os.environ.get("CELERY_CONFIG_MODULE")
         if named or Path("celeryconfig.py").is_file():
             self._config = named or "celeryconfig"

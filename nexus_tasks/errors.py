@@ -147,7 +147,7 @@ class JobFailed(NexusError):
 
 
 class RanTooLong(NexusError):
-    """A run lasted longer than the limit of its kind, so that it has lost its claim."""
+    """A run lasted longer than the limit of its kind, so the run has lost its claim."""
 
     default_remedy = "Give the call that does not return a timeout, or raise `run_limit` in the kind's @job."
 
@@ -176,7 +176,7 @@ class JobError(NexusError):
 
 
 class Transient(JobError):
-    """A network or a server failed in a way that passes."""
+    """A network or a server failed temporarily."""
 
     default_remedy = (
         "A job tries again by itself for a day. After a command or a call, try again; if it fails again, run"

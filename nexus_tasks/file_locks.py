@@ -46,8 +46,8 @@ class FileLock:
 def try_lock(path: str | os.PathLike[str]) -> FileLock | None:
     """Take the lock on ``path`` without waiting. Returns ``None`` when the file is already locked.
 
-    A lock that the caller's own process has taken counts too. A missing file is made (mode 0600). The file's folder
-    must exist.
+    The file also counts as locked when the caller's own process has locked it. A missing file is made (mode 0600). The
+    file's folder must exist.
 
     Raises:
         OSError: the file cannot be opened.
@@ -91,7 +91,7 @@ def _take(path: str | os.PathLike[str], how: int) -> FileLock | None:
     except BlockingIOError:
         os.close(fd)
         return None
-    except BaseException:  # also a KeyboardInterrupt: an open descriptor would keep the lock
+    except BaseException:  # also after a KeyboardInterrupt, because an open descriptor would keep the lock
         os.close(fd)
         raise
     return FileLock(fd)

@@ -31,7 +31,7 @@ def write_atomic(path: str, data: bytes, *, durable: bool = False, mode: int = 0
     Raises:
         OSError: the file could not be written. ``path`` is unchanged.
     """
-    new = f"{path}.{os.urandom(6).hex()}.new"  # a unique name: threads and processes may write the file at once
+    new = f"{path}.{os.urandom(6).hex()}.new"  # unique, because several threads may write the file at once
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:

@@ -264,7 +264,7 @@ def _storable(value: Any) -> Any:
 
 
 def mark(tx: Transaction, namespace_id: int, kind: str, args: object, *, dead: bool) -> None:
-    """Take a job's wanted row out of the outbox (``dead``), or put it back when its dead letter is retried."""
+    """Take a job's wanted row out of the outbox (``dead``), or put the row back when a dead letter is retried."""
     declared = kinds.declared().get(kind)
     if declared is not None and declared.outbox is not None and declared.outbox.mark is not None:
         declared.outbox.mark(tx, namespace_id, args, dead=dead)

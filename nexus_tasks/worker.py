@@ -9,7 +9,7 @@
 5. :class:`DatabasePoolStep`: fits the pool of Postgres connections to the number of threads.
 6. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
 7. Celery starts its pool and its consumer.
-8. :class:`EndStep`: starts a thread that bounds how long runs and the worker's shutdown may last.
+8. :class:`EndStep`: starts a thread that limits how long runs and the worker's shutdown may last.
 9. :class:`IdentityStep`: ends the worker if the claims in Redis belong to another database.
 10. :class:`SweepStep`: starts a thread that returns stuck claims every 2 s.
 11. :class:`ReconcileStep`: starts a thread that asks every 10 s for jobs that Postgres wants and that have no claim.

@@ -94,10 +94,10 @@ class SessionBuffer:
             session: the session's key.
             payload: a JSON value. With ``context_type="message"`` the payload is a text, or an object with the fields
                 of :class:`nexus_tasks.Message`.
-            context_type: the type of the payload, by which the code that stores the entry reads the payload.
+            context_type: the type of the payload. It decides how the payload is read when the entry is stored.
 
         Returns:
-            The entry's ``entry_seq``. The first entry of the session has 1.
+            The entry's number ``entry_seq``. The first entry of the session has the number 1.
 
         Raises:
             BufferError: the entry is not kept, because the disk or the buffer is full, the folder cannot be written, or
@@ -126,7 +126,7 @@ class SessionBuffer:
             if used + length > self.max_bytes:
                 raise BufferError(
                     f"The buffer {self.folder} holds {used:,} bytes and may hold {self.max_bytes:,}.",
-                    remedy="Store it with `nexus buffer flush` once Postgres answers, or raise NEXUS_BUFFER_MAX_BYTES.",
+                    remedy="Run `nexus buffer flush` once Postgres answers, or raise NEXUS_BUFFER_MAX_BYTES.",
                 )
             # Other processes write to the same folder. Measure again after a small part of the free room is used.
             self._room = max((self.max_bytes - used) // _SHARE, length)

@@ -14,7 +14,7 @@ class Entry(NamedTuple):
 
     entry_seq: int  # 1, 2, 3, … within the session; never used twice
     time: float  # the time of the append, seconds since 1970
-    context_type: str  # the type of the payload, by which the code that stores the entry reads the payload
+    context_type: str  # the type of the payload; it decides how the payload is read when the entry is stored
     payload: Any  # a JSON value
 
 

@@ -126,7 +126,7 @@ def retry(
         many = client.retry_jobs(namespace=namespace, kind=kind, error=error, urgency=urgency)
         _emit_or_print(many, json, f"{words.count(many.retried, 'dead letter')} retried.")
         for job_id, why in many.refused.items():
-            warn(f"{job_id} stays: {why}")
+            warn(f"The dead letter {job_id} stays open: {why}")
         return
     job_id = _full_id(client, job)
     again = client.retry_job(job_id, urgency=urgency)

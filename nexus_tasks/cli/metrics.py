@@ -2,7 +2,7 @@
 
 All metrics are gauges, because each command is a new process, in which a counter would start at 0. Finished runs have
 no metric: ``nexus jobs finished`` counts them from the table ``job_runs``, whose rows are deleted after 30 days. A
-counter of runs in a worker process would belong into ``_finish`` in ``idempotency/worker/executor.py``.
+new metric that counts runs in a worker process belongs in ``_finish`` in ``idempotency/worker/executor.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``nexus export`` and ``nexus import``: move a namespace's memory by a file or a folder of Markdown."""
+"""``nexus export`` and ``nexus import``: move a namespace's memory in a file or in a folder of Markdown."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ class Worker(Document):
     def of(cls, known: Mapping[str, Any] | None) -> Worker | None:
         """Make a worker from the document of :meth:`to_dict`.
 
-        ``None`` gives ``None``. It means that no worker has begun the job, or that a worker of an earlier release has,
-        which stored no document.
+        ``None`` gives ``None``. A job has no document before a worker has begun the job, or when the worker was one of
+        an earlier release.
         """
         return cls(node=known["node"], host=known["host"], pid=known["pid"]) if known else None
 

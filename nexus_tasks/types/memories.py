@@ -46,8 +46,8 @@ class MemoryInfo(Document):
     times_reinforced: int  # how often a message has repeated the memory or a reflection has confirmed it
     occurred_at: datetime  # the time when the memory's text was said
     stored_at: datetime
-    valid_from: datetime | None  # the time from which the memory holds
-    valid_to: datetime | None  # the time at which the memory ceased to hold; None while it holds
+    valid_from: datetime | None  # the time from which the memory is valid
+    valid_to: datetime | None  # the time from which the memory is no longer valid; None while it is valid
     superseded_by: int | None  # id of the memory that replaced this memory
     made_by: str | None  # the model that wrote the memory; None for messages
     reflection: int | None  # number of the reflection that made the memory; `undo` takes this number

@@ -67,7 +67,7 @@ class PausedKind(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldThreads(Document):
-    """A worker with held threads: each runs a job beyond its time limit, because the job's code does not return."""
+    """A worker with held threads. A held thread runs a job beyond its time limit, because the code does not return."""
 
     worker: str  # the name of the Celery worker
     held: int  # number of held threads

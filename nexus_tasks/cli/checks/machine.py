@@ -24,7 +24,7 @@ def python() -> Check:
 
 
 def home(settings: Settings) -> Check:
-    """Check that the home folder belongs to this user, and that other users cannot read it.
+    """Check that the home folder belongs to this user, and that the folder is not open to other users.
 
     A missing folder passes the check, because the servers make the folder when they start.
     """

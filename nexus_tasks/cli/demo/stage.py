@@ -44,7 +44,7 @@ def stage(settings: Settings) -> Iterator[None]:
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     held = try_lock(settings.home / "demo.lock")
     if held is None:
-        raise EmbeddedError("Another demo is running.", remedy="Wait for its end, or give this one its own NEXUS_HOME.")
+        raise EmbeddedError("Another demo is running.", remedy="Wait until it ends, or set another NEXUS_HOME.")
     with held:
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in (signal.SIGTERM, signal.SIGHUP):

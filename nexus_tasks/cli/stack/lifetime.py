@@ -1,4 +1,4 @@
-"""One stack per home: the pid of its supervisor, and whether all its processes have ended.
+"""Lock files that allow one ``nexus up`` per home folder, and that show whether all its processes have ended.
 
 The supervisor is the process of ``nexus up`` that starts the worker and the other children. The file ``stack.pid``
 contains the supervisor's pid, and the supervisor locks the file until it ends. A pid in an unlocked file is ignored,

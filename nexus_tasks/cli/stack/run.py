@@ -130,7 +130,7 @@ def _failure(settings: Settings, answer: str) -> EmbeddedError:
 
 
 def main() -> None:
-    """Run the supervisor in the background: ``run LOCK_FD READY_FD [CONCURRENCY, FLOWER_PORT]``."""
+    """Run the supervisor of :func:`detach`. Its arguments are ``LOCK_FD READY_FD [CONCURRENCY, FLOWER_PORT]``."""
     held, ready = FileLock(int(sys.argv[1])), int(sys.argv[2])
     held.write(f"{os.getpid()}\n")
     try:

@@ -21,7 +21,7 @@ def worker_arguments(settings: Settings, node: str, concurrency: int | None) -> 
     """
     level = settings.log_level if "log_level" in settings.model_fields_set else "INFO"
     arguments = ["-A", "nexus_tasks", "worker", "--pool", "threads", "--loglevel", level, "--hostname", f"{node}@%h"]
-    if settings.embedded:  # searching other workers would delay the start by 1 s, and there are seldom other workers
+    if settings.embedded:  # a search for other workers delays the start by 1 s, and there are seldom other workers
         arguments += ["--without-mingle", "--without-gossip"]
     return arguments if concurrency is None else [*arguments, "--concurrency", str(concurrency)]
 
