@@ -18,8 +18,8 @@ MAX_CONTENT = 1_000_000  # characters of a message
 class Message:
     """One message of a conversation.
 
-    A message without ``id`` and ``occurred_at`` is a repeat when an earlier call stored the same text by the same
-    author. A repeat is not stored.
+    A message that its session has already is a repeat, and is not stored again. Give each message an ``id`` or an
+    ``occurred_at``. Without them, a message is a repeat when an earlier call stored the same text by the same author.
     """
 
     content: str  # at most 1,000,000 characters; may be empty only when there are tool calls
