@@ -10,9 +10,9 @@
 - ``erasure`` deletes memories.
 - ``embed`` stores missing vectors.
 - ``echo`` finds text that an agent repeats from memory.
-- ``prompts`` holds the model's instructions.
+- ``prompts`` has the instructions for the model, one Markdown file per purpose.
 
-Each job gets its database, model, embedder and settings from ``resources``. Each job commits through ``job_context``,
-which stands for one run of a job. A job that asks the model does so through ``model_call``. The module ``model_call``
-uses ``budget`` and ``message_batches``.
+Each job gets its database, model, embedder and settings from ``resources``. ``job_context`` describes the run of a job
+and commits the run's effects. ``model_call`` asks the model. For this, ``model_call`` uses ``budget`` and
+``message_batches``.
 """

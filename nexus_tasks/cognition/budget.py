@@ -1,4 +1,4 @@
-"""Enforce a namespace's budget per UTC day: the highest cost of a model call is set aside (held) before the call."""
+"""Enforce a namespace's budget per UTC day: before a model call, set aside (hold) the highest cost of the call."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from nexus_tasks.storage import ledger
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.text import estimate_tokens
 
-# A hold expires after this many model timeouts. A process that dies during a call cannot release its hold, so only the
-# expiry gives the money back to the budget.
+# A hold expires after this many times the setting ``model_timeout``. A process that dies during a call cannot release
+# its hold, so only the expiry gives the money back to the budget.
 HOLD_TIMEOUTS = 2
 # The hold of a batched request expires after 26 hours, because a batch ends within 24 hours.
 BATCH_SECONDS = 26 * 3_600.0
@@ -90,7 +90,7 @@ def _over_budget(budget: float, used: Decimal, cost: Decimal) -> OverBudget:
 
 
 def highest_cost(settings: Settings, model: LanguageModel, request: ModelRequest[Any]) -> Decimal:
-    """The most that a live call may cost, in USD.
+    """The highest possible cost of a live call, in USD.
 
     The estimated input tokens are priced as cache writes, which are the most expensive kind of input. The answer is
     priced at its highest length, ``max_tokens_PURPOSE`` tokens.

@@ -24,9 +24,9 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
-# An observation with a lower confidence is dropped. The value is chosen by hand, not measured.
+# An observation (a fact in the model's answer) with a lower confidence is dropped. Chosen by hand, not measured.
 MIN_CONFIDENCE = 0.70
-# A model's answer is untrusted, so its length is bounded. The bounds are chosen by hand, not measured.
+# A model's answer is untrusted, so these bounds limit its length. They are chosen by hand, not measured.
 LONGEST_FACT = 500  # characters of a fact
 LONGEST_LABEL, MOST_LABELS = 40, 5  # characters of a label, and labels of a fact
 
@@ -37,10 +37,10 @@ class DerivationPlan:
 
     outcome: JobOutcome | None = None
     memory_ids: tuple[int, ...] = ()
-    again: bool = False  # whether an earlier run stored this batch and ended without a commit
+    again: bool = False  # whether an earlier run stored this batch and then ended without storing facts
     wait: float = 0.0  # seconds until the session is ripe
     wanted_tokens: int = 0  # tokens of the session's messages that are not derived for this observer yet
-    # The id of the oldest message that did not fit into the batch. Another run may derive this message without a wait.
+    # The id of the oldest message that did not fit into the batch. The caller makes another run due for this message.
     next_id: int | None = None
 
 
@@ -54,7 +54,7 @@ class DueDigest:
 
 @dataclass(frozen=True, kw_only=True)
 class FollowUps:
-    """The work that a derivation makes due: subjects to reflect on, and the session's digest."""
+    """The work that is due after a derivation: the subjects to reflect on, and the session's digest."""
 
     reflect: tuple[str, ...] = ()
     digest: DueDigest | None = None
@@ -63,7 +63,7 @@ class FollowUps:
 def plan_derivation(
     tx: Transaction, settings: Settings, namespace_id: int, memory_id: int, observer: str, *, alone: bool = False
 ) -> DerivationPlan:
-    """Choose the batch of a derivation: the message ``memory_id``, and other underived messages of its session.
+    """Choose the batch of a derivation: the message ``memory_id``, and other messages of its session without facts yet.
 
     Args:
         alone: leave out the other messages. The caller sets ``alone`` when the job has crashed twice.
@@ -99,12 +99,12 @@ def plan_derivation(
 def _choose_batch(
     wanted: Sequence[derivations.WantedMessage], primary_id: int, tokens: int, most: int
 ) -> tuple[int, ...]:
-    """Ids of the primary message and of the oldest other messages.
+    """Ids of the message ``primary_id``, which the job was asked for, and of the oldest other messages.
 
-    Together the messages have at most ``most`` tokens, unless the primary message alone has more.
+    Together the messages have at most ``most`` tokens, unless the message ``primary_id`` alone has more.
 
     Args:
-        tokens: the tokens of the primary message.
+        tokens: the tokens of the message ``primary_id``.
     """
     ids = [primary_id]
     for one in wanted:
@@ -117,9 +117,10 @@ def _choose_batch(
 
 
 def _seconds_until_ripe(wanted: Sequence[derivations.WantedMessage], settings: Settings) -> float:
-    """Seconds until an open session is ripe.
+    """Seconds until an open session is ripe, which means that its ``wanted`` messages may be derived.
 
-    A session is ripe when its wanted messages have enough tokens, or when its oldest wanted message is old enough.
+    The session is ripe when the messages have ``derive_min_tokens`` tokens together, or when the oldest message has
+    waited for ``derive_max_wait`` seconds.
     """
     if not wanted or sum(one.tokens for one in wanted) >= settings.derive_min_tokens:
         return 0.0
@@ -140,15 +141,15 @@ def derive(
     Args:
         context: also show the model at most ``derive_context_messages`` messages from before the batch.
         call: a new id for the batch. The batch is stored under this id before the model is asked, so that a rerun asks
-            about the same messages. With ``None`` nothing is stored, because an earlier call has stored these messages
-            as a batch or as a part of a batch.
+            about the same messages. With ``None`` the batch is not stored, because its messages have been stored
+            before, alone or as a part of a larger batch.
 
     Returns:
         The outcome, and the work that the derivation makes due.
 
     Raises:
-        InvalidAnswer, Permanent: the model gave no usable answer about the batch. The caller may derive each half of
-            the batch alone.
+        InvalidAnswer, Permanent: the model gave no usable answer about the batch. The caller may try each half of the
+            batch separately.
     """
     with resources.database.transaction() as tx:
         if call:
@@ -182,8 +183,8 @@ def derive(
         )
         want_rollover(tx, resources.settings, batch.session_id)
         job.commit(tx, outcome)
-    # These counts are read after the commit. When two batches of a session end at the same time, the run that commits
-    # last sees that no message is left, and asks for the digest.
+    # These counts are read after the commit, because two batches of a session may end at the same time. The run that
+    # commits last then sees that no message is left, and asks for the digest.
     with resources.database.reading() as tx:
         unreflected = perspectives.count_unreflected(tx, [row.id for row in locked.values()])
         digest = _due_digest(tx, batch.session_id)
@@ -202,7 +203,7 @@ def _embed(
     worded: Sequence[messages.MessageText | facts.StoredFact],
     vectors: Mapping[str, Vectors],
 ) -> None:
-    """Store the vectors of messages or facts. The job embed_memories adds missing vectors later."""
+    """Store the vectors of messages or facts. For a text without a vector, the job embed_memories stores one later."""
     wordings = {one.id: one.content for one in worded}
     embeddings.store(tx, job.namespace_id, resources.embedder.name, wordings, vectors)
 
@@ -223,9 +224,9 @@ def _request(observer: str, batch: messages.DerivationBatch) -> ModelRequest[Obs
 def _ask_for_observations(
     resources: Resources, job: JobContext, request: ModelRequest[Observations]
 ) -> Sequence[Observation]:
-    """The observations in the model's answer.
+    """Ask the model, and return the observations in its answer.
 
-    When a batch of one message gets no usable answer, the model is asked once more, without the earlier messages.
+    When a batch of one message gets no usable answer, this function asks once more, without the earlier messages.
     """
     assert isinstance(request.material, DeriveMaterial)
     batch = tuple(line for line in request.material.lines if not line.context_only)
@@ -259,8 +260,8 @@ def _drafts(
 ) -> list[facts.FactDraft]:
     """The observations to keep, as facts.
 
-    An observation is kept when its confidence is at least 0.70, its subject is wanted, and its sources are messages of
-    the batch. An echo and an empty text are not kept.
+    An observation is kept when its confidence is at least 0.70, its subject is one of the batch's subjects, and all its
+    sources are messages of the batch. An observation that is empty or an echo is dropped.
     """
     assert isinstance(material, DeriveMaterial)
     by_id = {one.id: one for one in batch.messages}
@@ -298,7 +299,7 @@ def _labels(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _due_digest(tx: Transaction, session_id: int) -> DueDigest | None:
-    """The session's digest, or ``None`` when no digest is due. No digest is due while a message is underived."""
+    """The session's digest if it is due, else ``None``. It is not due while a message waits for its derivation."""
     try:
         found = sessions.backlog(tx, session_id)
     except NoResultFound:

@@ -1,11 +1,11 @@
-"""Find echoes: text that search or context gave to an agent and that the agent repeats. Echoes are not derived."""
+"""Find echoes: text from search or context that an agent repeats. No facts are derived from an echo."""
 
 from __future__ import annotations
 
 import re
 
-# Matches a line that context() rendered, even when the agent quotes the line. Such a line is a bullet with a citation
-# id, a heading, or the whole block as JSON. The MCP tool `recall` renders its hits with the same ids.
+# Matches a line that context() rendered, even when the agent quotes the line. The line may be a bullet with a citation
+# id such as [m17], a heading, or the whole block as JSON. The MCP tool `recall` also puts citation ids before its hits.
 _CITED = re.compile(
     r"^[\s>]*(?:"
     r"[\"']?(?:[-*]\s*)?\[m\d+\]"
@@ -14,7 +14,7 @@ _CITED = re.compile(
     r"|\"(?:text|cited|short|long)\":.*(?:\[m\d+\]|<observation-log>)"
     r")"
 )
-# A rendered observation log has tags and no citations, so the tags identify the log.
+# Matches a rendered observation log by its tags, because the lines of a log have no citation ids.
 _LOG = re.compile(r"<observation-log>.*?</observation-log>", re.DOTALL)
 
 
@@ -22,7 +22,7 @@ def without_echo(text: str) -> str:
     """``text`` without its echoed lines. The result is empty when all lines are echoes."""
     kept, echo = list[str](), False
     for line in _LOG.sub("", text).splitlines():
-        # The later lines of a rendered message are indented by four spaces.
+        # context() indents the later lines of a message by four spaces. Such a line after an echo is an echo too.
         echo = bool(_CITED.match(line)) or (echo and line.startswith("    "))
         if not echo:
             kept.append(line)

@@ -1,4 +1,4 @@
-"""Embed texts, and run the job embed_memories, which stores the missing vectors of memories.
+"""Turn texts into vectors, and run the job embed_memories, which stores the missing vectors of memories.
 
 A memory has no vector in three cases: the embedder did not answer, the memory is a message that no observer derives, or
 the embedding model has changed.
@@ -23,9 +23,9 @@ AT_ONCE = 256  # memories per transaction (chosen by hand, not measured)
 
 
 def vectors_of(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
-    """The vector of each text, by text.
+    """Map each text to its vector.
 
-    When the embedder fails, the result is empty, and the job embed_memories embeds the texts later.
+    When the embedder fails, the result is empty. The job embed_memories then makes the vectors later.
     """
     once = list(dict.fromkeys(texts))
     if not once:
@@ -41,8 +41,8 @@ def embed_memories(resources: Resources, job: JobContext) -> JobOutcome:
     """Store the missing vectors of a namespace's memories, 256 memories at a time, the newest first.
 
     Raises:
-        JobError: the embedder does not answer, or refuses the configured API key. The vectors stored before the error
-            stay.
+        JobError: the embedder does not answer, or refuses the configured API key. Vectors that were stored before the
+            error stay.
     """
     with resources.database.transaction() as tx:
         since = embeddings.gap_since(tx, job.namespace_id)
@@ -88,7 +88,7 @@ def fill_missing_vectors(
 
 
 def _vectors_of_accepted(embedder: Embedder, texts: Sequence[str]) -> dict[str, Vectors]:
-    """The vector of each text that the embedder accepts, by text. Halving the list finds the refused texts."""
+    """Map each text that the embedder accepts to its vector. Halving the list finds the refused texts."""
     try:
         return dict(zip(texts, embedder.embed(texts), strict=True))
     except Permanent:

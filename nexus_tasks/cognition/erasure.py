@@ -1,4 +1,4 @@
-"""Erase a memory, a session or a namespace, and the memories that rest on it. Report the work that is due again."""
+"""Erase a memory, a session or a namespace, and the memories derived from them. Report the work that is due again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ErasureResult:
         ids: ids of the erased memories.
         unwanted: derivations (memory id, observer) of erased messages. The caller must drop the claims of these
             derivations.
-        again: derivations (memory id, observer) that are wanted again, because a fact from the message was deleted.
+        again: derivations (memory id, observer) to make again, because the erasure deleted a fact from the message.
         digests: keys of the sessions that must be digested again.
     """
 
@@ -39,9 +39,9 @@ class ErasureResult:
 
 
 def forget_memory(tx: Transaction, namespace_id: int, memory_id: int) -> ErasureResult:
-    """Erase one memory, and the digests, conclusions and facts that rest on the memory.
+    """Erase one memory, and the digests, conclusions of reflections and facts that were derived from the memory.
 
-    A fact stays when its other sources support the fact.
+    A fact stays when its other sources support the fact (see :func:`_is_still_supported`).
 
     Raises:
         NotFound: the namespace has no such memory.
@@ -71,7 +71,7 @@ def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> Eras
 
 
 def forget_namespace(tx: Transaction, namespace_id: int) -> ErasureResult:
-    """Erase everything that a namespace remembers. Its name, its settings and its ledger stay."""
+    """Erase all memories of a namespace. The name, the settings and the ledger of the namespace stay."""
     ids = targets.lock_namespace(tx, namespace_id)
     return ErasureResult(deleted=dict(removing.remove_namespace(tx, namespace_id, SPARED)), ids=tuple(ids))
 
@@ -96,8 +96,9 @@ def _forget(
 def _is_still_supported(fact: Memory, lost: Collection[Memory], left: Collection[Memory]) -> bool:
     """Whether a fact may stay after its ``lost`` sources are erased.
 
-    The fact may stay unless one of its content words loses its source. A word loses its source when a ``lost`` source
-    contains the word, and neither a ``left`` source nor the name of the fact's author contains the word.
+    The fact must go when it has a content word that only the ``lost`` sources support. A word is still supported when
+    one of the ``left`` sources or the name of the fact's author contains the word. A word that no source contains does
+    not count.
     """
     said = set(content_words(fact.content))
     known = {word for source in left for word in _words(source)} | set(content_words(fact.author or ""))

@@ -1,4 +1,7 @@
-"""The job context: the namespace, budget and urgency of one run of a job, and the commit of the run's effects."""
+"""The job context: the namespace, budget and urgency of one run of a job, and the commit of the run's effects.
+
+``nexus_tasks/tasks/handler.py`` makes a job context for each run.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from nexus_tasks.storage import ledger, memories
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.types import JobOutcome
 
-# The outcome when an open dead letter exists for a job's work. Only a retry of that dead letter does the work.
+# The outcome of a job whose work has an open dead letter. The work is done only when an operator retries that letter.
 GAVE_UP = JobOutcome(
-    status="dead", details={"error": "An earlier job for this gave up: see `nexus jobs list --status dead`."}
+    status="dead", details={"error": "An earlier job for the same work gave up: see `nexus jobs list --status dead`."}
 )
 
 
@@ -28,8 +31,8 @@ class JobContext:
         urgency: ``live`` means that a caller waits, so the model is asked at once. ``dream`` means that requests go to
             a message batch. An empty text means that the urgency is not known. A run of unknown urgency puts no new
             request into a batch, but waits for the answer to a request that is in a batch already.
-        queued: a function that is called after a request was stored for the next message batch.
-        asked: hashes of the requests whose answers this run used.
+        queued: a function that the run calls when one of its requests waits for a message batch.
+        asked: hashes of the requests that this run made. :meth:`commit` deletes the saved answers to these requests.
         rests_on: ids of all memories that the model was shown. When one of these memories is erased before the commit,
             the run discards the answer.
     """
@@ -49,7 +52,7 @@ class JobContext:
         """Write the run row and delete the saved answers that the run used. Call this method last in ``tx``.
 
         Raises:
-            Erased: the model was shown a memory that is erased. The run commits nothing and is tried again.
+            Erased: the model was shown a memory that is now erased. The error rolls ``tx`` back. The job runs again.
         """
         self.still_mine()
         if not memories.lock_existing(tx, self.rests_on):

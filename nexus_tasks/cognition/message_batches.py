@@ -3,9 +3,10 @@
 A job of urgency ``dream`` stores its request and waits. One job per namespace submits the stored requests and collects
 the answers. That job stores the result of each step before the next step starts, so its process may die at any point:
 
-1. The job puts the batch together in Postgres, submits the batch, and stores the provider's id of the batch. When a
-   rerun finds a batch without an id, the rerun first asks the provider for recent batches of the same size. The rerun
-   submits the batch again only when the provider names no batch that is unknown to Postgres.
+1. The job puts the batch together in Postgres, submits the batch, and stores the id that the provider gives to the
+   batch. When a rerun finds a batch without an id, it first asks the provider for recent batches of the same size. If
+   Postgres does not know one of these batches, the earlier run submitted it, and the rerun stores its id. If Postgres
+   knows them all, the rerun submits the batch again.
 2. One transaction enters an answer in the ledger and stores the answer for its job. Fetching the results a second time
    changes nothing.
 3. When a batch has ended without an answer to a request, the request's job calls the model live.
@@ -28,8 +29,8 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BatchRequest, MessageBatch
 
 PURPOSES = frozenset(("digest", "reflect"))  # purposes whose requests may go to a message batch
-# For this many seconds, a stored request waits for enough other requests to make a batch. After the wait, the request's
-# job calls the model live.
+# For this many seconds, a stored request waits until ``batch_threshold`` requests make a batch. After the wait, the
+# request's job calls the model live.
 PATIENCE = 600.0
 POLL = 60.0  # seconds between two polls of a batch (chosen by hand, not measured)
 # The largest allowed difference between the clocks of Postgres and of the provider. Chosen by hand, not measured.
@@ -40,7 +41,7 @@ CLOCK_SKEW = timedelta(minutes=5)
 def find_answer(
     resources: Resources, job: JobContext, provider: BatchProvider, request: ModelRequest[AnswerT], request_hash: str
 ) -> Completion[AnswerT] | None:
-    """Return the answer that a message batch brought to ``request``; ``None`` when the caller must ask live.
+    """Return the answer that a message batch brought to ``request``; ``None`` when the caller must call the model live.
 
     Raises:
         AwaitsBatch: the request is in a batch, or is stored for the next batch.
@@ -102,9 +103,9 @@ def _queued_row(
 def _take_answer(
     tx: Transaction, job: JobContext, provider: BatchProvider, request: ModelRequest[AnswerT], row: BatchRequest
 ) -> Completion[AnswerT]:
-    """Read an answer that a batch brought. The answer is saved until its job commits, as after a live call."""
+    """Read the answer in ``row``. The answer is saved until its job commits, as after a live call."""
     completion = provider.completion_of(row.result or {}, request, row.model)
-    # An answer is not saved when one of its sources has been erased, because the job's commit then raises Erased.
+    # When a memory in the prompt has been erased, the answer is not saved: the job's commit raises Erased in any case.
     if completion.answer is not None and memories.lock_existing(tx, job.rests_on):
         ledger.save_answer(tx, job.namespace_id, row.request_hash, completion.answer.model_dump(mode="json"))
     elif completion.fault and row.call_id is not None:
@@ -130,7 +131,7 @@ class BatchProgress:
 
 
 def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], None]) -> BatchProgress:
-    """Take each of a namespace's batches to its next step.
+    """Take each of a namespace's batches to its next step, and make a new batch when enough requests are stored.
 
     Args:
         still_mine: a function that raises when the run has lost its claim.
@@ -175,7 +176,7 @@ def _progress(resources: Resources, namespace_id: int, back: bool) -> BatchProgr
 
 
 def _advance_batch(resources: Resources, provider: BatchProvider, batch: MessageBatch, now: datetime) -> bool:
-    """Submit a batch, or collect its results when the batch has ended. Return whether waiting jobs can continue."""
+    """Submit a batch, or collect the results of a batch that has ended. Return whether waiting jobs can continue."""
     if batch.api_id is None:
         _submit(resources, provider, batch, again=True)
         return False
@@ -213,7 +214,8 @@ def _submit(resources: Resources, provider: BatchProvider, batch: MessageBatch, 
     with resources.database.transaction() as tx:
         called = batches.record_api_id(tx, batch.id, api_id, poll_in=POLL)
     if called != api_id and not lost:
-        # Another run submitted the same batch. That happens when a live run is taken for dead and is started again.
+        # Another run has submitted the same batch and stored its id first. This happens when the sweep took this run
+        # for dead and returned the job to the queue.
         provider.cancel(api_id)
 
 
@@ -229,7 +231,8 @@ def _collect(resources: Resources, provider: BatchProvider, batch: MessageBatch)
         _store_result(resources, int(number), result, seconds)
     with resources.database.transaction() as tx:
         if not ours:
-            # This is another deployment's batch. A rerun confused it with the batch that an earlier run submitted.
+            # No result has our token, so the id names a batch of another deployment. A rerun took that batch for ours,
+            # because both batches have the same size.
             batches.reject_api_id(tx, batch)
             return False
         batches.close_batch(tx, batch.id)

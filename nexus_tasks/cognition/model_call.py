@@ -1,4 +1,4 @@
-"""Ask the model under a budget. Each call is entered in the ledger. A saved answer is used again without a call."""
+"""Ask the model under a budget. Enter each call in the ledger. Use a saved answer again without a call."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from nexus_tasks.storage import ledger
 def ask(resources: Resources, job: JobContext, request: ModelRequest[AnswerT]) -> AnswerT:
     """Return the model's validated answer to ``request``.
 
-    1. When an earlier run of the job or a dry run has saved an answer to the same request, the saved answer is returned
-       at no cost.
-    2. A message batch (:mod:`message_batches`) may answer a digest or a reflection of a dream.
-    3. Otherwise the model is called under the namespace's budget. Directly after the call, one transaction enters the
-       call in the ledger and saves a valid answer.
+    1. An earlier run of the job, or a dry run, may have saved the answer to this request. The saved answer costs
+       nothing.
+    2. A request of the purpose ``digest`` or ``reflect`` may go to a message batch (:mod:`message_batches`), which
+       costs half the price.
+    3. Otherwise this function calls the model under the namespace's budget. Directly after the call, one transaction
+       enters the call in the ledger and saves a valid answer.
 
     Raises:
         InvalidAnswer: the answer does not fit its schema, or was cut off.

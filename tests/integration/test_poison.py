@@ -61,7 +61,7 @@ def test_one_message_that_no_answer_can_be_had_for_dies_alone(
     here.flush()  # and with them the claim's marker
     other = derive_memory.delay(namespace=NAMESPACE, memory_id=memory_id, observer="assistant")
     work("derive_memory")
-    with pytest.raises(JobFailed, match="An earlier job for this gave up"):
+    with pytest.raises(JobFailed, match="An earlier job for the same work gave up"):
         other.wait(60)
     Nexus().retry_job(job_id)
     work("derive_memory")

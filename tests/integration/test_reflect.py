@@ -306,7 +306,7 @@ def test_a_reflection_that_changes_little_is_not_held(
 def test_a_reflection_that_gave_up_is_not_asked_for_again(here: Sandbox, standin: StandIn) -> None:
     know("I live in Porto.", "I live in Lisbon.")
     here.sql("UPDATE perspectives SET dead = true")
-    with pytest.raises(JobFailed, match="An earlier job for this gave up"):
+    with pytest.raises(JobFailed, match="An earlier job for the same work gave up"):
         run("dead")
     assert standin.counters.purposes == {"derive": 1}
     assert here.sql("SELECT reflected_through FROM perspectives") == [(0,)]

@@ -190,7 +190,7 @@ def test_what_rests_on_a_conclusion_refuses_the_undo(here: Sandbox, standin: Sta
         c=c,
         s=conclusion,
     )
-    with pytest.raises(UndoRefused, match=f"rest on what reflection .* concluded: m{c}"):
+    with pytest.raises(UndoRefused, match=f"build on reflection .*: m{c}"):
         Nexus().undo(NAMESPACE, newest(here))
 
 

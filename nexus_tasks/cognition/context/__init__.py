@@ -4,8 +4,8 @@
 messages or JSON. ``counting`` replaces estimated tokens by counted tokens.
 
 This package only reads, and asks no model for text. As long as the memories do not change, the same request gives the
-same bytes, so a prompt cache stays valid. For the same bytes at any time, recency is measured from the newest memory,
-not from the clock.
+same bytes, so a prompt cache stays valid. For this reason recency is measured from the newest memory, not from the
+clock.
 """
 
 from nexus_tasks.cognition.context.assemble import ContextRequest, assemble

@@ -17,16 +17,17 @@ from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import ContextBlock, to_utc
 
-# Shares of a block's tokens, minimum confidence and recency steps. Chosen by hand, not measured.
+# Each section's share of a block's tokens, the least confidence of a shown memory, and the weights of its recency. All
+# numbers are chosen by hand, not measured.
 SHARE_DIGESTS, SHARE_CONTRADICTIONS, SHARE_REFLECTIONS = 0.40, 0.10, 0.25
 MOST_CONTRADICTIONS = 2
 MIN_CONFIDENCE = {"explicit": 0.70, "derived": 0.70, "contradiction": 0.65}
-RECENCY_STEPS = ((1, 1.0), (6, 0.8), (24, 0.6), (72, 0.35))  # (hours, weight)
-OLDEST = 0.15  # the weight beyond 72 hours
+RECENCY_STEPS = ((1, 1.0), (6, 0.8), (24, 0.6), (72, 0.35))  # (greatest age in hours, weight)
+OLDEST = 0.15  # the weight of a memory that is older than 72 hours
 REINFORCEMENT = 0.1  # the weight of each repetition of a memory, for at most five repetitions
 # Both numbers are chosen by hand, not measured.
 POOL = 300  # the most memories from which a section chooses
-FACT_TOKENS = 16  # tokens of a short fact's line: for a block of 800 tokens, a search returns 800 / 16 + 1 = 51 facts
+FACT_TOKENS = 16  # tokens of a short fact's line. A block of 800 tokens needs a search for 800 / 16 + 1 = 51 facts.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +53,9 @@ def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Contex
 
     - the session's digest, at most 40 % of the tokens
     - contradictions, at most 10 % of the tokens and at most two contradictions
-    - reflections, at most 25 % of the tokens plus the tokens that the digest and the contradictions leave over
-    - facts, in the tokens that the sections above leave over
-    - the session's messages that are not derived yet, in the tokens that all sections above leave over
+    - reflections, at most 25 % of the tokens, plus the tokens that the digest and the contradictions did not use
+    - facts, in the tokens that are left
+    - the session's messages from which no facts were derived yet, in the tokens that are still left
     """
     wanted = Filter(namespace_id=ask.namespace_id, observer=ask.observer, subject=ask.subject)
     levels = ["contradiction", "derived", *([] if ask.query else ["explicit"])]
@@ -81,7 +82,7 @@ def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Contex
 
 
 def _digest_that_fits(digests: dict[str, ContextRow], share: float) -> list[ContextRow]:
-    """The long digest when it fits, else the short digest. Both cover the same messages, so one of them is enough."""
+    """The long digest when it fits, else the short digest. The two cover the same messages, so one is enough."""
     for level in ("summary_long", "summary_short"):
         if line := digests.get(level):
             fits = line_tokens(f"- [m{line.id}] {line.content}") + 8 <= share
@@ -99,8 +100,9 @@ def _ranked(found: Sequence[ContextRow]) -> list[ContextRow]:
 def _weight(line: ContextRow, newest: datetime | None) -> float:
     """The weight of a memory: recency + confidence + 0.1 · min(repetitions, 5).
 
-    Recency depends on the hours between this memory and the newest memory. Example: a fact is 3 hours older than the
-    newest fact, has a confidence of 0.9 and was repeated twice. Its weight is 0.8 + 0.9 + 0.2 = 1.9.
+    Recency depends on the hours between this memory and the newest memory (see :data:`RECENCY_STEPS`). Example: a fact
+    is 3 hours older than the newest fact, has a confidence of 0.9 and was repeated twice. The fact's weight is
+    0.8 + 0.9 + 0.2 = 1.9.
     """
     assert newest is not None
     hours = (newest - line.occurred_at).total_seconds() / 3_600

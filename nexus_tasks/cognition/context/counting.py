@@ -1,4 +1,4 @@
-"""Fit a context under its bound by counted tokens, not by estimated tokens."""
+"""Make a context that keeps its bound in counted tokens. The other modules of this package only estimate tokens."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from nexus_tasks.types import ContextBlock
 log = logging.getLogger(__name__)
 
 # Both numbers are chosen by hand, not measured.
-ROOM = 0.98  # a new bound is 2 % below the bound that the last count suggests, because tokens per character vary
-QUICK = 4  # from this try on, each new bound is half of the bound before, so that the search ends soon
+ROOM = 0.98  # each new bound is 2 % below the bound that the last count suggests, because tokens per character vary
+QUICK = 4  # from this try on, each new bound is half of the last bound, so that the search ends soon
 
 
 def fit_to_count(assemble: Callable[[int], ContextBlock], max_tokens: int, count: Callable[[str], int]) -> ContextBlock:
-    """The largest block found that has at most ``max_tokens`` counted tokens, usually after one or two tries.
+    """Make a block of at most ``max_tokens`` counted tokens by trying smaller and smaller bounds, usually one or two.
 
     Args:
-        assemble: makes a block for a bound of estimated tokens.
+        assemble: makes a block for a bound in estimated tokens.
         count: counts the tokens of a text. When ``count`` raises a ``JobError``, the result is the block of
             ``max_tokens`` estimated tokens, with a note that the tokens are estimated.
     """

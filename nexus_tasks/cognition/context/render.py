@@ -17,8 +17,8 @@ Format = Literal["text", "anthropic", "json"]
 def render_as(block: ContextBlock, form: Format) -> ContextBlock:
     """The block in the form ``form``.
 
-    ``anthropic`` adds ``messages`` for the beginning of an Anthropic request. ``json`` replaces the block's ``text`` by
-    JSON. ``text`` returns the block unchanged.
+    ``anthropic`` sets the block's ``messages``, with which an Anthropic request can begin. ``json`` replaces the
+    block's ``text`` by JSON. ``text`` returns the block unchanged.
     """
     if form == "anthropic":
         content = [{"type": "text", "text": block.text}] if block.text else []
@@ -27,7 +27,7 @@ def render_as(block: ContextBlock, form: Format) -> ContextBlock:
 
 
 def _as_json(block: ContextBlock) -> ContextBlock:
-    """The block as a JSON object. Last lines that do not fit are left out. If no JSON fits, the text is ``{}``."""
+    """The block as a JSON object without the last lines that do not fit. If no JSON fits, the text is ``{}``."""
     cited = sum(len(section.ids) for section in block.sections)
     # A binary search for the number of lines is possible, because the text grows with the number of lines.
     most = bisect_right(range(cited + 1), block.max_tokens, key=lambda n: estimate_tokens(_json(_first(block, n)))) - 1

@@ -31,7 +31,7 @@ class BudgetedBlock:
         *,
         oldest_first: bool = False,
     ) -> float:
-        """Add a section with the rows that fit, in the order given. A row is left out when its text is in the block.
+        """Add a section with the rows that fit, in the order given. Leave out a row whose text is in the block already.
 
         Args:
             allowance: tokens that the section may use.
@@ -72,5 +72,5 @@ class BudgetedBlock:
 
 
 def line_tokens(line: str) -> int:
-    """Tokens of a line with its line break, estimated."""
+    """The estimated tokens of a line with its line break."""
     return estimate_tokens(line + "\n")

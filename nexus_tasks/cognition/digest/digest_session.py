@@ -31,16 +31,16 @@ def digest(
         force: write the digest even when the new messages are fewer than ``digest_min_messages`` and have fewer tokens
             than ``digest_short_tokens``.
         rebuild: ignore the last digest and begin at the session's first message.
-        patient: whether no caller waits for the digest. A patient run may make the digest of a window that an earlier
-            run saved (see :func:`next_window`). Then the messages after that window are left to the next run.
+        patient: whether no caller waits for the digest. A patient run may make the digest of a window (facts and
+            messages) that an earlier run saved (see :func:`next_window`). The next run then covers the later messages.
 
     Returns:
-        The outcome, and whether another run is due. It is due when messages came after a saved window.
+        The outcome, and whether another run is due, because messages came after a saved window.
 
     Raises:
-        InvalidAnswer, Permanent: the model gave no usable answer. If the derivation of some messages gave up, the model
-            is asked once more, without these messages.
-        Erased: the model was shown a memory that has been erased. The run is tried again.
+        InvalidAnswer, Permanent: the model gave no usable answer. When the window has messages whose derivation gave
+            up, the function first asks once more without these messages.
+        Erased: the model was shown a memory that has been erased. The job runs again.
     """
     with resources.database.transaction() as tx:
         session = sessions.find(tx, job.namespace_id, session_key)
@@ -114,6 +114,6 @@ def _store(resources: Resources, job: JobContext, covered: Window, summary: Summ
         wordings = {memory_id: texts[kind] for kind, memory_id in zip(digests.KINDS, ids, strict=False)}
         embeddings.store(tx, job.namespace_id, resources.embedder.name, wordings, vectors)
         digest_requests.satisfy(tx, session.id, covered.requests)
-        want_rollover(tx, resources.settings, session.id)  # messages may have come since the model was asked
+        want_rollover(tx, resources.settings, session.id)  # new messages may have come during the model call
         details = {"digests": ids, "end_seq": covered.end, "generation": covered.generation}
         return job.commit(tx, JobOutcome(status="completed" if ids else "unchanged", details=details))

@@ -1,4 +1,7 @@
-"""Summarize a window by one model call. A long window takes a call per chunk, and further calls to merge summaries."""
+"""Summarize the facts and messages of a digest by one model call.
+
+A long text is divided into chunks. It takes a call per chunk, and further calls to merge the summaries of the chunks.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from nexus_tasks.types import clean_text
 
 # Both numbers are chosen by hand, not measured.
 LINE_TOKENS = 20  # tokens that are reserved for the id, time and author of a line
-# A chunk has room for this many summaries of chunks. So each round of merging has fewer chunks than the round before.
+# A chunk has room for this many summaries of chunks. So each round of merging makes fewer chunks than the round before.
 PARTS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The short and the long text of a digest. A text is empty when the model wrote no such text."""
+    """The short and the long text of a digest. A text that the model did not write is empty."""
 
     short: str
     long: str
@@ -53,7 +56,7 @@ def summarize(
 
 
 def _part(chunk: Sequence[PromptLine], summary: Summary) -> PromptLine:
-    """The summary of a chunk as a line. A later call merges this line with the other chunks' summaries."""
+    """The summary of a chunk as a line of a prompt. A later model call merges the summaries of all chunks."""
     content = summary.long or summary.short
     return PromptLine(
         id=chunk[-1].id, author="digest", role="digest", content=content, occurred_at=chunk[-1].occurred_at
@@ -63,7 +66,7 @@ def _part(chunk: Sequence[PromptLine], summary: Summary) -> PromptLine:
 def _ask_for_summary(
     resources: Resources, job: JobContext, session_key: str, lines: tuple[PromptLine, ...], previous: str, most: int
 ) -> Summary:
-    """Ask for one digest. Both texts are cut to ``most`` tokens."""
+    """Ask the model for one digest. Cut its short and its long text to ``most`` tokens each."""
     answer = ask(resources, job, _request(resources.settings.digest_short_tokens, session_key, previous, lines, most))
     short, long = (shorten(clean_text(text).strip(), 4 * most) for text in (answer.short, answer.long))
     return Summary(short=short, long=long)

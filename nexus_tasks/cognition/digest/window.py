@@ -20,18 +20,18 @@ class Window:
     """The facts and messages that one digest covers."""
 
     session: SessionRow
-    after: int  # the seq of the last message before the window
+    after: int  # the seq (the position in the session) of the last message before the window
     end: int  # the seq of the window's last message
     generation: int
-    requests: int  # the id of the last digest request that the digest satisfies
+    requests: int  # the digest satisfies all digest requests up to this id
     previous: dict[str, str]  # the texts of the last digest, by kind (short, long)
     lines: tuple[PromptLine, ...]
-    given_up: frozenset[int]  # ids of the messages in ``lines`` whose derivation gave up
-    sources: tuple[int, ...]  # ids of the memories that the digest will rest on
-    asked: bool  # whether an earlier run saved this window and ended without a commit
+    given_up: frozenset[int]  # ids of shown messages whose derivation gave up
+    sources: tuple[int, ...]  # ids of the memories from which the digest is made
+    asked: bool  # whether an earlier run saved this window and ended without a digest
 
     def without_given_up(self) -> Window:
-        """The window without messages whose derivation gave up, because the model may fail on such messages again."""
+        """The window without messages whose derivation gave up, because the model may fail on these messages again."""
         return replace(
             self,
             lines=tuple(line for line in self.lines if line.id not in self.given_up),
@@ -45,8 +45,8 @@ def next_window(tx: Transaction, session: SessionRow, requests: int, *, rebuild:
     Args:
         requests: the id of the last digest request of the session.
         rebuild: begin at the session's first message.
-        patient: when an earlier run saved its window, return the saved window, because a message batch may bring the
-            answer about the saved window. The next run covers the later messages.
+        patient: when an earlier run saved its window, return that window again, because a message batch may have the
+            answer for it. The next run covers the later messages.
     """
     after = 0 if rebuild else session.digest_end_seq
     generation = session.digest_generation + rebuild
@@ -75,7 +75,7 @@ def next_window(tx: Transaction, session: SessionRow, requests: int, *, rebuild:
 
 
 def save_window(tx: Transaction, window: Window) -> None:
-    """Save the window before the model is asked. So a rerun asks the same question, even after new messages came."""
+    """Save the window before the model is asked. So a rerun asks the same question even after new messages came."""
     question = {
         "after": window.after,
         "end": window.end,
@@ -90,12 +90,12 @@ def save_window(tx: Transaction, window: Window) -> None:
 def _new(tx: Transaction, session: SessionRow, after: int) -> tuple[list[digests.WindowItem], list[int]]:
     """The new facts and messages in the conversation's order, and their ids.
 
-    Facts and messages up to seq ``after`` are not new. A fact that repeats another fact is not shown, but its id is
-    among the ids.
+    A fact or message is new when its seq is greater than ``after``. A fact that repeats another fact is left out, but
+    its id is among the ids.
     """
     found = digests.window_facts(tx, session.id, after, session.last_seq)
     said = digests.window_messages(tx, session.id, after, session.last_seq)
-    # A message is shown as raw text when it is not derived yet, or when the window has no facts at all.
+    # The model sees a message itself when no facts were derived from it yet, or when the window has no facts at all.
     raw = [one for one in said if not (found and one.derived)]
     shown = sorted((*_each_once(found), *raw), key=lambda one: one.text.seq)
     return shown, [one.text.id for one in (*found, *raw)]

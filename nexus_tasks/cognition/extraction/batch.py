@@ -1,4 +1,4 @@
-"""Choose the messages that an extractor reads next. An extractor reads nothing until enough messages are new."""
+"""Choose the messages that an extractor reads next. An extractor waits until enough messages are new."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from nexus_tasks.storage.extractions import Extractor
 from nexus_tasks.storage.models import Extraction, Memory, SessionRow
 from nexus_tasks.text import estimate_tokens, shorten
 
-# An extractor reads messages only when its gate is open. The numbers below open the gates. They are chosen by hand, not
-# measured.
+# An extractor reads messages only when its gate is open. A gate opens when one of these numbers is reached. The numbers
+# are chosen by hand, not measured.
 # The topic extractor's gate opens at this many new messages.
 TOPICS_FROM = 4
 # Before the first batch, the fact extractor's gate opens when the session has this many messages. After the first
@@ -33,7 +33,7 @@ class ExtractionBatch:
     """The next messages of a session for one extractor.
 
     Attributes:
-        through: the seq of the last message of the batch.
+        through: the seq (the position in the session) of the last message of the batch.
         lines: the messages as the model sees them.
     """
 
@@ -49,9 +49,9 @@ def next_batch(
 ) -> ExtractionBatch | None:
     """The next batch after the cursor, or ``None`` when the gate is closed.
 
-    A batch has at most ``most`` tokens, unless one message alone has more. System messages are skipped, and so are
-    messages by which the agent wrote memory itself. A skipped message does not count for the gate. There is one
-    exception: before the first batch of facts, messages by which the agent wrote memory count.
+    A batch has at most ``most`` tokens, unless one message alone has more. Two sorts of messages are skipped: system
+    messages, and messages with which the agent wrote memory itself. Skipped messages do not count for the gate. The
+    gate of the first batch of facts is an exception, because it counts messages with which the agent wrote memory.
     """
     after = extractions.last_read_seq(row, extractor)
     pending = messages.window(tx, session.id, after, messages.UNBOUNDED_SEQ)

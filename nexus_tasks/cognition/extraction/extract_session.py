@@ -20,8 +20,8 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.types import JobOutcome
 
 # Both bounds are chosen by hand, not measured.
-MOST_BATCHES = 20  # the most batches of one run, after which another run continues
-RECENT = 200  # only this many of the session's last messages are searched for unanswered tool calls
+MOST_BATCHES = 20  # the most batches of one run; another run continues with the rest
+RECENT = 200  # the number of last messages that are searched for unanswered tool calls
 
 Tally = Counter[str]
 
@@ -31,7 +31,7 @@ def extract(
 ) -> tuple[JobOutcome, bool]:
     """Extract topics and facts from a session.
 
-    When one extractor gets no usable answer, its cursor stays where it is, and the other extractor continues.
+    When one extractor gets no usable answer, its cursor does not move, and the other extractor continues.
 
     Args:
         observers: the observers for whom the facts are stored.
@@ -75,7 +75,7 @@ def _next_batch(
     without: Collection[extractions.Extractor],
 ) -> ExtractionBatch | JobOutcome:
     # The session stays locked until the caller's transaction ends. During the lock, no message of the session can be
-    # stored. So no new message is overlooked when the transaction stores that nothing is left to do.
+    # stored. So no new message is missed when the state "idle" is stored.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     if session is None:
         return JobOutcome(status="gone")
@@ -143,7 +143,7 @@ def _facts(
 def _advance_cursor(tx: Transaction, job: JobContext, batch: ExtractionBatch, rejected: int) -> bool:
     """Move the cursor past the batch. Return ``False`` when another run has moved the cursor.
 
-    The caller stores the batch's results in the same transaction ``tx``.
+    After ``True`` the caller stores the results of the batch in ``tx``, the transaction that moves the cursor.
     """
     job.still_mine()
     if not memories.lock_existing(tx, job.rests_on):

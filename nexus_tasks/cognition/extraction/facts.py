@@ -18,8 +18,8 @@ from nexus_tasks.storage.facts import FactDraft
 from nexus_tasks.storage.models import Memory
 
 CATEGORIES = ("preference", "project", "pattern", "decision", "constraint")
-# Names that models use for the categories. First a name is looked up unchanged. An unknown name is looked up again
-# without a suffix such as "fact", without a prefix such as "user", or without both.
+# Names that models use for the categories. A name that is not in this table is looked up again without its suffix such
+# as "fact", then without its prefix such as "user", and then without the suffix and the prefix.
 _ALIASES = {
     **{name: name for name in CATEGORIES},
     **dict.fromkeys(("preferences", "like", "likes", "style"), "preference"),
@@ -61,7 +61,7 @@ def build_request(session_key: str, batch: ExtractionBatch, user: str) -> ModelR
 
 
 def category_of(given: str) -> str | None:
-    """The category that ``given`` means, or ``None``. Example: ``user_preference`` means ``preference``."""
+    """The category that ``given`` means, or ``None`` for an unknown name. ``user_preference`` means ``preference``."""
     word = re.sub(r"[^a-z]", "", given.casefold())
     forms = (word, _BEHIND.sub("", word), _BEFORE.sub("", word), _BEFORE.sub("", _BEHIND.sub("", word)))
     return next((_ALIASES[form] for form in forms if form in _ALIASES), None)
@@ -70,8 +70,11 @@ def category_of(given: str) -> str | None:
 def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str) -> tuple[list[FactDraft], int]:
     """The valid facts, and the number of rejected facts.
 
-    A fact is rejected in these cases: its category is unknown, its confidence is outside 0 to 10, its content is empty
-    or an echo, it has no sources, or one of its sources is outside the batch.
+    A fact is rejected in these cases:
+
+    - Its category is unknown, or its confidence is outside 0 to 10.
+    - Its content is empty or an echo.
+    - It has no sources, or one of its sources is not a message of the batch.
     """
     when = {line.id: line.occurred_at for line in batch.lines}
     kept = list[FactDraft]()

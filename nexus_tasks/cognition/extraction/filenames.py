@@ -6,9 +6,9 @@ import re
 
 LONGEST = 128  # the most characters of a name, including the suffix ".md"
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_-])?")
-# Names of Windows devices. They are unsafe with any suffix.
+# Names of Windows devices. A file name that begins with one of them and a dot is unsafe on Windows.
 _DEVICES = frozenset(("con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))))
-# Names of other files: the export writes such a file, or an agent reads such a file as instructions.
+# Names of files with another use: the export writes its own files, and agents read instructions from the others.
 _TAKEN = frozenset(("memory", "facts", "agents", "claude", "readme"))
 
 

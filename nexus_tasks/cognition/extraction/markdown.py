@@ -18,7 +18,7 @@ from nexus_tasks.text import shorten
 from nexus_tasks.types import MemoryInfo, clean_text, to_utc
 
 INDEX, FACTS = "MEMORY.md", "facts.md"
-MOST_LINES, LONGEST_LINE = 200, 150  # the most lines of the index, and the most characters of one line
+MOST_LINES, LONGEST_LINE = 200, 150  # the most lines of the index, and the most characters of a line
 TYPES: tuple[str, ...] = get_args(TopicType)
 _FIELD = re.compile(r"(name|description|type):[ \t]*(.*)")
 
@@ -50,7 +50,7 @@ def file(topic: Topic) -> str:
 
 
 def read(filename: str, text: str) -> TopicDraft:
-    """Read a topic from the text of a topic file. :func:`file` or a person has written the text.
+    """Read a topic from the text of a topic file, which :func:`file` or a person has written.
 
     Raises:
         InvalidInput: the file name or the type is not valid, or the file has no content.

@@ -1,4 +1,4 @@
-"""Find tool calls in messages: calls without an answer, and calls by which the agent wrote memory itself."""
+"""Find tool calls in messages: calls without an answer, and calls with which the agent wrote memory itself."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def count_calls(messages: Iterable[Memory]) -> int:
 
 
 def memory_writing_messages(messages: Iterable[Memory]) -> set[int]:
-    """Ids of the messages by which the agent wrote memory itself, and ids of the messages that answer these calls."""
+    """Ids of the messages with a tool call that writes memory, and of the messages that answer these calls."""
     found, ids = set[int](), set[str]()
     for message in messages:
         writing = [call for call in _calls(message) if _writes_memory(call)]
@@ -67,14 +67,14 @@ def _writes_memory(call: dict[str, Any]) -> bool:
 
 
 def _calls(message: Memory) -> Iterator[dict[str, Any]]:
-    """The calls of a message. The field ``tool_calls`` also stores answers to calls. The answers are left out."""
+    """The calls of a message. Answers to calls, which the field ``tool_calls`` also stores, are left out."""
     for call in message.tool_calls or ():
         if isinstance(call, dict) and not any(key in call for key in _ANSWERS):
             yield call
 
 
 def _answered_ids(message: Memory) -> Iterator[str]:
-    """Ids of the calls that a message answers. A ``tool`` message from Nexus's hook repeats the call with its id."""
+    """Ids of the calls that a message answers. In a ``tool`` message, the hook repeats the call with its ``id``."""
     for call in message.tool_calls or ():
         if isinstance(call, dict):
             keys = (*_ANSWERS, "id") if message.role == "tool" else _ANSWERS

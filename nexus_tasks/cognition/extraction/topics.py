@@ -17,7 +17,7 @@ from nexus_tasks.text import content_words, estimate_tokens, shorten
 from nexus_tasks.types import clean_text
 
 # These bounds are chosen by hand, not measured.
-MOST_KNOWN = 200  # the most topics in the manifest, which begins with the most recently changed topic
+MOST_KNOWN = 200  # the most topics in the manifest (the prompt's list of topics), the last changed topic first
 SHOWN_LINES = 3  # the model sees this many lines of a topic that is not shown whole
 LONGEST_NAME, LONGEST_DESCRIPTION, LONGEST_CONTENT = 80, 200, 20_000  # characters
 
@@ -30,7 +30,7 @@ def build_request(
     """Build the model request for a batch, with a manifest of the existing topics.
 
     Args:
-        shown_tokens: the most tokens of the long topics that are shown whole.
+        shown_tokens: the most tokens that the long topics shown whole may have together.
 
     Returns:
         The request, and the revision of each topic that the request shows whole.
@@ -55,7 +55,7 @@ def build_request(
 
 
 def drafts(answer: TopicFiles, batch: ExtractionBatch, seen: Seen, made_by: str) -> tuple[list[TopicDraft], int]:
-    """The valid topic files, and the number of rejected files. An unsafe name or empty content is rejected."""
+    """The valid topic files, and the number of rejected files. A file with an unsafe name or no content is rejected."""
     kept = list[TopicDraft]()
     for file in answer.topics:
         filename = checked(file.filename.strip())

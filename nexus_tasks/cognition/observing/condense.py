@@ -1,4 +1,4 @@
-"""The job reflect_observations: write a shorter text of an observation log, before a reader needs the text."""
+"""The job reflect_observations: prepare a shorter version of an observation log, before the log is too long."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import JobOutcome, clean_text
 
 # All these lengths are multiples of the log's length. Chosen by hand, not measured.
-TARGET = 0.75  # the first answer of at most this length ends the attempts
-ASKED = (0.75, 0.5, 0.35)  # the lengths that the three attempts ask for, one after the other
+TARGET = 0.75  # an answer of at most this length ends the attempts
+ASKED = (0.75, 0.5, 0.35)  # the lengths that the first, second and third attempt ask for
 PATIENCE = 1.25  # when all attempts miss the target, the next job waits until the log has grown to this length
 
 
 def is_due(settings: Settings, found: ObservationLog) -> bool:
-    """Whether the log is long enough to be condensed ahead of time."""
+    """Whether the log is long enough that a job should prepare a shorter version."""
     least = settings.reflection_buffer_activation * settings.reflection_observation_tokens
     return estimate_tokens(found.observations) >= max(least, found.reflect_from_tokens, 1)
 
 
 def condense(resources: Resources, job: JobContext, session_key: str) -> JobOutcome:
-    """Write a shorter text of a session's log. A later read of the session replaces the log with the shorter text.
+    """Store a shorter version of a session's log. A later read of the session replaces the log with this version.
 
     Raises:
         InvalidAnswer: an answer is malformed, or most of its lines are repetitions.

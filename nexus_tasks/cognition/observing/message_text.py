@@ -40,9 +40,9 @@ def _call_text(call: object) -> str:
 
 
 def cited_line(message: Memory) -> str:
-    """The message with its citation, time and author. A message without text gives ``""``.
+    """The text of a message, after its citation, time and author. A message without text gives ``""``.
 
-    All lines of the message after the first line are indented.
+    All lines of the message after the first line are indented by four spaces.
     """
     text = text_of(message)
     if not text:

@@ -1,4 +1,4 @@
-"""The job observe_session: write notes on messages that will soon be old, before a reader needs the notes."""
+"""The job observe_session: write notes on a session's newest messages, before the notes must replace the messages."""
 
 from __future__ import annotations
 
@@ -22,13 +22,21 @@ from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
 # Both bounds are chosen by hand, not measured.
-MOST_BATCHES = 20  # batches per run: another run does the rest, so that other jobs need not wait for a whole backlog
+MOST_BATCHES = 20  # batches per run. Another run does the rest, so other jobs do not wait for a whole backlog.
 LONGEST_TASK = 1_000  # the most characters of the current task, and also of the suggested response
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationBatch:
-    """The next messages to observe, and the end of the log before these messages."""
+    """The next messages to observe, and the end of the notes on the messages before them.
+
+    Attributes:
+        seen: the session's log, as it was when the messages were read.
+        from_seq: the seq (the position in the session) of the first message.
+        said: the messages.
+        previous: the last lines of the log and of the chunks that are not in the log yet.
+        current_task: the agent's task, from the newest notes that name a task.
+    """
 
     seen: ObservationLog
     from_seq: int
@@ -69,19 +77,19 @@ def is_observed(session: SessionRow, *, by_default: bool) -> bool:
 def is_due(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> bool:
     """Whether the pending messages (the messages after the last observation) make a batch.
 
-    A batch is due when the pending messages have at least one interval of tokens (``observation_buffer_tokens``). When
-    a reader waits (``urgent``), the pending messages must have more than one interval of tokens, because the last
-    interval stays in the prompt word for word.
+    A batch is due when the pending messages have at least ``observation_buffer_tokens`` tokens (one interval). When a
+    reader of the session waits (``urgent``), the pending messages must have more than one interval. The last interval
+    then stays in the prompt word for word.
     """
     interval, total = settings.observation_buffer_tokens, sum(map(message_text.tokens_of, pending))
     return total > interval if urgent else 0 < interval <= total
 
 
 def batch_of(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> tuple[Memory, ...]:
-    """The messages of the next batch. No message is split. A message that is longer than a batch is a batch alone.
+    """The messages of the next batch. No message is split. A message that is longer than a batch makes a batch alone.
 
-    Unless ``urgent``, a batch has at most one interval of tokens, even when more messages are pending. Therefore a
-    rerun asks the same question.
+    Unless ``urgent``, a batch has at most one interval of tokens, however many messages are pending. So a rerun asks
+    the same question, although new messages came.
     """
     interval = settings.observation_buffer_tokens
     most = min(interval, settings.observation_max_batch_tokens)
@@ -133,8 +141,8 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
 def _next_batch(
     tx: Transaction, settings: Settings, job: JobContext, session_key: str, *, urgent: bool
 ) -> ObservationBatch | JobOutcome:
-    # Session and log stay locked until the caller's transaction ends. During the lock, no message of the session
-    # is stored and no reader moves chunks into the log. So the state "nothing to do" is still true when it is stored.
+    # Session and log stay locked until the caller's transaction ends. During the lock, no message of the session is
+    # stored, and no reader moves chunks into the log. So no new work is missed when the state "idle" is stored.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     found = observations.find_log(tx, session.id, lock=True) if session else None
     if session is None or found is None:
@@ -165,7 +173,7 @@ def _pending(tx: Transaction, session: SessionRow, reach: int) -> Sequence[Memor
 
 
 def _request(settings: Settings, session_key: str, batch: ObservationBatch) -> ModelRequest[Observed]:
-    # A batch of one message may be longer than the model's input. The model sees only the beginning of such a message.
+    # A batch of one message may be longer than the model's input. The model sees only the beginning of a long message.
     most = 4 * settings.observation_max_batch_tokens
     lines = tuple(
         PromptLine(

@@ -1,7 +1,7 @@
 """Read an observed session: update the log from prepared notes, and say which jobs are due.
 
-This module asks no model. It reads the log first, and the messages after the log second. Stored messages do not change,
-so log and messages fit together even when new messages are stored between the two reads.
+This module calls no model. It reads the log first, and then the messages after the log. Stored messages do not change,
+so the log and the messages fit together even when new messages are stored between the two reads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, ObservationChunk, ObservationLog, ObservationReflection, SessionRow
 from nexus_tasks.text import estimate_tokens
 
-# One call reads the log at most this many times, and then returns the last view. Chosen by hand, not measured.
+# One call reads the log at most this many times. The last view may lack a due update. Chosen by hand, not measured.
 ATTEMPTS = 20
 
 
@@ -27,14 +27,17 @@ class SessionView:
     """An observed session: its log and the messages after the log.
 
     Attributes:
-        observed_through: the seq of the last message that the log covers.
+        observed_through: the seq (the position in the session) of the last message that the log covers.
         tail: the messages that the log does not cover.
         ask_observe: whether this read marked the session for ``observe_session``, so that the caller must enqueue the
             job.
-        ask_reflect: the same for ``reflect_observations``.
-        observe_now: whether ``observe_session`` is due and the tail has at least ``observation_block_after_tokens``.
-        reflect_now: whether ``reflect_observations`` is due and the log has at least ``reflection_block_after_tokens``.
-        gave_up: whether a due job has a dead letter. Waiting for such a job does not help.
+        ask_reflect: whether this read marked the session for ``reflect_observations``, so that the caller must enqueue
+            the job.
+        observe_now: whether the caller should wait for ``observe_session``, because the job is due and the tail has at
+            least ``observation_block_after_tokens`` tokens.
+        reflect_now: whether the caller should wait for ``reflect_observations``, because the job is due and the log has
+            at least ``reflection_block_after_tokens`` tokens.
+        gave_up: whether a due job has a dead letter. Waiting for this job does not help.
     """
 
     session_key: str
@@ -54,12 +57,12 @@ class SessionView:
 
     @property
     def log_tokens(self) -> int:
-        """Tokens of the log, estimated."""
+        """The estimated number of the log's tokens."""
         return estimate_tokens(self.log)
 
 
 def current_view(tx: Transaction, settings: Settings, session: SessionRow, *, by_default: bool) -> SessionView:
-    """The log and the messages after the log. When an update of the log is due, this function first makes the update.
+    """Read the log and the messages after the log. When an update of the log is due, this function makes it first.
 
     Args:
         by_default: the namespace's setting for observation.
@@ -79,7 +82,7 @@ def current_view(tx: Transaction, settings: Settings, session: SessionRow, *, by
         update = due_update(tx, settings, found, tail) if attempt < ATTEMPTS - 1 else None
         if update is None:
             break
-        # After this call the log is newer: this reader or another reader has made the update.
+        # After this call the log is newer, because this reader or another reader has made the update.
         apply_update(tx, update)
         found = observations.find_log(tx, session.id)
         assert found is not None
@@ -92,7 +95,7 @@ def _total_tokens(said: Sequence[Memory]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class LogUpdate:
-    """An update of the log ``seen``: chunks of notes to append, or a shorter text (reflection) to replace the log."""
+    """An update of the log ``seen``: chunks of notes to append, or a shorter version (reflection) of it."""
 
     seen: ObservationLog
     chunks: tuple[ObservationChunk, ...] = ()
@@ -100,7 +103,7 @@ class LogUpdate:
 
 
 def due_update(tx: Transaction, settings: Settings, found: ObservationLog, tail: Sequence[Memory]) -> LogUpdate | None:
-    """The due update of the log, or ``None``."""
+    """The update of the log that is due now. ``None`` when no update is due, or when its text is not prepared yet."""
     threshold = min(settings.observation_message_tokens, settings.observation_block_after_tokens)
     if _total_tokens(tail) >= threshold:
         chosen = _chunks_to_take(observations.chunks(tx, found.session_id), found.observed_through_seq, settings, tail)
@@ -118,7 +121,8 @@ def _chunks_to_take(
 ) -> tuple[ObservationChunk, ...]:
     """The next consecutive chunks to append to the log.
 
-    No more chunks are taken once the messages after the taken chunks have at most ``observation_buffer_tokens``.
+    The function stops when the messages after the chosen chunks have at most ``observation_buffer_tokens`` tokens.
+    These messages stay in the prompt word for word.
     """
     chosen: list[ObservationChunk] = []
     weights = [(message.seq or 0, message_text.tokens_of(message)) for message in tail]
@@ -132,7 +136,7 @@ def _chunks_to_take(
 
 
 def apply_update(tx: Transaction, update: LogUpdate) -> bool:
-    """Make the log's next generation. Change nothing and return ``False`` when another reader has made it."""
+    """Make the log's next generation. Return ``False`` when another reader has made it, and then change nothing."""
     seen = update.seen
     if update.reflection:
         return _apply_reflection(tx, seen, update.reflection)
@@ -150,12 +154,12 @@ def apply_update(tx: Transaction, update: LogUpdate) -> bool:
 
 
 def _apply_reflection(tx: Transaction, seen: ObservationLog, ready: ObservationReflection) -> bool:
-    """Replace the beginning of the log with the shorter text ``ready``. Notes that ``ready`` does not cover stay."""
+    """Replace the beginning of the log with the shorter version ``ready``. Notes that ``ready`` does not cover stay."""
     text = observation_log.append(
         ready.observations, observation_log.text_after(seen.observations, ready.covered_length)
     )
     task, response = seen.current_task, seen.suggested_response
-    if seen.generation == ready.base_generation:  # In a later generation, the log's task and response are newer.
+    if seen.generation == ready.base_generation:  # else the log has grown since, and its task and response are newer
         task, response = ready.current_task or task, ready.suggested_response or response
     missed = len(ready.observations) > condense.TARGET * ready.covered_length
     done = observations.activate(

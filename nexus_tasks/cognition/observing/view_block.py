@@ -1,7 +1,7 @@
 """Render an observed session as a block for a prompt: the log, then the messages after the log, word for word.
 
-Within one generation, the log does not change, and new messages come after the log. So a prompt cache with the log
-stays valid.
+Within one generation, the log does not change, and new messages come after the log. So the provider can cache the
+prompt up to the end of the log.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ShownView:
 
 
 def default_bound(settings: Settings) -> int:
-    """The bound of a block without ``max_tokens``. A block is longer only when the observation jobs are behind."""
+    """The bound, in tokens, when the caller gives none. A block is longer only when the observation jobs are behind."""
     return settings.observation_block_after_tokens + settings.reflection_block_after_tokens + BESIDES
 
 
@@ -58,14 +58,14 @@ def lay_out(
         shown_view = ShownView(view=view, log=view.log, tail=view.tail, left_out=0)
         text = _text(shown_view, form, namespace)
         if estimate_tokens(text) > most:
-            notes.append(f"It is longer than the {most:,} tokens that an observed session should stay under.")
+            notes.append(f"This block is longer than {most:,} tokens, the bound for an observed session.")
     else:
         shown_view, text = _fitting(view, max_tokens, form, namespace)
         if shown_view.left_out or shown_view.log_left_out:
             older = "the log's older notes" if shown_view.log_left_out else ""
             messages = f"{shown_view.left_out:,} older messages" if shown_view.left_out else ""
             said = " and ".join(part for part in (older, messages) if part)
-            notes.append(f"Left out, for they do not fit into {most:,} tokens: {said}.")
+            notes.append(f"Left out, because the block is limited to {most:,} tokens: {said}.")
     block = ContextBlock(
         namespace=namespace,
         text=text,
@@ -84,9 +84,9 @@ def _notes(view: SessionView, *, waited: bool) -> list[str]:
     if not view.observed:
         return ["Observation is off for this session: turn it on with `nexus namespaces set NS --observe`."]
     if view.gave_up:
-        return ["Observation gave up here: see `nexus jobs list --status dead`."]
+        return ["The observation of this session gave up: see `nexus jobs list --status dead`."]
     if waited and (view.observe_now or view.reflect_now):
-        return ["Observation is behind; this is longer than it should be. See `nexus status`."]
+        return ["Observation is behind, so this block is longer than it should be. See `nexus status`."]
     return []
 
 
@@ -143,7 +143,7 @@ def _json(shown_view: ShownView, namespace: str) -> str:
 
 
 def _messages(shown_view: ShownView) -> tuple[dict[str, Any], ...]:
-    """One user message of two blocks: the log, and the recent messages. The log's block is marked for the cache."""
+    """One user message of two blocks: the log, and the recent messages. A cache marker ends the log's block."""
     head, recent = _head(shown_view), _recent(shown_view)
     content: list[dict[str, Any]] = []
     if head:
@@ -166,9 +166,10 @@ def _sections(shown_view: ShownView) -> tuple[ContextSection, ...]:
 
 # --- under a bound ----------------------------------------------------------------------------------------------------
 def _fitting(view: SessionView, most: int, form: str, namespace: str) -> tuple[ShownView, str]:
-    """The largest part of a view that was found to fit, and its rendered text of at most ``most`` tokens.
+    """A part of a view that fits, and its rendered text of at most ``most`` tokens.
 
-    The same part needs more tokens as JSON than as text, so a smaller part fits as JSON.
+    The function tries smaller and smaller parts. A part needs more tokens as JSON than as text, so a smaller part fits
+    as JSON.
     """
     room = float(most)
     for _ in range(_STEPS):
@@ -187,8 +188,8 @@ def _fitting(view: SessionView, most: int, form: str, namespace: str) -> tuple[S
 def _shown_within(view: SessionView, most: int) -> ShownView:
     """The newest messages and the log's end, within ``most`` tokens.
 
-    The messages may use half of the tokens, and so may the log. When one of the two needs less than its half, the other
-    one may use the tokens that are left.
+    The messages may use one half of the tokens, and the log the other half. When the messages need less than their
+    half, the log may use the rest, and the other way round.
     """
     whole = ShownView(view=view, log=view.log, tail=view.tail, left_out=0)
     if estimate_tokens(_plain(whole)) <= most:

@@ -10,9 +10,9 @@
 | `observe.md` | `observe_session` | notes on a long conversation |
 | `condense.md` | `reflect_observations` | fewer notes that say the same |
 
-Each prompt begins with the instructions. The instructions are the same bytes for every call of a purpose. So a provider
-can cache the instructions together with a transcript that several observers share. The hash of a request covers the
-whole prompt. So after a change of a Markdown file, saved answers are unusable and the model is asked again.
+Each prompt begins with the instructions, which are the same bytes for every call of a purpose. So a provider can cache
+the instructions together with a transcript that several observers share. The hash of a request covers the whole prompt.
+So after a change of a Markdown file, saved answers are unusable, and jobs ask the model again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def transcript(lines: Iterable[PromptLine], *, cited: bool = True) -> str:
     indented, so that no content of a message looks like a line of the transcript.
 
     Args:
-        cited: show ids. Without ids, each fact is shown as an item of a list.
+        cited: whether to show the ids. Without ids, each fact is an item of a list.
     """
     rendered, today = ["<transcript>"], ""
     for line in lines:

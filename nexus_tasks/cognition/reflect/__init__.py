@@ -8,8 +8,8 @@ An insight is a statement that several facts support together. A reflection take
 4. ``apply`` writes the changes.
 5. ``perspective`` commits.
 
-``review`` stores a plan that would change too much, until a person releases or drops the plan. ``dry_run`` shows
-the reflections that a dream would make. ``undo`` reverses one reflection.
+When a reflection would change too much, ``review`` stores its plan until a person releases or drops the plan.
+``dry_run`` shows the reflections that a dream would make. ``undo`` reverses one reflection.
 """
 
 from nexus_tasks.cognition.reflect.dry_run import plan_dream

@@ -1,4 +1,4 @@
-"""Write the changes of a reflection: reinforcements, contradictions and insights. Undo can reverse each change."""
+"""Write the changes of a reflection: reinforcements, contradictions and insights. ``undo`` can reverse each change."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from nexus_tasks.text import content_key
 
 # Confidence of the memories that a reflection writes. Chosen by hand, not measured.
 CONTRADICTION_CONFIDENCE = 0.70
-# When a new fact rewords an old fact, a memory with the new wording is written. This is its confidence.
+# When a new fact rewords an old fact, the reflection writes a memory with the new wording and this confidence.
 REWORDED_CONFIDENCE = 0.75
 COUNTED = ("reinforced", "contradictions", "superseded", "insights")
 
 
 def texts_to_embed(changes: Changes, said: Mapping[int, str]) -> list[str]:
-    """Every text that the changes may store. They are embedded before the transaction, so that it is short.
+    """Every text that the changes may store. The caller embeds the texts before its transaction, to keep that short.
 
     Args:
         said: the wording of each fact, by the fact's id.
@@ -44,11 +44,11 @@ def _contradiction_text(relation: Relation, loser: str, winner: str) -> str:
 
 @dataclass(kw_only=True)
 class PendingChanges:
-    """The changes that one reflection still has to make. After :meth:`write`, also the memories that were written.
+    """The changes that one reflection still has to make. After :meth:`write`, ``made`` has the memories it wrote.
 
     Attributes:
-        active_facts: the facts that are not superseded, by id. When :meth:`write` supersedes a fact, it removes the
-            fact from ``active_facts``, and skips all later changes that name the fact.
+        active_facts: the facts that are not superseded, by id. When :meth:`write` supersedes a fact, it also removes
+            the fact from ``active_facts``. It then skips all later changes that name the fact.
         counts: the number of changes made, by kind.
         made: the content of each written memory, by the memory's id.
     """
@@ -112,7 +112,8 @@ class PendingChanges:
     def _weakened_fact(self, relation: Relation) -> Memory | None:
         """The fact that a contradiction weakens, or ``None`` when ``relation`` weakens no fact.
 
-        A contradiction weakens the fact that no longer holds. When both facts hold, it weakens the earlier fact.
+        A contradiction weakens the fact that is no longer true. When both facts are still true, the contradiction
+        weakens the earlier fact.
         """
         new, old = self.active_facts.get(relation.new_id), self.active_facts.get(relation.old_id)
         if relation.kind != "contradicts" or new is None or old is None:
@@ -122,7 +123,7 @@ class PendingChanges:
         return old if relation.holds == "new" else new
 
     def _conclude_insight(self, insight: Insight) -> None:
-        """Store one insight, unless one of its facts no longer holds or the same facts have an insight already.
+        """Store one insight, unless one of its facts is superseded or an insight from the same facts exists.
 
         An insight from n facts has the confidence min(0.92, 0.72 + 0.05 · (n − 3)): 0.72 for three facts, and 0.92 for
         seven or more. The numbers are chosen by hand, not measured.
@@ -160,8 +161,8 @@ class PendingChanges:
 def pending_changes(tx: Transaction, perspective: PerspectiveRow, changes: Changes, made_by: str) -> PendingChanges:
     """The proposed changes without the changes that must not be made.
 
-    A change must not be made when one of its facts no longer holds, when the change has been made before, or when an
-    undo has reversed the change.
+    A change must not be made in three cases: one of its facts is superseded, an earlier reflection made the change, or
+    an undo has reversed the change.
     """
     found = reflections.by_id(tx, changes.facts())
     active_facts = {i: memory for i, memory in found.items() if memory.valid_to is None}

@@ -19,8 +19,9 @@ from nexus_tasks.types import DreamPlan, PlannedInsight, PlannedRelation, Reflec
 def plan_dream(resources: Resources, job: JobContext) -> DreamPlan:
     """The sessions that a dream would digest now, and the plan of each reflection that the dream would make.
 
-    The model is asked the reflections' questions live. The calls are entered in the ledger, and the answers are saved
-    for the dream. No memory changes. A plan covers only the next hundred new facts of a perspective.
+    The model is asked live, not in a message batch. The calls are entered in the ledger, and the answers are saved, so
+    the dream does not pay for them again. No memory changes. The plan of a perspective covers only its next hundred new
+    facts.
     """
     with resources.database.transaction() as tx:
         sessions = tuple(due.session_key for due in dreams.due_sessions(tx, job.namespace_id))

@@ -19,8 +19,8 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow
 
 # Both numbers are chosen by hand, not measured.
-FACTS_PER_RUN = 100  # new facts of one run
-NEAREST = 8  # near facts of each new fact
+FACTS_PER_RUN = 100  # the most new facts that one run takes
+NEAREST = 8  # the most facts that a new fact is compared with
 PURPOSE = "reflect"
 
 Clusters = Sequence[tuple[int, Sequence[int]]]  # (id of a new fact, ids of the facts nearest to it)
@@ -37,7 +37,7 @@ class NewFacts:
 
 
 def choose_new_facts(resources: Resources, perspective: PerspectiveRow) -> NewFacts | None:
-    """The facts of the question that an earlier run saved, or else up to a hundred new facts.
+    """Choose up to a hundred new facts. When an earlier run saved its question, choose the facts of that question.
 
     The result is ``None`` when the perspective has no new facts.
     """
@@ -58,7 +58,7 @@ def choose_new_facts(resources: Resources, perspective: PerspectiveRow) -> NewFa
 
 
 def save_question(resources: Resources, job: JobContext, perspective: PerspectiveRow, chosen: NewFacts) -> None:
-    """Save the question before the model is asked. So a rerun asks the same question, even after new facts came."""
+    """Save the question before the model is asked, so that a rerun asks the same question even after new facts came."""
     if chosen.material is None:
         return
     question: dict[str, Any] = {
@@ -74,7 +74,7 @@ def save_question(resources: Resources, job: JobContext, perspective: Perspectiv
 
 
 def valid_from(memory: Memory) -> datetime:
-    """The time at which a fact became valid. When this time is unknown, the time at which the fact was said."""
+    """The time at which a fact became valid, or the time at which the fact was said when the first time is unknown."""
     return memory.valid_from or memory.occurred_at
 
 

@@ -16,10 +16,10 @@ from nexus_tasks.storage import embeddings, open_questions, perspectives, reflec
 from nexus_tasks.storage.models import PerspectiveRow
 from nexus_tasks.types import JobOutcome, Status
 
-# A run's changes wait for a review by a person when they would supersede more than 5 facts and also more than 30 % of
-# the perspective's active facts. Chosen by hand, not measured.
+# The changes of a run may supersede at most 5 facts, or at most 30 % of the perspective's active facts if that is more.
+# Otherwise a person must review the changes first. Chosen by hand, not measured.
 GUARD_SHARE, GUARD_COUNT = 0.30, 5
-# A derived and digested message of this age is archived. Chosen by hand, not measured.
+# A derived and digested message of this age is marked as archived. Chosen by hand, not measured.
 ARCHIVE_AFTER = timedelta(days=30)
 
 
@@ -46,9 +46,9 @@ def reflect_perspective(resources: Resources, job: JobContext, observer: str, su
 def _apply(
     resources: Resources, job: JobContext, perspective: PerspectiveRow, proposal: Proposal
 ) -> tuple[JobOutcome, bool]:
-    """Commit a proposal, unless another run has changed the perspective.
+    """Commit a proposal, unless another run has changed the perspective since the caller read it.
 
-    A proposal that changes too much is stored for review instead.
+    A proposal that would change too much is stored for a review by a person.
     """
     made_by = resources.model.model_for("reflect")
     changes = proposal.changes

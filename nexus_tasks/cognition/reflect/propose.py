@@ -1,4 +1,4 @@
-"""Ask the model how new facts relate to near facts, and check the answer."""
+"""Ask the model how new facts relate to their nearest facts, and check the answer."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from nexus_tasks.types import clean_text
 
 # Both bounds are chosen by hand, not measured.
 LONGEST_INSIGHT = 180  # the most characters of an insight
-FEWEST_SUPPORTS = 3  # the fewest facts that an insight may rest on
+FEWEST_SUPPORTS = 3  # the fewest facts that must support an insight
 
 
 @dataclass(kw_only=True)
 class Changes:
-    """The changes that a reflection proposes. They name only facts that the model was shown."""
+    """The changes that a reflection proposes. The changes name only facts that the model was shown."""
 
     relations: list[Relation] = field(default_factory=list)
     insights: list[Insight] = field(default_factory=list)
     rejected: int = 0  # relations and insights of the answer that failed the check
 
     def facts(self) -> list[int]:
-        """Ids of the facts that the changes relate or rest on."""
+        """Ids of all facts that the relations and insights name."""
         related = {memory_id for relation in self.relations for memory_id in (relation.new_id, relation.old_id)}
         return sorted(related.union(*(insight.support for insight in self.insights)))
 
@@ -48,7 +48,7 @@ class Proposal:
 
 
 def propose(resources: Resources, job: JobContext, chosen: NewFacts) -> Proposal:
-    """Ask the model how each new fact relates to its near facts. Without near facts the model is not asked."""
+    """Ask the model how each new fact relates to its nearest facts. When no fact is near, do not ask the model."""
     changes = Changes()
     if chosen.material:
         changes = _checked(ask(resources, job, _request(chosen.material)), chosen.material)
@@ -70,8 +70,8 @@ def _request(material: ReflectMaterial) -> ModelRequest[Reflection]:
 def _lines(material: ReflectMaterial) -> list[str]:
     """The lines of the prompt: each new fact with its near facts, the newest fact first.
 
-    One fact is often near to many other facts. The prompt writes each fact out once, and later names only the fact's
-    id. This halves the length of the prompt.
+    A fact is often near to many new facts. The prompt has the text of each fact once, and later only the fact's id.
+    This halves the length of the prompt.
     """
     not_written = {fact.id: fact for fact in material.facts}
     lines = []
@@ -94,7 +94,7 @@ def _checked(answer: Reflection, material: ReflectMaterial) -> Changes:
     """The valid parts of an answer.
 
     A relation is valid when its two facts were shown together and no earlier relation names the same two facts. An
-    insight is valid when it has a text, and rests on three or more facts that were all shown.
+    insight is valid when it has a text, and when the model was shown all its facts, which are three or more.
     """
     shown = {frozenset((new, old)) for new, olds in material.clusters for old in olds}
     ids = {fact.id for fact in material.facts}

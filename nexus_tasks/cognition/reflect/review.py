@@ -1,6 +1,6 @@
 """Store a reflection that would change too much as a plan, until a person releases or drops the plan.
 
-A stored plan is called held.
+Such a stored plan is called a held plan.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from nexus_tasks.llm.answers import Insight, Relation
 from nexus_tasks.storage import perspectives, reflections
 from nexus_tasks.storage.engine import Transaction
 
-HeldPlan = dict[str, Any]  # as stored in the perspective's row, in JSON
+HeldPlan = dict[str, Any]  # the JSON in the column ``held`` of the perspective's row
 
 
 def to_plan(proposal: Proposal, superseded: set[int], job_id: str) -> HeldPlan:
-    """The plan to store for a proposal. The plan includes the ids of the facts that would be superseded."""
+    """Convert a proposal to a plan. ``superseded`` has the ids of the facts that the proposal would supersede."""
     return {
         "job_id": job_id,
         "held_at": datetime.now(UTC).isoformat(),
@@ -32,7 +32,7 @@ def to_plan(proposal: Proposal, superseded: set[int], job_id: str) -> HeldPlan:
 
 
 def from_plan(held: Mapping[str, Any]) -> Proposal:
-    """The proposal of a held plan."""
+    """Convert a held plan back to its proposal."""
     return Proposal(
         facts=held["facts"],
         through=held["through"],
@@ -45,7 +45,7 @@ def from_plan(held: Mapping[str, Any]) -> Proposal:
 
 
 def summary_of(held: Mapping[str, Any]) -> dict[str, Any]:
-    """The counts and ids of a plan, for a run row. The run row outlives erased facts, so it has no fact's text."""
+    """The counts and ids of a plan, for a run row. Fact texts are left out, because the row stays after an erasure."""
     return {
         "facts": held["facts"],
         "supersedes": held["supersedes"],

@@ -27,7 +27,7 @@ def undo(tx: Transaction, namespace_id: int, reflection: int | str) -> UndoRecei
     if found is None:
         raise NotFound(
             f"There is no reflection {reflection!r} here.",
-            remedy="`nexus memories show ID` names the reflection that made a memory; so does `nexus jobs show JOB`.",
+            remedy="`nexus memories show ID` and `nexus jobs show JOB` name the reflection that made a memory.",
         )
     perspective = tx.get_one(PerspectiveRow, found.perspective_id)
     perspectives.lock(tx, namespace_id, perspective.observer, [perspective.subject])
@@ -54,10 +54,10 @@ def _refuse_if_built_on(tx: Transaction, reflection_id: int) -> None:
         said = ", ".join(f"m{old} (m{since} says the same)" for old, since in rivals)
         raise UndoRefused(
             f"Reflection {reflection_id} superseded facts that were said again since: {said}.",
-            remedy="Those facts hold again already; to undo the rest, forget the newer memory first.",
+            remedy="These facts are valid again already. To undo the other changes, forget the newer memories first.",
         )
     if resting := undoing.resting_on(tx, reflection_id):
         raise UndoRefused(
-            f"Memories rest on what reflection {reflection_id} concluded: {', '.join(f'm{i}' for i in resting)}.",
-            remedy="Undo the reflections that made them first (`nexus memories show ID` names them).",
+            f"These memories build on reflection {reflection_id}: {', '.join(f'm{i}' for i in resting)}.",
+            remedy="First undo the reflections that made these memories. `nexus memories show ID` names them.",
         )

@@ -1,6 +1,6 @@
-"""The first half of BM25: compute the weight of each word of a question, and choose the words that may find memories.
+"""Compute the first half of BM25, the weight of each word of a question, and choose the words that find memories.
 
-Each word that a question and a memory have in common adds this number to the BM25 score of the memory:
+BM25 scores how well a memory's words fit a question. Each word that both contain adds this number to the score:
 
     weight · frequency · (K1 + 1) / (frequency + K1 · (1 − B + B · length / mean length))
 
@@ -16,8 +16,8 @@ import math
 from nexus_tasks.storage.searching.candidates import WeightedWord
 from nexus_tasks.storage.searching.query_stats import QueryStats, Word
 
-# A posting is a pair of a word and a memory with the word. The words that find memories together have at most this many
-# postings, unless the rarest word alone has more. On 100,000 memories, recall@10 was 0.356 with 2,500 postings, 0.399
+# A posting is a pair of a word and a memory with the word. All words that find memories have at most this many postings
+# together, unless the rarest word alone has more. On 100,000 memories, recall@10 was 0.356 with 2,500 postings, 0.399
 # with 5,000 postings and 0.390 with 20,000 postings.
 MOST_POSTINGS = 5_000
 
@@ -25,8 +25,8 @@ MOST_POSTINGS = 5_000
 def weigh_words(opening: QueryStats) -> list[WeightedWord]:
     """The question's words with their weights, the rarest first.
 
-    The rarest word may find memories. The next rarest words may find memories while all these words together have at
-    most :data:`MOST_POSTINGS` postings. The other words only add to the scores of memories that were found.
+    The rarest word finds memories. The next rarest words also find memories, as long as these words have at most
+    :data:`MOST_POSTINGS` postings together. The other words only add to the scores of the memories found.
     """
     found: list[WeightedWord] = []
     spent = 0
@@ -43,6 +43,6 @@ def inverse_document_frequency(word: Word, memories: int) -> float:
     Lucene uses the same formula. Example for N = 1,000: a word in one memory weighs ln(1 + 999.5 / 1.5) = 6.50. A word
     in 100 memories weighs ln(1 + 900.5 / 100.5) = 2.30. A word in all memories weighs 0.0005.
     """
-    # The two counts may have been made at different times, so the word's count may be the greater one.
+    # The two counts may come from different times, so the word's count may be greater than the count of all memories.
     total = max(memories, word.memories)
     return math.log(1 + (total - word.memories + 0.5) / (word.memories + 0.5))

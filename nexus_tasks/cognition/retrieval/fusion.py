@@ -2,19 +2,21 @@
 
     score = standardised(words) + weight · standardised(vectors) + 0.05 · decayed confidence + 0.02 / (1 + age in days)
 
-The function is standardised(x) = (x − mean) / standard deviation, over all candidates that pass the filter. Before the
-standardisation, a message's scores for words and for vectors each grow by 0.4 of its neighbours' scores. A message's
-neighbours are the turns directly before and after the message. Neighbours count, because an answer often shares no word
-with the question, while the turn beside the answer does share a word.
+Here standardised(x) = (x − mean) / standard deviation, over all candidates that pass the filter. ``weight`` is 0.3 for
+hashed vectors (the vectors of the built-in embedder) and 1 for other vectors. A message's neighbours are the turns
+directly before and after it. Before the standardisation, 0.4 of the neighbours' scores is added to a message's score
+for words and to its score for vectors. The reason: an answer often shares no word with the question, but the turn next
+to the answer does.
 
 Example: three candidates have the BM25 scores 6, 3 and 0 (mean 3, deviation 2.45) and the cosines 0.2, 0.5 and 0.2
 (mean 0.3, deviation 0.14). The first candidate has standardised(words) 1.22 and standardised(vectors) −0.71. With
 hashed vectors (weight 0.3), a decayed confidence of 0.9 and an age of 0 days, the first candidate's score is
 1.22 − 0.3 · 0.71 + 0.05 · 0.9 + 0.02 = 1.08.
 
-In a study on the questions of LoCoMo (a benchmark of long conversations), the sum of standardised scores had an
-evidence recall@10 of 0.655. Reciprocal rank fusion had 0.574. Adding the neighbours' scores raised the recall of BM25
-with stems from 0.603 to 0.645, and raised the recall of the sum from 0.655 to 0.70.
+The evidence recall@10 is the share of an answer's evidence that the ten best results contain. A study measured this
+recall on the questions of LoCoMo (a benchmark of long conversations). The sum of standardised scores had 0.655, and
+reciprocal rank fusion had 0.574. The neighbours' scores raised the recall of BM25 with stems from 0.603 to 0.645, and
+the recall of the sum from 0.655 to 0.70.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from dataclasses import dataclass
 
 from nexus_tasks.storage.searching.candidates import Candidate
 
-# The share of a neighbouring turn's score that is added. The study used 0.25. With 0.4, ``python -m
-# benchmarks.retrieval`` measured an evidence recall@10 of 0.665.
+# The share of a neighbouring turn's score that is added to a message's score. The study used 0.25. With 0.4, the
+# benchmark ``python -m benchmarks.retrieval`` measured an evidence recall@10 of 0.665.
 NEIGHBOUR_SHARE = 0.4
-# The weight of hashed vectors, chosen by hand. In the study, hashed vectors alone had a recall@10 of 0.31, and BM25
+# The weight of hashed vectors, chosen by hand. In the study, hashed vectors alone had a recall@10 of 0.31, while BM25
 # with stems had 0.603.
 HASHING_WEIGHT = 0.3
 # Standardised scores have a standard deviation of 1, so these small weights only decide between almost equal scores.
@@ -49,9 +51,9 @@ class Ranked:
 
 
 def vector_weight(embedder: str) -> float:
-    """The weight of an embedder's similarity: 0.3 for the built-in embedder, and 1 for any other embedder.
+    """The weight of the vectors' score: 0.3 for the built-in embedder, and 1 for any other embedder.
 
-    The score of the words has the weight 1.
+    The words' score always has the weight 1.
     """
     return HASHING_WEIGHT if embedder.startswith("hashing") else 1.0
 
@@ -61,7 +63,7 @@ def rank(found: Sequence[Candidate], *, weight: float, limit: int) -> list[Ranke
 
     Args:
         found: the candidates, together with the neighbouring turns of each candidate that is a message.
-        weight: the weight of the vectors' standardised similarity. The words' standardised score has the weight 1.
+        weight: the weight of the vectors' standardised score. The words' standardised score has the weight 1.
     """
     fits = [one for one in found if one.fits]
     if not fits:
@@ -95,7 +97,7 @@ def rank(found: Sequence[Candidate], *, weight: float, limit: int) -> list[Ranke
 
 
 def decayed(confidence: float, seconds: float) -> float:
-    """Confidence decayed by age: max(confidence − 0.01 · days, 0). The decayed value is never stored.
+    """The confidence after a decay of 0.01 per day: max(confidence − 0.01 · days, 0). The result is never stored.
 
     Example: a confidence of 0.9 decays to 0.6 after 30 days, and to 0 after 90 days.
 
@@ -107,7 +109,7 @@ def decayed(confidence: float, seconds: float) -> float:
 
 
 def _neighbours(found: Sequence[Candidate]) -> dict[int, list[int]]:
-    """The ids of each candidate's neighbours: the turns directly before and after the candidate, if they are found."""
+    """Map each candidate to its neighbours: the turns directly before and after it, if they are in ``found``."""
     at = {(one.session_id, one.seq): one.id for one in found if one.seq is not None}
     return {
         one.id: []

@@ -16,7 +16,7 @@ def nearest_facts(
 ) -> dict[int, list[int]]:
     """The ids of the ``count`` active facts nearest to each of ``facts``, nearest first.
 
-    There is one search per fact, so the cost grows with the number of ``facts``, not with the number of pairs.
+    The function makes one search per fact. So the cost grows with the number of ``facts``, not of pairs of facts.
 
     Args:
         facts: the wording of each fact, by the fact's id.

@@ -20,13 +20,13 @@ from nexus_tasks.types import Recall, Recalls, clean_text
 
 log = logging.getLogger(__name__)
 
-# A search takes up to this many candidates by words, and the same number by vectors. When the caller's limit is higher,
-# the search takes as many as the limit. With 400 candidates the recall was the same as with 100.
+# A search takes up to this many candidates by words, and up to this many by vectors. When the caller's limit is higher,
+# the limit replaces this number. With 400 candidates the recall was the same as with 100.
 POOL = 100
 # While the embedder does not answer, a search uses this model name and this vector for the question. No stored vector
 # has this model name, so the search finds memories by words alone.
 _NO_MODEL, _NOWHERE = "none", np.ones(1, np.float32)
-LONGEST_QUESTION = 10_000  # characters: the rest of a longer question is ignored
+LONGEST_QUESTION = 10_000  # characters; the rest of a longer question is ignored
 
 
 def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> Recalls:
@@ -39,9 +39,9 @@ def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limi
 
 
 def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> tuple[list[Ranked], int]:
-    """The ids and scores of the best memories, and how many memories of the namespace have no vector.
+    """The ids and scores of the best memories, and the number of memories of the namespace without a vector.
 
-    While the embedder does not answer, the search uses words alone, and every memory counts as without a vector.
+    While the embedder does not answer, the search uses words alone, and the number is that of all memories.
     """
     question = clean_text(query[:LONGEST_QUESTION])
     within = build_scope(wanted)
@@ -49,7 +49,7 @@ def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, lim
     try:
         vector = embedder.embed([question])[0]
     except (JobError, ConfigurationError) as error:
-        log.warning("The embedder does not answer; this search uses words alone: %s", error)
+        log.warning("The embedder does not answer, so this search uses words alone: %s", error)
         model, vector = _NO_MODEL, _NOWHERE
     known = read_query_stats(tx, within, question, model)
     found = find_candidates(
