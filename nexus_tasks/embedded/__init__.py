@@ -1,8 +1,8 @@
 """Embedded servers: a Redis and a PostgreSQL with pgvector that all processes of one user on this machine share.
 
 Importing this package starts no server. :func:`ensure` starts the servers that do not run. The servers keep their files
-in the home folder. They keep running after the process that started them has ended. Stop the servers before you delete
-the home folder.
+in the home folder (``NEXUS_HOME``), and keep running after the process that started them has ended. Stop the servers
+before you delete the home folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _START_LOCK_SECONDS = 120.0  # the longest wait for another process that starts 
 
 @dataclass(frozen=True)
 class ServerAddresses:
-    """The addresses of the embedded servers."""
+    """The addresses of the embedded Redis and the embedded Postgres."""
 
     database_url: str
     """For SQLAlchemy with psycopg: ``postgresql+psycopg://nexus@/nexus?host=FOLDER``."""
@@ -49,7 +49,7 @@ def ensure(home: Path) -> ServerAddresses:
     after a ``kill -9`` of any process.
 
     Args:
-        home: the folder that holds the servers' files. A missing folder is made.
+        home: the folder of the servers' files. The call makes a missing folder.
 
     Returns:
         The addresses of the servers.
@@ -62,8 +62,8 @@ def ensure(home: Path) -> ServerAddresses:
             - Another process has held the start lock for 120 s.
             - A server does not start, or a running server has not answered for 60 s.
 
-            After an error this call stops the servers that it started. In one case they keep running: when a running
-            server has not answered for 60 s.
+            After an error this call stops the servers that it started. There is one exception: when a running server
+            has not answered for 60 s, all servers keep running, because that server may be replaying its log.
     """
     home = _absolute(home)
     try:
@@ -96,7 +96,7 @@ def stop(home: Path) -> list[str]:
     if not start_lock(home).exists():
         return []
     with await_lock(start_lock(home), _START_LOCK_SECONDS):
-        # Stopping needs no socket. The lock files show which servers live.
+        # Stopping uses the lock files and pid files, not the sockets. So the folder of the sockets may be a wrong one.
         places = Places(home, home / "run")
         stopped = [server.name for server in _servers(places) if halt(server)]
         forget_run_folder(home)
@@ -112,7 +112,7 @@ def _bring_up(home: Path) -> Places:
         try:
             redis, postgres = _servers(places)
             log_starts = {server.name: log_size(server) for server in (redis, postgres)}
-            if start(redis):  # Redis loads its file while Postgres is initialised and starts
+            if start(redis):  # start Redis first: it loads its file while Postgres is initialised and starts
                 launched.append(redis)
             initialise(places)
             if start(postgres):

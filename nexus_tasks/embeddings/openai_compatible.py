@@ -65,12 +65,12 @@ class OpenAICompatibleEmbedder:
         Raises:
             ConfigurationError: the HTTP client is not installed.
             Transient: the server does not answer, has an error, or answers with something other than vectors.
-            Throttled: the server asks to be called later.
+            Throttled: the server asks to be called again later.
             Misconfigured: the address is malformed, or the server refuses the key, the address or the model.
             OverBudget: the account has no credit.
             Permanent: the server refuses these texts.
         """
-        # Servers refuse an empty text, and many servers refuse a text of only white space. "." is sent in its place.
+        # Servers refuse an empty text, and many servers refuse white space alone. A "." replaces such a text.
         asked = [text[:LONGEST] if text.strip() else "." for text in texts]
         parts = [self._ask(asked[i : i + AT_ONCE]) for i in range(0, len(asked), AT_ONCE)]
         return unit(np.concatenate(parts)) if parts else np.zeros((0, 0), np.float32)
@@ -99,7 +99,7 @@ class OpenAICompatibleEmbedder:
 
 
 def _in_order(answer: Mapping[str, Any], wanted: int) -> Iterator[Sequence[float]]:
-    """The vectors in the order of the texts. The server's answer may have another order, so ``index`` decides."""
+    """The vectors in the order of the texts, by the ``index`` of each, because the answer may have another order."""
     placed = {int(item["index"]): item["embedding"] for item in answer["data"]}
     if sorted(placed) != list(range(wanted)):
         raise ValueError
@@ -111,7 +111,7 @@ def _refusal(status: int, headers: Mapping[str, str]) -> JobError:
     if status == 429:
         return Throttled("The embedder asked to be called later.", retry_after=_retry_after(headers))
     if status == 402:
-        return OverBudget("The embedder's account has no credit.", remedy="Add credit; vectors are filled in later.")
+        return OverBudget("The embedder's account has no credit.", remedy="Add credit. Jobs add the vectors later.")
     if status in (401, 403, 404):
         return Misconfigured(f"The embedder refused the key, the address or the model ({status}).", remedy=_REMEDY)
     if status in (408, 409, 425) or status >= 500:

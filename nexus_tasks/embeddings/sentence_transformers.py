@@ -43,13 +43,13 @@ class SentenceTransformerEmbedder:
         except (OSError, ValueError) as error:
             raise Misconfigured(
                 f"The embedding model {self._source!r} cannot be loaded ({type(error).__name__}).",
-                remedy="Set NEXUS_EMBEDDER_MODEL to a model's name or to a folder that holds one.",
+                remedy="Set NEXUS_EMBEDDER_MODEL to the name of a model or to the folder of a model.",
             ) from error
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Unit vectors, ``float32[len(texts), dimensions]``, in the order of ``texts``.
 
-        The model reads only the beginning of a text that is longer than its input.
+        The model reads only the beginning of a text that is longer than the model's input.
 
         Raises:
             ConfigurationError: the library is not installed.

@@ -1,4 +1,4 @@
-"""Scale vectors to length 1, so that they can be compared."""
+"""Scale vectors to length 1, so that their dot product is their cosine similarity."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from nexus_tasks.embeddings.base import Vectors
 def unit(rows: NDArray[Any]) -> Vectors:
     """``rows`` scaled to length 1, ``float32[n, dimensions]``.
 
-    A row of zeros becomes the first unit vector (1, 0, 0, …). This function also makes that change in ``rows``. A zero
-    vector must not be stored, because it has the cosine distance NaN. Postgres sorts NaN last. An HNSW index leaves a
-    zero vector out.
+    A row of zeros becomes the first unit vector (1, 0, 0, …), also in the array ``rows`` itself. A vector of zeros must
+    not be stored, because searches would not find it: its cosine distance is NaN, which Postgres sorts last, and an
+    HNSW index leaves the vector out.
     """
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     rows[norms[:, 0] == 0, 0] = 1.0

@@ -1,12 +1,12 @@
-"""The types of a model's answers, and the material of the questions, for each purpose of a model call.
+"""The types of a model's answers, and the material (the data from which a prompt is made), for each purpose of a call.
 
 Answers are untrusted. These types check that an answer fits its schema. After that, the package ``cognition`` checks
 every citation and limits every length.
 
 The schema is sent with every call, so a field's description is part of the prompt. Only fields that the instructions do
 not explain have a description. The docstring of an answer type is not sent. But the request hash covers the docstring,
-the name and the fields of the answer type. After a change of one of them, saved answers are unusable, and the model is
-asked again.
+the name and the fields of the answer type. After a change of one of these, saved answers are unusable, and jobs ask the
+model again. So the docstrings of the answer types stay as they are, and comments above them explain more.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PromptLine:
 
 @dataclass(frozen=True, kw_only=True)
 class DeriveMaterial:
-    """A batch of messages of one session, the observer, and the subjects. Facts about these subjects are wanted."""
+    """A batch of messages of one session, the observer, and the subjects about whom facts are wanted."""
 
     lines: tuple[PromptLine, ...]
     observer: str
@@ -102,8 +102,8 @@ class PromptFact:
     """A fact as the model sees it.
 
     Attributes:
-        said_again: the time when the fact was last said, or ``None`` when the fact was said once.
-        last_message: id of the last message that said the fact. The id orders facts that were said at the same moment.
+        said_again: the time when the fact was last said, or ``None`` when the fact was said only once.
+        last_message: the id of the last message that said the fact. It orders facts that were said at the same time.
     """
 
     id: int
@@ -196,6 +196,7 @@ class _Log(_Answer):
     suggested_response: str | None = Field(None, description="how the agent should go on; null when unchanged")
 
 
+# Most lines of an answer must not repeat an earlier line. An answer that breaks this rule is malformed.
 class Observed(_Log):
     """The answer of an observation; an empty list is a good answer, one that repeats itself is none."""
 
@@ -227,7 +228,7 @@ def _without_repetition(days: list[Day]) -> list[Day]:
 
 @dataclass(frozen=True, kw_only=True)
 class ObserveMaterial:
-    """A batch of old messages of one session, and the last lines of its observation log."""
+    """A batch of unobserved messages of one session, and the last lines of the session's observation log."""
 
     session_key: str
     previous: str
@@ -237,22 +238,25 @@ class ObserveMaterial:
     def rests_on(self) -> frozenset[int]:
         """Every message that the prompt shows.
 
-        The messages from which ``previous`` was written are left out. When such a message is erased, the log's counter
-        ``erasures`` grows.
+        The messages from which ``previous`` was written are left out. When one of them is erased, the log's counter
+        ``erasures`` grows. The notes that the model then returns are not stored, because the counter has changed.
         """
         return frozenset(line.id for line in self.lines)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CondenseMaterial:
-    """An observation log to be shortened, and the tokens that the shorter log may have."""
+    """An observation log to shorten, and the most tokens that the shorter log should have."""
 
     log: str
     target_tokens: int
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """The empty set. When a message from which the log was written is erased, the log's ``erasures`` grows."""
+        """The empty set, because the log's counter ``erasures`` grows when a message of the session is erased.
+
+        A shorter version of the log is not stored when the counter has changed.
+        """
         return frozenset()
 
 
@@ -260,6 +264,7 @@ class CondenseMaterial:
 TopicType = Literal["user", "feedback", "project", "reference"]
 
 
+# When cognition refuses the name of one file, it keeps the other files of the answer.
 class TopicFile(_Answer):
     """A file of knowledge, new or changed. Names are checked by cognition: one that is refused costs no other."""
 
@@ -302,6 +307,7 @@ class TopicsMaterial:
         return frozenset(line.id for line in self.lines) | self.known_from
 
 
+# When one fact is invalid, cognition counts and drops only this fact, and keeps the other facts of the answer.
 class SessionFact(_Answer):
     """A fact about the session's user or their work. What is wrong with one is counted, and costs no other."""
 
@@ -313,8 +319,8 @@ class SessionFact(_Answer):
     @field_validator("confidence", mode="before")
     @classmethod
     def _a_number(cls, given: object) -> float:
-        # -1 is out of range, so cognition rejects only this fact and keeps the other facts. NaN and infinity also
-        # become -1, because JSON has no such numbers.
+        # A value that is not a number becomes -1, so that cognition rejects only this fact and keeps the other facts.
+        # NaN and infinity also become -1, because JSON has no such numbers.
         try:
             number = float(given)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,7 @@
-"""The interface of a language model. The model takes a request, and returns a validated answer and the tokens used."""
+"""The interface of a language model. A model takes a request, and returns a validated answer and the tokens used.
+
+``choose.py`` picks the model that the settings name.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRequest(Generic[AnswerT]):
-    """One question to a model. A provider may cache the prefix that ends with the transcript.
+    """One question to a model. A provider may cache the prompt up to the end of the transcript.
 
     Attributes:
         instructions: the first part of the prompt, which is the same for every call of a purpose.
@@ -29,8 +32,8 @@ class ModelRequest(Generic[AnswerT]):
         question: the last part of the prompt, which differs from call to call.
         answer: the type that the answer must fit.
         material: the data from which the prompt was rendered. The offline model reads the data in place of the prompt.
-        shared: whether calls for other observers send the same transcript within minutes. Input that is written to a
-            cache costs 25 % more than other input. So a transcript that is sent only once is not cached.
+        shared: whether calls for other observers send this transcript too, within minutes. Only then is the transcript
+            cached, because input that is written to a cache costs 25 % more than other input.
     """
 
     purpose: Purpose
@@ -68,10 +71,10 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True)
 class Completion(Generic[AnswerT]):
-    """The result of a model call. ``answer`` is ``None`` when the reply is unusable. ``fault`` is the reason.
+    """The result of a model call. When the reply is unusable, ``answer`` is ``None`` and ``fault`` is the reason.
 
-    An unusable reply also costs money, and the ledger records its usage. Therefore a fault is a value of the result and
-    not an exception.
+    A fault is a value and not an exception, because an unusable reply also costs money, and the ledger records its
+    usage.
     """
 
     model: str
@@ -96,7 +99,7 @@ class BatchItemResult:
 
 
 class BatchProvider(Protocol):
-    """A provider's message batches. A batch holds many requests, which are answered later at a lower price.
+    """A provider's message batches. The provider answers the requests of a batch later, at a lower price.
 
     Every method raises the errors of :meth:`LanguageModel.complete`.
     """
@@ -121,7 +124,7 @@ class BatchProvider(Protocol):
         ...
 
     def results(self, batch_id: str) -> Iterator[BatchItemResult]:
-        """The result of each item, in any order."""
+        """The result of each item of an ended batch, in any order."""
         ...
 
     def cancel(self, batch_id: str) -> None:

@@ -10,8 +10,8 @@ from nexus_tasks.settings import Settings
 def language_model(settings: Settings) -> LanguageModel:
     """The model that ``settings.model`` names.
 
-    ``auto`` means Claude when the SDK finds credentials, else the offline model. When ``database_url`` is set, ``auto``
-    without credentials is an error. Without this error, a worker without its key would write the offline model's facts
+    ``auto`` means Claude when Anthropic's SDK finds credentials, else the offline model. When ``database_url`` is set,
+    ``auto`` without credentials is an error. Otherwise a worker without its key would write the offline model's facts
     into a production database.
 
     Raises:
@@ -39,6 +39,6 @@ def _claude_speaks(settings: Settings) -> bool:
     if not found and settings.database_url is not None:
         raise ConfigurationError(
             "NEXUS_DATABASE_URL is set and no credentials for Claude were found.",
-            remedy="Set ANTHROPIC_API_KEY, or NEXUS_MODEL=offline to store extractive facts on purpose.",
+            remedy="Set ANTHROPIC_API_KEY, or set NEXUS_MODEL=offline to use the offline model on purpose.",
         )
     return found

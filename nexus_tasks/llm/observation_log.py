@@ -12,7 +12,7 @@ _NOTE = re.compile(r"- \[(high|medium|low)\] (?:(\d\d:\d\d) )?(.+)")
 
 
 def format_days(days: Iterable[Day]) -> str:
-    """The notes as lines under their dates. Without notes the result is empty."""
+    """Write each note as a line under its date. Without notes the result is empty."""
     lines: list[str] = []
     for day in days:
         if day.notes:
@@ -25,7 +25,7 @@ def _line(note: Note) -> str:
 
 
 def parse_days(text: str) -> list[Day]:
-    """The notes of a text that :func:`format_days` wrote. Lines in any other format are ignored."""
+    """Read the notes of a text that :func:`format_days` wrote. Lines in any other format are ignored."""
     days: list[Day] = []
     for line in text.splitlines():
         if heading := _DATE.fullmatch(line):
@@ -37,7 +37,7 @@ def parse_days(text: str) -> list[Day]:
 
 
 def append(log: str, text: str) -> str:
-    """``log`` followed by ``text``. A heading of ``text`` that repeats the last date of ``log`` is left out."""
+    """``log`` followed by ``text``. If ``text`` begins with the last date of ``log``, that heading is left out."""
     if not log or not text:
         return log or text
     last = [match[1] for match in _DATE.finditer(log)][-1:]
@@ -47,7 +47,7 @@ def append(log: str, text: str) -> str:
 
 
 def text_after(log: str, length: int) -> str:
-    """``log`` without its first ``length`` characters. The result begins with the date of its first note."""
+    """``log`` without its first ``length`` characters. The result begins with the date heading of its first note."""
     rest = log[length:].removeprefix("\n")
     if not rest or rest.startswith("## "):
         return rest
@@ -56,9 +56,9 @@ def text_after(log: str, length: int) -> str:
 
 
 def first_lines(log: str, tokens: int) -> str:
-    """The start of ``log``, up to the last whole line within ``tokens`` (characters / 4).
+    """The whole lines at the start of ``log`` that fit into ``tokens`` tokens (characters / 4).
 
-    The result has at least the first note of ``log``.
+    The result has at least the first note of ``log``, even when this note is longer.
     """
     most = 4 * tokens
     if len(log) <= most:
@@ -69,7 +69,7 @@ def first_lines(log: str, tokens: int) -> str:
 
 
 def last_lines(log: str, tokens: int) -> str:
-    """The end of ``log``: the most whole lines that fit into ``tokens`` (characters / 4)."""
+    """The whole lines at the end of ``log`` that fit into ``tokens`` tokens (characters / 4)."""
     if len(log) <= 4 * tokens:
         return log
     if tokens <= 0:

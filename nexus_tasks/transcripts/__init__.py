@@ -1,4 +1,5 @@
-"""Reading the transcripts of coding agents, and scrubbing secrets from the text before it is written to disk.
+"""Read the transcripts of coding agents, and scrub secrets from the text before it is written to disk.
 
-This package needs no third-party package, so that the hook starts quickly.
+The hook (the command that the agent runs at its events) imports this package. The package needs no third-party package,
+so that the hook starts quickly.
 """

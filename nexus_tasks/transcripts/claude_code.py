@@ -1,7 +1,7 @@
-"""Reading messages from the transcripts of Claude Code, which are JSONL files.
+"""Read messages from the transcripts of Claude Code, which are JSONL files.
 
-Prompts, answers, tool calls and tool results become messages. Secrets in the messages are replaced. The agent appends
-lines to a transcript, and sometimes rewrites the file. The id of a message comes from the ``uuid`` of its line.
+Prompts, answers, tool calls and tool results become messages. Placeholders replace the secrets in them. The agent
+appends lines to a transcript, and sometimes rewrites the file. The id of a message comes from the ``uuid`` of its line.
 Therefore a second reading of a line stores no second message, even after the file was rewritten. Unknown lines and
 fields are skipped.
 """
@@ -19,8 +19,7 @@ from nexus_tasks.transcripts.scrubbing import scrub, scrub_value
 Message = dict[str, Any]  # the fields of nexus_tasks.Message, as JSON has them
 
 SUBAGENT = "subagent"
-# The largest number of characters that are kept of a tool's result, and of each text in a tool's input. Both numbers
-# were chosen by hand.
+# The most characters that are kept of a tool's result, and of each text in a tool's input. Chosen by hand.
 _RESULT_CHARACTERS, _INPUT_CHARACTERS = 2_000, 1_000
 _EDITS = frozenset(("Edit", "MultiEdit", "Write", "NotebookEdit", "FileEdit", "FileWrite"))
 _COMMAND = re.compile(r"<command-name>(.*?)</command-name>(?:.*?<command-args>(.*?)</command-args>)?", re.DOTALL)
@@ -30,7 +29,7 @@ _LOCAL = ("<local-command-stdout>", "<local-command-stderr>", "<local-command-ca
 class Reader:
     """Turns lines of a transcript into messages.
 
-    ``open_calls`` has the tool calls without a result: the name of the tool by the id of the call.
+    ``open_calls`` has the tool calls without a result. It maps the id of a call to the name of the tool.
     """
 
     def __init__(self, open_calls: dict[str, str] | None = None) -> None:
@@ -59,7 +58,7 @@ class Reader:
         if kind not in ("user", "assistant") or not isinstance(uuid, str) or not isinstance(message, dict):
             return
         if record.get("isMeta") or record.get("isCompactSummary") or record.get("isApiErrorMessage"):
-            return  # the line is a note of Claude Code, its summary of earlier lines, or an error message of the API
+            return  # the line is a note of Claude Code, a summary of earlier lines, or an error message of the API
         content = message.get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if not isinstance(blocks, list):
@@ -86,7 +85,7 @@ class Reader:
             yield self._result(block, f"{uuid}:{number}" if len(results) > 1 else uuid)
         texts = [_prompt_text(block) for block in blocks if block.get("type") in ("text", "image")]
         content = "\n".join(filter(None, texts)).strip()
-        # A subagent's prompt is not stored here. It is in the stored tool call that started the subagent.
+        # A subagent's prompt is left out, because the tool call that started the subagent contains the prompt.
         if content and not subagent:
             yield {"role": "user", "content": content, "id": f"{uuid}:text" if results else uuid}
 
@@ -112,8 +111,8 @@ def shortened(value: Any) -> Any:
     if isinstance(value, str):
         return excerpt(value, _INPUT_CHARACTERS, scrub)
     if isinstance(value, dict):
-        # Scrub before `shortened` shortens each text: half a secret may not look like a secret. `_cut` only makes huge
-        # texts shorter than 20,000 characters, so that scrubbing takes little time.
+        # Scrub the whole value before its texts are shortened, because half a secret may not look like a secret. Before
+        # that, `_cut` limits huge texts to 20,000 characters, so that scrubbing takes little time.
         return {key: shortened(item) for key, item in scrub_value(_cut(value)).items()}
     if isinstance(value, list):
         return [shortened(item) for item in value[:100]]
@@ -121,7 +120,7 @@ def shortened(value: Any) -> Any:
 
 
 def _cut(value: Any, depth: int = 0) -> Any:
-    """``value`` without the middle of huge texts, which :func:`shortened` would not keep either."""
+    """``value`` without the middle of its huge texts. :func:`shortened` would leave out this part in any case."""
     if isinstance(value, str):
         return value if len(value) <= 20_000 else value[:10_000] + value[-10_000:]
     if isinstance(value, dict) and depth < 20:
@@ -132,7 +131,7 @@ def _cut(value: Any, depth: int = 0) -> Any:
 
 
 def _call_line(call: dict[str, Any]) -> str:
-    """Describe a tool call in one line, which search can find: the edited file, the command, or the tool's name."""
+    """Describe a tool call in one line that a search can find: the edited file, the command, or the tool's name."""
     name, given = call["name"], call["input"]
     path = given.get("file_path") or given.get("notebook_path")
     if name in _EDITS and path:

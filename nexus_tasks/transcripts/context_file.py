@@ -1,7 +1,7 @@
 """The context file: the text that the hook gives to the agent when a session of a project begins.
 
-Workers keep the file up to date. The hook must end within 100 ms. It reads this file, because a query to Postgres would
-take longer.
+Workers keep the file up to date. The hook (the command that the agent runs at its events) must end within 100 ms. It
+reads this file, because a query to Postgres would take longer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_CHARACTERS = 200_000
 def take(home: str, namespace: str) -> str:
     """Read the namespace's context. When the namespace has no context file yet, the result is empty.
 
-    A missing file is made without a context. Workers write the context into every file that exists.
+    This function makes a missing file, so that workers write the context into it. They update every file that exists.
     """
     path = _file(home, namespace)
     try:
@@ -40,7 +40,7 @@ def put(home: str, namespace: str, text: str) -> None:
 
 
 def asked_for(home: str) -> dict[str, float]:
-    """The namespaces that have a context file: namespace → time of the last write, in seconds since 1970."""
+    """Map each namespace that has a context file to the time of the last write, in seconds since 1970."""
     found = {}
     try:
         for item in os.scandir(os.path.join(home, _FOLDER)):

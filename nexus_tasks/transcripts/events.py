@@ -1,4 +1,4 @@
-"""Preparing an event of the hook for the session buffer: replacing secrets, and shortening long texts."""
+"""Prepare an event of the hook for the session buffer: replace secrets, and shorten long texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_PROMPT, _MOST_RESULT = 100_000, 2_000  # characters
 
 
 def payload(event: dict[str, Any]) -> dict[str, Any] | None:
-    """The part of an event that the buffer keeps. ``None`` when the event is ``SessionStart`` or unknown."""
+    """The part of an event that goes into the buffer. ``None`` for the event ``SessionStart`` and unknown events."""
     name = event["hook_event_name"]
     if name not in _KNOWN or name == "SessionStart":
         return None

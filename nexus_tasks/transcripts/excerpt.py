@@ -1,4 +1,4 @@
-"""Shortening a text to its beginning and its end, with secrets scrubbed."""
+"""Scrub secrets from a text, and shorten the text to its beginning and its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MARGIN = 4_000
 def excerpt(text: str, most: int, scrub: Callable[[str], str] = str) -> str:
     """Scrub ``text``. When the text is longer than ``most`` characters, also cut out its middle.
 
-    Only the two ends of a long text are scrubbed. The time therefore depends on ``most``, and not on the text's length.
+    Of a long text, only the two ends are scrubbed. So the time depends on ``most``, not on the length of the text.
     """
     if len(text) <= 2 * (most + _MARGIN):
         clean = scrub(text)

@@ -18,7 +18,7 @@ class Position(NamedTuple):
 
     offset: int = 0  # bytes
     mark: str = ""  # a hash of the 512 bytes before ``offset``; after a rewrite of the file the hash differs
-    open_calls: dict[str, str] = {}  # noqa: RUF012 - never changed; tool calls without a result: id → tool's name
+    open_calls: dict[str, str] = {}  # noqa: RUF012 - never changed; id of a call without a result → tool's name
 
 
 class NewPart(NamedTuple):
@@ -32,7 +32,7 @@ class NewPart(NamedTuple):
 def read_on(path: str, position: Position) -> NewPart:
     """Read the messages after ``position``. When the file was rewritten after the last reading, read all messages.
 
-    A last line without a line break is incomplete, because the agent is writing it. The next reading reads this line.
+    A last line without a line break is left for the next reading, because the agent is still writing it.
 
     Raises:
         OSError: the file cannot be read.
@@ -57,7 +57,7 @@ def _mark(data: bytes) -> str:
 
 
 def load(folder: str, path: str) -> Position:
-    """The saved position of a transcript. When no position is saved or readable, the beginning of the transcript."""
+    """The saved position of a transcript, or its beginning when no position is saved or the saved one is unreadable."""
     try:
         with open(_file(folder, path), "rb") as file:
             found: dict[str, Any] = json.load(file)
@@ -70,7 +70,7 @@ def save(folder: str, path: str, position: Position) -> None:
     """Save a position. Call this function only after all messages before the position are stored.
 
     Raises:
-        OSError: the file cannot be written. The next reading then reads some messages again, and stores none twice.
+        OSError: the file cannot be written. The next reading then reads some messages again, but none is stored twice.
     """
     files.make_folder(folder)
     document = position._asdict() | {"path": path}

@@ -1,4 +1,4 @@
-"""The namespace in which the hook stores a project's sessions."""
+"""Name the namespace in which the hook stores the sessions of a project."""
 
 from __future__ import annotations
 

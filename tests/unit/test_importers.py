@@ -131,10 +131,10 @@ def test_the_same_message_may_come_twice(file: Path) -> None:
         ('{"content": "hi"\n', "not JSON"),
         ('{"content": "hi", "tool_calls": [{"x": NaN}]}\n', "NaN is not JSON"),
         ("[" * 100_000 + "\n", "nested too deeply"),
-        ("3\n", "a number, where a message is an object"),
-        ('"hi"\n', "text, where a message is an object"),
-        ("[]\n", "a list, where a message is an object"),
-        ("null\n", "null, where a message is an object"),
+        ("3\n", "a message must be an object, not a number"),
+        ('"hi"\n', "a message must be an object, not text"),
+        ("[]\n", "a message must be an object, not a list"),
+        ("null\n", "a message must be an object, not null"),
         ({"role": "user"}, '"content" is missing'),
         ({"content": 3}, '"content" must be text, not a number'),
         ({"content": "  "}, "content is empty"),
@@ -157,7 +157,7 @@ def test_the_same_message_may_come_twice(file: Path) -> None:
         ({"content": "hi", "occurred_at": True}, '"occurred_at" must be a time, not a boolean'),
         ({"content": "hi", "occurred_at": 20261120}, "neither seconds nor milliseconds"),
         ('{"content": "hi", "occurred_at": 1e400}\n', "neither seconds nor milliseconds"),
-        ({"content": "other", "id": "m1", "session": "s"}, "id 'm1' is already that of another message of session 's'"),
+        ({"content": "other", "id": "m1", "session": "s"}, "another message of session 's' has the id 'm1' already"),
     ],
 )
 def test_a_wrong_line_is_named_and_nothing_is_read(file: Path, bad: object, why: str) -> None:
@@ -285,7 +285,7 @@ def test_locomo(file: Path, format: Format, indent: int | None, listed: bool) ->
         ([sample(session_2=[{"speaker": "A", "dia_id": "1", "text": " "}])], "session_2[0]: content is empty"),
         (
             [sample(session_2=[{"speaker": "A", "dia_id": "1", "text": t} for t in ("hi", "ho")])],
-            "session_2[1]: id '1' is already that of another message",
+            "session_2[1]: another message of session 'session_2' has the id '1' already",
         ),
     ],
 )

@@ -159,7 +159,7 @@ def _apply_reflection(tx: Transaction, seen: ObservationLog, ready: ObservationR
         ready.observations, observation_log.text_after(seen.observations, ready.covered_length)
     )
     task, response = seen.current_task, seen.suggested_response
-    if seen.generation == ready.base_generation:  # else the log has grown since, and its task and response are newer
+    if seen.generation == ready.base_generation:  # else newer notes were appended, with a newer task
         task, response = ready.current_task or task, ready.suggested_response or response
     missed = len(ready.observations) > condense.TARGET * ready.covered_length
     done = observations.activate(

@@ -23,7 +23,7 @@ COUNTED = ("reinforced", "contradictions", "superseded", "insights")
 
 
 def texts_to_embed(changes: Changes, said: Mapping[int, str]) -> list[str]:
-    """Every text that the changes may store. The caller embeds the texts before its transaction, to keep that short.
+    """Every text that the changes may store. The caller embeds the texts before the transaction, to keep it short.
 
     Args:
         said: the wording of each fact, by the fact's id.
@@ -44,7 +44,7 @@ def _contradiction_text(relation: Relation, loser: str, winner: str) -> str:
 
 @dataclass(kw_only=True)
 class PendingChanges:
-    """The changes that one reflection still has to make. After :meth:`write`, ``made`` has the memories it wrote.
+    """The changes that one reflection still has to make. After :meth:`write`, ``made`` has the memories that it wrote.
 
     Attributes:
         active_facts: the facts that are not superseded, by id. When :meth:`write` supersedes a fact, it also removes

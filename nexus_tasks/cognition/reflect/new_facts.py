@@ -74,7 +74,7 @@ def save_question(resources: Resources, job: JobContext, perspective: Perspectiv
 
 
 def valid_from(memory: Memory) -> datetime:
-    """The time at which a fact became valid, or the time at which the fact was said when the first time is unknown."""
+    """The time since which a fact is valid. When it is unknown, the time at which the fact was said."""
     return memory.valid_from or memory.occurred_at
 
 

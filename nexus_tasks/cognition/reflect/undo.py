@@ -53,8 +53,8 @@ def _refuse_if_built_on(tx: Transaction, reflection_id: int) -> None:
     if rivals := undoing.facts_said_again(tx, reflection_id):
         said = ", ".join(f"m{old} (m{since} says the same)" for old, since in rivals)
         raise UndoRefused(
-            f"Reflection {reflection_id} superseded facts that were said again since: {said}.",
-            remedy="These facts are valid again already. To undo the other changes, forget the newer memories first.",
+            f"Reflection {reflection_id} superseded facts that a later message said again: {said}.",
+            remedy="These facts are already valid again. To undo the other changes, forget the newer memories first.",
         )
     if resting := undoing.resting_on(tx, reflection_id):
         raise UndoRefused(

@@ -1,1 +1,1 @@
-"""The hook that Claude Code calls for its events, and the installation of the hook."""
+"""The hook (the command that Claude Code runs at its events), and the installation of the hook."""

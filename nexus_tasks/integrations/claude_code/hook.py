@@ -1,8 +1,8 @@
 """The hook ``nexus hook claude-code``: write one event from standard input to the session buffer within 100 ms.
 
-This module imports only the standard library and the packages ``buffer`` and ``transcripts``, so that it starts
-quickly. After an error the exit code is 0 too, so that the agent goes on. The hook writes the error to
-``logs/hook.log`` under ``NEXUS_HOME``.
+Claude Code runs the hook at each event of a session. This module imports only the standard library and the packages
+``buffer`` and ``transcripts``, so that it starts quickly. Even after an error the exit code is 0, so that the agent
+goes on. The hook writes the error to ``logs/hook.log`` under ``NEXUS_HOME``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOG_BYTES = 1_000_000
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Handle the event on standard input. Returns 0, also after an error."""
+    """Handle the event on standard input. Returns 0, even after an error."""
     try:
         _handle(json.loads(sys.stdin.buffer.read(_MOST_BYTES)), _option(arguments, "--namespace"))
         sys.stdout.flush()
@@ -77,7 +77,7 @@ def _option(arguments: Sequence[str], name: str) -> str | None:
 
 
 def _log(error: BaseException) -> None:
-    """Log the error that kept an event from being stored. The event may contain secrets, so its text is not logged."""
+    """Log the error that stopped the hook. The text of the event is not logged, because it may contain secrets."""
     try:
         from time import gmtime, strftime
 
@@ -95,4 +95,4 @@ def _log(error: BaseException) -> None:
         finally:
             os.close(fd)
     except OSError:
-        return  # the log cannot be written either, for example on a full disk
+        return  # the log cannot be written, for example because the disk is full

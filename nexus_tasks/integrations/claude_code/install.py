@@ -1,4 +1,4 @@
-"""Adding the hook to Claude Code's settings file, and removing the hook. Other settings stay as they are."""
+"""Add the hook of nexus-tasks to Claude Code's settings file, or remove the hook. Other settings stay unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nexus_tasks.errors import ConfigurationError
 
 EVENTS = ("SessionStart", "UserPromptSubmit", "PostToolUse", "Stop", "SubagentStop", "PreCompact", "SessionEnd")
 _OURS = "hook claude-code"
-# The agent ends a hook that runs longer than this number of seconds. The hook takes about 0.1 s.
+# The agent ends a hook that runs longer than this number of seconds. This hook takes about 0.1 s.
 _TIMEOUT = 10
 
 
@@ -41,7 +41,7 @@ def install(path: Path, *, namespace: str | None = None) -> Change:
 
     Args:
         path: the settings file. A missing file is made.
-        namespace: the namespace to store in. Default: a namespace of its own for each project.
+        namespace: the namespace for all messages. With ``None``, each project has a namespace of its own.
 
     Raises:
         ConfigurationError: the file is not a settings file, or cannot be written. The file is unchanged.
@@ -79,7 +79,7 @@ def uninstall(path: Path) -> Change:
 
 
 def _command(namespace: str | None) -> str:
-    """The command of the hook. It has the program's full path, because the agent's shell may have another PATH."""
+    """The hook's command, with the full path of the program, because the agent's shell may have another PATH."""
     beside = Path(sys.executable).with_name("nexus")
     found = str(beside) if beside.exists() else shutil.which("nexus")
     start = [found] if found else [sys.executable, "-P", "-m", "nexus_tasks.cli.entry"]
@@ -150,11 +150,12 @@ def _write(path: Path, settings: dict[str, Any]) -> bool:
 
 def _not_settings(path: Path, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{path} is not a settings file: {why}.", remedy="Correct it and try again; it is as it was."
+        f"{path} is not a settings file: {why}.", remedy="Correct the file and try again. The file is unchanged."
     )
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigurationError:
     return ConfigurationError(
-        f"{path} cannot be written: {error.strerror}.", remedy="Give yourself access; it is as it was."
+        f"{path} cannot be written: {error.strerror}.",
+        remedy="Give yourself access and try again. The file is unchanged.",
     )

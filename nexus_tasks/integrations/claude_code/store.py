@@ -1,4 +1,4 @@
-"""The background process that the hook starts: it stores the session buffer in Postgres and updates context files."""
+"""The background process that the hook starts to store the session buffer in Postgres and to update context files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _LAST_LINES = 0.5  # seconds to wait, so that the agent can write the last lines
 def main() -> None:
     """Store this machine's session buffer, and update the context files.
 
-    The function starts no server. When the embedded servers do not run, it does nothing, and a worker stores the buffer
-    later.
+    The function starts no server. When the embedded servers do not run, the function does nothing, and a worker stores
+    the buffer later.
     """
     time.sleep(_LAST_LINES)
     settings = load_settings()
@@ -33,7 +33,7 @@ def main() -> None:
         buffer_flush.store_buffer(default_deployment(), wait=True)
         context_cache.refresh(default_deployment())
     except NexusError as error:
-        # The entries stay in the buffer. The next command or worker that stores them reports the error again.
+        # The messages stay in the buffer. The next command or worker that stores the buffer reports the error again.
         log.warning("%s", error)
 
 

@@ -1,4 +1,4 @@
-"""Importing conversations from files in three formats: JSONL, LoCoMo, and transcripts of Claude Code.
+"""Import conversations from files in three formats: JSONL, LoCoMo (a benchmark), and transcripts of Claude Code.
 
 A fault in a JSONL or LoCoMo file raises an error before any message is stored. A damaged line of a transcript is
 skipped.
@@ -31,13 +31,13 @@ def read(path: Path, format: Format = "auto", *, namespace: str, session: str | 
         format: ``jsonl`` (see :mod:`.jsonl`), ``locomo`` (see :mod:`.locomo`) or ``claude-code`` (see
             :mod:`.claude_code`). ``auto`` detects the format by the file's content.
         namespace: the namespace of the conversations. A LoCoMo sample gets the namespace ``namespace.<sample_id>``.
-        session: a session key. In JSONL the lines that name no session get this session. The default for JSONL is the
-            file's name without its suffix. In a transcript all messages get this session. The default for a transcript
-            is the agent's session id. LoCoMo ignores ``session``.
+        session: a session key. In JSONL the lines without a session get this key. The default for JSONL is the file's
+            name without its suffix. In a transcript all messages get this key. The default for a transcript is the
+            agent's session id. LoCoMo ignores ``session``.
 
     Raises:
-        InvalidInput: the file cannot be read, is empty, or has another format than ``format``. The error names the line
-            or the JSON path.
+        InvalidInput: the file cannot be read, is empty, or does not have the format ``format``. The error names the
+            line or the JSON path.
     """
     check_namespace(namespace)
     session = None if session is None else check_name("session", session)

@@ -1,7 +1,7 @@
-"""Importing transcripts of Claude Code (``~/.claude/projects/*/*.jsonl``). Each file becomes one session.
+"""Import transcripts of Claude Code (``~/.claude/projects/*/*.jsonl``). Each file becomes one session.
 
-The session's key is the agent's session id. Secrets are replaced by placeholders. A damaged line is skipped, because
-the agent may cut off a transcript or change its fields. Lines without a message are skipped too.
+The session's key is the agent's session id. Placeholders replace secrets. The importer skips lines without a message,
+and damaged lines: a transcript may be cut off, and a new version of the agent may change the fields.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def looks_like(text: str) -> bool:
 
 
 def parse(path: Path, data: bytes, namespace: str, session: str | None) -> list[Conversation]:
-    """The conversation of a transcript. An empty list when the file contains no message.
+    """The conversation of a transcript, in a list. The list is empty when the file contains no message.
 
     Raises:
         InvalidInput: no line of the file is a line of a transcript.

@@ -40,8 +40,8 @@ class ConversationBuilder:
     def add(self, namespace: str, session_key: str, message: Message) -> None:
         """Put ``message`` at the end of the session ``session_key``.
 
-        The same message may be added twice, for example from a file that joins several exports. Such a message is
-        stored once.
+        A message with an id may be added twice, for example from a file that joins several exports. The database then
+        stores the message once.
 
         Raises:
             InvalidInput: the session has a different message with the same id.
@@ -49,7 +49,7 @@ class ConversationBuilder:
         if message.id is not None:
             first = self._by_id.setdefault((namespace, session_key, message.id), message)
             if (first.content, first.role, first.author) != (message.content, message.role, message.author):
-                raise InvalidInput(f"id {message.id!r} is already that of another message of session {session_key!r}")
+                raise InvalidInput(f"another message of session {session_key!r} has the id {message.id!r} already")
         self._sessions.setdefault((namespace, session_key), []).append(message)
 
     def conversations(self) -> list[Conversation]:
@@ -61,7 +61,7 @@ class ConversationBuilder:
 
 
 def file_error(path: Path, where: str, why: str) -> InvalidInput:
-    """The error for a fault in a file. ``where`` is a line, a JSON path, or empty."""
+    """The error for a fault in a file. ``where`` is the line or JSON path of the fault, or empty."""
     place = f"{path}, {where}" if where else str(path)
     return InvalidInput(
         f"{place}: {why.rstrip('.')}.", remedy="Correct the file and ingest it again; nothing was stored."
@@ -99,7 +99,7 @@ def parsed(text: str) -> object:
 
 
 def kind_of(value: object) -> str:
-    """The name of a JSON value's type in error messages."""
+    """The name that error messages use for the type of a JSON value."""
     return _KINDS[type(value)]
 
 

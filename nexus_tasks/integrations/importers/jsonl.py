@@ -1,4 +1,4 @@
-"""Importing messages from JSONL. Each line is a JSON object, and is one message.
+"""Import messages from JSONL. Each line is a JSON object with one message.
 
 The keys are ``session``, ``role``, ``author``, ``content``, ``occurred_at``, ``id`` and ``tool_calls``. Only
 ``content`` is required. A line with ``tool_calls`` needs no ``content``. ``null`` counts as missing. Unknown keys and
@@ -24,7 +24,7 @@ from nexus_tasks.integrations.importers.conversation import (
 from nexus_tasks.text import shorten
 from nexus_tasks.types import Message, Role, check_name, to_utc
 
-# The years 1973 to 2286 in seconds since 1970. A time of these years in milliseconds is larger than both bounds.
+# The years 1973 to 2286, in seconds since 1970. A time of these years in milliseconds is larger than both bounds.
 _FIRST, _LAST = 10**8, 10**10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -36,7 +36,7 @@ def parse(path: Path, text: str, namespace: str, default_session: str) -> list[C
         InvalidInput: a line is not a message. The error names the line and the fault.
     """
     sessions = ConversationBuilder()
-    # splitlines() would also split at U+2028, which may stand inside a JSON text.
+    # splitlines() would also split at U+2028, which a JSON text may contain.
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
@@ -55,7 +55,7 @@ def _record(line: str) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidInput(f"not JSON: {error}") from None
     if not isinstance(record, dict):
-        raise InvalidInput(f"{kind_of(record)}, where a message is an object")
+        raise InvalidInput(f"a message must be an object, not {kind_of(record)}")
     return record
 
 
@@ -81,7 +81,7 @@ def _tool_calls(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _time(value: object) -> datetime | None:
-    """Parse a time: an ISO 8601 text, or a number of seconds or milliseconds since 1970. A naive time means UTC."""
+    """Parse an ISO 8601 time, or a number of seconds or milliseconds since 1970. A time without an offset is in UTC."""
     if value is None:
         return None
     if isinstance(value, int | float) and not isinstance(value, bool):

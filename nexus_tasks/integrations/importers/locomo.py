@@ -1,4 +1,4 @@
-"""Importing LoCoMo (Maharana et al., ACL 2024), a benchmark of long conversations between two people.
+"""Import LoCoMo (Maharana et al., ACL 2024), a benchmark of long conversations between two people.
 
 Each sample becomes a namespace (``NS.<sample_id>``). Each ``session_N`` with turns becomes a session. Each turn becomes
 a message of role ``user``. The turn's speaker is the message's author, and the turn's ``dia_id`` is the message's id.
@@ -83,8 +83,8 @@ def _read_sample(
             began = _time(required_field(conversation, f"{key}_date_time", str))
             for index, turn in enumerate(turns):
                 at = f"{where}.{key}[{index}]"
-                # LoCoMo gives a time only for the session. Each turn gets a time 1 s after the turn before, so that
-                # sorting messages by time keeps the order of the turns.
+                # LoCoMo has a time only for the whole session. Each turn gets a time 1 s after the previous turn, so
+                # that sorting messages by time keeps the order of the turns.
                 sessions.add(space, key, _message(turn, began + timedelta(seconds=index)))
         except InvalidInput as error:
             raise file_error(path, at, error.message) from None
@@ -104,7 +104,7 @@ def _message(turn: object, occurred_at: datetime) -> Message:
 def _time(text: str) -> datetime:
     """Parse a time such as "1:56 pm on 8 May, 2023" as UTC.
 
-    ``strptime`` is not used, because the month names that it knows depend on the locale.
+    This function does not use ``strptime``, whose month names depend on the locale.
     """
     match = _TIME.fullmatch(text.strip())
     try:

@@ -1,4 +1,4 @@
-"""Serving MCP over HTTP. A request needs the bearer token, an allowed host and an allowed origin."""
+"""Serve MCP over HTTP. A request needs the bearer token, an allowed host and an allowed origin."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATH = "/mcp"
 
 
 class TokenRequired:
-    """ASGI middleware that passes on a request with the bearer token, and answers 401 to any other request.
+    """ASGI middleware that passes a request with the bearer token on to ``app``, and answers 401 to other requests.
 
     Raises:
         ConfigurationError: the token is empty.
@@ -31,7 +31,7 @@ class TokenRequired:
         if not token:
             raise ConfigurationError(
                 "MCP over HTTP needs a token, and none is set.",
-                remedy="Set NEXUS_MCP_TOKEN to a long random text, and give the same to the clients.",
+                remedy="Set NEXUS_MCP_TOKEN to a long random text, and give this token to the clients.",
             )
         self.app = app
         self.expected = f"Bearer {token}".encode()
@@ -40,7 +40,7 @@ class TokenRequired:
         """Pass the request on, or answer 401."""
         if scope["type"] == "http":
             given = Headers(scope=scope).get("authorization", "").encode("utf-8", "surrogateescape")
-            # The time of compare_digest does not depend on the compared texts. A client can therefore not guess the
+            # The time that compare_digest takes does not depend on the compared texts. So a client cannot guess the
             # token from the time of a refusal.
             if not hmac.compare_digest(given, self.expected):
                 refusal = PlainTextResponse("A valid bearer token is required.", 401, {"WWW-Authenticate": "Bearer"})
@@ -57,7 +57,7 @@ def address(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or not 0 <= int(port) <= 65_535:
-        raise InvalidInput(f"{text!r} is no address.", remedy="Give HOST:PORT, or just a port for this machine only.")
+        raise InvalidInput(f"{text!r} is not an address.", remedy="Give HOST:PORT, or PORT for this machine only.")
     return host.strip("[]") or LOOPBACK, int(port)
 
 
@@ -69,10 +69,10 @@ def application(server: MCPServer, token: str, host: str, port: int, *, allowed:
 
     Args:
         server: the MCP server.
-        token: the bearer token that requests must carry.
+        token: the bearer token that requests must have.
         host: the address that the server listens on.
         port: the port that the server listens on.
-        allowed: further host names that clients use. A name includes the port, unless clients use the default port.
+        allowed: further host names that clients use. Each name has the port, unless clients use the default port.
 
     Raises:
         ConfigurationError: the token is empty.
@@ -109,7 +109,7 @@ def serve(
 
     Args:
         server: the MCP server.
-        token: the bearer token that requests must carry.
+        token: the bearer token that requests must have.
         host: the address to listen on.
         port: the port to listen on. With 0 the system chooses a free port.
         allowed: further host names that clients use, as in :func:`application`.

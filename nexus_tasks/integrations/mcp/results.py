@@ -1,8 +1,8 @@
 """The results of the MCP server's tools.
 
-A result consists of structured data and a text. A client shows one of the two to its model. In both forms a citation
-stands before every memory. When the model repeats a line with its citation, no facts are derived from the repeated
-line.
+A result consists of structured data and a text. A client shows one of the two to its model. In each of them, a citation
+such as [m17] comes before every memory. When the model repeats a line with its citation, no facts are derived from the
+repeated line.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Recalled(BaseModel):
 
 
 class Cited(BaseModel):
-    """The memory that a citation in a context stands for."""
+    """The memory that a citation in a context names."""
 
     id: int
     external_id: str | None
@@ -97,8 +97,8 @@ class Forgotten(BaseModel):
 
     namespace: str
     deleted: dict[str, int] = Field(description="number of erased rows, by table")
-    ids: list[int] = Field(description="the erased memories; their citations are void now")
-    requeued: list[str] = Field(description="jobs that derive memories anew which also rested on other messages")
+    ids: list[int] = Field(description="ids of the erased memories; do not cite them any more")
+    requeued: list[str] = Field(description="ids of the jobs that make facts and digests again")
     not_rewritten: list[str] = Field(default=[], description="tables that were too busy to be rewritten on disk")
 
     def text(self) -> str:
@@ -138,7 +138,7 @@ class DigestEntry(BaseModel):
 
 
 def hit(found: Recall) -> Hit:
-    """Convert a search hit to a tool's result. The citation stands before the content."""
+    """Convert a search hit to a hit of the tool ``recall``, with the citation before the content."""
     subject = f"{found.subject}: " if found.subject else ""
     return Hit(
         id=found.id,
@@ -175,7 +175,7 @@ def context(block: ContextBlock) -> Context:
 
 
 def digested(namespace: str, session: SessionDetails, status: str, job_id: str) -> Digested:
-    """The result of the tool ``digest_session`` for a session. It contains the digests that the session has."""
+    """The result of the tool ``digest_session``, with the digests that the session has."""
     made = {level: cited(digest.id, digest.content) for level, digest in session.digests.items()}
     return Digested(
         namespace=namespace,
@@ -193,7 +193,7 @@ def forgotten(namespace: str, receipt: ForgetReceipt) -> Forgotten:
 
 
 def status(found: StatusReport) -> Status:
-    """The document of ``nexus status`` for one namespace, without the fields for operators."""
+    """The result of the tool ``memory_status``: one namespace of ``nexus status``, without the fields for operators."""
     [one] = found.namespaces
     return Status(
         namespace=one.namespace,

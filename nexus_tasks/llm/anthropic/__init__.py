@@ -1,4 +1,4 @@
-"""Claude as a language model, through the official SDK."""
+"""Claude as a language model, through Anthropic's SDK. ``model.py`` has the class that the jobs use."""
 
 from nexus_tasks.llm.anthropic.client import credentials_found
 from nexus_tasks.llm.anthropic.errors import job_error

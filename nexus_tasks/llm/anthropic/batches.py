@@ -1,4 +1,4 @@
-"""Anthropic's Message Batches API: it answers the same requests as live calls, within a day and at half the price."""
+"""Anthropic's Message Batches API, which answers requests within a day at half the price of live calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AnthropicBatchProvider:
-    """A :class:`~nexus_tasks.llm.base.BatchProvider`. Every method raises the errors of ``AnthropicModel.complete``."""
+    """The message batches of Claude. Every method raises the errors of ``AnthropicModel.complete``."""
 
     client: ClientHolder
     settings: Settings
@@ -71,7 +71,7 @@ class AnthropicBatchProvider:
             )
 
     def cancel(self, batch_id: str) -> None:
-        """Cancel a batch. Items that were answered before the cancellation cost money."""
+        """Cancel a batch. Items that Claude answered before the cancellation still cost money."""
         self.client.call(lambda client: client.messages.batches.cancel(batch_id))
 
     def completion_of(

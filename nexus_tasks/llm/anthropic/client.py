@@ -1,4 +1,4 @@
-"""Build one Claude client per process at the first call, and check whether the SDK finds credentials."""
+"""Build the Claude client of a process at its first call, and check whether Anthropic's SDK finds credentials."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST_CONNECT = 10.0  # the most seconds for opening a connection (chosen by 
 
 
 class ClientHolder:
-    """The process's client for one ``settings`` object.
+    """Builds and keeps the process's client for one ``settings`` object.
 
     Threads may share the holder. After a fork, the child process builds a client of its own.
     """
@@ -41,8 +41,9 @@ class ClientHolder:
     def after_fork(self) -> None:
         """Replace the client and the lock in a forked child, because a thread of the parent may have held the lock."""
         if self._client is not None:
-            # This reference keeps the parent's client from garbage collection. Garbage collection would take the lock
-            # of the client's connection pool. A thread of the parent may have held that lock at the fork.
+            # This reference keeps the parent's client from garbage collection, which would take the lock of the
+            # client's connection pool. A thread of the parent may have held that lock at the fork, so the child would
+            # wait for ever.
             self._inherited.append(self._client)
         self._start_afresh()
 
@@ -77,7 +78,7 @@ class ClientHolder:
             raise job_error(error) from None
 
     def forget(self, client: anthropic.Anthropic) -> None:
-        """Drop ``client`` after the API refused it with 401, so that the next call reads the credentials again.
+        """Drop ``client`` after the API refused its credentials (401), so that the next call reads them again.
 
         The SDK drops a refused token only when the SDK retries, and the SDK's retries are off. ``client`` is not
         closed, because other threads may be using ``client``.
@@ -108,8 +109,8 @@ def _build(settings: Settings) -> anthropic.Anthropic:
         return anthropic.Anthropic(
             # With None, the SDK uses ANTHROPIC_BASE_URL. If that variable is not set, the SDK uses the profile's URL.
             base_url=settings.anthropic_base_url or None,
-            max_retries=0,  # the queue retries
-            # This timeout must differ from the SDK's default, because with the default the SDK limits max_tokens.
+            max_retries=0,  # the job's retry policy decides about retries
+            # The timeout must not be the SDK's default, because with the default the SDK limits max_tokens.
             timeout=anthropic.Timeout(seconds, connect=min(seconds, _LONGEST_CONNECT)),
         )
     except anthropic.AnthropicError as error:
@@ -122,7 +123,7 @@ def _build(settings: Settings) -> anthropic.Anthropic:
 
 
 def _with_credentials(client: anthropic.Anthropic) -> anthropic.Anthropic:
-    # Without this check the SDK raises a bare TypeError at the first call.
+    # Without this check, the first call would raise a TypeError of the SDK in place of a job error.
     if not _has_credentials(client):
         raise Misconfigured(
             "No credentials for Claude were found.",
@@ -164,9 +165,9 @@ def credentials_found() -> bool:
 def _nothing_configured() -> bool:
     """Whether no variable of the SDK is set and the SDK's folder does not exist.
 
-    The import of the SDK takes 1 s. On a machine without credentials, this check saves a command that import. The
-    docstring of ``anthropic.Anthropic`` lists the variables and the folder. The SDK uses a different folder on Windows,
-    so on Windows the result is always ``False``.
+    On a machine without credentials, this check avoids the import of the SDK, which takes 1 s. The docstring of
+    ``anthropic.Anthropic`` lists the variables and the folder. On Windows the result is always ``False``, because the
+    SDK uses a different folder there.
     """
     if os.name != "posix" or any(name.startswith("ANTHROPIC_") and value for name, value in os.environ.items()):
         return False

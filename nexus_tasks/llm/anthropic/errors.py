@@ -1,7 +1,7 @@
 """Turn the SDK's errors into job errors. A job error's type decides what happens to the job.
 
-The section "What an error means" of ``docs/jobs.md`` lists the types. This module maps Claude's status and error codes
-to these types. The texts of the job errors contain no secret and no prompt.
+The section "What an error means" of ``docs/jobs.md`` lists the types. This module maps Claude's HTTP status and error
+codes to these types. The texts of the job errors contain no secret and no prompt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nexus_tasks.errors import JobError, Misconfigured, OverBudget, Permanent, T
 if TYPE_CHECKING:
     import anthropic
 
-# Seconds to wait after a 429. Chosen by hand, not measured.
+# Seconds to wait after the status 429 (too many requests). Chosen by hand, not measured.
 RETRY_AFTER_DEFAULT = 5.0  # when no header is readable
 RETRY_AFTER_BOUNDS = (0.5, 3600.0)  # the least and the greatest wait that a header can set
 
@@ -57,10 +57,9 @@ def redact(text: str) -> str:
 def retry_after(headers: Mapping[str, str]) -> float:
     """Seconds that the server asks to wait. The result is at least 0.5 s and at most 3600 s.
 
-    The value is read from the header ``retry-after-ms``, or else from ``retry-after``. The header ``retry-after`` has
-    seconds or an HTTP date. Without a readable value the result is 5 s (:data:`RETRY_AFTER_DEFAULT`). The bounds
-    (:data:`RETRY_AFTER_BOUNDS`) are needed, because a value of 0 would cause a busy loop, and a wrong date could stop
-    the jobs for a day.
+    The value comes from the header ``retry-after-ms``, or else from ``retry-after``, which has seconds or an HTTP date.
+    Without a readable value the result is 5 s (:data:`RETRY_AFTER_DEFAULT`). Without the lower bound, a value of 0
+    would cause a busy loop. Without the upper bound, a wrong date could stop the jobs for days.
     """
     seconds = _number(headers.get("retry-after-ms"), scale=1000)
     if seconds is None:
@@ -81,7 +80,7 @@ def _number(value: str | None, scale: float = 1) -> float | None:
 
 
 def job_error(error: anthropic.AnthropicError) -> JobError:
-    """The job error for ``error``. Raise the job error ``from None``, because the SDK's text may hold secrets."""
+    """The job error for ``error``. Raise it ``from None``, because the text of the SDK's error may contain secrets."""
     import anthropic
     from anthropic.lib.credentials import WorkloadIdentityError
 
@@ -107,7 +106,7 @@ def _status_error(error: anthropic.APIStatusError) -> JobError:
     if status == 402 or code in _SPENT or error.type == "billing_error":
         return OverBudget(
             f"The Claude account has no credit or reached its limit: {said}.",
-            remedy="Check credit and spend limits in the Claude Console; the jobs wait meanwhile.",
+            remedy="Check credit and spend limits in the Claude Console. The jobs wait until then.",
         )
     if status == 429:
         return Throttled(f"Claude asked to be called later: {said}.", retry_after=retry_after(error.response.headers))
@@ -123,10 +122,10 @@ def _status_error(error: anthropic.APIStatusError) -> JobError:
 
 
 def _connection_error(error: anthropic.APIConnectionError) -> JobError:
-    """A cut or refused connection is temporary. A malformed address or key is not.
+    """The job error for a failed connection: ``Misconfigured`` for a malformed address or key, else ``Transient``.
 
-    The job error shows only the class of the cause. The text of the cause is not shown, because it contains the key
-    when the key ends in a line break.
+    The job error shows the class of the cause, but not its text. When the key ends in a line break, the text contains
+    the key.
     """
     import httpx2  # the SDK's own HTTP library
 
@@ -143,7 +142,8 @@ def _connection_error(error: anthropic.APIConnectionError) -> JobError:
 def _exchange_error(error: Exception) -> JobError:
     """The job error for a failed token exchange (profile or federation).
 
-    The status 429, a status of 500 or more, and a missing connection are temporary.
+    The error is ``Transient`` for the status 429, for a status of 500 or more, and for a missing connection. Any other
+    error is ``Misconfigured``.
     """
     status = getattr(error, "status_code", None)
     said = redact(str(error))

@@ -1,4 +1,4 @@
-"""Build requests of Claude's Messages API and read the answers, for live calls and for message batches."""
+"""Build requests for Claude's Messages API and read the answers, for live calls and for message batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nexus_tasks.settings import Settings
 
-# Claude caches a prompt prefix of at least this many tokens. Each entry has the beginning of a model's name.
+# For the beginning of a model's name: the fewest tokens of a prompt prefix that Claude caches.
 # https://platform.claude.com/docs/en/build-with-claude/prompt-caching
 CACHE_MINIMUM = (("claude-haiku-", 4096), ("", 1024))
 
@@ -34,10 +34,11 @@ def model_name(settings: Settings, purpose: Purpose) -> str:
 def request_params(request: ModelRequest[AnswerT], settings: Settings) -> dict[str, Any]:
     """The keywords of ``messages.create``, which are also the ``params`` of a batch item.
 
-    A cache marker tells Claude to cache the prompt up to the marker. One marker ends the instructions, because every
-    call of the purpose repeats the instructions. With ``request.shared``, another marker ends the transcript, because
-    calls for other observers repeat the transcript. A marker is left out when the prompt up to the marker is shorter
-    than the model's minimum. Other text gets no marker, because input that is written to a cache costs 25 % more.
+    A cache marker tells Claude to cache the prompt up to the marker. One marker comes after the instructions, which
+    every call of the purpose repeats. With ``request.shared``, another marker comes after the transcript, which calls
+    for other observers repeat. A marker is left out when the prompt up to the marker is shorter than the model's
+    minimum (:data:`CACHE_MINIMUM`). Other text gets no marker, because input that is written to a cache costs 25 %
+    more.
     """
     model = model_name(settings, request.purpose)
     minimum = next(tokens for prefix, tokens in CACHE_MINIMUM if model.startswith(prefix))
@@ -66,7 +67,7 @@ def _mark(block: dict[str, Any]) -> None:
 
 
 def completion(message: Message, request: ModelRequest[AnswerT], model: str, seconds: float) -> Completion[AnswerT]:
-    """Read ``message`` as the answer to ``request``. An unusable answer gives a completion with a fault and the usage.
+    """Read ``message`` as the answer to ``request``. When it is unusable, the completion has a fault and no answer.
 
     Args:
         model: the model's name in the request. Prices and hashes use this name. The name in the answer is in ``raw``.
@@ -105,7 +106,7 @@ def _fault(message: Message) -> tuple[Any, str]:
 
 
 def usage_of(message: Message) -> Usage:
-    """The tokens that a message cost."""
+    """The tokens that were used for ``message``, by kind."""
     usage = message.usage
     return Usage(
         input_tokens=usage.input_tokens or 0,
@@ -116,13 +117,13 @@ def usage_of(message: Message) -> Usage:
 
 
 def parse(text: str, answer: type[AnswerT]) -> AnswerT:
-    """Validate ``text`` against ``answer``, without the control characters in its strings.
+    """Parse ``text`` as JSON, remove control characters from its strings, and validate it as an ``answer``.
 
     Raises:
         ValueError: the text is not JSON, is nested too deeply, or does not fit ``answer`` (``ValidationError``).
     """
     try:
-        # strict=False accepts raw control characters in strings. The function _clean removes these characters.
+        # strict=False accepts raw control characters in strings, and _clean removes them.
         return answer.model_validate(_clean(json.loads(text, strict=False)))
     except RecursionError:
         raise ValueError("nested too deeply") from None
@@ -139,7 +140,7 @@ def _clean(value: Any) -> Any:
 
 
 def _why(error: ValueError) -> str:
-    """Name the fields that break a rule, and the rules. The model's text is left out."""
+    """A text with the fields that break a rule, and the rules. The model's own text is left out."""
     if isinstance(error, ValidationError):
         first = error.errors(include_input=False, include_url=False, include_context=False)[:3]
         places = (".".join(str(part)[:40] for part in fault["loc"]) for fault in first)

@@ -1,4 +1,4 @@
-"""Claude as a language model, through Anthropic's SDK. This module never retries a call, because the queue retries."""
+"""Claude as a language model, through Anthropic's SDK. A failed call is not repeated here, but by the job's retry."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class AnthropicModel:
     """The :class:`~nexus_tasks.llm.base.LanguageModel` that asks Claude.
 
-    Threads and forked processes may share the object. Creating the object is fast, because the SDK is imported and the
-    client is built at the first call.
+    Threads and forked processes may share the object. Creating the object is fast, because only the first call imports
+    the SDK and builds the client.
     """
 
     name = "anthropic"
@@ -34,7 +34,7 @@ class AnthropicModel:
 
     @property
     def batches(self) -> AnthropicBatchProvider:
-        """The Message Batches API. This property imports the SDK, so that no transaction waits 1 s for the import."""
+        """The Message Batches API. This property imports the SDK, so that no later transaction waits 1 s for it."""
         import anthropic  # noqa: F401
 
         return AnthropicBatchProvider(self._holder, self._settings)
@@ -44,9 +44,9 @@ class AnthropicModel:
         return model_name(self._settings, purpose)
 
     def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
-        """Call Claude once. An unusable answer gives a completion with a fault and the usage.
+        """Call Claude once. When the answer is unusable, the completion has a fault and no answer.
 
-        An answer is unusable when it is cut off, is a refusal, or breaks its schema.
+        An answer is unusable when it is cut off, is a refusal, or does not fit its schema.
 
         Raises:
             Transient: the network failed, Claude did not answer in time, or the status is 408, 409 or 5xx.
@@ -63,7 +63,7 @@ class AnthropicModel:
         began = time.monotonic()
         message = self.call(lambda client: client.messages.create(**params))
         seconds = time.monotonic() - began
-        # The SDK does not validate answers. A gateway's error page with status 200 gives a string as the message.
+        # The SDK does not validate answers. A gateway may send an error page with status 200, which gives a string.
         if not isinstance(message, Message) or not isinstance(message.usage, Billed) or message.content is None:
             raise Transient("The Claude API (or a gateway before it) answered with something that is no message.")
         return completion(message, request, params["model"], seconds)
@@ -86,7 +86,7 @@ class AnthropicModel:
         return tokens
 
     def probe(self) -> None:
-        """Look up each configured model at no cost. A gateway without the endpoint for models passes the check.
+        """Check each configured model at no cost. A gateway that has no endpoint for models passes the check.
 
         Raises:
             Misconfigured: a model is retired.

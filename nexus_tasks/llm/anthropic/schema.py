@@ -1,4 +1,4 @@
-"""Build the JSON schema of an answer for Claude, without unneeded parts. Every call pays for the schema's tokens."""
+"""Build the JSON schema of an answer for Claude, without unneeded parts, because every call pays for its tokens."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-# Keys that are left out. Pydantic adds titles and defaults, which no call needs. Structured output does not support
-# bounds, so the answer type checks the bounds when an answer is validated.
+# Keys that are left out. Pydantic adds titles and defaults, which no call needs. Claude's structured output does not
+# support bounds, so the answer type checks the bounds when an answer is validated.
 _REMOVED = frozenset(("title", "default", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"))
 
 
@@ -17,8 +17,8 @@ _REMOVED = frozenset(("title", "default", "minimum", "maximum", "minLength", "ma
 def answer_schema(answer: type[BaseModel]) -> dict[str, Any]:
     """The JSON schema of ``answer`` for ``output_config``.
 
-    Definitions are inlined. Titles, defaults and docstrings are left out. A field's ``description`` stays, because the
-    description is part of the prompt. Recursive answer types are not supported.
+    Each reference is replaced by its definition, so recursive answer types are not supported. Titles, defaults and
+    docstrings are left out. A field's ``description`` stays, because it is part of the prompt.
     """
     import anthropic
 

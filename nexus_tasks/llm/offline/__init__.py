@@ -1,7 +1,8 @@
-"""The offline model: a deterministic model without a network, for trying and testing the system.
+"""The offline model: rules in place of a language model, for trying and testing the system without a network.
 
-The offline model reads a request's material in place of the prompt. Its answers repeat sentences of the material. Its
-rules are for English. In text of other languages, the offline model finds fewer facts, but raises no error.
+The offline model reads the material of a request (the data from which the prompt was made), not the prompt. Its answers
+repeat sentences of the material. Its rules are for English. In text of other languages, the offline model finds fewer
+facts, but raises no error.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class OfflineModel:
         """Answer from ``request.material``. The completion has no fault, and its usage is 0 tokens.
 
         Raises:
-            TypeError: the type of the material does not fit the type of the request's answer.
+            TypeError: the request asks for an answer type that does not belong to its material.
         """
         began = time.perf_counter()
         answer = _answer(request.material)

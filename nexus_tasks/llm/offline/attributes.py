@@ -1,7 +1,7 @@
 """Find contradictions in attributes of a person: home, workplace, age, favourites and preferences.
 
-Such an attribute has one value at a time, so two different values contradict each other. Preferences are an exception,
-because a person may prefer many things.
+A person has one home, one workplace, one age and one favourite of a kind at a time. So two different values contradict
+each other. Preferences are an exception, because a person may prefer many things.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class _Attribute(NamedTuple):
 
 
 def attribute_conflict(left: str, right: str) -> str:
-    """A text with the attribute that differs in two facts about one subject, and its two values.
+    """Describe the attribute in which two facts about one subject contradict each other, with its two values.
 
-    The text is empty when no attribute differs.
+    The result is empty when no attribute differs.
     """
     for one in _attributes(left):
         for other in _attributes(right):

@@ -1,8 +1,8 @@
 """Compare two facts about one subject: find a duplicate, a reinforcement or a contradiction.
 
-Two facts that share at least 0.80 of their words reinforce each other. Two facts that share at least 0.30 of their
+Two facts that share at least 80 % of their words reinforce each other. Two facts that share at least 30 % of their
 words contradict each other when only one of the two negates a shared word. But people seldom negate an outdated fact.
-They state the new fact instead. So further rules find changed values, replaced things and changed attributes.
+Instead, they state the new fact. So further rules find changed values, replaced things and changed attributes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from nexus_tasks.llm.offline.reading import Reading, read_fact
 from nexus_tasks.llm.offline.statements import is_vague
 from nexus_tasks.text import jaccard
 
-# The least shares of common words for a reinforcement, for a negation, and for a changed value. Chosen by hand, not
-# measured.
+# The least share of common words of two facts that reinforce each other, of two facts that contradict each other by a
+# negation, and of two facts about one matter whose value has changed. Chosen by hand, not measured.
 REINFORCES, CONTRADICTS, SAME_MATTER = 0.80, 0.30, 0.60
 
 
@@ -82,8 +82,8 @@ def _changed_value(one: Reading, other: Reading) -> str:
     if not moved and not one.updated and not other.updated and (one.past or other.past):
         return ""  # These are two events, not one thing that changed.
     shared, smaller = one.content & other.content, min(len(one.content), len(other.content))
-    # "The standup moved to 10:30" is short and shares few words with a longer fact about the standup. So when something
-    # was moved, the share is a share of the shorter fact's words.
+    # "The standup moved to 10:30" is short, so it shares few of all words with a longer fact about the standup. When
+    # something was moved, only the words of the shorter fact count.
     alike = len(shared) / smaller if moved and smaller else jaccard(one.content, other.content)
     if alike < SAME_MATTER:
         return ""
@@ -96,7 +96,7 @@ def _replacement(change: Reading, other: Reading) -> str:
     if not gone or not gone <= other.everything - other.denied or change.everything <= other.everything:
         return ""
     if not change.content & (other.content - gone) and not (change.switched and other.habit):
-        return ""  # The facts share the replaced word, but are about different matters.
+        return ""  # The facts have only the replaced word in common, so they are about different matters.
     return f"one replaces what the other says: {_listed(gone)}"
 
 

@@ -42,8 +42,8 @@ def day_meant(sentence: str, said: datetime) -> str | None:
 
     The rules know full dates, and days at a known distance, such as "yesterday", "3 days ago" and "last Friday" (the
     latest Friday before ``said``). The rules do not know weeks, months, dates without a year, or the ambiguous "next
-    Friday". The result is a day in the time zone of ``said``. Stored times are in UTC, so the result may be one day off
-    for a sentence that was said near local midnight.
+    Friday". The result is a day in the time zone of ``said``. Stored times are in UTC, so the result may be one day
+    wrong for a sentence that was said near local midnight.
 
     Args:
         sentence: the sentence.

@@ -13,11 +13,11 @@ from nexus_tasks.text import NEGATIONS, STOP_WORDS, fold, shorten, words
 # These numbers are chosen by hand, not measured.
 MAX_CONTENT = 300  # the most characters of a fact
 MAX_LABELS = 3
-# A fact has the base confidence, and 0.05 more for each kind of marker (see statements.strength). There are three kinds
-# of markers, so the highest confidence is 0.90.
+# A fact has the base confidence, and 0.05 more for each of the three kinds of markers: a strong word, a number or date,
+# and a name (see statements.strength). So the highest confidence is 0.90.
 BASE_CONFIDENCE, PER_MARKER = 0.75, 0.05
 
-# The first pattern that matches names the category.
+# The first pattern that matches a sentence decides the sentence's category.
 _CATEGORIES: tuple[tuple[Category, str], ...] = (
     (
         "preference",
@@ -49,14 +49,14 @@ _COMPILED = tuple((category, re.compile(rf"\b(?:{found})\b", re.IGNORECASE)) for
 
 
 def derive(material: DeriveMaterial) -> Observations:
-    """The facts of the batch, in the order of the lines. Only lines whose author is a wanted subject have facts."""
+    """The facts of the batch, in the order of the lines. Lines of authors who are not a wanted subject are ignored."""
     wanted = frozenset(material.subjects)
     lines = (line for line in material.lines if not line.context_only and line.author in wanted)
     return Observations(observations=[found for line in lines for found in _of_line(line)])
 
 
 def _of_line(line: PromptLine) -> Iterator[Observation]:
-    """The facts of one line. Other lines do not matter, so another division into batches gives the same facts."""
+    """The facts of one line. They do not depend on other lines, so any division into batches gives the same facts."""
     if line.role not in ("user", "assistant"):
         return
     pieces = spoken(line.content)

@@ -7,8 +7,9 @@ Sentences are chosen one after the other. Each time, the sentence with the highe
 A word starts with the weight ln(1 + number of sentences with the word). When a sentence is chosen, the weights of its
 words are multiplied by 0.3. So a sentence with frequent words has a high value, and a sentence that repeats chosen
 words has a low value. The use of word frequency comes from SumBasic (Nenkova and Vanderwende, 2005). The lower weight
-of chosen words comes from Lin and Bilmes (ACL 2011). The prior of a sentence from the previous digest has a factor of
-1.25, because such a sentence stands for a longer past. The factors are chosen by hand, not measured.
+of chosen words comes from Lin and Bilmes (ACL 2011). The prior is a factor that depends on the kind of sentence. For a
+sentence from the previous digest it is 1.25 times as high, because that sentence summarizes a longer time. All factors
+are chosen by hand, not measured.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from nexus_tasks.text import content_words, fold, shorten
 
 CHARACTERS_PER_TOKEN = 4  # the same number as in text.estimate_tokens
 REPEATED = 0.3  # a word's weight is multiplied by this factor each time a sentence with the word is chosen
-# While new sentences need room, sentences of the previous digest may use only this share of the room.
+# Sentences of the previous digest may use only this share of the room, unless the new sentences leave room over.
 OLD_SHARE = 2 / 3
 VAGUE = 0.3  # the factor of the weight of a vague word (see statements.is_vague)
 # The prior of a sentence is a product of factors. A sentence of the previous digest has the factor PREVIOUS. A sentence
-# about a change has CHANGE. A sentence with n kinds of markers has 1 + n · PER_MARKER. A sentence of line i of the
-# window's n lines has 1 + LATEST · i / n. A sentence that is not a statement has NO_STATEMENT.
+# about a change has CHANGE. A sentence with n kinds of markers (see statements.strength) has 1 + n · PER_MARKER. A
+# sentence of line i of the n new lines has 1 + LATEST · i / n. A sentence that is not a statement has NO_STATEMENT.
 PREVIOUS, CHANGE, PER_MARKER, LATEST, NO_STATEMENT = 1.25, 1.25, 0.25, 0.2, 0.25
 _CHANGE = re.compile(
     r"\b(?:decided|agreed|deadline|moved|switched|changed|now|no longer|any ?more|instead|prefers?|plan|will)\b",
@@ -43,12 +44,12 @@ _SPEAKER = re.compile(r"(?:[-*•] )?(?P<speaker>[^:]{1,64}): (?P<said>.*)")
 @dataclass(frozen=True, kw_only=True)
 class _Sentence:
     place: int  # the sentence's position among all candidates
-    source: int  # the number of the sentence's line: chosen sentences with the same number are joined to one line again
+    source: int  # the number of the sentence's line. Chosen sentences of one line are joined to one line again.
     old: bool  # whether the sentence is from the previous digest
     speaker: str
     text: str
     words: tuple[str, ...]
-    prior: float  # the factor of the sentence's value that stays the same while other sentences are chosen
+    prior: float  # the factor of the sentence's value that does not change while other sentences are chosen
 
     @property
     def line(self) -> str:
@@ -56,7 +57,7 @@ class _Sentence:
 
 
 def digest(material: DigestMaterial) -> Digest:
-    """The short and the long digest, each within its limit. Every sentence is in the material, word for word."""
+    """The short and the long digest, each within its limit. Every sentence comes from the material, word for word."""
     ranked = list(_ranked(_candidates(material)))
     return Digest(short=_rendered(ranked, material.short_tokens), long=_rendered(ranked, material.long_tokens))
 
@@ -113,8 +114,9 @@ def _previous(text: str) -> Iterator[tuple[str, str]]:
 def _ranked(candidates: list[_Sentence]) -> Iterator[_Sentence]:
     """All candidates in the order in which they are chosen.
 
-    A choice never raises the value (gain) of another sentence. So a heap may hold old gains. The gain of the sentence
-    at the top of the heap is computed again. When the new gain is still the highest, this sentence is chosen.
+    A choice never raises the value (gain) of another sentence. So the gains in the heap may be out of date, but never
+    too low. The gain of the sentence at the top of the heap is computed again. When it is still the highest, this
+    sentence is chosen.
     """
     counts = Counter(word for found in candidates for word in found.words)
     weights = {word: math.log1p(count) * (VAGUE if is_vague(word) else 1) for word, count in counts.items()}
@@ -143,7 +145,7 @@ def _rendered(ranked: list[_Sentence], tokens: int) -> str:
     """
     limit = tokens * CHARACTERS_PER_TOKEN
     chosen: dict[int, _Sentence] = {}
-    # Each line is counted with a line break, but the last line needs none. Therefore the limit is 1 higher.
+    # Each line is counted with a line break, but the last line needs no line break. So there is room for 1 more.
     left, left_for_old = limit + 1, int(limit * OLD_SHARE)
     for share in (True, False):  # In the second round, old sentences may use all room that is left.
         for sentence in ranked:

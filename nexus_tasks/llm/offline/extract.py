@@ -21,7 +21,7 @@ from nexus_tasks.text import fold, shorten
 from nexus_tasks.types import to_utc
 
 LONGEST = 300  # the most characters of a statement (chosen by hand, not measured)
-# The first pattern that matches names the category.
+# The first pattern that matches a sentence decides the sentence's category.
 _CATEGORIES = tuple(
     (category, re.compile(rf"\b(?:{words})\b", re.IGNORECASE))
     for category, words in (
@@ -63,7 +63,7 @@ def _topic(place: str, lines: list[str], known: dict[str, KnownTopic]) -> TopicF
 
 
 def facts(material: SessionFactsMaterial) -> SessionFacts:
-    """The statements of the session's user, except statements without a category.
+    """The statements of the session's user as facts. A statement that no category fits is left out.
 
     The confidence of a fact is 7 of 10, plus 0.5 for each kind of marker (see statements.strength).
     """

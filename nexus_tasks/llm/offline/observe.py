@@ -15,7 +15,7 @@ PRIORITIES = ("low", "medium", "high")
 
 
 def observe(material: ObserveMaterial) -> Observed:
-    """A note for each statement of the batch, without repetitions. The user's last question is the current task."""
+    """Write a note for each statement of the batch, each once. The current task is the user's last question."""
     known: set[str] = set()
     days = [
         Day(date=date, notes=[note for line in lines for note in _notes(line, known)])

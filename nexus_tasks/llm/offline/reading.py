@@ -32,7 +32,7 @@ _IDIOM = _rule(
     r"\bwouldn['’]t (?:trade|change|miss|be|have)\b|\bnothing (?:like|beats|better|compares|else)\b",
     r"\bwithout (?:you|your|them|him|her|it|a doubt|question)\b",
 )
-# Phrases that say that something has ended. Such a phrase negates the words after the phrase.
+# Phrases that say that something has ended. The words after the phrase count as negated.
 _ENDED = _rule(
     r"\bno longer\b|(?<!get )(?<!got )(?<!getting )(?<!['’]m )(?<!am )(?<!be )\bused to\b(?! (?:being|it|the)\b)",
     r"\b(?:stopped|quit|gave up|given up)\b(?= (?:\w+ )?\w+ing\b)",
@@ -58,22 +58,25 @@ _PAST = _rule(
     r"\b(?:drove|flew|felt|held|kept|said|sent|slept|spoke|swam|taught|thought|wrote|woke|yesterday|ago|last \w+)\b",
     r"\b(?!need|speed|indeed|feed|based|called|named|used|scheduled|planned|fixed|located|married|set)\w{2,}ed\b",
 )
-# These negations deny an event, not a state.
+# These negations deny an event in the past, not a state. read_fact() ignores them.
 _PAST_NEGATIONS = frozenset(("didn't", "didnt", "wasn't", "weren't", "couldn't", "hadn't", "haven't", "hasn't"))
 _CHANGE_STEMS = frozenset(content_words("switch move moving change shift reschedule migrate push postpone"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """The content of one fact. All words are stems."""
+    """The content of one fact. All words are stems.
+
+    Closed-class values are times, dates, weekdays, months, years and numbers (see the module ``slots``).
+    """
 
     key: str  # the result of text.content_key: two facts with the same words in the same order have the same key
     content: Words  # the content words, except negations, markers of change and closed-class values
-    slots: Mapping[str, Words]  # the closed-class values, by class (see the module slots)
+    slots: Mapping[str, Words]  # the closed-class values, by class
     markers: Words  # words for persons, times, conditions and directions (see text.meaning_markers)
     denied: Words  # the words that a negation denies
-    replaced: Words  # the words and closed-class values of X in "instead of X" and in "switched from X to Y"
-    switched: bool  # whether the fact says "switched from X", without a word for the matter before "from"
+    replaced: Words  # the words and closed-class values of X in "instead of X" or "switched from X to Y"
+    switched: bool  # whether "from" follows directly on the verb: "switched from X", but not "moved the meeting from X"
     target: Mapping[str, Words]  # the closed-class values to which something was moved, by class
     updated: bool  # whether the fact says that it is about the present
     habit: bool  # whether the fact is about a habit or liking of its speaker
@@ -87,7 +90,7 @@ class Reading:
 
 @lru_cache(maxsize=4_096)  # A reflection compares one fact with many other facts.
 def read_fact(text: str) -> Reading:
-    """Read one fact."""
+    """Read the fact ``text`` by the rules of this module."""
     plain = _IDIOM.sub(" ", text.replace("’", "'"))
     replaced = " ".join(match["one"] or match["two"] for match in _REPLACED.finditer(plain))
     claim = _ENDED.sub(" not ", _MARKER.sub(" ", _REPLACED.sub(" ", plain)))
@@ -117,7 +120,7 @@ def _values(text: str) -> Words:
 
 
 def _denied(claim: str) -> Iterator[str]:
-    """The denied stems. They are the stems of the first two content words after a negation, in the same clause."""
+    """The denied stems: those of the first two content words after a negation, in the negation's clause."""
     for clause in _BREAK.split(claim):
         left = 0
         for word in words(clause):

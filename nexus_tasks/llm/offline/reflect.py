@@ -23,8 +23,8 @@ _PREFIX = "Repeatedly: "
 def reflect(material: ReflectMaterial) -> Reflection:
     """The relations of the new facts, and the insights.
 
-    Relations are in the order of the clusters. Each pair of facts occurs once. Insights are in the order of their
-    smallest fact ids.
+    Relations are in the order of the clusters (each new fact with its nearest facts). Each pair of facts occurs once.
+    Insights are in the order of their smallest fact ids.
     """
     facts = {fact.id: fact for fact in material.facts}
     clusters = {
@@ -66,7 +66,7 @@ def _relation(new: PromptFact, old: PromptFact) -> Iterator[Relation]:
 
 
 def _age(fact: PromptFact) -> tuple[datetime, int, int]:
-    """A sort key by the time when the fact was last said.
+    """A sort key by the time when the fact was last said. A later fact has a greater key.
 
     For facts of the same moment, the id of the last message that said the fact decides.
     """
@@ -90,7 +90,7 @@ def _insights(
 def _likeness(
     facts: Mapping[int, PromptFact], clusters: Mapping[int, tuple[int, ...]], outdated: set[int]
 ) -> dict[int, dict[int, float]]:
-    """The similar facts of each fact within a cluster, with their share of common words (Jaccard index).
+    """Map each fact to the similar facts of its clusters, with their share of common words (Jaccard index).
 
     Two facts that contradict each other are not similar.
     """

@@ -1,7 +1,7 @@
 """Find values of closed classes in a sentence: times, dates, weekdays, months, years and numbers.
 
-When two statements about one matter differ in such a value, the value has changed. Example: "Deploys happen on Tuesday"
-and "deploys happen on Thursdays".
+When two statements about one matter differ in one of these values, the value has changed. Example: "Deploys happen on
+Tuesday" and "deploys happen on Thursdays".
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _word(match: re.Match[str]) -> str:
     return stem(match[0].lower())
 
 
-# The order matters: a value that one class takes is removed before the next class is read.
+# The order matters, because a value that one class takes is removed before the next class is read.
 _CLASSES: tuple[tuple[str, re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     ("time", re.compile(r"\b(\d{1,2})(?:[:.](\d\d))?\s?(?i:([ap])\.?m\b\.?)|\b(\d{1,2}):(\d\d)\b"), _time),
     ("date", re.compile(rf"\b{_ORDINAL}(?: of)? ({_MONTHS})\b|\b({_MONTHS}) {_ORDINAL}\b"), _date),

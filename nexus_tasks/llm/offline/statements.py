@@ -1,9 +1,9 @@
-"""Find the sentences that state something worth remembering about their speaker, and rate their clarity.
+"""Find the sentences that state something worth remembering about their speaker, and rate how specific they are.
 
 Every rule looks at one sentence alone, so that the division of messages into batches does not change the result. The
-rules are for English. They were written with the development half of LoCoMo, a benchmark of long conversations. The
-rules keep 3 of 10 sentences. LoCoMo names turns that are the evidence for a question. Of 10 such turns, 9 keep at least
-one sentence.
+rules are for English. They were written with the development half of LoCoMo, a benchmark of long conversations. There
+the rules keep 3 of 10 sentences. LoCoMo also names the turns that are evidence for the answer to a question. Of 10 of
+these turns, 9 keep at least one sentence.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ _STATES = _rule(
     r"\b" + _words("is are was were has have costs? starts? ends? runs? happens? lives? works? uses?") + r"\b"
 )
 _CAPTION = re.compile(r"\[image: [^\]]*+\]")
-# Stems of vague words. A later question is not expected to contain such a word.
+# Stems of vague words. A later question about the sentence will hardly contain one of these words.
 _VAGUE = frozenset(
     content_words(
         """good great nice cool awesome amazing wonderful fantastic incredible fun best better big little lot lots much
@@ -123,7 +123,7 @@ _VAGUE = frozenset(
 
 
 def spoken(text: str) -> list[str]:
-    """The sentences of ``text``. Captions of the form "[image: …]", which importers append, are left out."""
+    """The sentences of ``text``. Captions of the form "[image: …]", which an importer appends, are left out."""
     return sentences(_CAPTION.sub("\n", text))
 
 
@@ -133,10 +133,10 @@ def is_statement(sentence: str, *, alone: bool = False) -> bool:
     Args:
         alone: whether the sentence is a whole message. In a whole message, a general statement such as "Backups run
             hourly" also counts, because the message is probably a note. Within a longer message, a general statement is
-            mostly a platitude.
+            usually a platitude.
     """
     if sentence.startswith("[") and sentence.endswith("]"):
-        return False  # The sentence is a marker, for example in place of an attachment.
+        return False  # The sentence is a marker, such as the marker for an attachment.
     head = sentence[:LONGEST]
     core = _CALL.sub("", _OPENING.sub("", head, count=1) if _OPENING.match(head) else head)
     if "?" in sentence[-4:] and not _STATEMENT_AND_QUESTION.match(core):

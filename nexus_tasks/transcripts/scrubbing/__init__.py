@@ -1,9 +1,9 @@
-"""Scrubbing: replacing secrets in a text by placeholders before the text is written to disk.
+"""Scrubbing: replace the secrets in a text by placeholders before the text is written to disk.
 
 A placeholder names the kind of secret, for example ``[scrubbed: password]``. ``transcripts/claude_code.py`` scrubs
 transcripts, and ``transcripts/events.py`` scrubs events of the hook. Three rules find secrets:
 
-- :mod:`.shapes` replaces values of a known shape, wherever they stand.
+- :mod:`.shapes` replaces values of a known shape, at any place in the text.
 - :mod:`.places` replaces a value when its place, such as the name before it, marks the value as secret.
 - This module replaces a base64 text when the decoded text contains a secret.
 
@@ -25,7 +25,7 @@ from nexus_tasks.transcripts.scrubbing.shapes import scrub_private_keys, scrub_t
 
 __all__ = ["scrub", "scrub_value"]
 
-_DEEPEST = 100  # levels of nesting in a JSON value; values nested deeper are left out
+_DEEPEST = 100  # levels of nesting in a JSON value; values that are nested deeper are left out
 _DEEPEST_BASE64 = 3  # the largest number of nested base64 texts that are decoded
 _LONGEST_BASE64 = 200_000  # characters; a longer base64 text is probably a picture or an archive, and is kept
 _URL_SAFE = str.maketrans("-_", "+/")

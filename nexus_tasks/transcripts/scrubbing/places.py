@@ -1,7 +1,7 @@
-"""Scrubbing secrets that are known by their place: in an address, a header or an option, or after a name.
+"""Scrub secrets that are known by their place: in an address, a header or an option, or after a name.
 
-For example, the value after the name ``password`` is replaced. ``shapes.py`` finds secrets by their shape in any place.
-A secret without such a shape is found by its place only.
+For example, the value after the name ``password`` is replaced. ``shapes.py`` finds secrets of a known shape in any
+place. Only their place shows all other secrets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _user_only() -> re.Pattern[str]:
 
 
 def scrub_urls(text: str) -> str:
-    """``text`` without the passwords in addresses. The host stays, and the user unless it looks like a token."""
+    """``text`` without the passwords in addresses. A user name is also replaced if it looks like a token."""
     if "://" not in text or "@" not in text:
         return text
     for pattern in (_authority(), _databases()):
@@ -139,7 +139,7 @@ def _without_cookie_value(pair: str) -> str:
 
 # --- assignments in environment files, YAML, JSON (also inside a text), connection strings and code -------------------
 _TELLING_WORDS = ("passw", "passphrase", "pwd", "pass", "secret", "token", "key", "credential", "auth")
-# These values are not secret, even after a name such as `password`. They are types, states, or words in forms.
+# Values that are not secret, even after a name such as `password`: types, states, and words in forms.
 _PLAIN_WORDS = frozenset(
     """
     str string text bytes password passwd pwd token secret key required optional true false null none
@@ -148,6 +148,7 @@ _PLAIN_WORDS = frozenset(
     missing wrong incorrect correct
     """.split()  # noqa: SIM905
 )
+# The last part of a name whose value is not the secret itself, such as `token_count` or `password_hint`.
 _NOT_ITSELF = re.compile(
     r"(?:name|id|ids|type|count|path|file|dir|url|uri|field|length|len|limit|size|ttl|expiry|expires|expires_?(?:in|at)|arn|"
     r"ref|policy|hint|label|prefix|suffix|regex|pattern|format|budget|usage|s)\Z",
@@ -157,7 +158,7 @@ _NOT_ITSELF = re.compile(
 
 @cache
 def _assignment() -> re.Pattern[str]:
-    """The pattern of an assignment: a word such as ``password``, perhaps a suffix, a sign such as ``=``, a value."""
+    """The pattern of an assignment: a word such as ``password``, an optional suffix, a sign such as ``=``, a value."""
     word = (
         r"passw(?:or)?d|passphrase|pwd|(?<=[_.-])pass|secret|token|"
         r"(?:api|access|account|private|secret|encryption|signing|master|auth|shared|license|service|session|storage|"
@@ -194,12 +195,12 @@ def _without_assigned_value(match: re.Match[str]) -> str:
 
 
 def _is_shouted(match: re.Match[str]) -> bool:
-    """Whether the name is written in capitals, as names of environment variables are."""
+    """Whether the name is written in capital letters, like the name of an environment variable."""
     return match["word"].isupper()
 
 
 def _kind(word: str, suffix: str) -> str | None:
-    """The kind of secret that a name announces. ``None`` for a name such as ``token_count``."""
+    """The kind of secret that has this name. ``None`` for a name of another value, such as ``token_count``."""
     last = re.split(r"[_.-]|(?<=[a-z])(?=[A-Z])", suffix)[-1] if suffix else ""
     if last and _NOT_ITSELF.match(last) and not (last == "s" and word.lower().startswith("credential")):
         return None
@@ -239,7 +240,7 @@ def _secret_bare(kind: str, value: str, assigned: str, after: str, shouted: bool
 
 
 def _refers(value: str) -> bool:
-    """Whether a value only refers to a secret: a variable, a template, a mask or a path."""
+    """Whether a value is not a secret, but a variable, a template, a mask or a path in its place."""
     return value.startswith(
         ("$", "<", "{", "%", "[", "*", "…", "...", "/", "./", "~/", "!", "@", "process.", "os.")
     ) or (set(value) <= set("*x.•-_X"))
@@ -250,9 +251,9 @@ def _has_digits(value: str) -> bool:
 
 
 def _unlikely_word(value: str) -> bool:
-    """Whether a value looks generated.
+    """Whether a value looks like a generated one.
 
-    Such a value has at least 8 characters with letters and digits, or at least 20 letters of both cases.
+    That is a value of at least 8 characters with letters and digits, or of at least 20 letters, capital and small.
     """
     if len(value) < 8 or value.isdigit():
         return False
@@ -262,7 +263,7 @@ def _unlikely_word(value: str) -> bool:
 
 
 def secret_name(name: str, value: Any) -> str | None:
-    """The kind of secret in a field of a JSON object, judged by the field's name and value. ``None``: no secret."""
+    """The kind of secret in a field of a JSON object, by the field's name and value. ``None`` without a secret."""
     text = str(value)
     match = _assignment().search(f"{name}: 0")
     if match is None or match.end("suffix") < len(name):

@@ -1,4 +1,4 @@
-"""Scrubbing secrets that are known by their shape: tokens with a vendor's prefix, and private keys."""
+"""Scrub secrets that are known by their shape: tokens with a vendor's prefix, and private keys."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ SHAPES = (
         r"eyJ[A-Za-z0-9_-]{8,1000}\.[A-Za-z0-9_-]{8,40000}\.[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+){0,2}",
     ),
 )
-# In a token of these kinds the mark stands in the middle. The letters before the mark belong to the secret.
+# In a token of these kinds, the mark is in the middle of the token. The letters before the mark belong to the secret.
 _INNER = frozenset(("azure client secret", "terraform token", "telegram token", "discord webhook"))
 # The marks of these kinds also occur at the end of ordinary words ("task-…", "monkey-…"). The marks of all other kinds
 # occur in no ordinary word.
@@ -95,8 +95,8 @@ _WORDLIKE = frozenset(
     ("openai key", "mailgun key", "twilio key", "sendgrid key", "vault token", "doppler token", "dropbox token")
 )
 _ESCAPED = re.compile(r"\\[nrtbf]|\\u[0-9a-fA-F]{4}|%[0-9a-fA-F]{2}")
-# The text between two literals that code joins, for example in "AKIA" + "…" or 'sk-' 'ant'. The code may stand inside a
-# JSON text, with escaped quotes.
+# The text between two literals that code joins, for example in "AKIA" + "…" or 'sk-' 'ant'. The code may be a part of a
+# JSON text and then has escaped quotes.
 _JOINT = r"\\{0,4}[\"']\s{0,40}(?:[+.&]\s{0,40}|\\\s{0,40}|\\{1,4}n\s{0,40})?(?:[fbr]\b)?\\{0,4}[\"']|\\\r?\n\s{0,40}"
 
 
@@ -106,9 +106,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def scrub_tokens(text: str) -> str:
-    """``text`` without tokens of a known shape, also when code joins a token from several literals."""
-    # Replace joined literals first. The other rule could replace only the first literal of a token. The rest of the
-    # token has no known shape, and would stay in the text.
+    """``text`` without tokens of a known shape, even if code joins a token from several literals."""
+    # Replace tokens of joined literals first. Otherwise only the first literal would be replaced, and the rest of the
+    # token, which has no known shape, would stay in the text.
     if '"' in text or "'" in text or "\\\n" in text:
         text = _scrub_joined(text)
     spans = _spans(text)
@@ -137,14 +137,14 @@ def _spans(text: str) -> list[tuple[int, int, str]]:
 
 
 def _inside_a_word(text: str, at: int) -> bool:
-    """Whether the character before ``at`` is a letter or digit of a word. The ``n`` of an escape ``\\n`` is not."""
+    """Whether the character before ``at`` is a letter or digit. The ``n`` of an escape ``\\n`` does not count."""
     if not at or not text[at - 1].isalnum():
         return False
     return not any(_ESCAPED.fullmatch(text, at - length, at) for length in (2, 3, 6) if at >= length)
 
 
 def _token_start(text: str, at: int) -> int:
-    """The start of the token that contains the position ``at``. It is at most 64 characters before ``at``."""
+    """The start of the token that contains the position ``at``, at most 64 characters before ``at``."""
     earliest = max(0, at - 64)
     while at > earliest and (text[at - 1].isalnum() or text[at - 1] in "_-"):
         at -= 1
@@ -196,7 +196,7 @@ def _key_marks() -> re.Pattern[str]:
 
 @cache
 def _key_body() -> re.Pattern[str]:
-    """The pattern of a key's body: base64, headers, quotes, and line breaks, which may be escaped."""
+    """The pattern of a key's body: base64, headers, quotes and line breaks. The line breaks may be escaped."""
     return re.compile(
         r"(?:\\{1,4}[nrt]|[\s\"'+,\\]|[A-Za-z0-9/=+]{16,}|[A-Za-z0-9/+]{0,15}={1,2}|"
         r"(?:Proc-Type|DEK-Info|Version|Comment): [^\n\\]{0,200})*+"
@@ -222,8 +222,8 @@ def scrub_private_keys(text: str) -> str:
         else:
             if begin is not None:
                 done = _cut_unended_key(text, done, begin, mark.start(), parts)
-            # The text does not contain the BEGIN of this key. Search for the start of the key's tail, but not before
-            # the end of the previous key.
+            # The text does not contain the BEGIN of this key. Search for the first line of the key that is in the text,
+            # but not before the end of the previous key.
             parts += [text[done : _start_of_unbegun_key(text, done, mark.start())], placeholder(_PRIVATE_KEY)]
         done, begin = mark.end(), None
     if begin is not None:
@@ -242,7 +242,7 @@ def _cut_unended_key(text: str, done: int, begin: re.Match[str], limit: int, par
 
 
 def _start_of_unbegun_key(text: str, earliest: int, end: int) -> int:
-    """The start of the base64 lines that end at ``end``. These lines are the tail of a key whose BEGIN is missing."""
+    """The start of the base64 lines that end at ``end``. They are the last lines of a key whose BEGIN is missing."""
     at, earliest = end, max(earliest, end - _KEY_CHARACTERS)
     while at > earliest:
         floor = max(earliest, at - _LINE_CHARACTERS)
