@@ -6,7 +6,7 @@ the answers. That job stores the result of each step before the next step starts
 1. The job puts the batch together in Postgres, submits the batch, and stores the id that the provider gives to the
    batch. When a rerun finds a batch without an id, it first asks the provider for recent batches of the same size. If
    Postgres does not know one of these batches, the earlier run submitted it, and the rerun stores its id. If Postgres
-   knows them all, the rerun submits the batch again.
+   knows all of them, the rerun submits the batch again.
 2. One transaction enters an answer in the ledger and stores the answer for its job. Fetching the results a second time
    changes nothing.
 3. When a batch has ended without an answer to a request, the request's job calls the model live.

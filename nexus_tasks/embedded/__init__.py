@@ -45,8 +45,8 @@ class ServerAddresses:
 def ensure(home: Path) -> ServerAddresses:
     """Start the servers of ``home`` that do not run, and return when Redis and Postgres answer.
 
-    The call takes milliseconds when both servers run. Any number of processes may call this function at once, also
-    after a ``kill -9`` of any process.
+    The call takes milliseconds when both servers run. Any number of processes may call this function at once, even
+    after a ``kill -9`` of one of them.
 
     Args:
         home: the folder of the servers' files. The call makes a missing folder.
@@ -62,8 +62,8 @@ def ensure(home: Path) -> ServerAddresses:
             - Another process has held the start lock for 120 s.
             - A server does not start, or a running server has not answered for 60 s.
 
-            After an error this call stops the servers that it started. There is one exception: when a running server
-            has not answered for 60 s, all servers keep running, because that server may be replaying its log.
+            After an error this call stops the servers that it started. But when a running server has not answered for
+            60 s, all servers keep running, because that server may be replaying its log.
     """
     home = _absolute(home)
     try:
@@ -96,7 +96,7 @@ def stop(home: Path) -> list[str]:
     if not start_lock(home).exists():
         return []
     with await_lock(start_lock(home), _START_LOCK_SECONDS):
-        # Stopping uses the lock files and pid files, not the sockets. So the folder of the sockets may be a wrong one.
+        # Stopping uses the lock files and pid files, but no socket. So any folder will do for the sockets here.
         places = Places(home, home / "run")
         stopped = [server.name for server in _servers(places) if halt(server)]
         forget_run_folder(home)

@@ -79,7 +79,7 @@ def postgres_account(*, create: bool = True) -> Account | None:
 def _make_user() -> None:
     command = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", NAME]
     reason = "there is no useradd"
-    for _ in range(50):  # useradd fails at once while another useradd holds its lock
+    for _ in range(50):  # useradd fails at once while another useradd has the lock
         if shutil.which(command[0]) is None:
             break
         done = subprocess.run(command, check=False, capture_output=True, text=True)

@@ -95,7 +95,7 @@ def prepare_home(home: Path) -> Account | None:
 
 
 def prepare(home: Path, account: Account | None) -> Places:
-    """Make the folder of the sockets. Call this under :func:`start_lock`, after :func:`prepare_home`.
+    """Make the folder of the sockets. Take the lock :func:`start_lock` and call :func:`prepare_home` first.
 
     Raises:
         EmbeddedError: no folder has a path that is short enough, or the user of Postgres cannot reach the folder.

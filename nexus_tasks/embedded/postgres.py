@@ -4,7 +4,7 @@ The server listens only on a unix socket. This module uses the binaries of the p
 function ``get_server``, for these reasons:
 
 - ``get_server`` takes one lock for the whole machine.
-- It takes any running process with the pid in ``postmaster.pid`` for the server.
+- It takes any running process for the server if the process has the pid in ``postmaster.pid``.
 - It uses a data folder even if the initialisation of the folder was interrupted.
 - It fails when a path contains a space.
 - It makes folders readable for every user when root calls it.
@@ -105,7 +105,8 @@ def initialise(places: Places) -> None:
     if places.postgres.exists():
         return
     new = places.home / "postgres.new"
-    # When a process is killed, its child initdb may go on writing to the folder. The child keeps this lock to its end.
+    # When a process is killed, its child initdb may go on writing to the folder. The child keeps this lock until the
+    # child ends.
     with await_lock(places.server_lock("postgres"), 60.0) as held:
         if new.exists():
             shutil.rmtree(new)

@@ -41,7 +41,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Server:
-    """The commands, paths and probe that start, check and stop one server."""
+    """One server: the command to start it, the probe to check it, the signals to stop it, and its files."""
 
     name: str
     folder: Path  # the server's data and working directory

@@ -253,9 +253,10 @@ class CondenseMaterial:
 
     @property
     def rests_on(self) -> frozenset[int]:
-        """The empty set, because the log's counter ``erasures`` grows when a message of the session is erased.
+        """The empty set.
 
-        A shorter version of the log is not stored when the counter has changed.
+        When a message of the session is erased, the log's counter ``erasures`` grows. The shorter version of the log is
+        then not stored.
         """
         return frozenset()
 

@@ -1,6 +1,6 @@
 """Summarize the facts and messages of a digest by one model call.
 
-A long text is divided into chunks. It takes a call per chunk, and further calls to merge the summaries of the chunks.
+A long text is divided into chunks, with one call per chunk. Further calls merge the summaries of the chunks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def summarize(
     """Write a digest that continues the ``previous`` digest with ``lines``.
 
     When the model writes no long text, the previous long text stays. When the model writes no short text, the beginning
-    of the model's long text becomes the short text. When the model writes neither text, both previous texts stay.
+    of the model's long text becomes the short text. When the model writes no text at all, the two previous texts stay.
     """
     settings = resources.settings
     chunks = _chunks(lines, settings.digest_chunk_tokens)

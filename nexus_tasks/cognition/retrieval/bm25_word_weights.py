@@ -1,6 +1,7 @@
 """Compute the first half of BM25, the weight of each word of a question, and choose the words that find memories.
 
-BM25 scores how well a memory's words fit a question. Each word that both contain adds this number to the score:
+BM25 scores how well a memory's words fit a question. Each word of the question that the memory has adds this number to
+the memory's score:
 
     weight · frequency · (K1 + 1) / (frequency + K1 · (1 − B + B · length / mean length))
 

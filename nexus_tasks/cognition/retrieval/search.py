@@ -41,7 +41,7 @@ def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limi
 def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> tuple[list[Ranked], int]:
     """The ids and scores of the best memories, and the number of memories of the namespace without a vector.
 
-    While the embedder does not answer, the search uses words alone, and the number is that of all memories.
+    While the embedder does not answer, the search uses words alone, and every memory counts as one without a vector.
     """
     question = clean_text(query[:LONGEST_QUESTION])
     within = build_scope(wanted)

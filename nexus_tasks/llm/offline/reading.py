@@ -120,7 +120,7 @@ def _values(text: str) -> Words:
 
 
 def _denied(claim: str) -> Iterator[str]:
-    """The denied stems: those of the first two content words after a negation, in the negation's clause."""
+    """The denied stems: the stems of the first two content words after a negation, in the same clause."""
     for clause in _BREAK.split(claim):
         left = 0
         for word in words(clause):

@@ -1,7 +1,7 @@
 """Scrub secrets that are known by their place: in an address, a header or an option, or after a name.
 
 For example, the value after the name ``password`` is replaced. ``shapes.py`` finds secrets of a known shape in any
-place. Only their place shows all other secrets.
+place. This module finds the secrets that have no known shape.
 """
 
 from __future__ import annotations
