@@ -43,7 +43,7 @@ class StoreReport:
     duplicates: int = 0
     enqueued: int = 0
     sessions: int = 0
-    waiting: int = 0  # events of a hook whose message is not in the agent's transcript yet
+    waiting: int = 0  # events of a coding agent's hook whose message is not in the agent's transcript yet
     busy: bool = False  # another process was storing the buffer, so this call stored nothing
     damages: list[Damage] = field(default_factory=list)
 
@@ -160,7 +160,8 @@ def _store(deployment: Deployment, segments: Sequence[Segment], report: StoreRep
 def _store_entries(deployment: Deployment, segment: Segment, entries: Sequence[Entry], report: StoreReport) -> set[int]:
     """Store entries of one session in one transaction.
 
-    Returns the ``entry_seq`` of the hook's events that must wait until their messages are in the agent's transcript.
+    Some entries are events of a coding agent's hook. Returns the ``entry_seq`` of the events that must wait until their
+    messages are in the agent's transcript.
     """
     namespace, session_key = check_namespace(segment.agent), check_name("session_key", segment.session)
     of_hook = [entry for entry in entries if entry.context_type == events.CONTEXT_TYPE]

@@ -3,7 +3,7 @@
 An erasure has four steps:
 
 1. It deletes the rows of the memories in Postgres.
-2. It drops the claims in Redis of the queued jobs whose work was deleted.
+2. It drops the claims (the records in Redis) of the queued jobs whose work was deleted.
 3. It asks for the jobs that derive facts and make digests again from the remaining messages.
 4. It renews the statistics of Postgres, which may contain erased values. If Postgres is embedded (nexus-tasks itself
    started it), the erasure also rewrites the files of the tables, because deleted rows stay in the files.
@@ -54,7 +54,7 @@ def forget(
     requeued = follow_ups.ask(
         deployment,
         [
-            # An earlier run has derived these messages and left done markers. A renewed request runs all the same.
+            # An earlier run has derived these messages and left done markers. A renewed request ignores the markers.
             *(request.renewed() for request in derive_memory.requests(namespace, forgotten.again)),
             *(digest_session.request(namespace, key, "manual_rebuild") for key in forgotten.digests),
         ],

@@ -1,4 +1,4 @@
-"""Find the messages to store of the sessions that a coding agent's hook reports.
+"""Find the messages to store after a coding agent's hook has reported events of a session.
 
 The messages come from the agent's transcript (the file in which the agent records a session). When the transcript lacks
 the message of an event, a message that is made from the hook's event is stored instead. ``buffer_flush.py`` stores the

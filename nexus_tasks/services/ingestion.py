@@ -2,8 +2,8 @@
 
 Every message is stored by this module. ``intake.py`` calls it for the client, and ``buffer_flush.py`` calls it for the
 session buffer (files that keep messages while Postgres is away). The importers call the client. While Redis is away,
-this module asks for no jobs. When Redis is back, reconcile (a loop of the workers) asks for the jobs that rows in
-Postgres want.
+this module asks for no jobs. When Redis is back, reconcile (a loop of the workers) finds the wanted rows in Postgres
+and asks for their jobs.
 
     with deployment.database.transaction() as tx:
         writer = SessionWriter(deployment, tx, namespaces.ensure(tx, "acme"), "chat-42")
@@ -133,8 +133,8 @@ class SessionWriter:
         """Ask for the digest of an ended session. Make the derivations due that wait for more messages."""
         name = self.namespace.name
         digest = digest_session.request(name, self.session_key, "session_end", after_derivation=bool(self._underived))
-        # The last derivation also asks for the digest, and its request must meet this request. Therefore the digest is
-        # asked for before the derivations are made due.
+        # The last derivation also asks for the digest, and its request must merge with this request. Therefore this
+        # method asks for the digest before it makes the derivations due.
         asked = len(follow_ups.ask(self.deployment, [digest])) if self.digest_wanted else 0
         # For each observer, the run for the first message also derives the other messages.
         first = {observer: memory_id for memory_id, observer in reversed(self._underived)}

@@ -345,8 +345,8 @@ def resume_namespace(deployment: Deployment, namespace: str) -> bool:
 def _apply_cap(deployment: Deployment, namespace: str) -> None:
     """Write the number of runs that the namespace may have at a time to Redis, so that a change takes effect now.
 
-    The number is 0 while the namespace is paused. While Redis is away, the change takes effect within 60 s, because
-    workers write the number too, and a stored 0 expires.
+    The number is 0 while the namespace is paused. If Redis does not answer now, the change takes effect within 60 s,
+    because workers write the number too, and a stored 0 expires.
     """
     deployment.forget_namespace(namespace)
     try:

@@ -21,7 +21,7 @@ AFTER_WAITING_IN_VAIN = 60.0
 
 
 class _WaitedInVain(dict[tuple[str, str], float]):
-    """For each (namespace, session): the ``time.monotonic`` at which a wait in this process ended without result."""
+    """(namespace, session key) → the ``time.monotonic`` at which a wait in this process ended without result."""
 
 
 def read(

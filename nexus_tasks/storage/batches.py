@@ -31,7 +31,7 @@ def lock_request(tx: Transaction, namespace_id: int, request_hash: str) -> Batch
 
 
 def queue_request(tx: Transaction, namespace_id: int, row: Mapping[str, Any]) -> None:
-    """Queue a request for the next batch. ``row`` holds the columns of :class:`BatchRequest`."""
+    """Queue a request for the next batch. ``row`` maps columns of :class:`BatchRequest` to values."""
     tx.execute(insert(BatchRequest).values(namespace_id=namespace_id, **row))
 
 

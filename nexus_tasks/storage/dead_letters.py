@@ -1,11 +1,13 @@
 """Storing and reading dead letters. A dead letter is the row of a job that gave up.
 
-A dead letter stays open until an operator retries or drops the job. A job gives up in two cases:
+A dead letter stays open until an operator retries or drops the job. A job gives up in three cases:
 
 - ``idempotency/worker/retry_policy.py`` decides that the error of a run is final.
-- The sweep (a loop of every worker) finds that the job's runs have crashed too often, 5 times by default.
+- The sweep (a loop of every worker) finds that a run has crashed, and that the job has no attempts left. By default,
+  5 crashes and unknown errors use up the attempts.
+- The arguments in a message are not valid for the job's kind.
 
-In each case ``PostgresJobStorage.dead_letter`` in ``outbox.py`` calls :func:`store`.
+In each case ``PostgresJobStorage`` in ``outbox.py`` calls :func:`store`.
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ def find(tx: Transaction, job_id: str) -> tuple[DeadLetter, str] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """A filter that selects dead letters. A field with ``None`` selects all letters.
+    """A filter that selects dead letters. A field with ``None`` restricts nothing.
 
     ``status`` is ``dead`` (the letter is open), ``retried`` or ``dropped``. ``error_type`` is the name of the error's
     class.

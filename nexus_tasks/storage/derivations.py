@@ -82,8 +82,9 @@ def wanted_messages(
 
     Args:
         batch: the name of an earlier model call. Only the messages of this call are returned, so that the next run
-            repeats the request and finds its saved answer. With ``None``, only messages that no earlier call contained
-            are returned, because a new call with the others would be paid although their answer is saved.
+            repeats the request and finds its saved answer. ``None`` returns only messages that no earlier call
+            contained. The answer of an earlier call may be saved already, and a new call with its messages would cost
+            the money again.
     """
     rows = tx.execute(_WANTED, {"session_id": session_id, "observer": observer, "batch": batch})
     return [WantedMessage(**row._mapping) for row in rows]

@@ -1,6 +1,7 @@
 """Storing and reading requests for digests. The table is the outbox of the job ``digest_session``.
 
-A request stays until a run has made the digest. A request is dead when its job has given up. Otherwise it is live.
+A request stays until a run has made the digest. A request is dead when its job has given up. Otherwise the request is
+live, and wants a job.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _WANT_ROLLOVER = text(
 
 
 def want_rollover(tx: Transaction, session_id: int, *, messages: int, tokens: int) -> None:
-    """Request a digest of a session that has ``messages`` messages or ``tokens`` tokens after its last digest, or more.
+    """Request a digest of a session if at least ``messages`` messages or ``tokens`` tokens came after its last digest.
 
     A session that has a live request gets no second request. Call this function in each transaction that derives
     messages or stores a digest.

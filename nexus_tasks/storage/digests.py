@@ -68,7 +68,7 @@ _FACTS = text(
 def window_facts(tx: Transaction, session_id: int, after: int, through: int) -> list[WindowItem]:
     """Facts that rest on the session's messages with ``after < seq <= through``.
 
-    Each fact is placed by the lowest ``seq`` of those messages that it rests on.
+    The facts are sorted by the lowest ``seq`` of those messages that each fact rests on.
     """
     rows = tx.execute(_FACTS, {"session_id": session_id, "after": after, "through": through})
     return [WindowItem(text=MessageText(*columns), content_key=key) for *columns, key in rows]

@@ -1,8 +1,8 @@
 """Finding the namespaces that are due for a dream, and storing dreams.
 
 A dream is a scheduled consolidation of a namespace: it digests every due session, then reflects. The table of dreams is
-the outbox of the job ``finish_dream``. If a dream's Celery chord is lost, reconcile (a loop of the workers) continues
-the dream from its row.
+the outbox of the job ``finish_dream``: each open dream wants a job. If a dream's Celery chord is lost, reconcile (a
+loop of the workers) continues the dream from its row.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def start(tx: Transaction, namespace_id: int, sessions: Sequence[DueSession], *,
 def join_open(tx: Transaction, namespace_id: int, *, urgency: str) -> tuple[int, tuple[str, ...]] | None:
     """Find the namespace's open dream for a caller that asks for a dream.
 
-    If the caller's urgency is ``live`` (somebody waits), the dream's urgency becomes ``live`` too. Returns the dream's
+    If the caller's urgency is ``live`` (a caller waits), the dream's urgency becomes ``live`` too. Returns the dream's
     id and the keys of the sessions that still lack their digest, or ``None`` when no dream is open.
     """
     dream = tx.scalar(select(Dream).where(Dream.namespace_id == namespace_id, Dream.state == "open").with_for_update())
@@ -110,7 +110,7 @@ def digests_to_come(tx: Transaction, dream: Dream) -> int:
 
 
 def _to_come(dream: Dream) -> tuple[ColumnElement[bool], ...]:
-    """The conditions for a live digest request of the dream."""
+    """The SQL conditions for a digest request of the dream whose job has not given up."""
     return DigestRequest.session_id.in_(dream.sessions), DigestRequest.reason == "dream_digest", ~DigestRequest.dead
 
 

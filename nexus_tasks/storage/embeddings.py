@@ -1,6 +1,6 @@
 """Storing the vectors of memories, and recording gaps. A gap marks a namespace with memories that have no vector.
 
-The table of gaps is the outbox of the job ``embed_memories``.
+The table of gaps is the outbox of the job ``embed_memories``: each gap wants a job.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Connecting to Postgres: one pool of connections per deployment and process, and transactions as ``with`` blocks.
 
-This module also raises the database's errors as the errors of ``nexus_tasks/errors.py``, which decide about retries.
+This module also translates the database's errors into errors of ``nexus_tasks/errors.py``. The type of the translated
+error decides whether a job is retried.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Storing evidence edges. An edge leads from a memory to a source memory. Its role names the relation of the two."""
+"""Storing evidence edges. An edge leads from a memory to a source memory, and its role names their relation."""
 
 from __future__ import annotations
 

@@ -86,12 +86,13 @@ def settle(tx: Transaction, row: Extraction, state: Literal["idle", "held"]) -> 
 
 
 def advance(tx: Transaction, seen: Extraction, extractor: Extractor, through: int, rejected: int) -> bool:
-    """Move an extractor's cursor (the last ``seq`` that it has read) from its value in ``seen`` to ``through``.
+    """Move an extractor's cursor (the last ``seq`` that the extractor has read) to ``through``.
 
     Returns ``False`` and changes nothing when another run or an erasure moved the cursor after ``seen`` was read.
 
     Args:
-        rejected: the number of rejected items of the model's answer. It is added to the row's count.
+        seen: the row as the caller read it before its work.
+        rejected: the number of rejected items of the model's answer, which is added to the row's count.
     """
     cursor = getattr(Extraction, f"{extractor}_through_seq")
     moved = tx.execute(

@@ -1,6 +1,6 @@
 """Counting the memories, jobs and costs of many namespaces at once, for ``nexus status`` and ``nexus metrics``.
 
-One query reads a figure for all namespaces.
+One query per figure reads the numbers of all namespaces.
 """
 
 from __future__ import annotations

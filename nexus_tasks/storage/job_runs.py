@@ -67,15 +67,15 @@ def record(tx: Transaction, namespace_id: int, jobs: Sequence[JobHeader], outcom
 
 
 def find_outcome(tx: Transaction, job_id: str, kind: str, scope: str, since: datetime) -> JobOutcome | None:
-    """How a job ended, or ``None`` when no row tells. The first of these rows counts:
+    """How a job ended, or ``None`` when it has not ended. The first of these rows that exists decides:
 
     1. the run row of the job;
     2. the dead letter of the job;
     3. the newest run row of the same kind and scope whose run started at the time ``since`` or later.
 
     Args:
-        since: the time of the request, by the clock of Redis. An earlier run of another job may not have seen the data
-            of the request.
+        since: the time of the request, by the clock of Redis. An earlier run of another job does not count, because it
+            may not have seen the data of the request.
     """
     run = tx.scalar(select(JobRun).where(JobRun.job_id == job_id))
     if run:

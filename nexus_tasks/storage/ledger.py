@@ -22,7 +22,7 @@ from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BudgetHold, ModelCall, Namespace, SavedAnswer
 
-# A call through the Message Batches API costs this share of the price of a live call.
+# A call through the Message Batches API costs this share of the price of a direct call.
 # https://platform.claude.com/docs/en/build-with-claude/batch-processing
 BATCH_PRICE = Decimal("0.5")
 

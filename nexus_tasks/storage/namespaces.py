@@ -85,7 +85,7 @@ def every(tx: Transaction) -> Sequence[NamespaceSettings]:
 def pause(tx: Transaction, name: str, reason: str) -> NamespaceSettings:
     """Pause a namespace: no job of it begins until :func:`resume`.
 
-    If the namespace is paused already, its pause gets the new reason and keeps its time.
+    If the namespace is paused already, the pause gets the new reason and keeps the time of its beginning.
 
     Raises:
         NotFound: there is no namespace of this name.
@@ -124,7 +124,7 @@ def change(
         budget_usd_per_day: the most USD that the namespace may spend on model calls per day.
         concurrency: the most runs that the namespace may have at a time.
         observe: whether observations replace the old messages of the namespace's sessions.
-        unset: names of settings that return to the process-wide values.
+        unset: names of settings that return to the values of the deployment's settings.
 
     Raises:
         NotFound: there is no namespace of this name.

@@ -1,6 +1,6 @@
 """Finding the newest rows of an outbox (a table whose rows want jobs).
 
-Reconcile (a loop of the workers) asks for the jobs that lost their claims in Redis. It reads the newest rows first.
+Reconcile (a loop of the workers) asks for wanted jobs that have no claim in Redis. It reads the newest rows first.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from nexus_tasks.storage.engine import Transaction
 def newest(table: str, condition: str) -> Callable[[Transaction, int], int]:
     """Make a function that finds where the newest rows of a table begin. Only rows that meet ``condition`` count.
 
-    The made function gets a transaction and a number *n*. It returns an id: the newest *n* rows are the rows with
-    higher ids. It returns 0 when the table has at most *n* rows.
+    The made function gets a transaction and a number *n*. It returns an id, and the newest *n* rows are the rows with
+    higher ids. When the table has at most *n* rows, the function returns 0.
 
     Example::
 

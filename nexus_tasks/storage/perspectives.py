@@ -1,4 +1,4 @@
-"""Storing and reading perspectives. A perspective holds the memories of one observer about one subject.
+"""Storing and reading perspectives. A perspective is the set of memories of one observer about one subject.
 
 A perspective's watermark is the id of the last fact that a reflection has read.
 """
@@ -101,13 +101,13 @@ def wanted(
 
     A perspective needs a reflection in two cases:
 
-    - It has no stored plan, and no reflection has read ``at_least`` or more of its facts.
+    - It has no stored plan, and ``at_least`` or more of its facts are unread, which means that no reflection read them.
     - It has a stored plan (of a reflection that would change too much at once), and a person has released the plan.
 
     A perspective whose reflection gave up is left out.
 
     Args:
-        at_least: the smallest number of facts that no reflection has read.
+        at_least: the smallest number of unread facts.
         limit: the largest number of perspectives.
         include_held: also return perspectives whose stored plan waits for a person's review.
     """

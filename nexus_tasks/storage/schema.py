@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool
 
 from nexus_tasks.errors import StorageUnavailable
 
-# The Postgres advisory lock ("nexus" in ASCII) that lets one process migrate at a time.
+# The number of the Postgres advisory lock ("nexus" in ASCII) that lets only one process migrate at a time.
 _LOCK = 0x6E65787573
 
 

@@ -24,7 +24,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import TupleRow
 
-QUIET = 4.0  # after this many seconds without an answer the process asks about the session, and then as often again
+QUIET = 4.0  # the process asks about the session each time this many seconds have passed without an answer
 ANSWER_WITHIN = 4  # seconds; the longest wait for the second connection to open, and for each of its answers
 # Seconds of a last wait for the answer, because the session may have finished the statement just before the question.
 GRACE = 1.0

@@ -87,9 +87,9 @@ def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
     """Undo a reflection. The caller has locked the reflection's perspective.
 
     The perspective's watermark stays, so no later reflection reads the facts again as new facts. Later reflections have
-    recorded the values of the facts before and after their own changes. The undo corrects these records, and then the
-    facts. Therefore reflections can be undone in any order. After an undo of all reflections, the facts are as they
-    were before the first reflection.
+    recorded the values of the facts before and after their own changes. The undo corrects these records and the facts.
+    Therefore reflections can be undone in any order. After an undo of all reflections, the facts are as they were
+    before the first reflection.
     """
     mine = tx.scalars(
         select(ReflectionChange)
@@ -155,10 +155,10 @@ def _restore(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionCha
 
 
 def _restore_validation(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange]) -> None:
-    """Replace the validation time that the undone reflection set by the time that was set before.
+    """Restore the validation time that the fact had before the undone reflection.
 
-    When a later reflection has validated the fact again, only the record of that reflection (``validated_before``)
-    contains the time. Otherwise the fact contains the time.
+    The fact contains the time that the undone reflection set. But if a later reflection has validated the fact again,
+    only ``validated_before`` in the record of that reflection contains this time.
     """
     if not later:
         if fact.last_validated_at == mine.validated_after:

@@ -87,7 +87,10 @@ def wanted(tx: Transaction, after: int, limit: int, kind: str) -> Sequence[tuple
 
 
 def newest(tx: Transaction, rows: int, kind: str) -> int:
-    """The row id after which the newest ``rows`` wanted jobs of a kind come. It is 0 when the kind has no more jobs."""
+    """The row id after which the newest ``rows`` wanted jobs of a kind come.
+
+    The result is 0 when the kind has at most ``rows`` wanted jobs.
+    """
     query = select(WantedJob.id).where(WantedJob.kind == kind, _IS_WANTED)
     return tx.scalar(query.order_by(WantedJob.id.desc()).offset(rows).limit(1)) or 0
 

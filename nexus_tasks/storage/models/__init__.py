@@ -2,6 +2,8 @@
 
 Every table except ``namespaces``, ``postings`` and ``database_identity`` has the column ``namespace_id``. Postgres
 never gives the same id to two rows of a table, even after a deletion. Columns of times have the type ``timestamptz``.
+
+Some tables are the outbox of a job kind: their rows say which jobs of the kind are wanted.
 """
 
 from nexus_tasks.storage.models.base import Base
