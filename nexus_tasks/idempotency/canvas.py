@@ -1,8 +1,9 @@
 """Canvas deliveries: messages that Celery itself waits for, because they are in a chord or a chain, or have links.
 
-Jobs are deduplicated, so another message's run may do the work of such a message. The delivery is therefore parked: it
-waits with the claim until the run that does its work has ended. Then a message with the delivery's own id makes Celery
-account for the delivery: Celery stores the run's outcome as the result, counts the part of a chord and sends the links.
+Jobs are deduplicated, so another message's run may do the work of such a message. The delivery is therefore parked:
+Redis keeps it with the claim until the run that does its work has ended. Then a message with the delivery's own id
+makes Celery account for the delivery. Celery stores the run's outcome as the result, counts the part of a chord and
+sends the links.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from nexus_tasks.types import JobOutcome, Status
 
 log = logging.getLogger(__name__)
 
-# Options that make a message a canvas delivery. So do an explicit task_id and `ignore_result=False`.
+# Options that make a message a canvas delivery. An explicit task_id and `ignore_result=False` do so too.
 CALLBACKS = ("chord", "group_id", "chain", "link", "link_error")
 # Options of one call or one publish. They are left out when the delivery is sent again.
 _OF_THE_CALL = ("producer", "publisher", "connection", "router", "retry", "retry_policy", "add_to_parent")
-# Attribute of a worker's request -> the option that its message was sent with.
+# An attribute of a worker's request -> the option with which the message was sent.
 _AS_DELIVERED = {
     **{name: name for name in ("chord", "group_index", "chain", "root_id", "parent_id", "ignore_result", "shadow")},
     "group": "group_id",
@@ -47,7 +48,9 @@ def is_canvas(task_id: str | None, options: Mapping[str, Any]) -> bool:
 
 
 def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> list[Ticket]:
-    """Claim the jobs of a canvas delivery, park it with their claims, and publish it under the id of the first request.
+    """Claim the jobs of a canvas delivery, park the delivery with the claims, and publish its message.
+
+    The message has the id of the first request.
 
     Args:
         task: the :class:`~nexus_tasks.idempotency.task.JobTask` of the requests' kind.
@@ -57,7 +60,7 @@ def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> l
     once = {name: value for name, value in options.items() if name in _OF_THE_CALL}
     kept = {name: value for name, value in options.items() if value is not None and name not in once}
     parent = task.app.current_worker_task
-    if parent:  # noted now: a process that publishes the delivery again does not run the parent task
+    if parent:  # kept with the delivery, because a process that sends it again does not run the parent task
         kept.setdefault("parent_id", parent.request.id)
     kept.setdefault("root_id", (parent and parent.request.root_id) or requests[0].id)
     tickets = engine.claims.claim(_parked(requests, kept))
@@ -77,7 +80,8 @@ def ask(task: Any, requests: Sequence[Request], options: Mapping[str, Any]) -> l
             mine = replace(wakeup, options=kept)
         else:
             others.append(wakeup)
-    # The claim that this delivery made has the delivery's id. While the claim waits, only its turn sends a message.
+    # When this delivery made the claim and the claim waits, no message is sent now. The claim has the delivery's id, so
+    # the wake-up that follows the wait is the delivery's message.
     its_turn_comes = tickets[0].outcome is Claimed.ENQUEUED and tickets[0].wakeup is None and len(requests) == 1
     if not its_turn_comes:
         engine.publisher.publish([mine], **once)
@@ -97,7 +101,7 @@ def deliver(task: Any, request: Request, header: Mapping[str, Any]) -> Ended:
 
     Raises:
         Retry: the job waits; the end of a later run sends the delivery again.
-        Ignore: another run does the work, or the delivery is accounted for already.
+        Ignore: another run does the work, or Celery has accounted for the delivery already.
     """
     engine: JobEngine = task.engine
     claims, published_at = engine.claims, str(header.get("published_at", ""))
@@ -112,7 +116,7 @@ def deliver(task: Any, request: Request, header: Mapping[str, Any]) -> Ended:
         if found is None:
             if ended is not None:
                 raise_if_it_waits(ended.outcome, ended.error)
-            raise Ignore("Another run does its work, its work waits, or it is accounted for already.")
+            raise Ignore("Another run does the job, the job waits, or the message is accounted for already.")
         if ended is None or (ended.outcome.status, ended.outcome.job_id) != found:
             ended = Ended(outcome=_whole(engine, request, *found))
     except NexusError as error:
@@ -130,7 +134,7 @@ def _whole(engine: JobEngine, request: Request, status: str, job_id: str) -> Job
 
 
 def as_sent(request: Any) -> dict[str, Any]:
-    """The options that a message was sent with, as the worker's request has them."""
+    """The options with which a message was sent, read from the worker's request."""
     delivered = {option: getattr(request, name, None) for name, option in _AS_DELIVERED.items()}
     delivered["headers"] = headers_of_caller(request) or None
     return {option: value for option, value in delivered.items() if value is not None}

@@ -38,7 +38,7 @@ def answer(task: Any, request: Request, ended: Ended, *, eager: bool = False) ->
 
     Args:
         task: the :class:`~nexus_tasks.idempotency.task.JobTask` whose message ended.
-        eager: the job ran in the producer. Its errors are the caller's.
+        eager: the job ran in the producer's process, so its errors are raised in the caller.
 
     Raises:
         JobFailed: the job is a dead letter.
@@ -56,7 +56,7 @@ def answer(task: Any, request: Request, ended: Ended, *, eager: bool = False) ->
 
 
 def raise_if_it_waits(outcome: JobOutcome, error: BaseException | None) -> None:
-    """Return unless the run has let its job wait.
+    """Do nothing unless the run's outcome says that its job waits.
 
     Raises:
         celery.exceptions.Retry: the job waits.
@@ -70,7 +70,7 @@ def raise_if_it_waits(outcome: JobOutcome, error: BaseException | None) -> None:
 
 
 def revoke(task: Any) -> NoReturn:
-    """Give the message of a dropped job the state of a revoked task. Whatever waits for it hears of an error.
+    """Give the message of a dropped job the state of a revoked task. Celery calls its error links and fails its chord.
 
     Raises:
         celery.exceptions.Ignore: always, so that Celery stores no other state.
@@ -91,7 +91,12 @@ def revoke(task: Any) -> NoReturn:
 
 
 def _known(task: Any, request: Request, outcome: JobOutcome, error: BaseException | None, *, eager: bool) -> JobOutcome:
-    """How the job ended whose run did not end it: the run has lost its claim, or nothing was begun."""
+    """The outcome of a job that this message did not end: its run has lost the claim, or no run was begun.
+
+    Raises:
+        celery.exceptions.Retry: the job waits.
+        celery.exceptions.Ignore: another run has the job, or its state is not known.
+    """
     if eager and error is not None and "waits" in outcome.details:
         raise error
     if "waits" in outcome.details:
@@ -115,7 +120,7 @@ def _known(task: Any, request: Request, outcome: JobOutcome, error: BaseExceptio
 
 
 def _letter(task: Any, request: Request, outcome: JobOutcome, error: BaseException | None) -> JobOutcome:
-    """The outcome of a dead letter with its error."""
+    """The outcome ``dead`` with the type and text of the error, which is read from storage if need be."""
     if error is not None:
         return replace(outcome, details={"error_type": type(error).__name__, "error": clean_text(str(error))})
     if "error" in outcome.details:

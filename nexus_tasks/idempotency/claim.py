@@ -20,11 +20,11 @@ _OF_THE_LEASE = frozenset(("state", "token", "lease_until", "open"))
 class Claimed(StrEnum):
     """What a request found in Redis."""
 
-    ENQUEUED = "enqueued"  # no claim: the request made a new job
-    MERGED = "merged"  # a job that has not started: it serves this request too
-    RERUN = "rerun"  # a running job: one more run follows
-    RUNNING = "running"  # a running job serves this request too: its input cannot change, or `anew` is set
-    DONE = "done"  # a finished job whose input cannot change: it has served this request
+    ENQUEUED = "enqueued"  # there was no claim, so the request made a new job
+    MERGED = "merged"  # a job has not started, and serves this request too
+    RERUN = "rerun"  # a job runs, and one more run follows for this request
+    RUNNING = "running"  # a job runs and serves this request too: its input cannot change, or `anew` is set
+    DONE = "done"  # a job whose input cannot change has ended, and serves this request too
 
 
 class Begun(StrEnum):
@@ -79,13 +79,13 @@ class Ticket:
 
     outcome: Claimed
     job_id: str
-    asked_at: float  # seconds since the epoch, of the Redis server
+    asked_at: float  # seconds since the epoch, by the Redis server's clock
     wakeup: Wakeup | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim as Redis has it. Times are seconds since the epoch, of the Redis server."""
+    """A claim (the record of a job), as it was read from Redis. Times are seconds since the epoch, by Redis' clock."""
 
     key: str
     job_id: str
@@ -110,7 +110,7 @@ class Claim:
     token: str  # its first part names the process that holds the lease
     worker: Worker | None  # of the current run, or of the last one
     error: str  # type and text of the error for which the job is tried again; empty when the last run did not fail
-    fields: Mapping[str, str] = field(repr=False, compare=False)  # the hash in Redis, when it was read
+    fields: Mapping[str, str] = field(repr=False, compare=False)  # all fields of the hash in Redis
 
     @classmethod
     def parse(cls, key: str, fields: Mapping[str, str]) -> Claim:
@@ -145,12 +145,12 @@ class Claim:
 
     @property
     def asked(self) -> Flags:
-        """The flags of the current run, or of the next one while the claim does not run."""
+        """The flags of the current run, or of the next run while the claim does not run."""
         return self.flags if self.state == "running" else _flags(self.fields, "")
 
     @property
     def remade(self) -> bool:
-        """Whether ``begin`` made the claim from a message. Redis had lost the claim, with its counts of failures."""
+        """Whether ``begin`` made the claim from a message, because Redis had lost it with its counts of failures."""
         return "published_at" not in self.fields
 
     def as_json(self) -> str:
@@ -159,7 +159,7 @@ class Claim:
 
     @property
     def attempts(self) -> int:
-        """Runs so far, the current one included."""
+        """How many runs the job has had, the current one included."""
         return self.retries + self.crashes + 1
 
 

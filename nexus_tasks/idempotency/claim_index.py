@@ -1,6 +1,6 @@
-"""Finding claims for an operator: by job id, and by state, namespace and kind.
+"""Finds claims (the records of jobs) for an operator's commands: by job id, or by state, namespace and kind.
 
-The indexes of ``common.lua`` are read. A listing loads only the claims that it returns.
+It reads the indexes that ``lua/common.lua`` lists. A listing loads only the claims that it returns.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from nexus_tasks.idempotency.claims import Claims, answering
 State = Literal["running", "waiting", "pending"]
 STATES: tuple[State, ...] = ("running", "waiting", "pending")
 
-# Members of an index that one script looks at. Redis serves no other client meanwhile; this takes it about 5 ms.
+# How many members of an index one script looks at. The script takes about 5 ms, and Redis serves no other client then.
 LOOKED_AT_ONCE = 5_000
 READ_AT_ONCE = 1_000  # hashes per round trip
 PAUSE, VERSION = "pause", "version"  # the wait reasons whose indexes are kept by kind, not by namespace
-BY_KIND = f"{PAUSE} or {VERSION}"  # what counts say of claims that wait for one of these reasons
-IN_LINE = "concurrency"  # claims that wait for this reason, or for the end of a pause, are not in `<prefix>:due`
-INDEXED_START = 3  # bytes of a job id that choose its hash in `<prefix>:ids`
+BY_KIND = f"{PAUSE} or {VERSION}"  # the reason in `Waits.counts` for claims that wait for one of these two
+IN_LINE = "concurrency"  # the wait reason of claims in their namespace's line, which are not in `<prefix>:due`
+INDEXED_START = 3  # how many bytes at the start of a job id choose its hash in `<prefix>:ids`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Page:
     """A part of a listing."""
 
     claims: list[Claim]
-    skipped: int  # claims that fit and were left out at the beginning
+    skipped: int  # fitting claims that were left out at the beginning
     stale: int  # keys of the index whose claims are gone
 
 
@@ -38,7 +38,7 @@ class Waits:
     """Why the claims of a namespace wait."""
 
     counts: Mapping[str, int]  # by reason
-    oldest: list[Claim]  # of each reason the claims that were asked for first
+    oldest: list[Claim]  # for each reason the claims that were asked for first
 
 
 class ClaimIndex:
@@ -65,7 +65,7 @@ class ClaimIndex:
         return None
 
     def ids_that_begin_with(self, start: str, most: int) -> list[str]:
-        """Job ids of claims that begin with ``start``, of at least 3 characters; about ``most`` of them."""
+        """At most ``most`` job ids that begin with ``start``. The text ``start`` has at least 3 characters."""
         pattern = "".join(f"[{c}]" if c in "*?[]" else "\\\\" if c == "\\" else c for c in start) + "*"
         found: list[str] = []
         kinds = self._members("kinds")
@@ -84,11 +84,11 @@ class ClaimIndex:
     def page(
         self, state: State, *, namespace: str | None = None, kind: str | None = None, skip: int = 0, limit: int
     ) -> Page:
-        """Claims of one state. Those that wait or are queued come in the order of their index, about the oldest first.
+        """Claims of one state, in the order of their index. Waiting and pending claims come about the oldest first.
 
         Args:
             skip: how many claims to leave out at the beginning.
-            limit: the most claims.
+            limit: how many claims to return at the most.
         """
         keys: list[str] = []
         skipped = 0
@@ -116,12 +116,12 @@ class ClaimIndex:
         return self.page(state, namespace=namespace, limit=1_000_000).claims
 
     def running(self, namespace: str | None = None, kind: str | None = None) -> list[Claim]:
-        """Every running claim, the longest running first. There are no more of them than the workers have slots."""
+        """Every running claim, the longest running first. They are few: the claims of jobs that workers run now."""
         found = self.page("running", namespace=namespace, kind=kind, limit=1_000_000).claims
         return sorted(found, key=lambda claim: claim.started_at or 0.0)
 
     def _indexes(self, state: State, namespace: str | None) -> Iterator[tuple[str, bool]]:
-        """The indexes of a state, each with whether it holds claims of the namespace only."""
+        """The indexes of a state. Each comes with ``False`` when it also has claims of other namespaces."""
         if state == "running":
             yield f"{self._prefix}:leases", False
         elif state == "pending":
@@ -143,7 +143,7 @@ class ClaimIndex:
 
     # --- by namespace -------------------------------------------------------------------------------------------------
     def counts(self, namespaces: Sequence[str]) -> dict[str, Mapping[str, int]]:
-        """By namespace, how many claims are ``waiting``, ``pending`` and ``running``, and how many ``slots`` in use."""
+        """By namespace, the number of ``waiting``, ``pending`` and ``running`` claims, and of ``slots`` in use."""
         rows = self._hashes([f"{self._prefix}:count:{name}" for name in namespaces])
         return {
             name: {what: int(number) for what, number in row.items()}
@@ -154,8 +154,8 @@ class ClaimIndex:
         """By namespace, why its claims wait.
 
         Args:
-            namespaces: the waiting claims of each.
-            most: the most claims returned for each reason.
+            namespaces: for each namespace the number of its waiting claims.
+            most: how many claims to return for each reason at the most.
         """
         reasons = self._reasons()
         indexes = [(name, reason) for name, number in namespaces.items() if number for reason in reasons]
@@ -172,7 +172,7 @@ class ClaimIndex:
                 counts[name][reason] = number
                 keys[name] += first
         for name, number in namespaces.items():
-            if (paused := number - sum(counts[name].values())) > 0:  # this index is kept by kind
+            if (paused := number - sum(counts[name].values())) > 0:  # their index is kept by kind
                 counts[name][BY_KIND] = paused
                 keys[name] += self._some_by_kind(name, most)
         claims = iter(self._read([key for some in keys.values() for key in some]))
@@ -189,7 +189,10 @@ class ClaimIndex:
         ]
 
     def _some_by_kind(self, namespace: str, most: int) -> list[str]:
-        """Claims of a namespace that wait for a pause or another worker, of the first 5,000 of each such index."""
+        """Claims of a namespace that wait for the end of a pause or for another worker.
+
+        Of each index by kind, only the first 5,000 claims are looked at.
+        """
         found: list[str] = []
         for index in self._indexes_by_kind():
             _, _, some = self._claims.look(index, 0, LOOKED_AT_ONCE, namespace=namespace, limit=most - len(found))
@@ -220,5 +223,5 @@ class ClaimIndex:
 
 
 def has_id(claim: Claim, job_id: str) -> bool:
-    """Whether the claim stands for this job: its own, its rerun, or one that was merged into it."""
+    """Whether this is the id of the claim's job, of its rerun, or of a job that was merged into it."""
     return job_id in (claim.job_id, claim.rerun_id, *claim.also)

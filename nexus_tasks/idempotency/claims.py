@@ -1,4 +1,7 @@
-"""Claims in Redis: each transition is a method, which calls one Lua script and returns a typed answer."""
+"""Claims (the records of jobs) in Redis. Each method that changes claims calls one Lua script and returns typed values.
+
+The scripts are in ``lua/``; ``lua/common.lua`` lists the keys. ``claim.py`` has the returned types.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ from nexus_tasks.types import Worker
 
 Row = list[Any]
 NO_MESSAGE = ("", "", "")
-AT_ONCE = 1_000  # claims that one script wakes: Redis serves no other client during a script
-HELD_SECONDS = 30  # for which a worker's note on its held threads counts
+AT_ONCE = 1_000  # claims that one script wakes; Redis serves no other client while a script runs
+HELD_SECONDS = 30  # how long a worker's report of its held threads counts
 
 
 class Claims:
@@ -34,11 +37,11 @@ class Claims:
         self.url = url
         self.prefix = prefix
         self._timeout = timeout  # seconds for each answer
-        self._master_name = master_name  # the name for which Sentinels are asked
+        self._master_name = master_name  # the name of the master that Sentinels are asked for
 
     @cached_property
     def redis(self) -> Any:
-        """The claims' own Redis client. kombu's client puts its key prefix before only the first key of a script."""
+        """The Redis client of the claims. It is not kombu's, which adds its key prefix only to a script's first key."""
         return client(self.url, timeout=self._timeout, master_name=self._master_name)
 
     @cached_property
@@ -57,12 +60,13 @@ class Claims:
     def claim(
         self, requests: Sequence[Request], messages: Sequence[tuple[str, str, str] | None] | None = None
     ) -> list[Ticket]:
-        """Ask for jobs, all in one atomic step. The caller publishes the returned wake-ups (messages of claims).
+        """Ask for jobs in one atomic step. The caller publishes the wake-ups (messages of claims) of the tickets.
 
         Args:
-            messages: for each request a Redis list and the two halves of a message around its ``published_at``, or
-                ``None``. When the request makes a new job, the same step pushes the message, and the request's ticket
-                has no wake-up: nothing is left to publish.
+            messages: for each request ``None`` or a message, as the key of a Redis list, the message's text before
+                ``published_at``, and its text behind the claim's key. If the request makes a new job, the same step
+                pushes the message into the list. The request's ticket then has no wake-up, because nothing is left to
+                publish.
         """
         if not requests:
             return []
@@ -96,18 +100,19 @@ class Claims:
         worker: Worker | None = None,
         dialect: str = "",
     ) -> tuple[Begun, Claim | None, list[Wakeup]]:
-        """Start a run of the request's claim under ``token``. Only with :attr:`Begun.RUN` is the claim returned.
+        """Start a run of the request's claim under the fencing token ``token``.
 
         Args:
             lease: seconds.
             cap: how many runs the request's namespace may have at once.
-            gathers: a sibling's run may take this run's claim along, until this run has called :meth:`take` itself.
-            published_at: when the message was published; empty without a message.
-            worker: the process of the run, for people.
-            dialect: how the worker understands the kind (:attr:`JobKind.dialect`).
+            gathers: whether another run may take this claim along, until this run has called :meth:`take` itself.
+            published_at: when the message was published, in ms; empty without a message.
+            worker: the process of the run, which ``nexus status`` shows.
+            dialect: this worker's version of the kind (:attr:`JobKind.dialect`).
 
         Returns:
-            The outcome, the claim, and wake-ups to publish: of the claims next in the namespace's line.
+            The outcome, the claim (only with :attr:`Begun.RUN`), and wake-ups to publish. The wake-ups belong to the
+            next claims in the namespace's line.
         """
         key, told = self.key(request), worker.as_json() if worker else ""
         outcome, fields, wakeups = self._run(
@@ -129,15 +134,16 @@ class Claims:
     def take(
         self, lead: Claim, siblings: Sequence[Request], *, lease: float, company: str = "", again: bool = False
     ) -> tuple[list[Claim], list[Wakeup]] | None:
-        """Take siblings into the run of ``lead``, except those that another run has or that wait for another reason.
+        """Take siblings (other messages of a session) into the run of ``lead``. ``take.lua`` says which are taken.
 
         Args:
+            siblings: the requests of the siblings.
             lease: seconds.
             company: the wait reason of siblings that wait for a run to take them along.
             again: the siblings were in a batch whose run was cut off; they may wait for any reason.
 
         Returns:
-            The claims that were taken, and wake-ups to publish; ``None`` when another batch has taken ``lead`` itself.
+            The claims that were taken, and wake-ups to publish; ``None`` when the run has lost ``lead`` itself.
         """
         keys = [self.key(r) for r in siblings]
         answer = self._run(
@@ -150,7 +156,11 @@ class Claims:
         return taken, [Wakeup.parse(row) for row in wakeups]
 
     def renew(self, running: Sequence[Claim], *, lease: float) -> list[Claim]:
-        """Renew the leases of this process's running claims for ``lease`` seconds; returns the lost claims."""
+        """Renew the leases of this process's running claims for ``lease`` seconds.
+
+        Returns:
+            The claims that this process has lost. Their leases are not renewed.
+        """
         if not running:
             return []
         args = [text for claim in running for text in (claim.token, claim.as_json())]
@@ -158,9 +168,11 @@ class Claims:
         return [running[position - 1] for position in lost]
 
     def finish(self, claims: Sequence[Claim], statuses: Sequence[str], *, delivery: str = "") -> list[Wakeup]:
-        """End the run of ``claims``, each with its status (``dead`` only after the claim's dead letter is committed).
+        """End the run of ``claims``, each with its status. Returns wake-ups to publish.
 
-        ``delivery`` is the canvas delivery that the caller completes itself.
+        Args:
+            statuses: of each claim; ``dead`` only when the claim's dead letter is committed.
+            delivery: the canvas delivery that the caller completes itself.
         """
         _, wakeups = self._run("finish", [c.key for c in claims], claims[0].token, delivery, *statuses)
         return [Wakeup.parse(row) for row in wakeups]
@@ -176,13 +188,13 @@ class Claims:
         retry: bool = False,
         error: bool = False,
     ) -> list[Wakeup]:
-        """Let ``claims`` wait for ``seconds``.
+        """Let ``claims`` wait for ``seconds``. Returns wake-ups to publish.
 
         Args:
             detail: what ``nexus status`` shows beside the reason.
             failure: type and text of the error that ended the run, for people; empty when nothing failed.
-            retry: a failed attempt that is retried.
-            error: the cause of the failure is unknown, so the attempt counts against ``max_attempts``.
+            retry: whether the run failed and is retried.
+            error: whether the cause of the failure is unknown. If so, the run counts against ``max_attempts``.
         """
         _, wakeups = self._run(
             "wait",
@@ -199,14 +211,14 @@ class Claims:
 
     # --- waking, dropping and keeping claims --------------------------------------------------------------------------
     def hurry(self, reason: str, *, requests: Sequence[Request]) -> list[Wakeup]:
-        """Let those of ``requests`` go on that wait for ``reason``. Other claims do not change."""
+        """Wake the claims of ``requests`` that wait for ``reason``. Other claims do not change."""
         return self._hurry(reason, [self.key(r) for r in requests])[1] if requests else []
 
     def hurry_all(self, reason: str, whose: str) -> Iterator[list[Wakeup]]:
-        """Let every claim of ``whose`` go on that waits for ``reason``. Those that have waited longest go first.
+        """Wake every claim of ``whose`` that waits for ``reason``, the longest waiting first.
 
         Args:
-            whose: a namespace, or for the reason ``pause`` a job kind.
+            whose: a namespace; for the reason ``pause`` a job kind, for ``version`` a member of ``<prefix>:versions``.
 
         Returns:
             Wake-ups to publish, a list per 1,000 claims.
@@ -221,26 +233,31 @@ class Claims:
         return woken, [Wakeup.parse(row) for row in wakeups]
 
     def drop(self, key: str, *, job_id: str = "", delivery: str = "") -> tuple[bool, list[Wakeup]]:
-        """Remove a claim in any state; with ``job_id`` only while the claim has that id.
+        """Remove a claim in any state.
 
-        ``delivery`` is a canvas delivery that was revoked. It is forgotten, even if its claim stays.
+        Args:
+            job_id: if given, the claim is removed only when it has this id.
+            delivery: a canvas delivery that was revoked. It is forgotten, even if its claim stays.
+
+        Returns:
+            Whether the claim was removed, and wake-ups to publish.
         """
         dropped, wakeups = self._run("drop", [key], job_id, delivery)
         return bool(dropped), [Wakeup.parse(row) for row in wakeups]
 
     def leave_to_others(self, key: str, dialect: str) -> list[Wakeup]:
-        """Let a claim wait for a worker that understands it, because a worker with this dialect does not.
+        """Let a claim wait for another worker, because a worker with this dialect does not understand it.
 
         Returns:
-            Wake-ups to publish: of the claims next in line.
+            Wake-ups to publish, which belong to the next claims in the namespace's line.
         """
         return [Wakeup.parse(row) for row in self._run("leave_to_others", [key], dialect)]
 
     def understood(self, dialects: Mapping[str, str]) -> Iterator[list[Wakeup]]:
-        """Let claims go on that other workers did not understand, of kinds that this worker understands.
+        """Wake claims that other workers did not understand, and that this worker understands.
 
         Args:
-            dialects: by kind, how this worker understands it.
+            dialects: for each kind, this worker's version of it (:attr:`JobKind.dialect`).
 
         Returns:
             Wake-ups to publish, a list per 1,000 claims.
@@ -253,7 +270,7 @@ class Claims:
                 yield from self.hurry_all("version", one)
 
     def forget_errors(self, keys: Iterable[str]) -> None:
-        """Delete the texts of the errors that claims keep for people."""
+        """Delete the error texts of claims, which ``nexus jobs show`` prints."""
         with answering():
             pipe = self.redis.pipeline(transaction=False)
             for key in keys:
@@ -261,7 +278,11 @@ class Claims:
             pipe.execute()
 
     def keep_reserved(self, messages: Mapping[str, str]) -> None:
-        """Note that messages (id → claim key) are not lost: a live worker has received them and not begun them."""
+        """Keep the sweep from sending messages again that this worker has received and has not begun.
+
+        Args:
+            messages: for each message's id the key of its claim.
+        """
         if messages:
             self._run("keep_reserved", list(messages.values()), *messages)
 
@@ -269,18 +290,18 @@ class Claims:
     def delivery_outcome(self, delivery: str, *, queue: str, published_at: str = "") -> tuple[str, str] | None:
         """The outcome of the runs that a canvas delivery waits for: the status and the id of the job that did the work.
 
-        ``None``: the runs have not ended, or another message of the delivery has had this answer.
+        It is ``None`` when the runs have not ended, or when another message of the delivery has had this answer.
         """
         found = self._run("delivery_outcome", [], delivery, queue, published_at or 0)
         return (found[0], found[1]) if found else None
 
     def delivery_accounted(self, delivery: str) -> None:
-        """Note that Celery has accounted for a canvas delivery."""
+        """Forget a canvas delivery, because Celery has stored its result and sent its links."""
         self._run("delivery_accounted", [], delivery)
 
     # --- the sweep ----------------------------------------------------------------------------------------------------
     def lock(self, name: str, *, seconds: float) -> Lock:
-        """A lock of redis-py under ``<prefix>:<name>``, not taken yet. Once taken it expires after ``seconds``."""
+        """A lock of redis-py with the key ``<prefix>:<name>``. When the caller has taken it, it lasts ``seconds``."""
         return Lock(self.redis, f"{self.prefix}:{name}", timeout=seconds, blocking=False, thread_local=False)
 
     def now(self) -> float:
@@ -295,45 +316,51 @@ class Claims:
             return float(self.redis.info("server")["uptime_in_seconds"])
 
     def queues(self) -> list[str]:
-        """The queues that pending claims are or were in."""
+        """The queues that have, or ever had, pending claims."""
         with answering():
             return sorted(self.redis.smembers(f"{self.prefix}:queues"))
 
     def sweep_clock(self, *, lease: float, lock: str, lock_seconds: float, limit: int) -> tuple[float, float]:
-        """Note the server's time, and bring back what a clock that was set back has moved into the future.
+        """Write down the server's time. If its clock went back, correct the times that now lie in the future.
 
         Args:
-            limit: entries of each index that are brought back.
+            lock: the name of the sweep's lock. The lock lasts at most ``lock_seconds``.
+            limit: how many entries of each index are corrected at the most.
 
         Returns:
-            The server's time, and the seconds by which its clock went back since it was last noted, or 0.
+            The server's time, and the seconds by which its clock went back since the last call, or 0.
         """
         now, back = self._run("sweep_clock", [], _ms(lease), f"{self.prefix}:{lock}", _ms(lock_seconds), limit)
         return int(now) / 1000, int(back) / 1000
 
     def sweep_due(self, limit: int) -> tuple[int, list[Wakeup]]:
-        """Let waiting claims that are due go on. Returns how many, and wake-ups to publish."""
+        """Let waiting claims go on that are due. Returns their number, and wake-ups to publish."""
         due, wakeups = self._run("sweep_due", [], limit)
         return due, [Wakeup.parse(row) for row in wakeups]
 
     def set_cap(self, namespace: str, cap: int) -> list[Wakeup]:
-        """Say how many runs a namespace may have at a time, 0 while it is paused. ``begin`` says it anew each time."""
+        """Set how many runs a namespace may have at a time, 0 while it is paused. Each ``begin`` sets it again."""
         return [Wakeup.parse(row) for row in self._run("cap", [], namespace, cap)]
 
     def sweep_lines(self, limit: int, *, every: float) -> list[Wakeup]:
-        """Publish the next claims of lines that have room, of namespaces not looked at for ``every`` seconds."""
+        """Let claims go on in lines with room, of namespaces last looked at more than ``every`` seconds ago.
+
+        Returns:
+            Wake-ups to publish.
+        """
         return [Wakeup.parse(row) for row in self._run("sweep_lines", [], limit, _ms(every))]
 
     def sweep_leases(
         self, limit: int, *, attempts: int, token: str, lease: float, due_in: float, held_by: str = ""
     ) -> tuple[int, list[Claim], list[Wakeup]]:
-        """Take claims from runs that have died: their lease has ended, or the process that held them.
+        """Take claims away from runs whose lease has ended, or whose process has died.
 
         Args:
-            attempts: crashes and unknown errors that make a dead letter.
+            attempts: how many crashes and unknown errors make a dead letter.
             token: the sweep's own token, for the claims that the sweep takes over.
             due_in: seconds until a claim that waits again is due.
-            held_by: the first part of the tokens of a dead process; empty: claims whose lease has ended.
+            held_by: the first part of the tokens of a dead process. If empty, the claims whose lease has ended are
+                taken.
 
         Returns:
             How many claims wait again, the claims without attempts left, and wake-ups to publish.
@@ -354,7 +381,11 @@ class Claims:
         return [Wakeup.parse(row) for row in rows]
 
     def sweep_settle(self, queue: str, limit: int, *, empty: bool, grace: float, longest: float) -> list[Wakeup]:
-        """Find canvas deliveries of ``queue`` whose runs have ended, but whose message or worker is lost."""
+        """Find canvas deliveries of ``queue`` whose runs have ended, but whose message or worker is lost.
+
+        Returns:
+            Wake-ups to publish again. The arguments are those of :meth:`sweep_lost`.
+        """
         rows = self._run("sweep_settle", [], queue, int(empty), limit, _ms(grace), _ms(longest))
         return [Wakeup.parse(row) for row in rows]
 
@@ -375,36 +406,38 @@ class Claims:
         return [positions[keys[found - 1]] for found in self._run("missing", keys)] if keys else []
 
     def identity(self, own: str) -> str:
-        """The identity of the storage that the claims belong to: the first ``own`` that was given."""
+        """The identity of the storage that the claims belong to. If Redis has none yet, it becomes ``own``."""
         with answering():
             pipe = self.redis.pipeline(transaction=False)
             pipe.set(f"{self.prefix}:storage", own, nx=True).get(f"{self.prefix}:storage")
             return str(pipe.execute()[1])
 
     def accept_identity(self, own: str) -> None:
-        """Let the claims belong to the storage of this identity from now on."""
+        """Make ``own`` the identity of the storage that the claims belong to."""
         with answering():
             self.redis.set(f"{self.prefix}:storage", own)
 
     def cursor(self, kind: str) -> int:
-        """Where reconcile goes on among the wanted rows of ``kind``; 0 before its first row."""
+        """The cursor at which reconcile goes on among the wanted rows of ``kind``; 0 is before the first row."""
         with answering():
             return int(self.redis.get(f"{self.prefix}:reconcile:{kind}") or 0)
 
     def move_cursor(self, kind: str, cursor: int) -> None:
-        """Note where reconcile goes on among the wanted rows of ``kind``."""
+        """Set the cursor at which reconcile goes on among the wanted rows of ``kind``."""
         with answering():
             self.redis.set(f"{self.prefix}:reconcile:{kind}", cursor)
 
     # --- repair -------------------------------------------------------------------------------------------------------
     def scan(self, what: str, cursor: int, count: int) -> tuple[int, list[str]]:
-        """Some keys that begin with ``<prefix>:<what>:``, without that beginning, and the next cursor; 0 ends it.
-
-        Redis may return a key more than once.
+        """Do one step of a scan for the keys that begin with ``<prefix>:<what>:``.
 
         Args:
-            cursor: the last call's; 0 begins.
-            count: how many keys Redis looks at, of every sort.
+            cursor: the cursor that the step before returned; 0 for the first step.
+            count: how many keys Redis looks at in this step, also keys that begin otherwise.
+
+        Returns:
+            The next cursor, which is 0 after the last step, and the found keys without this beginning. Redis may return
+            a key in more than one step.
         """
         start = f"{self.prefix}:{what}:"
         with answering():
@@ -417,9 +450,9 @@ class Claims:
         """Correct the counters of these namespaces.
 
         Args:
-            reasons: every reason for which a claim waits. ``None``: correct ``running`` and ``slots`` only, and also
-                those of other namespaces with running claims.
-            kinds: with ``reasons``, every kind of a claim.
+            reasons: every reason for which a claim waits. With ``None`` only ``running`` and ``slots`` are corrected,
+                also in other namespaces that have running claims.
+            kinds: every kind that has claims; used only with ``reasons``.
 
         Returns:
             For each counter that was wrong: namespace, counter, old and new value.
@@ -443,29 +476,30 @@ class Claims:
         return put_back, namespaces, reasons, kinds
 
     def mend_index(self, index: str, start: int, limit: int, *, belong: tuple[str, str]) -> tuple[int, int]:
-        """Take keys out of an index whose claims are gone or in another state.
+        """Remove keys from an index whose claims are gone or do not belong to it.
 
         Args:
-            index: the part of its key behind the prefix.
+            index: the key of the index, without the prefix.
             start: the rank to begin at.
-            belong: a field and its value in the claims that belong to the index.
+            limit: how many keys to look at.
+            belong: a field, and the value that it has in every claim that belongs to the index.
 
         Returns:
-            How many keys were looked at, and how many were taken out.
+            How many keys were looked at, and how many were removed.
         """
         looked, taken_out = self._run("mend_index", [f"{self.prefix}:{index}"], start, limit, *belong)
         return looked, taken_out
 
     # --- pauses -------------------------------------------------------------------------------------------------------
     def pause(self, kind: str, reason: str) -> None:
-        """Let no job of ``kind`` begin until :meth:`resume`. A later call changes the reason and keeps the time."""
+        """Let no job of ``kind`` begin until :meth:`resume`. Another call changes the reason, but not the time."""
         key, since = f"{self.prefix}:paused:{kind}", int(self.now())
         with answering():
             pipe = self.redis.pipeline()
             pipe.hsetnx(key, "since", since).hset(key, "reason", reason).sadd(f"{self.prefix}:pauses", kind).execute()
 
     def resume(self, kind: str) -> list[Wakeup]:
-        """Lift the pause of ``kind``, and let the claims go on that wait for its end. Returns wake-ups to publish."""
+        """Lift the pause of ``kind``, and wake the claims that wait for its end. Returns wake-ups to publish."""
         with answering():
             self.redis.delete(f"{self.prefix}:paused:{kind}")
         wakeups = [wakeup for some in self.hurry_all("pause", kind) for wakeup in some]
@@ -476,7 +510,8 @@ class Claims:
             if not paused_again:
                 pipe.srem(f"{self.prefix}:pauses", kind)
 
-        with answering():  # only now: when this process dies before, :meth:`half_resumed` names the kind to the sweep
+        # The last step. If this process dies before it, `half_resumed` returns the kind, and the sweep resumes it.
+        with answering():
             self.redis.transaction(forget, f"{self.prefix}:paused:{kind}")
         return wakeups
 
@@ -495,7 +530,7 @@ class Claims:
 
     # --- held threads -------------------------------------------------------------------------------------------------
     def report_held_threads(self, worker: str, *, held: int, threads: int) -> None:
-        """Note that ``held`` of the ``threads`` of a worker are held by runs over their limit. 0 removes the note."""
+        """Report that runs over their limit hold ``held`` of a worker's ``threads``. With 0 the report is removed."""
         key = f"{self.prefix}:held"
         now = self.now()
         with answering():
@@ -506,9 +541,9 @@ class Claims:
                 self.redis.hdel(key, worker)
 
     def held_threads(self) -> dict[str, tuple[int, int]]:
-        """By worker: how many threads runs over their limit hold, and how many threads there are.
+        """For each worker with held threads: how many runs over their limit hold, and how many threads it has.
 
-        Notes of the last 30 s count: a worker renews its note every 5 s.
+        Reports of the last 30 s count, because a worker reports every 5 s.
         """
         now = self.now()
         with answering():
@@ -524,7 +559,7 @@ class Claims:
         return Claim.parse(key, fields) if fields else None
 
     def marker(self, key: str) -> tuple[str, str] | None:
-        """The job id and status of a claim's last run, while its marker lasts."""
+        """The job id and status in the done marker of the claim with this key; ``None`` without a marker."""
         with answering():
             text = self.redis.get(key.replace(f"{self.prefix}:job:", f"{self.prefix}:done:", 1))
         return (text.partition(" ")[0], text.partition(" ")[2]) if text else None
@@ -535,7 +570,12 @@ class Claims:
             return {name: int(n) for name, n in self.redis.hgetall(f"{self.prefix}:count:{namespace}").items()}
 
     def waiting(self, limit: int = 1_000, *, after: int = 0) -> list[Claim]:
-        """Waiting claims without the first ``after``: the soonest due first, then those that wait for an event."""
+        """Waiting claims: first those with a due time, the soonest due first, then those that wait for an event.
+
+        Args:
+            limit: how many claims at the most.
+            after: how many claims to leave out at the beginning.
+        """
         found: list[Claim] = []
         with answering():
             indexes = self._waiting_indexes()
@@ -553,7 +593,7 @@ class Claims:
         return found
 
     def _waiting_indexes(self) -> list[str]:
-        """The sorted sets that hold every waiting claim once."""
+        """The sorted sets that together contain every waiting claim once."""
         namespaces = self.redis.zrange(f"{self.prefix}:lines", 0, -1)
         pipe = self.redis.pipeline(transaction=False)
         for namespace in namespaces:
@@ -588,16 +628,18 @@ class Claims:
         skip: int = 0,
         limit: int,
     ) -> tuple[int, int, list[str]]:
-        """Look at ``many`` members of an index, a sorted set of claims, behind the first ``after`` of them.
+        """Find claims in a part of an index, which is a sorted set of claims.
 
         Args:
-            kind: only claims of this kind; empty for any.
-            namespace: only claims of this namespace; empty for any.
-            skip: how many of the claims that fit to leave out.
-            limit: the most claims.
+            after: how many members at the beginning of the index to pass over.
+            many: how many members to look at.
+            kind: the kind that the claims must have; empty for any.
+            namespace: the namespace that the claims must have; empty for any.
+            skip: how many of the fitting claims to leave out.
+            limit: how many claims to return at the most.
 
         Returns:
-            How many members were looked at, how many claims that fit were left out, and the keys of the others.
+            How many members were looked at, how many fitting claims were left out, and the keys of the others.
         """
         looked, skipped, keys = self._run("find", [index], after, many, kind, namespace, skip, limit)
         return int(looked), int(skipped), list(keys)

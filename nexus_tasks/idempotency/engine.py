@@ -1,7 +1,7 @@
 """The job engine: one deployment's claims, its Celery application, and the storage behind its jobs, in one process.
 
-Producers and workers reach everything through the engine. No global variable holds an engine: the deployment keeps its
-engine, and a task finds the engine through the Celery application (:func:`engine_of`).
+Producers and workers reach all parts through the engine. No global variable refers to an engine: the deployment keeps
+it, and a task finds it through the Celery application (:func:`engine_of`).
 """
 
 from __future__ import annotations
@@ -30,31 +30,37 @@ _FIND_ENGINE = "nexus_find_engine"  # the attribute of a Celery application that
 
 
 class JobStorage(Protocol):
-    """The durable side of jobs. The job engine knows nothing of Postgres: it asks this object."""
+    """The storage behind jobs, as the job engine uses it. ``nexus_tasks/outbox.py`` implements it with Postgres."""
 
     def dead_letter(self, claim: Claim, error: BaseException | None) -> None:
-        """Commit that ``claim`` gave up. ``error`` is ``None`` when its worker died. A second call changes nothing."""
+        """Commit a dead letter for ``claim``. A second call changes nothing.
+
+        Args:
+            error: the error of the last run; ``None`` when its worker died.
+        """
         ...
 
     def undeliverable(self, job_id: str, kind: str, args: Mapping[str, Any], error: BaseException) -> None:
-        """Commit a dead letter for a message without a claim, whose arguments are wrong, if its namespace is known."""
+        """Commit a dead letter for a message with wrong arguments and no claim, if its namespace exists."""
         ...
 
     def withdraw(self, claims: Sequence[Claim]) -> None:
-        """Commit that the work of ``claims`` is not wanted any more, before the claims are dropped."""
+        """Commit that the work of ``claims`` is not wanted any more. The caller drops the claims afterwards."""
         ...
 
     def ended(self, claim: Claim, *, since: float | None) -> JobOutcome | None:
         """How the job of ``claim`` has ended, or ``None`` while it is still to be done.
 
         Args:
-            since: with a time, a run of the same work that began later counts too; seconds since the epoch, by the
-                Redis server's clock.
+            since: seconds since the epoch, by the Redis server's clock. If given, a run of the same work that began
+                after this time counts too.
         """
         ...
 
     def outcome(self, job_id: str, kind: str, scope: str, since: float) -> JobOutcome | None:
         """How the job ended: its own run or dead letter, else the latest run of the same work after ``since``.
+
+        The answer is ``None`` when there is none of them.
 
         Args:
             since: seconds since the epoch, by the Redis server's clock.
@@ -74,7 +80,10 @@ class JobStorage(Protocol):
         ...
 
     def newest(self, kind: JobKind, rows: int) -> int | None:
-        """The cursor behind which the newest ``rows`` wanted rows of a kind are; ``None`` where the kind cannot say."""
+        """The cursor behind which the newest ``rows`` wanted rows of a kind are.
+
+        It is ``None`` when the kind's outbox has no function ``newest``.
+        """
         ...
 
     def cap(self, namespace: str) -> int:
@@ -86,7 +95,7 @@ class JobStorage(Protocol):
         ...
 
     def probe(self, kind: str) -> None:
-        """Check the cause for which ``kind`` was paused; raises while the cause lasts."""
+        """Raise an error while the cause lasts for which ``kind`` was paused."""
         ...
 
 
@@ -97,7 +106,7 @@ class Limits:
     lease: float  # seconds that a running claim stays valid without a heartbeat
     max_attempts: int  # crashes plus unknown errors before a job is a dead letter
     retry_for: float  # seconds for which passing errors are retried
-    shutdown_grace: float = 25.0  # seconds that a worker which shuts down waits for its runs
+    shutdown_grace: float = 25.0  # seconds for which a worker that shuts down waits for its runs
 
 
 class JobEngine:
@@ -109,7 +118,7 @@ class JobEngine:
         claims: for producers and runs.
         heartbeat_claims: the same claims through a client whose socket timeout is shorter than a third of a lease.
         kinds: every declared job kind by its name.
-        isolation: runs jobs that have crashed twice.
+        isolation: runs jobs that have crashed twice in processes of their own.
         holder: this process, as the holder of its runs' leases.
     """
 

@@ -1,6 +1,7 @@
 """A job kind: its name, its arguments, and the rules for its runs.
 
-A :class:`JobKind` is a declaration, which the producer and the worker read. It knows no Celery, Redis or Postgres.
+A :class:`JobKind` is a declaration, which the producer and the worker read. It uses neither Celery nor Redis nor
+Postgres. To write a kind of your own, start at ``nexus_tasks/jobs.py``.
 """
 
 from __future__ import annotations
@@ -34,27 +35,33 @@ class Arguments(BaseModel):
     namespace: str
 
     def flags(self) -> Flags:
-        """The flags that merge when this request meets another request for the same work."""
+        """The flags of the request. They are merged when another request asks for the same work."""
         return LIVE
 
     def each(self, deployment: Any) -> Sequence[Self]:  # noqa: ARG002 - a kind may need it to resolve a default
-        """The requests that this request stands for: itself, or several requests when a default stands for several."""
+        """The arguments of each job that this call asks for: normally one job, with these arguments.
+
+        A kind asks for several jobs when a default of an argument stands for several values.
+        """
         return [self]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outbox:
-    """The rows in storage that want jobs of one kind. The rows outlive Redis: reconcile asks again for these jobs.
+    """The rows in storage that want jobs of one kind.
 
-    ``tx`` is a transaction of the storage; ``deployment`` is the deployment that owns the storage.
+    The rows survive a flush of Redis, and then reconcile asks again for their jobs. ``tx`` is a transaction of the
+    storage; ``deployment`` is the deployment that owns the storage.
     """
 
-    # (deployment, tx, after, limit) -> up to `limit` rows behind the cursor `after`, in the order of their cursors:
-    # (cursor, arguments of the job). A request may stand for the arguments. `None` stands for a row that waits.
+    # (deployment, tx, after, limit) -> up to `limit` rows behind the cursor `after`, in the order of their cursors.
+    # Each row is (cursor, arguments of the job). Instead of the arguments it may have a request, or `None` while the
+    # job must not be asked for yet.
     page: Callable[[Any, Any, int, int], Sequence[tuple[int, Arguments | Request | None]]]
-    # (tx, namespace id, arguments, dead=...): a dead letter takes the row out (True), a retry puts it back (False)
+    # (tx, namespace id, arguments, dead=...): takes the row out of the outbox, because its job became a dead letter
+    # (dead=True), or puts it back, because the dead letter is retried (dead=False)
     mark: Callable[..., None] | None = None
-    # (tx, rows) -> the cursor behind which the newest `rows` rows are; reconcile looks at these every 10 s
+    # (tx, rows) -> the cursor behind which the newest `rows` rows are; reconcile reads these rows every 10 s
     newest: Callable[[Any, int], int] | None = None
     # (tx, arguments of jobs): writes the rows that want these jobs, before `.delay()` claims the jobs
     want: Callable[[Any, Sequence[Any]], None] | None = None
@@ -75,14 +82,14 @@ class JobKind:
     queue: str
     while_running: WhileRunning = "rerun"  # the meaning of a request that arrives during a run
     immutable: bool = False  # a finished job answers later requests too, while its done marker lasts
-    gathers: str = ""  # when set, its runs take siblings along (`Run.take`), also siblings that wait for this reason
+    gathers: str = ""  # a wait reason. When set, runs take siblings along (`Run.take`), also those that wait for it
     live_ends_wait: str = ""  # the wait reason that a request of urgency `live` ends at once
     outbox: Outbox | None = None
-    durable: bool = False  # a row in storage can ask for its jobs, inside a transaction
+    durable: bool = False  # callers can ask for its jobs inside a transaction, by a row in storage
     probe: Callable[[Any], None] | None = None  # (deployment): raises while the cause of a pause lasts
     # (deployment, tx, claim) -> a step to take after the commit of the claim's dead letter, or None
     on_dead: Callable[[Any, Any, Any], Callable[[], None] | None] | None = None
-    run_limit: float = RUN_LIMIT  # seconds; a run that lasts longer has failed, and another worker takes its claim
+    run_limit: float = RUN_LIMIT  # seconds; a run that lasts longer loses its claim and counts as failed
     options: Mapping[str, Any] = field(default_factory=dict)  # further Celery options of its task
 
     def parse(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Arguments:
@@ -124,7 +131,7 @@ class JobKind:
 
     @cached_property
     def dialect(self) -> str:
-        """How this release understands the kind: the version of claims, and a hash of the scope and the arguments."""
+        """This release's version of the kind: the version of claims, and a hash of the scope and the arguments."""
         fields = [
             (name, str(field.annotation), field.is_required()) for name, field in self.arguments.model_fields.items()
         ]
@@ -169,7 +176,7 @@ class JobKind:
         )
 
     def scope_of(self, arguments: Arguments) -> str:
-        """The canonical scope of a job with ``arguments``: that of :meth:`request_for`, at half the cost."""
+        """The canonical scope of a job with ``arguments``, as in :meth:`request_for`. It takes half as long."""
         return self._canonical(arguments.model_dump(mode="json", include=set(self.arguments.scope)))
 
     def _canonical(self, named: Mapping[str, Any]) -> str:
@@ -216,5 +223,5 @@ def on_declared(listener: Callable[[JobKind], None]) -> None:
 
 
 def task_name_of(kind: str) -> str:
-    """Celery's name of a kind's task. Claims name this package's kinds without ``nexus_tasks.``, others in full."""
+    """Celery's name of a kind's task. A claim names a kind of this package without ``nexus_tasks.``."""
     return kind if "." in kind else OURS + kind

@@ -17,8 +17,8 @@ from nexus_tasks.types import QuarantinedMessage, clean_text
 
 log = logging.getLogger(__name__)
 
-MOST = 1_000  # the newest messages are kept, at most this many
-LONGEST = 65_536  # how many characters of a message's body are kept; of its headers the same number is kept
+MOST = 1_000  # how many messages are kept, the newest ones
+LONGEST = 65_536  # how many characters are kept of a message's body, and also of its headers
 
 
 def set_aside(claims: Claims, message: Any, fault: str) -> None:

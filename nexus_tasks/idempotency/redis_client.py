@@ -14,15 +14,15 @@ PING_AFTER_IDLE, PONG_WITHIN = 1.0, 2.0  # seconds
 
 
 class _Wary(redis.ConnectionPool):
-    """A pool that suspects silent connections.
+    """A pool that checks an idle connection before its next use.
 
-    A connection that has been idle for 1 s is pinged before its next use, and replaced when it does not answer. Nothing
-    is lost with the ping, whereas a command without an answer may have been executed. When one connection was lost, the
-    pool closes its idle ones: they are as old, and would cost each of their next users the same time.
+    The pool pings a connection that has been idle for 1 s, and replaces the connection when it does not answer. A lost
+    ping does no harm, whereas a command without an answer may have been executed. When one connection is lost, the pool
+    closes its idle connections too. They are probably lost as well, and each would delay its next user by 2 s.
     """
 
     def get_connection(self, *args: Any, **options: Any) -> Any:
-        """A connection that is new, was in use a moment ago, or answers."""
+        """A connection that is new, was in use less than 1 s ago, or has answered a ping."""
         connection: Any = super().get_connection(*args, **options)
         idle_since = getattr(connection, "idle_since", None)
         if idle_since is None or time.monotonic() - idle_since < PING_AFTER_IDLE:
@@ -39,11 +39,11 @@ class _Wary(redis.ConnectionPool):
                 self.release(connection)
                 raise
         except redis.ResponseError:
-            pass  # an answer: Redis takes no writes
+            pass  # an error is an answer too: for example, Redis takes no writes
         return connection
 
     def release(self, connection: Any) -> None:
-        """Take a connection back. redis-py has closed it if it was lost or its answer did not come in time."""
+        """Take a connection back. If it was lost or its answer was late, redis-py has closed it already."""
         connection.idle_since = time.monotonic()
         super().release(connection)
         if not connection.is_connected:
@@ -64,7 +64,7 @@ def client(
             ``sentinel://:<password>@one:26379/0;sentinel://two:26379``. User, password and database are those of the
             servers that the Sentinels watch. They are read from the first address.
         timeout: the longest wait for an answer, seconds.
-        master_name: the name of the master. It is used with Sentinels only.
+        master_name: the name under which Sentinels know the master; not used with a single Redis.
 
     Raises:
         ValueError: ``url`` is not an address.

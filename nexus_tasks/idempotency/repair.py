@@ -1,7 +1,7 @@
-"""Checking the counters and indexes of claims against the claims, and mending them.
+"""Compares the counters and indexes of claims (the records of jobs) with the claims, and corrects them.
 
-Every script that moves a claim keeps both right. A key that is evicted or deleted by hand makes them wrong: four
-deleted claims that ran would take four of their namespace's slots for good.
+Each script that moves a claim also updates its counters and indexes. They become wrong when a key is evicted or deleted
+by hand. For example, four running claims that were deleted would take four of their namespace's slots for good.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from nexus_tasks.types import JobRepair, MendedCounter
 log = logging.getLogger(__name__)
 
 CHECK_EVERY = 10.0  # seconds
-KEYS_PER_STEP = 1_000  # that Redis looks at while it serves no other client: about 1 ms
+KEYS_PER_STEP = 1_000  # keys that Redis looks at in one step of about 1 ms, in which it serves no other client
 STEPS_PER_CHECK = 20  # a million keys take about 8 minutes
 NAMESPACES_PER_STEP = 5_000
 
 
 def check_slots(claims: Claims) -> None:
-    """Mend ``running`` and ``slots`` of the next namespaces, and of all that have running claims.
+    """Correct the counters ``running`` and ``slots`` of the next namespaces, and of all with running claims.
 
-    The sweep of every worker calls this. Every 10 s one call does the work; it goes on where the last one ended.
+    The sweep of every worker calls this function. Once in 10 s one of the calls does the work. It begins at the
+    namespace where the call before it ended.
 
     Raises:
         QueueUnavailable: Redis does not answer.
     """
     with answering():
-        if not claims.lock("checking", seconds=CHECK_EVERY).acquire():  # never released: it ends by itself
+        if not claims.lock("checking", seconds=CHECK_EVERY).acquire():  # it expires after 10 s
             return
         cursor = int(claims.redis.get(_cursor(claims)) or 0)
     namespaces: list[str] = []
@@ -49,7 +50,7 @@ def _cursor(claims: Claims) -> str:
 
 
 def repair(claims: Claims) -> JobRepair:
-    """Mend every index, then every counter. Claims may move meanwhile: a script mends a counter in one step.
+    """Correct every index, then every counter. Jobs may go on meanwhile, because each script is one atomic step.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -92,14 +93,14 @@ def _take_out_the_gone(claims: Claims, index: str, belong: tuple[str, str]) -> N
 
 def _said(mended: MendedCounter) -> MendedCounter:
     log.warning(
-        "The counter `%s` of namespace %s was %d and is set to %d: claims were deleted past nexus-tasks.",
+        "The counter `%s` of namespace %s was %d and is set to %d, because keys of claims were deleted or evicted.",
         *(mended.counter, mended.namespace, mended.old, mended.new),
     )
     return mended
 
 
 def _pages(claims: Claims, what: str) -> Iterator[list[str]]:
-    """The rest of every key that begins with ``<prefix>:<what>:``. Redis may return a key twice."""
+    """Every key that begins with ``<prefix>:<what>:``, without this beginning. Redis may return a key twice."""
     cursor = -1
     while cursor:
         cursor, names = claims.scan(what, max(cursor, 0), KEYS_PER_STEP)

@@ -58,7 +58,7 @@ class Request:
     live_ends_wait: str = ""  # a request of urgency `live` ends a wait for this reason at once
     delay: float = 0.0  # seconds
     wait_reason: str = "delay"  # the reason of the wait for `delay` seconds
-    anew: bool = False  # ignore the done marker; without force and reasons a run that is under way is enough
+    anew: bool = False  # ignores the done marker; without force and reasons, a run that is under way serves the request
     delivery: Delivery | None = None
     trace: str = ""  # JSON: `root_id`, `parent_id` and `headers` that all messages of the job carry
 
@@ -93,11 +93,11 @@ class Request:
         return to_json(fields).decode()
 
     def renewed(self) -> Request:
-        """The same request with ``anew`` and without flags. Reconcile and erasure ask with such requests."""
+        """This request with ``anew`` and without flags. Reconcile and erasure ask for jobs with this form."""
         return replace(self, anew=True, flags=Flags())
 
 
-# With options, json.dumps makes a new encoder for every call. This encoder is made only once, which saves time.
+# `json.dumps` with options makes a new encoder for every call. This encoder is made only once, which saves time.
 compact = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
 
 

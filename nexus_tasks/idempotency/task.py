@@ -1,7 +1,7 @@
-"""JobTask: the Celery adapter of a job kind. Producers claim through it, workers run under a lease.
+"""JobTask: the Celery task of a job kind. ``apply_async`` asks for a job, and in a worker ``__call__`` runs the job.
 
-Everything else is elsewhere: the declaration in ``kind.py``, the claims in ``claims.py``, the run in
-``worker/executor.py``.
+The declaration of a kind is in ``kind.py``, the claims (the records of jobs) are in ``claims.py``, and the run of a job
+is in ``worker/executor.py``.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from nexus_tasks.idempotency.producer.wire_format import HEADER, trace_of_messag
 from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.worker.executor import execute, leave_to_others
 
-# Celery's own limits and priorities would contradict the claims. The sweep looks for messages in the kind's queue only.
+# Options of Celery that a job refuses. Celery's limits and priorities would contradict the claims. The sweep would take
+# messages in another queue for lost, because it looks for a job's message in the kind's queue only.
 REFUSED = ("expires", "time_limit", "soft_time_limit", "priority", "queue", "exchange", "routing_key")
 USE_URGENCY = (
     "Use the argument `urgency` where the kind has it: a `live` job waits for no message batch, a `dream` job may. So"
     " that kinds do not wait for each other, start a worker for each queue: `celery worker --queues digest`."
 )
-AT_ONCE = 500  # claims made in one script: Redis serves no other client during a script
+AT_ONCE = 500  # claims that one script makes; Redis serves no other client while a script runs
 _JOB_ID = re.compile(r"[^\s,]{1,255}")
 
 
@@ -45,17 +46,17 @@ class JobTask(Task):  # type: ignore[misc]
 
     abstract = True
     typing = False  # the arguments are checked by their model, with better messages
-    shared = False  # an application that did not ask for our jobs has none of them
-    # Claims need these three, even in an application with other defaults.
+    shared = False  # an application that did not ask for this package's jobs has none of them
+    # Claims need the next three lines, even in an application with other defaults.
     acks_late = True
     reject_on_worker_lost = True
-    acks_on_failure_or_timeout = acks_on_failure = acks_on_timeout = True  # a dead letter is not delivered again
+    acks_on_failure_or_timeout = acks_on_failure = acks_on_timeout = True  # a failed message is not delivered again
     ignore_result = True  # the run row says how a job ended
     kind: JobKind
 
     @property
     def time_limit(self) -> int:
-        """366 days. Without a limit of its own, ``task_time_limit`` would kill a long run."""
+        """366 days. Without this limit Celery's setting ``task_time_limit`` would apply, and could kill a long run."""
         return 366 * 86_400
 
     @time_limit.setter
@@ -88,10 +89,11 @@ class JobTask(Task):  # type: ignore[misc]
 
         Raises:
             InvalidInput: an argument is wrong; nothing was queued.
-            UnsupportedOption: a Celery option that claims replace.
-            NotFound: a row is to want the job, and there is no such namespace; nothing was queued.
-            QueueUnavailable: Redis does not answer. When a row wants the job, reconcile asks for it later; otherwise
-                nothing was queued.
+            UnsupportedOption: an option of Celery that jobs refuse, such as ``expires``; nothing was queued.
+            NotFound: the namespace does not exist. Only kinds that write a row for the job raise this error. Nothing
+                was queued.
+            QueueUnavailable: Redis does not answer. If the kind has written a row that wants the job, reconcile asks
+                for the job later. Otherwise nothing was queued.
         """
         refused = [name for name in REFUSED if options.pop(name, None) is not None]
         if refused:
@@ -133,15 +135,15 @@ class JobTask(Task):  # type: ignore[misc]
         for request, ticket in zip(requests, tickets, strict=True):
             ended = Task.apply_async(self, kwargs=json.loads(request.args), task_id=request.id, **options)
             results.append(EagerJobResult(ended, self._result(request, ticket)))
-            options = {}  # the links are those of the first
+            options = {}  # only the first task gets the links
         results[0].joined(results[1:])
         return results[0]
 
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[JobResult]:
-        """Ask for many jobs of this kind at once, each given by its keyword arguments. Cheaper than many ``.delay()``.
+        """Ask for many jobs of this kind at once, each given by its keyword arguments.
 
-        They are claimed and published 500 at a time. When Redis fails on the way, the jobs that were claimed stay and
-        run. A second call with all jobs makes no job twice.
+        This costs less than many calls of ``.delay()``. Each step claims and publishes 500 jobs. When Redis fails after
+        some steps, the jobs of these steps stay and run. A second call with all jobs makes no job twice.
 
         Raises:
             InvalidInput: names the call and its fault; nothing was queued.
@@ -163,7 +165,8 @@ class JobTask(Task):  # type: ignore[misc]
         """Claim many requests of this kind in one step, and publish the new jobs.
 
         Raises:
-            ConfigurationError: no worker could read the kind's queue or message; nothing was queued.
+            ConfigurationError: the kind's queue is not configured, or workers could not read the message; nothing was
+                queued.
             QueueUnavailable: Redis does not answer; nothing was queued.
         """
         publisher = self.engine.publisher
@@ -172,7 +175,10 @@ class JobTask(Task):  # type: ignore[misc]
         return publisher.enqueue(requests, **options)
 
     def existing_result(self, request: Request) -> JobResult:
-        """The job that serves ``request``: its claim's rerun or job, else its done marker's job. Asks for no job."""
+        """The result of the job that serves ``request`` already. This call asks for no job.
+
+        It is the rerun or the job of the request's claim. Without a claim it is the job of the done marker.
+        """
         claims = self.engine.claims
         key = claims.key(request)
         claim = claims.get(key)
@@ -181,40 +187,40 @@ class JobTask(Task):  # type: ignore[misc]
         return self._result(request, Ticket(outcome=Claimed.MERGED, job_id=job_id, asked_at=claims.now()))
 
     def ask_again(self, args: Mapping[str, Any], *, delay: float, flags: Flags) -> tuple[JobResult, Request]:
-        """Ask again for work that gave up, due in ``delay`` seconds. A done marker does not stop the request.
+        """Ask again for the work of a job that gave up, due in ``delay`` seconds. A done marker does not stop this.
 
         Args:
-            flags: those of the job that gave up.
+            flags: the flags of the job that gave up.
 
         Returns:
-            The job that does the work, and the request.
+            The result of the job that does the work now, and the request.
         """
         request = replace(self.kind.received(args, delay=delay), anew=True, flags=flags)
         [ticket] = self.enqueue([request])
         return self._result(request, ticket), request
 
     def retry(self, *_args: Any, **_options: Any) -> Any:
-        """Refused. A job raises a typed error instead: the type decides what happens."""
+        """Refused. A job raises an error instead, and the error's type decides what happens."""
         raise UnsupportedOption("retry() does not work here.", remedy="Raise a JobError; its type decides.")
 
     def replace(self, sig: Any) -> Any:  # noqa: ARG002
-        """Refused. Requests of others wait for this very job."""
+        """Refused, because other requests may wait for this job."""
         raise UnsupportedOption("replace() does not work here.", remedy="Ask for the other job, and return an outcome.")
 
     def add_to_chord(self, sig: Any, lazy: bool = False) -> Any:  # noqa: ARG002
-        """Refused. The run may serve the messages of several chords."""
+        """Refused, because the run may serve the messages of several chords."""
         raise UnsupportedOption("add_to_chord() does not work here.", remedy="Ask for the other job by itself.")
 
     def chunks(self, it: Any, n: int) -> Any:  # noqa: ARG002
-        """Refused. Celery would run the jobs inside a task of its own, without their retries."""
+        """Refused, because Celery would run the jobs inside a task of its own, without their retries."""
         raise UnsupportedOption("chunks() does not work here.", remedy="Use enqueue_many(), or a group.")
 
     def map(self, it: Any) -> Any:  # noqa: ARG002
-        """Refused, as :meth:`chunks`."""
+        """Refused for the same reason as :meth:`chunks`."""
         raise UnsupportedOption("map() does not work here.", remedy="Use enqueue_many(), or a group.")
 
     def starmap(self, it: Any) -> Any:  # noqa: ARG002
-        """Refused, as :meth:`chunks`."""
+        """Refused for the same reason as :meth:`chunks`."""
         raise UnsupportedOption("starmap() does not work here.", remedy="Use enqueue_many(), or a group.")
 
     def _numbered(self, n: int, call: Mapping[str, Any]) -> Arguments:
@@ -259,7 +265,10 @@ class JobTask(Task):  # type: ignore[misc]
 
     # --- workers ------------------------------------------------------------------------------------------------------
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Run the job under its claim. Returns or raises what makes Celery's state true; see ``celery_states.py``."""
+        """Run the job under its claim. Celery's state of the message follows from the returned value or the error.
+
+        See ``celery_states.py``.
+        """
         header = self._header()
         request = self._received(args, kwargs, header)
         eager = bool(self.request.is_eager or self.request.called_directly)
@@ -279,9 +288,10 @@ class JobTask(Task):  # type: ignore[misc]
         """The request of a message.
 
         Raises:
-            InvalidInput: the arguments are wrong, and the message names no claim: no release of ours sent it. It
-                leaves a dead letter.
-            celery.exceptions.Ignore: another release wrote the arguments. The job waits for a worker that understands.
+            InvalidInput: the arguments are wrong, and the message names no claim, so this package did not send it.
+                The message leaves a dead letter.
+            celery.exceptions.Ignore: another release wrote the arguments. The job waits for a worker that understands
+                them.
         """
         try:
             return self.kind.received(self.kind.named(args, kwargs), job_id=self.request.id)
@@ -302,8 +312,9 @@ class JobTask(Task):  # type: ignore[misc]
     def on_failure(self, exc: BaseException, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:  # noqa: ARG002
         """Celery's hook after it has stored the failure and sent the error links.
 
-        Celery also calls it when a link could not be sent, and then the message has no header any more. The sweep does
-        not send such a message again, because that would send the other links again. It does so while a server is away.
+        Celery also calls this hook when a link could not be sent. ``self.request`` is then no longer the message's. The
+        delivery still counts as accounted for, because a second message would send its other links twice. But when
+        Redis or the broker did not answer, the delivery does not count, and the sweep sends its message again.
         """
         if self.request.id == task_id and not self._header().get("canvas"):
             return
@@ -311,13 +322,13 @@ class JobTask(Task):  # type: ignore[misc]
             canvas.note_accounted(self.engine, task_id)
 
     def _header(self) -> Mapping[str, Any]:
-        """The message's header beside the arguments; empty when there was no message."""
+        """This package's header in the message; empty when there was no message."""
         if self.request.is_eager or self.request.called_directly:
             return {}
         return (self.request.headers or {}).get(HEADER) or self.request.get(HEADER) or {}
 
 
-_apps: WeakSet[Celery] = WeakSet()  # those with our jobs
+_apps: WeakSet[Celery] = WeakSet()  # the applications that have this package's jobs
 _additions: list[Callable[[Celery], None]] = []  # each adds a task to an application
 
 
@@ -329,7 +340,7 @@ def add_tasks(app: Celery) -> None:
 
 
 def on_every_app(add: Callable[[Celery], None]) -> None:
-    """Have ``add`` called once for every application with our jobs, present and future."""
+    """Call ``add`` once for every application that has this package's jobs, now and later."""
     _additions.append(add)
     for app in list(_apps):
         add(app)
@@ -347,9 +358,10 @@ def task_of(engine: JobEngine, kind: str) -> JobTask:
 
 def _add_task(kind: JobKind, app: Celery) -> None:
     def run() -> None:
-        """Celery needs a function; :meth:`JobTask.__call__` does the work.
+        """Does nothing. Celery needs a function, and :meth:`JobTask.__call__` does the work.
 
-        It takes no parameters: Celery calls an errback with two parameters in place, and does not send it as a job.
+        The function has no parameters. With two or more, Celery would call it directly when it is an error link,
+        instead of sending a message for the job.
         """
 
     run.__name__ = kind.task_name.rpartition(".")[2]

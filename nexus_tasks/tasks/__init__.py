@@ -1,4 +1,4 @@
-"""The jobs: one module per kind. Importing this package declares them all."""
+"""The job kinds of this package, one module for each kind. Importing this package declares all of them."""
 
 from importlib import import_module
 from pkgutil import iter_modules

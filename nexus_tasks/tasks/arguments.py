@@ -1,4 +1,4 @@
-"""The types of job arguments. Their checks make a call with wrong arguments fail in the producer."""
+"""The types of job arguments. Pydantic checks them in the producer, so a call with wrong arguments fails there."""
 
 from __future__ import annotations
 

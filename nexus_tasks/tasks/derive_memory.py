@@ -1,7 +1,8 @@
-"""derive_memory: the job that derives facts from a message. One model call answers the message and its siblings.
+"""derive_memory: the job that derives facts from a message.
 
-After the commit, ``_follow_up`` asks for a ``reflect_perspective`` per subject with new facts, and for a
-``digest_session`` when the session has grown enough. ``cognition/derive.py`` decides which of them are due.
+One model call answers the message and its siblings (other messages of the same session). After the commit,
+``_follow_up`` asks for a ``reflect_perspective`` job for each subject with new facts, and for a ``digest_session`` job
+when the session has grown enough. ``cognition/derive.py`` decides which of these jobs are due.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Culprit = tuple[Claim, JobError]  # a message that the model cannot answer even 
 
 
 class DeriveMemory(Arguments):
-    """A message and an observer. ``observer=None`` stands for each of the namespace's observers."""
+    """A message and the observer for whom facts are derived. ``None`` stands for all observers of the namespace."""
 
     scope: ClassVar = ("namespace", "memory_id", "observer")
     namespace: NamespaceName
@@ -50,7 +51,7 @@ class DeriveMemory(Arguments):
     observer: Name | None = None
 
     def each(self, deployment: Deployment) -> Sequence[Self]:
-        """One request per observer."""
+        """The arguments of one job per observer."""
         if self.observer is not None:
             return [self]
         known = deployment.namespace(self.namespace)
@@ -59,7 +60,10 @@ class DeriveMemory(Arguments):
 
 
 def _wake_digest(deployment: Deployment, tx: Transaction, claim: Claim) -> Callable[[], None] | None:
-    """When the last derivation of a session gives up, make the waiting digest of the session due."""
+    """Return the step that makes the session's waiting digest due, when the session's last derivation has given up.
+
+    Returns ``None`` when the message has no session, or when other messages of the session are still to be derived.
+    """
     memory = tx.get(Memory, int(claim.args["memory_id"]))
     if memory is None or memory.session_id is None:
         return None
@@ -85,7 +89,7 @@ def _wake_digest(deployment: Deployment, tx: Transaction, claim: Claim) -> Calla
 def derive_memory(work: NamespaceRun, arguments: DeriveMemory) -> JobOutcome:
     """Derive facts from a message for one observer."""
     run, namespace, settings, observer = work.run, work.namespace, work.deployment.settings, arguments.observer
-    if observer is None:  # the message did not pass the task class, which asks for each observer
+    if observer is None:  # the message was sent without `.delay()`, which asks for one job per observer
         each = [derive_memory.request_for(one) for one in arguments.each(work.deployment)]
         work.deployment.engine.publisher.enqueue(each)
         return JobOutcome(status="superseded")
@@ -103,11 +107,10 @@ def derive_memory(work: NamespaceRun, arguments: DeriveMemory) -> JobOutcome:
 
 
 def _derive(work: NamespaceRun, observer: str, *, call: str | None) -> JobOutcome:
-    """Derive the run's messages in one call. Halve a batch without a valid answer until each culprit is alone.
+    """Derive the run's messages in one model call. Halve a batch without a valid answer until each culprit is alone.
 
-    A culprit is a message that the model cannot answer even alone.
-
-    The halves are sent without the earlier messages for context, because the model may fail on these messages.
+    A culprit is a message that the model cannot answer even alone. The first call also shows the model earlier messages
+    for context. The calls for the halves do not, because the model may have failed on an earlier message.
     """
     run = work.run
     whole = list(run.claims)
@@ -128,8 +131,8 @@ def _derive(work: NamespaceRun, observer: str, *, call: str | None) -> JobOutcom
             if part is not whole:
                 run.part_done(part, outcome)
     if culprits:
-        # Only the culprits are left in the run. The run raises the first culprit's error. A culprit with an error of
-        # another type must not end with this error, so it leaves the run and fails in a run of its own.
+        # Only the culprits are left in the run. The run raises the error of the first culprit. A culprit with an error
+        # of another type leaves the run, so that it fails with its own error in a run of its own.
         _, error = culprits[0]
         _give_back(work, observer, [claim for claim, other in culprits if type(other) is not type(error)])
         raise error
@@ -152,7 +155,10 @@ def _derive_part(
 
 
 def _follow_up(work: NamespaceRun, observer: str, due: FollowUps) -> None:
-    """Ask for the reflections and the digest that a derivation made due. In an eager run reflections do not wait."""
+    """Ask for the reflections and the digest that a derivation made due.
+
+    In an eager run (in the producer's process) the reflections do not wait for more facts.
+    """
     deployment, namespace = work.deployment, work.namespace.name
     gather = 0.0 if work.run.eager else min(GATHER_SECONDS, deployment.settings.derive_max_wait)
     requests = [reflect_perspective.request(namespace, observer, subject, delay=gather) for subject in due.reflect]
@@ -166,7 +172,7 @@ def _follow_up(work: NamespaceRun, observer: str, due: FollowUps) -> None:
 
 
 def _give_back(work: NamespaceRun, observer: str, claims: Sequence[Claim]) -> None:
-    """Return claims to the queue, due at once, so that each fails in its own run. Counts nothing against them."""
+    """Return claims to the queue, due at once, so that each fails in its own run. No failure is counted for them."""
     if not claims:
         return
     with work.database.transaction() as tx:

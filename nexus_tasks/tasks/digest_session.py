@@ -24,17 +24,18 @@ from nexus_tasks.types import JobOutcome, Urgency
 
 Reason = Literal["rollover", "dream_digest", "session_end", "manual_digest", "manual_rebuild"]
 
-# A digest for these reasons waits until its session is derived: facts are shorter than messages.
+# A digest for these reasons waits until its session is derived. Then the digest reads facts, which are shorter than
+# messages.
 PATIENT = frozenset(("rollover", "session_end"))
 DERIVATION = "derivation"  # the reason for which such a digest waits
-PATIENCE, LOOK_AGAIN = 300.0, 10.0  # seconds: the longest wait for derivations, and the pause between two checks
+PATIENCE, LOOK_AGAIN = 300.0, 10.0  # seconds: the longest wait for derivations, and the time between two checks
 
 
 class DigestSession(Arguments):
-    """Any reason but ``rollover`` forces a digest below the threshold.
+    """The session to digest, and why. Any reason but ``rollover`` forces a digest even below the threshold.
 
-    ``reason=None`` means ``rollover``.
-    ``urgency=None`` means ``dream`` for a dream's digests and ``live`` for the others.
+    ``reason=None`` means ``rollover``. ``urgency=None`` means ``dream`` for the digests of a dream, and ``live`` for
+    all other digests.
     """
 
     scope: ClassVar = ("namespace", "session_key")
@@ -49,13 +50,13 @@ class DigestSession(Arguments):
         return "rollover" if value is None else value
 
     def flags(self) -> Flags:
-        """Requests for one session merge. A rollover that came first does not swallow a forced request."""
+        """The flags of this request. The merged request is forced when one of the requests for a session is forced."""
         urgency = self.urgency or ("dream" if self.reason == "dream_digest" else "live")
         return Flags(force=self.reason != "rollover", reasons=(self.reason,), urgency=urgency)
 
 
 def _wanted(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> list[tuple[int, DigestSession | None]]:
-    # The last derivation of a session enqueues the session's digest. Reconcile waits 300 s before it asks itself.
+    # The last derivation of a session asks for the session's digest. So reconcile asks for it only after 300 s.
     rows = digest_requests.wanted(tx, after, limit, timedelta(seconds=PATIENCE))
     return [(cursor, _asked(*row) if ready else None) for cursor, *row, ready in rows]
 
@@ -70,7 +71,7 @@ def _mark(tx: Transaction, namespace_id: int, args: Any, *, dead: bool) -> None:
 
 
 def _want(tx: Transaction, asked: Sequence[DigestSession]) -> None:
-    """Write the requests that a person or a program makes. A rollover has its row, a dream has its own."""
+    """Write rows for digests that a caller asks for. A rollover and a dream have written their rows already."""
     for one in asked:
         if one.reason not in ("rollover", "dream_digest"):
             session = sessions.find(tx, namespaces.get(tx, one.namespace).id, one.session_key)
@@ -87,7 +88,7 @@ def _want(tx: Transaction, asked: Sequence[DigestSession]) -> None:
 )
 @in_namespace
 def digest_session(work: NamespaceRun, arguments: DigestSession) -> JobOutcome:
-    """Digest what is new in a session."""
+    """Digest the new messages of a session."""
     run, namespace = work.run, work.namespace
     reasons = frozenset(run.flags.reasons)
     waited = (run.primary.started_at or 0.0) - run.primary.enqueued_at
@@ -111,7 +112,7 @@ def digest_session(work: NamespaceRun, arguments: DigestSession) -> JobOutcome:
 
 
 def _the_rest(run: Run, arguments: DigestSession) -> Request:
-    """The same digest once more, for messages that came after the model was asked. There is no second rebuild."""
+    """The request for one more digest, of messages that came after the model was asked. It is never a rebuild."""
     reasons = tuple("manual_digest" if reason == "manual_rebuild" else reason for reason in run.flags.reasons)
     asked = digest_session.request_for(arguments)
     return replace(asked, flags=replace(run.flags, reasons=reasons))
@@ -125,7 +126,7 @@ def request(
     urgency: Urgency | None = None,
     after_derivation: bool = False,
 ) -> Request:
-    """The request for a digest; ``after_derivation`` lets it wait for the session's messages to be derived."""
+    """The request for a digest. With ``after_derivation`` it waits until the session's messages are derived."""
     return digest_session.request_for(
         DigestSession(namespace=namespace, session_key=session_key, reason=reason, urgency=urgency),
         delay=LOOK_AGAIN if after_derivation else 0.0,

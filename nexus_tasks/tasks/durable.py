@@ -1,8 +1,9 @@
 """Durable kinds: job kinds whose jobs can be asked for inside the caller's transaction, by a row in Postgres.
 
-``want`` writes the row. After the transaction the job is claimed and published. If this step fails, reconcile asks for
-the job within about 10 s. A run deletes the row when its handler has returned without an error. If the job was asked
-for again during the run, the run leaves the row. The row survives a flush of Redis.
+``want`` writes the row. After the transaction the job is claimed and published. If this step fails, reconcile (the loop
+that asks for jobs that Postgres wants) asks for the job within about 10 s. A run deletes the row when its handler has
+returned without an error. If the job was asked for again during the run, the run leaves the row. The row survives a
+flush of Redis.
 
 Some kinds, such as ``derive_memory``, have rows of their own that ask for jobs (``Outbox`` in ``idempotency/kind.py``).
 Their jobs survive a flush of Redis too.
@@ -73,7 +74,7 @@ def want(deployment: Deployment, kind: JobKind, tx: Session | Connection, kwargs
 
 
 def _after_the_transaction(session: Session, wanted: Wanted) -> None:
-    """Call ``wanted.enqueue`` after the session's outermost transaction. After a rollback it finds no row."""
+    """Call ``wanted.enqueue`` after the session's outermost transaction. After a rollback the call finds no row."""
     if _PENDING not in session.info:
         session.info[_PENDING] = []
         event.listen(session, "after_transaction_end", _enqueue_pending)
@@ -114,7 +115,7 @@ def outbox_of(kind: Callable[[], JobKind]) -> Outbox:
 def _read(kind: JobKind, args: Mapping[str, Any]) -> Arguments | None:
     try:
         return kind.load(args)
-    except InvalidInput as error:  # another release wrote the row; the other rows are still asked for
+    except InvalidInput as error:  # another release wrote the row; the jobs of other rows are still asked for
         log.warning("A wanted job of %s cannot be asked for: %s", kind.name, error)
         return None
 

@@ -40,5 +40,5 @@ def embed_memories(work: NamespaceRun, _arguments: EmbedMemories) -> JobOutcome:
 
 
 def request(namespace: str) -> Request:
-    """The request for a namespace's missing vectors."""
+    """The request to make a namespace's missing vectors."""
     return embed_memories.request_for(EmbedMemories(namespace=namespace))

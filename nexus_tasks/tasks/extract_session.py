@@ -26,7 +26,7 @@ class ExtractSession(Arguments):
     session_key: Name
 
     def flags(self) -> Flags:
-        """Requests for one session merge. All requests that arrive during a run lead to one further run (a rerun)."""
+        """The flags of this request. All requests that arrive during a run lead to one further run (a rerun)."""
         return Flags(force=False, reasons=("turn",), urgency="live")
 
 

@@ -1,6 +1,7 @@
 """finish_dream: the job that closes a dream. A dream digests every due session of a namespace, then reflects.
 
-Celery chords carry the digests of a dream; the ``dreams`` row is its durable state.
+The digests of a dream run in Celery chords. The dream's state is its row in the table ``dreams``, which survives a
+flush of Redis.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from nexus_tasks.types import JobOutcome, Urgency
 
 log = logging.getLogger(__name__)
 
-SLICE = 200  # header tasks per chord
-REASON = follow_ups.DREAM  # the reason for which a dream waits; `follow_ups.hurry_dream` wakes it
-LOOK_AGAIN = 15.0  # seconds
+SLICE = 200  # digests per chord
+REASON = follow_ups.DREAM  # the reason for which this job waits; `follow_ups.hurry_dream` wakes it
+LOOK_AGAIN = 15.0  # seconds until the job checks again whether the digests and reflections have ended
 
 
 class FinishDream(Arguments):
@@ -43,7 +44,7 @@ class FinishDream(Arguments):
     dream_id: MemoryId
 
     def flags(self) -> Flags:
-        """Urgency ``dream``: closing a dream calls no model."""
+        """Urgency ``dream``, so that live jobs of the namespace go first. This job calls no model."""
         return Flags(urgency="dream")
 
 
@@ -72,13 +73,13 @@ def finish_dream(work: NamespaceRun, arguments: FinishDream) -> JobOutcome:
 
 
 def _ensure_asked(deployment: Deployment, requests: Sequence[Request]) -> None:
-    """Ask for jobs that should exist already. Sets no flag, and a running job gets no rerun."""
+    """Ask for jobs that should exist already. A job that runs gets no rerun."""
     follow_ups.ask(deployment, [replace(one, anew=True) for one in requests])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """The namespace's open dream. When it was open already, ``opened`` is false and ``sessions`` is empty."""
+    """The namespace's open dream. If it was open before this call, ``opened`` is false and ``sessions`` is empty."""
 
     dream_id: int
     opened: bool
@@ -86,7 +87,7 @@ class Started:
 
 
 def start(deployment: Deployment, namespace: str, *, urgency: Urgency = "dream", reason: str = "schedule") -> Started:
-    """Open a dream over the namespace's due sessions, or join the open dream. A live request makes that dream live.
+    """Open a dream over the namespace's due sessions, or join the open dream. With ``live`` the joined dream gets live.
 
     Raises:
         NotFound: there is no such namespace.
@@ -94,7 +95,8 @@ def start(deployment: Deployment, namespace: str, *, urgency: Urgency = "dream",
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, namespace)
         opened, dream_id, keys = _open(tx, known.id, urgency)
-    # The dream's own job waits from the start: `nexus status` shows its progress, and the caller waits for this job.
+    # The job that closes the dream waits from the start. So `nexus status` shows the dream's progress, and a caller can
+    # wait for this job.
     asked = request(namespace, dream_id, delay=LOOK_AGAIN if keys else 0.0)
     follow_ups.ask(deployment, [replace(asked, flags=replace(asked.flags, reasons=(reason,)))])
     if opened:
@@ -107,7 +109,7 @@ def start(deployment: Deployment, namespace: str, *, urgency: Urgency = "dream",
 
 def _open(tx: Transaction, namespace_id: int, urgency: Urgency) -> tuple[bool, int, tuple[str, ...]]:
     """Whether a dream was opened, its id, and the sessions whose digests are to come."""
-    while True:  # again when an open dream ended before it could be joined
+    while True:  # try again when an open dream ended before it could be joined
         if joined := dreams.join_open(tx, namespace_id, urgency=urgency):
             return False, *joined
         due = dreams.due_sessions(tx, namespace_id)
@@ -117,7 +119,11 @@ def _open(tx: Transaction, namespace_id: int, urgency: Urgency) -> tuple[bool, i
 
 
 def _carry(deployment: Deployment, namespace: str, dream_id: int, keys: Sequence[str], urgency: Urgency) -> None:
-    """Ask for the digests, one chord per 200. Each chord's body checks the whole dream; the last body closes it."""
+    """Ask for the digests of a dream, one chord per 200 digests.
+
+    The body of each chord is a ``finish_dream`` job, which checks all digests of the dream. The last one closes the
+    dream.
+    """
     digest, finish = digest_session.digest_session.on(deployment), finish_dream.on(deployment)
     try:
         with answering():
@@ -128,7 +134,8 @@ def _carry(deployment: Deployment, namespace: str, dream_id: int, keys: Sequence
                 ]
                 chord(header, finish.si(namespace=namespace, dream_id=dream_id)).apply_async()
     except NotImplementedError:
-        # The application has no result backend with chords. The dream's own job looks every 15 s and closes the dream.
+        # The application has no result backend with chords. So nothing but the job that closes the dream checks the
+        # digests, every 15 s.
         digests = [digest_session.request(namespace, key, "dream_digest", urgency=urgency) for key in keys]
         follow_ups.ask(deployment, digests)
     except (QueueUnavailable, OperationalError) as error:

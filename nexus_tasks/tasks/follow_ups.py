@@ -18,7 +18,7 @@ from nexus_tasks.storage.namespaces import NamespaceSettings
 
 log = logging.getLogger(__name__)
 
-DREAM = "dream"  # the wait reason of an open dream, which waits for its digests and reflections
+DREAM = "dream"  # the wait reason of the job that closes a dream: it waits for the dream's digests and reflections
 _SILENCE = 60.0  # seconds between two warnings
 
 
@@ -45,7 +45,7 @@ def ask(deployment: Deployment, requests: Sequence[Request]) -> list[Ticket]:
 
 
 def ask_for(deployment: Deployment, kind: str, **arguments: object) -> None:
-    """Ask for a job by the name of its kind. Callers use this function when an import of the kind would be circular."""
+    """Ask for a job by the name of its kind, for callers to which an import of the kind would be circular."""
     declared = deployment.engine.kind(kind)
     ask(deployment, [declared.request_for(declared.load(arguments))])
 
@@ -68,7 +68,7 @@ def hurry_all(deployment: Deployment, reason: str, namespace: str) -> None:
 
 
 def hurry_dream(deployment: Deployment, namespace: NamespaceSettings) -> None:
-    """Make an open dream due when all jobs that the dream waited for have ended.
+    """Wake the job that closes an open dream, if all jobs that the dream waits for have ended.
 
     Jobs that digest or reflect call this function at their end.
     """

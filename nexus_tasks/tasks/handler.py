@@ -1,4 +1,4 @@
-"""The first step of most handlers: find the namespace, and build the job context for cognition."""
+"""The first step of most handlers: find the namespace, and build the job context that ``cognition/`` needs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def in_namespace(handler: Callable[[NamespaceRun, A], JobOutcome]) -> Callable[[
         deployment: Deployment = run.deployment
         namespace = deployment.namespace(arguments.namespace)
         if namespace is None:
-            deployment.engine.storage.verify()  # another database has other namespaces
+            deployment.engine.storage.verify()  # raises when this worker uses another database than the claims
             log.warning(
                 "Job %s (%s) ends as `gone`: there is no namespace %r.",
                 run.primary.job_id,

@@ -21,10 +21,10 @@ Reason = Literal["ingest", "blocked"]
 
 
 class ObserveSession(Arguments):
-    """The session to observe. With reason ``blocked`` a reader waits for the notes.
+    """The session to observe, and why: ``ingest`` when enough messages were stored, ``blocked`` when a reader waits.
 
-    For such a reader the job takes larger batches. It does so even when ``observation_buffer_tokens`` is 0. With 0, no
-    session is observed before a reader waits. The newest ``observation_buffer_tokens`` tokens are left without notes.
+    When a reader waits, the job takes larger batches, and writes no notes on the newest ``observation_buffer_tokens``
+    tokens. When this setting is 0, sessions are observed only when a reader waits.
     """
 
     scope: ClassVar = ("namespace", "session_key")
@@ -33,7 +33,7 @@ class ObserveSession(Arguments):
     reason: Reason = "ingest"
 
     def flags(self) -> Flags:
-        """Requests for one session merge. A reader's request sets ``force``, which no request from ingest removes."""
+        """The flags of this request. ``force`` is set when a reader waits, and stays set when requests are merged."""
         return Flags(force=self.reason == "blocked", reasons=(self.reason,), urgency="live")
 
 

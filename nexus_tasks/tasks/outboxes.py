@@ -1,4 +1,4 @@
-"""The outboxes of kinds whose wanted rows hold the scope of their jobs."""
+"""Makes the outboxes of job kinds whose wanted rows have the scope of their jobs in columns."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ def of_rows(
     newest: Callable[[Transaction, int], int] | None = None,
     want: Callable[[Transaction, Sequence[Any]], None] | None = None,
 ) -> Outbox:
-    """An outbox of rows that hold the scope of the jobs that they want.
+    """Make an outbox of rows that have the scope of the wanted jobs in columns.
 
     Args:
-        arguments: the model of the kind's arguments. Every other field than those of its scope has a default.
-        wanted: ``(tx, after, limit)`` gives the page behind the cursor ``after``: rows of a cursor and the values of
-            the scope, in the order of ``arguments.scope``.
-        mark: ``(tx, namespace id, …, dead=…)`` with the values of the scope after the namespace.
-        newest: as :attr:`Outbox.newest`; and ``want``.
+        arguments: the model of the kind's arguments. Every field outside its scope must have a default.
+        wanted: ``(tx, after, limit)`` returns up to ``limit`` rows behind the cursor ``after``. Each row is its cursor
+            and the values of the scope, in the order of ``arguments.scope``.
+        mark: ``(tx, namespace id, …, dead=…)``, as :attr:`Outbox.mark`. Instead of the arguments it takes the values of
+            the scope without the namespace.
+        newest: see :attr:`Outbox.newest`.
+        want: see :attr:`Outbox.want`.
     """
 
     def page(_deployment: Deployment, tx: Transaction, after: int, limit: int) -> list[tuple[int, Arguments | None]]:
@@ -46,6 +48,6 @@ def of_rows(
 def _read(arguments: type[Arguments], values: Sequence[Any]) -> Arguments | None:
     try:
         return arguments(**dict(zip(arguments.scope, values, strict=True)))
-    except ValidationError as error:  # another release wrote the row; the other rows must not wait
+    except ValidationError as error:  # another release wrote the row; the jobs of other rows are still asked for
         log.warning("A wanted job cannot be asked for: %s", error)
         return None

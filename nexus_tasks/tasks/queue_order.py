@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from kombu.utils.scheduling import round_robin_cycle
 
-OFTEN = "derive"
+OFTEN = "derive"  # the queue of derivations
 IN_A_ROW = 4  # messages; this number was chosen by hand, not measured
 
 
 class DerivationOften(round_robin_cycle):  # type: ignore[misc]
-    """Round robin, except that the derivation queue stays first for four messages. Then another queue gets one message.
+    """Round robin, except that the worker takes four messages from the derivation queue before one from another queue.
 
     Reflections and digests are made from derived facts. When derivation goes first, reflections and digests need fewer
     tokens and end earlier. Even during a long import, the other queues get one message of five. The setting

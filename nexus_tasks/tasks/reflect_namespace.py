@@ -36,6 +36,6 @@ def reflect_namespace(work: NamespaceRun, _arguments: ReflectNamespace) -> JobOu
 
 
 def request(namespace: str, *, urgency: str) -> Request:
-    """The request for a namespace's reflections."""
+    """The request for the reflections of a namespace."""
     asked = reflect_namespace.request_for(ReflectNamespace(namespace=namespace))
     return replace(asked, flags=replace(asked.flags, urgency=urgency))

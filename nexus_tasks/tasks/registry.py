@@ -1,7 +1,8 @@
-"""``@job`` declares a job kind and returns its handle, on which ``.delay()`` asks for a job. ``@tick`` declares a tick.
+"""``@job`` declares a job kind, and ``@tick`` declares a tick (a short task of beat's schedule).
 
-A declaration belongs to no deployment. The handle asks the default deployment; ``handle.on(deployment)`` is the Celery
-task of another deployment. To write a kind, start at ``nexus_tasks/jobs.py``, which shows one.
+``@job`` returns the handle of the kind, whose ``.delay()`` asks for a job. A declaration belongs to no deployment: the
+handle asks the default deployment, and ``handle.on(deployment)`` is the Celery task of another deployment. To write a
+kind, start at ``nexus_tasks/jobs.py``, which shows an example.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ A = TypeVar("A", bound=Arguments)
 
 
 class Job(Generic[P]):
-    """The handle of a job kind: asks for its jobs.
+    """The handle of a job kind, which asks for jobs of the kind.
 
     Example::
 
         job = derive_memory.delay(namespace="acme", memory_id=17)
         job.created, job.wait(timeout=30).status
 
-    Every other attribute of a Celery task (``apply``, ``AsyncResult``, ``chunks``, …) is that of the default
-    deployment's task.
+    The handle also has every other attribute of a Celery task (``apply``, ``AsyncResult``, ``chunks``, …). It takes
+    them from the default deployment's task.
     """
 
     def __init__(self, kind: JobKind) -> None:
@@ -59,11 +60,14 @@ class Job(Generic[P]):
         """Ask for the job now.
 
         Returns:
-            The job that does the work; ``created`` is ``False`` when that is the job of an earlier request.
+            The job that does the work; ``created`` is ``False`` when this is the job of an earlier request.
 
         Raises:
             InvalidInput: an argument is wrong; nothing was queued.
-            QueueUnavailable: Redis does not answer; nothing was queued.
+            NotFound: the namespace does not exist. Only kinds that write a row for the job raise this error. Nothing
+                was queued.
+            QueueUnavailable: Redis does not answer. If the kind has written a row that wants the job, reconcile asks
+                for the job later. Otherwise nothing was queued.
         """
         return self.task.apply_async(args, kwargs)
 
@@ -77,7 +81,7 @@ class Job(Generic[P]):
         task_id: str | None = None,
         **options: Any,
     ) -> JobResult:
-        """Ask for the job as Celery's ``apply_async`` does; see :meth:`JobTask.apply_async`.
+        """Ask for the job with options of Celery's ``apply_async``; see :meth:`JobTask.apply_async`.
 
         Args:
             countdown: seconds until the job is due. Default: now.
@@ -90,9 +94,9 @@ class Job(Generic[P]):
     def want(self, tx: Session | Connection, /, *args: P.args, **kwargs: P.kwargs) -> Wanted:
         """Ask for the job inside a transaction. The kind must be declared with ``durable=True``.
 
-        When the transaction rolls back, there is no job. When the transaction commits, there is a job, even if this
-        process dies or Redis is flushed: reconcile asks for the job within about 10 s. Two calls for the same scope
-        make one job, with the arguments of the last call.
+        When the transaction rolls back, there is no job. When the transaction commits, there is a job. If this process
+        then dies or Redis is flushed, reconcile asks for the job within about 10 s. Two calls for the same scope make
+        one job, with the arguments of the last call.
 
         Example::
 
@@ -101,9 +105,9 @@ class Job(Generic[P]):
                 count_words.want(session, namespace="acme", session_key="chat-42")
 
         Args:
-            tx: a transaction of the default deployment's database: ours, an SQLAlchemy ``Session`` of yours, or a
-                ``Connection``. With a ``Connection``, call ``enqueue()`` on the result after the commit. Otherwise
-                reconcile enqueues the job within about 10 s.
+            tx: a transaction of the default deployment's database: one of this package, an SQLAlchemy ``Session`` of
+                yours, or a ``Connection``. With a ``Connection``, call ``enqueue()`` on the result after the commit.
+                Otherwise reconcile enqueues the job within about 10 s.
 
         Returns:
             The wanted job. With a ``Session`` the job is enqueued after the commit, without a call of ``enqueue()``.
@@ -120,11 +124,11 @@ class Job(Generic[P]):
         return self.task.enqueue_many(calls)
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Celery's signature, for a canvas."""
+        """Celery's signature of the job, for a canvas (a chord, group or chain)."""
         return self.task.s(*args, **kwargs)
 
     def si(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Celery's immutable signature: it takes no result of the task before it."""
+        """Celery's immutable signature of the job, which takes no result of the task before it."""
         return self.task.si(*args, **kwargs)
 
     def request_for(self, arguments: Arguments, **options: Any) -> Request:
@@ -159,25 +163,26 @@ def job(
     """Declare a job kind: decorate ``handler(run, arguments) -> JobOutcome``.
 
     Args:
-        arguments: the model of its arguments; its ``scope`` is the idempotency key.
-        queue: the Celery queue that carries its messages.
-        name: Celery's name of its task; it needs a dot. By default the import path of the handler; for this package's
-            own kinds ``nexus_tasks.<handler>``.
+        arguments: the model of the kind's arguments; its ``scope`` names the fields that make two requests the same
+            work.
+        queue: the Celery queue for messages of the kind.
+        name: Celery's name of the kind's task; it needs a dot. By default it is the import path of the handler, and for
+            this package's own kinds ``nexus_tasks.<handler>``.
         while_running: the meaning of a request that arrives during a run: ``rerun`` (one more run follows) or ``drop``
             (for jobs whose input cannot change).
-        immutable: whether a finished job answers later requests too, while its marker lasts (15 minutes).
+        immutable: whether a finished job answers later requests too, while its done marker lasts (15 minutes).
         gathers: a wait reason, for a kind whose runs take siblings along (:meth:`Run.take`). A run may take the
             siblings that wait for this reason.
         live_ends_wait: a wait reason. A request of urgency ``live`` makes a job due at once that waits for this reason.
-        outbox: the rows in Postgres that want its jobs, so that the jobs survive a Redis flush.
-        durable: its jobs can be asked for inside a transaction (:meth:`Job.want`), by rows in ``wanted_jobs``. A
-            durable kind takes no ``outbox``.
-        probe: raises while the cause of a pause lasts. Without it a paused kind is tried every 60 s.
+        outbox: the rows in Postgres that want jobs of the kind, so that the jobs survive a flush of Redis.
+        durable: whether callers can ask for jobs of the kind inside a transaction (:meth:`Job.want`), by rows in
+            ``wanted_jobs``. A durable kind takes no ``outbox``.
+        probe: raises an error while the cause of a pause lasts. Without a probe, a paused kind is tried every 60 s.
         on_dead: ``(deployment, tx, claim)``, called in the transaction of a dead letter. It returns a step to take
             after the commit, or ``None``.
-        run_limit: seconds that a run may last. A longer run has failed: it counts as an unknown error, it can commit
-            nothing, and the job runs again elsewhere.
-        options: further options of its Celery task.
+        run_limit: seconds that a run may last. A longer run can commit nothing and counts as an unknown error, and the
+            job runs again elsewhere.
+        options: further options of the kind's Celery task.
 
     Raises:
         ConfigurationError: another function declares a kind of this name, the scope names no fields, the kind is
@@ -202,7 +207,7 @@ def job(
             )
         if name is not None and "." not in name:
             raise ConfigurationError(
-                f"The name {name!r} of {function.__name__} has no dot, so that it could be taken for a kind of ours.",
+                f"The name {name!r} of {function.__name__} has no dot, so it looks like a kind of nexus-tasks itself.",
                 remedy="Name it like a Celery task: `shop.recount`.",
             )
         ours = function.__module__.startswith(OURS)
@@ -232,7 +237,10 @@ def job(
 
 
 def tick(function: Callable[[Deployment], Any]) -> Callable[[Deployment], Any]:
-    """Declare a tick, a task of beat's schedule named ``nexus_tasks.<function>``. The function gets its deployment."""
+    """Declare a tick: a task of beat's schedule, named ``nexus_tasks.<function>``.
+
+    The function is called with the deployment of the Celery application that runs it.
+    """
 
     def add(app: Celery) -> None:
         def run() -> Any:

@@ -1,4 +1,7 @@
-"""submit_batch: sends a namespace's requests of urgency ``dream`` as message batches, and collects the answers."""
+"""submit_batch: sends a namespace's model requests of urgency ``dream`` as message batches, and collects the answers.
+
+A message batch is a set of model requests that is sent together at half the price.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from nexus_tasks.tasks.outboxes import of_rows
 from nexus_tasks.tasks.registry import job
 from nexus_tasks.types import JobOutcome
 
-BATCH = "batch"  # the reason for which jobs wait for a message batch, and this job for its next poll
+BATCH = "batch"  # the reason for which jobs wait for a message batch, and for which this job waits until its next poll
 
 
 class SubmitBatch(Arguments):
-    """One namespace's requests."""
+    """The namespace whose model requests are sent."""
 
     scope: ClassVar = ("namespace",)
     namespace: NamespaceName
@@ -35,7 +38,7 @@ class SubmitBatch(Arguments):
 )
 @in_namespace
 def submit_batch(work: NamespaceRun, _arguments: SubmitBatch) -> JobOutcome:
-    """Collect answers that have come, submit requests that are due, and wait while any request is open."""
+    """Collect the answers that have come, submit the requests that are due, and wait while any request is open."""
     namespace = work.namespace
     progress = message_batches.advance(work.resources, namespace.id, work.run.check)
     if progress.back:

@@ -1,6 +1,6 @@
 """Beat's ticks: short Celery tasks on a schedule (``beat_schedule`` in ``config.py``).
 
-Each tick is done once per slot of its schedule: two beats that run at once do no harm.
+Each tick is done once per slot of its schedule, so two beats that run at once do no harm.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nexus_tasks.tasks.registry import tick
 
 
 def _once_per_slot(nothing: Callable[[], Any]) -> Callable[[Callable[[Deployment], Any]], Callable[[Deployment], Any]]:
-    """Make a tick return ``nothing()`` when another beat has done it for the present slot of its schedule."""
+    """Make a tick return ``nothing()`` when it is done already for the present slot of its schedule."""
 
     def guard(function: Callable[[Deployment], Any]) -> Callable[[Deployment], Any]:
         def guarded(deployment: Deployment) -> Any:
@@ -44,7 +44,7 @@ def dream_due(deployment: Deployment) -> list[str]:
 @tick
 @_once_per_slot(dict)
 def prune(deployment: Deployment) -> dict[str, int]:
-    """Delete runs, closed dead letters, saved answers and open questions after 30 days. Open dead letters stay."""
+    """Delete runs, closed dead letters, saved answers and open questions after 30 days. Keep open dead letters."""
     with deployment.database.transaction() as tx:
         return pruning.prune(tx)
 
@@ -60,7 +60,7 @@ def find_embedding_gaps(deployment: Deployment) -> list[str]:
 @tick
 @_once_per_slot(dict)
 def keep_search_fast(deployment: Deployment) -> dict[str, Any]:
-    """Fold search's totals, count common words, index the vectors of large namespaces. Returns the counts of each."""
+    """Merge the totals of search, count common words, and index the vectors of large namespaces. Returns the counts."""
     return asdict(upkeep.run(deployment.database))
 
 

@@ -1,10 +1,10 @@
 """Patch of kombu 5.7: a worker that loses Redis during a run reconnects instead of ending.
 
-When the connection is lost, Celery 5.7 closes its channel at once. kombu 5.7 uses the closed channel again. It puts
-unacknowledged messages back, and acknowledges messages whose runs end. For both, kombu reads the address of the lost
-connection. This raises an ``AttributeError``, which ends the worker. With this patch kombu raises a connection error
-instead. The callers of kombu expect this error and log it. No job is lost, because claims do not depend on these
-messages and acknowledgements.
+When the connection is lost, Celery 5.7 closes its channel at once. Later kombu 5.7 uses the closed channel again: it
+puts unacknowledged messages back, and acknowledges messages whose runs end. For this, kombu reads the address of the
+lost connection, which raises an ``AttributeError`` and ends the worker. With this patch kombu raises a connection error
+instead. The callers of kombu expect a connection error and log it. No job is lost, because claims (the records of jobs)
+do not depend on these messages and acknowledgements.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _address = Channel._connparams
 
 
 class ClosedChannelStep(bootsteps.Step):  # type: ignore[misc]
-    """Applies the patch to this worker process. Closed channels and refused writes then fail like lost connections."""
+    """Applies this patch and those of ``lost_acknowledgement.py`` and ``refused_writes.py`` to this worker process."""
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)

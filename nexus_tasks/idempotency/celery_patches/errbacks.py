@@ -1,4 +1,4 @@
-"""Patch of Celery 5.7: an error link that cannot be sent is logged, and the message that names it ends all the same.
+"""Patch of Celery 5.7: when an error link cannot be sent, the worker logs it and still acknowledges the message.
 
 Celery 5.7 sends all error links of a failed message in one call. When one has bad arguments, the call raises, and the
 exception leaves Celery's tracing. Then the other links are not sent, and a pool of threads never acknowledges the

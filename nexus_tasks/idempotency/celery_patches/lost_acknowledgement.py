@@ -1,10 +1,10 @@
 """Patch of kombu 5.7: a worker goes on consuming after acknowledgements that could not be sent.
 
-A consumer takes only as many messages as the worker can run at a time, until one of them is acknowledged. When an
-acknowledgement cannot be sent to Redis, kombu logs the error, and counts the message as unacknowledged for ever. A
-worker with 16 threads therefore consumes nothing more after 16 lost acknowledgements. With this patch kombu sends the
-acknowledgement once more, on a new connection. If this fails too, kombu no longer counts the message. Redis may deliver
-the message again after the visibility timeout. The message's claim then shows that nothing is left to do.
+A consumer has at most as many unacknowledged messages as the worker can run at a time. When an acknowledgement cannot
+be sent to Redis, kombu logs the error, and counts the message as unacknowledged for ever. A worker with 16 threads
+therefore takes no more messages after 16 lost acknowledgements. With this patch kombu sends the acknowledgement once
+more, on a new connection. If this fails too, kombu no longer counts the message. Redis may deliver the message again
+after the visibility timeout. The job's claim (its record in Redis) then shows that no work is left.
 """
 
 from __future__ import annotations

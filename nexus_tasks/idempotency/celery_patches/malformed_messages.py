@@ -2,7 +2,7 @@
 
 Celery reads each message on the worker's event loop, and some malformed messages end the worker. Examples are a message
 without an id, a body that does not belong to a task, and a time limit that is not a number. The broker then delivers
-the same message to the next worker. On Redis, kombu treats a message without an id as a lost connection. The worker
+the same message to the next worker. On Redis, kombu treats a message without an id as a lost connection, so the worker
 reconnects and reads the message again. On Redis, a text that is not a message ends the worker too.
 
 With this patch a worker checks the parts of a message that Celery reads. When a message fails the check, the worker
@@ -105,7 +105,8 @@ def move_malformed_aside() -> None:
 def _create_task_handler(consumer: Any, *args: Any, **options: Any) -> Callable[[Any], object]:
     if not has_jobs(consumer.app):
         return _read_handler(consumer, *args, **options)  # type: ignore[no-any-return]
-    # Celery reads these three methods when it makes its handler. They reject malformed messages that pass the check.
+    # Celery reads these three methods when it makes its handler. They quarantine malformed messages that the check did
+    # not find.
     consumer.on_unknown_message = lambda _body, message: _reject(consumer, message, "it names no task")
     consumer.on_invalid_task = lambda _body, message, error: _reject(consumer, message, str(error))
     consumer.on_decode_error = lambda message, error: _reject(consumer, message, str(error))

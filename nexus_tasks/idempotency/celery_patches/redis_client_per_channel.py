@@ -1,8 +1,8 @@
 """Patch of kombu 5.7: a worker keeps one Redis client per channel, instead of making one for every message.
 
 kombu makes a client object for each acknowledgement and event. Each new client fills a table of about 200 callbacks.
-Therefore making the client takes more time than the Redis command itself. Making clients takes a fifth of
-a worker's time for a short job.
+Therefore making a client takes more time than the Redis command itself. For short jobs, a worker spends a fifth of its
+time on making clients.
 """
 
 from __future__ import annotations

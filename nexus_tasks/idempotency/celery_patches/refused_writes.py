@@ -1,4 +1,4 @@
-"""Patch of kombu 5.7: while Redis takes no writes, a worker waits. Without the patch it ends or loses messages.
+"""Patch of kombu 5.7: while Redis takes no writes, a worker waits. Without the patch the worker ends or loses messages.
 
 Redis refuses writes while its memory or its disk is full, and while it is a replica. kombu treats a refused write as an
 error of one command. Such an error in the event loop ends the worker. With this patch kombu treats a refused write as a

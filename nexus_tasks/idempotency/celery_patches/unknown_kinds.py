@@ -1,8 +1,8 @@
 """Patch of Celery 5.7: a job whose kind a worker does not know waits for a worker that knows the kind.
 
-Celery drops a message of an unknown task and stores its failure. A worker of another release may know the task. So the
-claim of such a message waits for the reason ``version``, and a worker that knows the kind wakes it. The message itself
-is acknowledged: a message is only a wake-up.
+Celery drops a message of an unknown task and stores its failure, although a worker of another release may know the
+task. With this patch the claim (the job's record in Redis) waits for the reason ``version`` until a worker that knows
+the kind wakes it. The message is acknowledged, because the worker that knows the kind sends another message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nexus_tasks.idempotency.worker.executor import leave_to_others
 
 log = logging.getLogger(__name__)
 
-NO_DIALECT = "-"  # how a worker understands a kind that it does not know
+NO_DIALECT = "-"  # instead of the kind's version (`JobKind.dialect`), in a worker that does not know the kind
 _on_unknown_task = Consumer.on_unknown_task
 
 
@@ -36,14 +36,14 @@ def _leave_or_reject(consumer: Any, body: Any, message: Any, error: Exception) -
     if not has_jobs(consumer.app) or not isinstance(header, Mapping):
         _on_unknown_task(consumer, body, message, error)
         return
-    if key := header.get("key"):  # without it the claim stays pending, and the sweep sends another message
+    if key := header.get("key"):  # without a key the claim stays pending, and the sweep sends another message
         _background().submit(_leave, consumer.app, message.headers["task"], str(key), message.headers["id"])
     message.ack_log_error(log, consumer.connection_errors)
 
 
 @lru_cache(maxsize=1)
 def _background() -> ThreadPoolExecutor:
-    """A thread for Redis and the broker: Celery calls this module on the worker's event loop."""
+    """A thread for calls of Redis and the broker, which would hold up the worker's event loop."""
     return ThreadPoolExecutor(1, "nexus-unknown-kinds")
 
 

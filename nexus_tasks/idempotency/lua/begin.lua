@@ -1,15 +1,22 @@
--- begin: a worker has a message and starts a run of the claim that the message names.
--- KEYS: 1 the claim. ARGV: 1 the key prefix, 2 token, 3 lease (ms), 4 cap: how many runs the namespace may have at
--- once, 5 '1' when another run may take this run's claim along until this run has gathered its own batch, 6
--- published_at of the message (it moves the queue's watermark), 7 the request of the message (JSON): the script makes
--- the claim from it when Redis has lost the claim, 8 the newest claim version that this worker understands, 9 the
--- worker for people (JSON), 10 how the worker understands the kind (its dialect).
--- Returns {outcome, fields, wake-ups to publish (see common.lua)}. Only RUN comes with the fields of the claim:
+-- begin: starts a run of a claim, because a worker has received the claim's message.
+-- KEYS: 1 the claim.
+-- ARGV: 1 the key prefix
+--       2 the fencing token of the new run
+--       3 lease (ms)
+--       4 cap: how many runs the namespace may have at a time
+--       5 '1' when the run gathers a batch; until it calls take.lua, another run may take this claim along
+--       6 published_at of the message; it moves the queue's watermark
+--       7 the request of the message (JSON); when Redis has lost the claim, the script makes the claim from it
+--       8 the newest version of claims that this worker understands
+--       9 the worker (JSON), which `nexus status` shows
+--      10 the worker's dialect of the kind (see `strange_to` in common.lua)
+-- Returns {outcome, fields of the claim, wake-ups to publish (see common.lua)}. The fields are empty, except with RUN.
 --   RUN         the run has begun
 --   SUPERSEDED  another live run has the claim
---   STALE       the claim is done or was dropped. The message of a canvas delivery is also stale when the delivery is
---               settled, accounted for or revoked; then the claim and its marker do not matter
---   EARLY       the claim waits; this call may have made it wait. A claim that waits for a free slot runs if there is one
+--   STALE       the claim is done or was dropped. The message of a canvas delivery is stale too when Celery has
+--               accounted for the delivery, when the delivery was revoked, or when its claim is gone
+--   EARLY       the claim waits; this call may have made it wait. A claim that already waited for a free slot is begun
+--               when a slot is free
 
 local key, token, lease, cap = KEYS[1], ARGV[2], number(ARGV[3]), number(ARGV[4])
 local request = cjson.decode(ARGV[7])
@@ -20,7 +27,8 @@ if number(ARGV[6]) > number(redis.call('GET', watermark)) then redis.call('SET',
 local state = field(key, 'state')
 if request.delivery then
   -- If Redis has the claim but not the delivery, the delivery is accounted for or revoked. If Redis has the delivery
-  -- but not the claim, a worker completes the delivery. If Redis has neither of them and no marker, it has lost both.
+  -- but not the claim, the runs have ended, and a worker completes the delivery. In both cases the message is stale.
+  -- If Redis has no claim, no delivery and no marker, it has lost them, and the script makes them again.
   local known = redis.call('EXISTS', delivery_key(request.delivery.id)) == 1
   local lost = not state and not known and redis.call('EXISTS', done_key(key)) == 0
   if not lost and (not state or not known) then return { 'STALE', {}, {} } end

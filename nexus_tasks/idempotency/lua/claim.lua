@@ -1,18 +1,24 @@
--- claim: a producer asks for jobs.
--- KEYS: one claim per request. ARGV: 1 the key prefix, then four for each request. The first of the four is the
--- request, a JSON object with id, kind, namespace, queue, scope, args, version, force, reasons, urgency, delay (ms),
--- wait_reason, while_running (drop|rerun), immutable, anew, live_ends_wait, and `delivery` for a canvas delivery. The
--- second is the broker's list (a key). The third and the fourth are the two halves of the message around its
--- published_at. The script pushes the message of a new job to that list. Without a list ('') the caller publishes the
--- wake-up (see common.lua). `delivery` has id, options, parts (how many requests the delivery stands for) and first.
--- Each part is parked until the run that serves it has ended. If that run is done already, the part is settled at once.
+-- claim: makes claims, or merges requests into existing claims, because a producer asks for jobs.
+-- KEYS: one claim per request.
+-- ARGV: 1 the key prefix, then four values for each request:
+--       - the request, a JSON object with id, kind, namespace, queue, scope, args, version, force, reasons, urgency,
+--         delay (ms), wait_reason, while_running (drop or rerun), immutable, anew, live_ends_wait, and for a canvas
+--         delivery also `delivery`: its id, options, parts (for how many requests it stands) and first (the first part)
+--       - the key of the Redis list that is the broker's queue, or '' when the script pushes no message
+--       - the text of the message up to its published_at
+--       - the text of the message behind the claim's key
+-- With a list, the script pushes the message of a new job into it, with published_at and the claim's key between the
+-- two texts. Without a list, the caller publishes the returned wake-up (see common.lua).
+-- Each part of a canvas delivery is parked until the run that serves it has ended. If that run has ended already, the
+-- part is settled at once.
 -- Returns {now (ms), per request {outcome, job id, wake-up to publish or false}}. The outcomes:
---   ENQUEUED  there was no claim: a new job. Without a wake-up it waits, or the script has pushed its message
---   MERGED    the claim has not started: its job serves this request too
---   RERUN     the claim runs: one more run follows
---   RUNNING   the claim runs, and its input cannot change, or the request is `anew` without force or reasons: this run
---             serves the request
---   DONE      a finished job whose input cannot change has served the request (within 15 minutes)
+--   ENQUEUED  there was no claim, so the request made a new job. Without a wake-up the new job waits, or the script has
+--             pushed its message
+--   MERGED    the claim has not started, so its job serves this request too
+--   RERUN     the claim runs, and one more run follows
+--   RUNNING   the claim runs, and this run serves the request: the kind's input cannot change (while_running is drop),
+--             or the request is `anew` without force and reasons
+--   DONE      a job of a kind whose input cannot change ended less than 15 minutes ago, and serves the request
 
 local function claim(key, request, position)
   local state = field(key, 'state')
@@ -53,13 +59,13 @@ local function claim(key, request, position)
   if state == 'waiting' then
     local f = redis.call('HMGET', key, 'wait_reason', 'due_at')
     local reason, due = f[1], f[2] and number(f[2]) or math.huge
-    -- A live request moves a dream forward in its line.
+    -- A live request moves a claim that stands behind the live claims of its line to its place among them.
     if reason == 'concurrency' and request.urgency == 'live' and not request.anew then
       local line = line_key(request.namespace, field(key, 'queue'))
       local place = number(redis.call('ZSCORE', line, key))
       if place >= BEHIND then redis.call('ZADD', line, string.format('%.4f', place - BEHIND), key) end
     end
-    -- An earlier request shortens a delay that a caller chose. It does not shorten any other wait.
+    -- A request that is due sooner shortens a delay that a caller chose. It shortens no other wait.
     if reason == 'delay' and now + delay < due then
       due = now + delay
       redis.call('HSET', key, 'due_at', integer(due))

@@ -1,77 +1,100 @@
--- common: shared by every transition. The loader puts this file in front of each script. It returns nothing itself.
--- KEYS are claim keys. ARGV[1] is the prefix: the first part of every key. Times are milliseconds of the Redis server.
--- A wake-up is the Celery message of a claim. Scripts return it as {claim key, job id, kind, queue, args, published_at,
--- namespace, trace}. The wake-up of a canvas delivery has no trace and goes on with {options, status, job id of the run that did the work}.
+-- common: the functions that the other scripts of this folder share, and the list of all keys of claims in Redis.
+-- The loader (`_sources` in claims.py) puts this text in front of each script. This text alone returns nothing.
+-- A claim is the record of a job in Redis. KEYS are the keys of claims. ARGV[1] is the prefix, with which every key
+-- begins. Times are milliseconds since the epoch, by the clock of the Redis server.
+-- A wake-up is the Celery message of a claim. A script returns a wake-up as the list {claim key, job id, kind, queue,
+-- args, published_at, namespace, trace}. When the runs of a canvas delivery (see below) have ended, its wake-up has an
+-- empty claim key and an empty trace. The list then goes on with {options, status, id of the job that did the work}.
 --
---   <prefix>:job:<kind>:<hash>       hash    the claim. state waiting|pending|running; id, kind, namespace, queue, scope,
---                                            args, version; force, reasons, urgency (merged for the next run) and run_*
---                                            (of the current run); errors, crashes, retries, failing_since; token
---                                            (its first part names the process that holds the lease), lease_until,
---                                            open, slot; worker (of the current or last run, JSON); error (of
---                                            the last failed run); due_at, wait_reason, wait_detail; strange_to
---                                            (dialects of the kind in which workers did not understand the
---                                            claim, by comma); rerun_id,
---                                            rerun_args, also (ids of reruns it serves); enqueued_at, published_at,
---                                            republished; trace (JSON: root_id, parent_id and headers of the job's
---                                            messages)
---   <prefix>:done:<kind>:<hash>      string  "<job id> <status>" of the last run, for 15 minutes (`dropped`: 24 hours;
---                                            `gone`: see `done`)
---   <prefix>:due                     zset    waiting claims by due_at, without those that wait for an event: for
---                                            `concurrency` a free slot, for `pause` the end of the pause, for
---                                            `version` a worker that understands the claim
+-- The keys of claims:
+--
+--   <prefix>:job:<kind>:<hash>       hash    the claim. It has these fields:
+--                                            state: waiting, pending (a message is on its way) or running;
+--                                            id (of the job), kind, namespace, queue, scope, args, version;
+--                                            force, reasons, urgency: the merged flags of the next run;
+--                                            run_force, run_reasons, run_urgency: the flags of the current run;
+--                                            errors, crashes, retries, failing_since;
+--                                            token: its first part names the process that has the lease;
+--                                            lease_until, started_at;
+--                                            open: another run may still take this running claim along;
+--                                            slot: this running claim counts against the namespace's cap;
+--                                            worker: the worker of the current or last run (JSON);
+--                                            error: type and text of the error of the last run, if it failed;
+--                                            due_at, wait_reason, wait_detail;
+--                                            strange_to: dialects of workers that did not understand the claim,
+--                                            separated by commas. A dialect is the release's version of the kind;
+--                                            rerun_id, rerun_args: of the rerun that was asked for;
+--                                            also: ids of further jobs that the run serves, separated by commas;
+--                                            enqueued_at, published_at;
+--                                            republished: how often a lost message of the claim was sent again;
+--                                            trace: root_id, parent_id and headers of the job's messages (JSON)
+--   <prefix>:done:<kind>:<hash>      string  the done marker, "<job id> <status>" of the last run. It lasts for 15
+--                                            minutes, with the status `dropped` for 24 hours
+--   <prefix>:due                     zset    waiting claims by due_at, except claims that wait for an event. These
+--                                            wait for a free slot (reason `concurrency`), for the end of a pause
+--                                            (`pause`), or for a worker that understands them (`version`)
 --   <prefix>:leases                  zset    running claims by lease_until
---   <prefix>:published:<queue>       zset    pending claims by published_at, plus the ms by which their grace has grown
+--   <prefix>:published:<queue>       zset    pending claims by published_at. sweep_lost.lua adds the time by which it
+--                                            has made the claim's grace longer
 --   <prefix>:queues                  set     queues that ever had a pending claim
 --   <prefix>:delivered:<queue>       string  the watermark: published_at of the newest message that a worker has begun
 --   <prefix>:ids:<kind>:<start>      hash    job id -> the hash in its claim's key, for the ids in id, rerun_id and also.
 --                                            <start> is the first 3 bytes of the ids: Redis keeps small hashes compact
 --   <prefix>:kinds                   set     kinds that ever had a claim
 --   <prefix>:reasons                 set     reasons for which a claim ever waited
---   <prefix>:count:<namespace>       hash    claims by state, and `slots`: runs that count against the namespace's cap
---   <prefix>:waits:<reason>:<whose>  zset    claims waiting for that reason, by enqueued_at; <whose> is the namespace,
---                                            or for `pause` the kind, or for `version` "<kind>|<strange_to>"
+--   <prefix>:count:<namespace>       hash    the number of claims in each state, and `slots`: the number of runs that
+--                                            count against the namespace's cap
+--   <prefix>:waits:<reason>:<whose>  zset    claims that wait for this reason, by enqueued_at. <whose> is the kind for
+--                                            the reason `pause`, "<kind>|<strange_to>" for `version`, and the
+--                                            namespace for every other reason
 --   <prefix>:versions                set     each "<kind>|<strange_to>" for which claims wait
---   <prefix>:cap:<namespace>         string  how many runs the namespace may have at a time, as the last `begin` said;
---                                            without it 16
---   <prefix>:reasons                 set     reasons for which a claim ever waited
---   <prefix>:paused:<kind>           hash    why and since when this kind is paused: no job of it begins
+--   <prefix>:cap:<namespace>         string  how many runs the namespace may have at a time, as `begin` or `cap` last
+--                                            wrote it. Without this key the cap is 16
+--   <prefix>:paused:<kind>           hash    the reason and the time of the pause (`reason`, `since`). While it exists,
+--                                            no job of the kind begins
 --   <prefix>:pauses                  set     kinds that are paused
---   <prefix>:storage                 string  the identity of the storage that the claims belong to
---   <prefix>:reconcile:<kind>        string  the cursor up to which reconcile has looked at the kind's wanted rows
---   <prefix>:clock                   string  the server's time in ms, as the last sweep noted it (see sweep_clock)
+--   <prefix>:storage                 string  the identity of the database that the claims belong to
+--   <prefix>:reconcile:<kind>        string  the cursor at which the next round of reconcile goes on among the rows
+--                                            that want jobs of the kind
+--   <prefix>:clock                   string  the server's time in ms, as the last sweep wrote it (see sweep_clock.lua)
 --   <prefix>:held                    hash    worker -> how many of its threads are held by runs over their limit (JSON)
---
---   <prefix>:checked                 string  where the check of the counters goes on (a cursor of SCAN)
+--   <prefix>:checked                 string  the cursor of SCAN at which the next check of the counters goes on
 --   <prefix>:quarantine              list    messages that no worker could read (JSON), the newest first
 --   <prefix>:quarantined             string  how many messages were ever moved there
+--   <prefix>:sweeping, <prefix>:reconciling, <prefix>:checking
+--                                    string  locks: one worker at a time sweeps, reconciles or checks the counters
+--   <prefix>:tick:<tick>:<slot>      string  exists when the tick of beat's schedule is done for this slot of time
 --
--- A namespace has few wake-ups on their way in each queue (see `room`). Its other claims that could run stand in a line:
--- they wait for the reason `concurrency` and have no due_at. `fill` publishes the first of a line when there is room.
+-- A namespace has at most 8 wake-ups on their way in each queue, so that its backlog does not hold up other namespaces
+-- (see `room`). Its other claims that could run are in the line of the queue. A claim in a line waits for the reason
+-- `concurrency` and has no due_at. `fill` publishes the first claims of a line when there is room.
 --
---   <prefix>:line:<namespace>|<queue>   zset  a line: live claims before dreams, then by enqueued_at
+--   <prefix>:line:<namespace>|<queue>   zset  a line: claims of urgency `live` before others, then by enqueued_at
 --   <prefix>:ahead:<namespace>|<queue>  zset  pending claims of the namespace in the queue, by published_at
 --   <prefix>:lines                      zset  namespaces that have lines, by when the sweep last looked at their lines
 --   <prefix>:lines:<namespace>          set   queues in which the namespace has a line
 --
--- A canvas delivery is a message with a chord, a link or the like: Celery itself waits for it. It is parked while it
--- waits for a run, and settled once the outcome of that run is known. A rerun is one more run, asked for during a run.
+-- A canvas delivery is a message that Celery itself waits for, because it has a chord, a link or the like. Until the
+-- runs that it waits for have ended, the delivery is parked: each of its claims lists it. Then the delivery is settled:
+-- its outcome is known, and a message makes Celery account for it. A rerun is one more run, asked for during a run.
 --
 --   <prefix>:parked:<kind>:<hash>    hash    deliveries that wait for a run of this claim: their id -> the run's job id
---   <prefix>:delivery:<id>           hash    a delivery until Celery has accounted for it. kind, namespace, queue, args,
---                                            options (JSON); parts: runs it waits for; then status and job_id:
---                                            how the runs ended; published_at, republished; taken: when a worker
---                                            began to complete it
---   <prefix>:settle:<queue>          zset    deliveries whose runs have ended, by published_at as in `published`
+--   <prefix>:delivery:<id>           hash    a delivery, until Celery has accounted for it. Its fields are kind,
+--                                            namespace, queue, args, options (JSON); parts: how many runs it still
+--                                            waits for; status and job_id: how the runs ended; published_at,
+--                                            republished; taken: when a worker began to complete it
+--   <prefix>:settle:<queue>          zset    the settle list: deliveries whose runs have ended, by published_at and
+--                                            the added grace, as in `published`
 
 local prefix = ARGV[1]
 local DONE_SECONDS = 900
 local DROPPED_SECONDS = 86400
-local SETTLE_SECONDS = 7 * 86400 -- as long as Celery keeps a chord
+local SETTLE_SECONDS = 7 * 86400 -- a settled delivery is kept for as long as Celery keeps a chord
 local DEFAULT_CAP = 16
 local CAP_SECONDS = 86400
-local PAUSED_SECONDS = 60 -- how long a cap of 0 is believed: a worker may note it just after the end of the pause
-local AHEAD = 8 -- wake-ups of a namespace that may be on their way in a queue
-local BEHIND = 2 ^ 42 -- ms: a later time than any until the year 2109
+local PAUSED_SECONDS = 60 -- for a cap of 0. It ends soon, because a worker may write it just after the pause has ended
+local AHEAD = 8 -- how many wake-ups of a namespace may be on their way in a queue
+local BEHIND = 2 ^ 42 -- ms, added to the place of a claim that lines up behind live claims; enough until the year 2109
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -84,8 +107,8 @@ local function field(key, name) return redis.call('HGET', key, name) end
 
 local function done_key(key) return prefix .. ':done:' .. string.sub(key, #prefix + 6) end
 
--- The marker of the claim's last run: its job id and its status. The status `gone` says that the job did not find its
--- namespace. Callers that wait get this status. A new request does not, because the namespace may exist by now.
+-- Returns the job id and the status in the claim's done marker. The status `gone` says that the job did not find its
+-- namespace. For such a marker nothing is returned: the namespace may exist by now, so a new request makes a new job.
 local function done(key)
   local id, status = string.match(redis.call('GET', done_key(key)) or '', '^(%S+) (%S+)$')
   if status ~= 'gone' then return id, status end
@@ -126,8 +149,8 @@ local function count(namespace, what, by)
   if redis.call('HINCRBY', counts, what, by) <= 0 then redis.call('HDEL', counts, what) end
 end
 
--- The first claims of an index, up to a score, that are still in the state `is`. Other keys are removed from the index:
--- their claims were deleted by hand, and such keys must not stop the other claims.
+-- Returns the first claims of an index, up to a score, that are still in the state `is`. Removes other keys from the
+-- index. The claims of these keys were deleted by hand, and such keys must not keep the other claims from being found.
 local function upto(index, is, score, most)
   local found = {}
   for _, key in ipairs(redis.call('ZRANGE', index, '-inf', integer(score), 'BYSCORE', 'LIMIT', 0, most)) do
@@ -136,7 +159,7 @@ local function upto(index, is, score, most)
   return found
 end
 
--- The claims that have waited longest for a reason. Claims that no longer wait for it are removed from the index.
+-- Returns the claims that have waited longest for a reason. Removes claims that no longer wait for it from the index.
 local function longest_waiting(reason, whose, most)
   local index, found = prefix .. ':waits:' .. reason .. ':' .. whose, {}
   for _, key in ipairs(redis.call('ZRANGE', index, 0, most - 1)) do
@@ -147,7 +170,7 @@ end
 
 local function is_paused(kind) return redis.call('EXISTS', prefix .. ':paused:' .. kind) == 1 end
 
--- Takes the claim out of the indexes of its present state. The caller puts it into those of the next state.
+-- Takes the claim out of the indexes of its present state. The caller puts it into the indexes of its next state.
 local function leave(key)
   local f = redis.call('HMGET', key, 'state', 'namespace', 'queue', 'wait_reason', 'slot')
   local state, namespace, queue = f[1], f[2], f[3]
@@ -173,8 +196,8 @@ local function enter(key, state)
   count(field(key, 'namespace'), state, 1)
 end
 
--- Returns the wake-up of this claim; the caller of the script publishes it. Every job passes here at least once, so
--- this function reads all fields with one command.
+-- Moves the claim into the state `pending`. Returns its wake-up, which the caller of the script publishes. Nearly
+-- every job passes through this function, so it reads all fields with one command.
 local function to_pending(key)
   leave(key)
   local f = redis.call('HMGET', key, 'id', 'kind', 'queue', 'args', 'namespace', 'trace')
@@ -187,10 +210,10 @@ local function to_pending(key)
   return { key, f[1], f[2], queue, f[4], at, f[5], f[6] or '' }
 end
 
--- `due_at` is false for a claim that waits for an event.
+-- Moves the claim into the state `waiting`. `due_at` is false when the claim waits for an event instead of a time.
 local function to_waiting(key, reason, due_at, detail)
   leave(key)
-  redis.call('HDEL', key, 'republished') -- its last message has reached a worker and did not kill it
+  redis.call('HDEL', key, 'republished') -- the claim's last message has reached a worker and did not kill it
   enter(key, 'waiting')
   redis.call('HSET', key, 'wait_reason', reason, 'wait_detail', detail or '')
   if due_at then
@@ -202,8 +225,9 @@ local function to_waiting(key, reason, due_at, detail)
   redis.call('SADD', prefix .. ':reasons', reason)
 end
 
--- A worker does not understand the claim: another release wrote it. `dialect` is how the worker understands the kind.
--- The claim waits for a worker with a dialect that is not in the claim's `strange_to`.
+-- Lets the claim wait for the reason `version`, because a worker does not understand it: another release wrote it.
+-- `dialect` is that worker's dialect of the kind. The function adds it to `strange_to`. The claim waits for a worker
+-- whose dialect is not in `strange_to`.
 local function to_version(key, dialect)
   leave(key)
   local strange_to = field(key, 'strange_to')
@@ -219,7 +243,8 @@ local function to_version(key, dialect)
   redis.call('SADD', prefix .. ':versions', field(key, 'kind') .. '|' .. strange_to)
 end
 
--- `slot` is false for the siblings of a batch: a batch counts once against its namespace's cap.
+-- Moves the claim into the state `running`. `slot` is false for the siblings of a batch, because the whole batch counts
+-- as one run against the namespace's cap.
 local function to_running(key, token, lease, slot)
   leave(key)
   enter(key, 'running')
@@ -232,8 +257,9 @@ local function to_running(key, token, lease, slot)
   redis.call('ZADD', prefix .. ':leases', integer(now + lease), key)
 end
 
--- Puts a claim into its line: live before dream, then the oldest first. `position` (below 1,024) orders the claims that
--- one request asks for. Of a long backlog every job passes here, so this function reads all fields with one command.
+-- Puts the claim into its line. Claims of urgency `live` come first, then the others, each by age. `position` (below
+-- 1,024) orders the claims that one call of claim.lua makes. Every job of a long backlog passes through this function,
+-- so it reads all fields with one command.
 local function to_line(key, position)
   leave(key)
   local f = redis.call('HMGET', key, 'namespace', 'queue', 'urgency', 'enqueued_at')
@@ -249,10 +275,11 @@ local function to_line(key, position)
   redis.call('SADD', prefix .. ':lines:' .. namespace, queue)
 end
 
--- How many more wake-ups of the namespace may be on their way in the queue: with its runs they are never more than its
--- cap, so that each finds a slot, and never more than AHEAD, so that the claims of other namespaces come soon.
--- A worker of the release before leaves claims in `ahead` that it has begun; they are removed here. One claim that is
--- pending is enough: when its run ends, `fill` looks again.
+-- Returns how many more wake-ups of the namespace may be sent into the queue. There are two limits. Wake-ups on their
+-- way and runs are together never more than the namespace's cap, so that each wake-up finds a slot. Wake-ups are never
+-- more than AHEAD, so that the claims of other namespaces come soon.
+-- A worker of the release before leaves claims in `ahead` that it has begun. This function removes them until it finds
+-- a claim that is pending. It need not remove more: when the run of that claim ends, `fill` calls this function again.
 local function room(namespace, queue)
   local most = math.min(AHEAD, cap_of(namespace) - number(redis.call('HGET', prefix .. ':count:' .. namespace, 'slots')))
   local ahead = ahead_key(namespace, queue)
@@ -266,13 +293,13 @@ local function room(namespace, queue)
   return most - on_their_way
 end
 
--- Publishes the first claims of a line while there is room. Adds their wake-ups to `wakeups`.
+-- Makes the first claims of a line pending while there is room. Adds their wake-ups to `wakeups`.
 local function fill(namespace, queue, wakeups)
   local line = line_key(namespace, queue)
   if redis.call('EXISTS', line) == 0 then return end
   for _ = 1, room(namespace, queue) do
     local key
-    repeat -- keys whose claims left the line unnoticed are skipped: deleted by hand, or by the release before
+    repeat -- skip keys whose claims are deleted, or that the release before made go on and left in the line
       key = redis.call('ZPOPMIN', line)[1]
     until not key or field(key, 'wait_reason') == 'concurrency'
     if not key then break end
@@ -285,16 +312,17 @@ local function fill(namespace, queue, wakeups)
   end
 end
 
--- The same for all lines of a namespace, after a run has ended or a claim has left the state `pending`. One free slot
--- lets one claim of each line go, because workers may consume only some of the queues. A claim that comes too late for
--- the slot returns to the head of its line.
+-- Calls `fill` for all lines of a namespace, after a run has ended or a claim has left the state `pending`. One free
+-- slot makes one claim of each line pending, because workers may consume only some of the queues. Only one of these
+-- claims gets the slot. `begin` puts each of the others back at the head of its line.
 local function fill_lines(namespace, wakeups)
   for _, queue in ipairs(redis.call('SMEMBERS', prefix .. ':lines:' .. namespace)) do fill(namespace, queue, wakeups) end
 end
 
-local full = {} -- lines without room: a script that asks for many jobs looks once
+local full = {} -- lines without room, so that a script that asks for many jobs looks at each line once
 
--- The claim could run now: it becomes pending, or stands in line. Returns its wake-up, or false.
+-- Lets a claim go on that could run now. When its line has room, the claim becomes pending, and its wake-up is
+-- returned. Otherwise the claim gets into its line, and false is returned.
 local function ready(key, position)
   local f = redis.call('HMGET', key, 'namespace', 'queue')
   local line = line_key(f[1], f[2])
@@ -304,12 +332,13 @@ local function ready(key, position)
   return false
 end
 
--- Notes what the messages of this job carry on from its first message: its parent, and the caller's headers.
+-- Writes the parent and the caller's headers of the job's first message into the claim. All later messages of the job
+-- have them too.
 local function trace(key, request)
   if request.trace then redis.call('HSETNX', key, 'trace', request.trace) end
 end
 
--- The ids of the jobs that the claim's present or next run serves, as a set.
+-- Returns the ids of the jobs that the claim's present or next run serves, as a set.
 local function ids_of(key)
   local f = redis.call('HMGET', key, 'id', 'also')
   local ids = { [f[1]] = true }
@@ -325,8 +354,9 @@ local function create(key, request)
   index_id(key, request.kind, request.id)
 end
 
--- Merges a request's flags into those of the next run: force is OR-ed, reasons are a set, live wins over dream. Most
--- requests change no flag. Then nothing is written, because each write also goes to Redis' append-only file.
+-- Merges a request's flags into the flags of the next run. `force` is set when one of the two has it, the reasons of
+-- both are kept, and the urgency `live` wins. Most requests change no flag. Then the function writes nothing, because
+-- each write also goes to Redis' append-only file.
 local function merge(key, force, reasons, urgency)
   local f = redis.call('HMGET', key, 'force', 'reasons', 'urgency')
   if force == '1' and f[1] ~= '1' then redis.call('HSET', key, 'force', '1') end
@@ -342,22 +372,23 @@ local function merge(key, force, reasons, urgency)
   if known ~= (f[2] or '') then redis.call('HSET', key, 'reasons', known) end
 end
 
--- The merged flags become those of the run that starts now.
+-- Makes the merged flags the flags of the run that starts now. The next run starts with no flags.
 local function flags_to_run(key)
   local f = redis.call('HMGET', key, 'force', 'reasons', 'urgency')
   redis.call('HSET', key, 'run_force', f[1] or '', 'run_reasons', f[2] or '', 'run_urgency', f[3] or '')
   redis.call('HDEL', key, 'force', 'reasons', 'urgency')
 end
 
--- The rerun has the arguments of its newest request: values outside the scope may differ between requests.
+-- Gives the rerun the arguments of its newest request, because values outside the scope may differ between requests.
 local function args_of_rerun(key)
   local args = field(key, 'rerun_args')
-  if not args then return end -- the release before has made the claim
+  if not args then return end -- the release before has written the rerun's request
   redis.call('HSET', key, 'args', args)
   redis.call('HDEL', key, 'rerun_args')
 end
 
--- A run that waits gives its flags back to the next run. If a rerun was asked for, the next run serves its id too.
+-- Merges the flags of a run that is cut off or waits into the flags of the next run. If a rerun was asked for, the next
+-- run serves the rerun's id too.
 local function flags_from_run(key)
   local f = redis.call('HMGET', key, 'run_force', 'run_reasons', 'run_urgency', 'rerun_id', 'also')
   merge(key, f[1], f[2], f[3])
@@ -372,7 +403,7 @@ local function parked_key(key) return prefix .. ':parked:' .. string.sub(key, #p
 
 local function delivery_key(id) return prefix .. ':delivery:' .. id end
 
--- The wake-up of a delivery whose runs have ended; with this message Celery accounts for the delivery.
+-- Returns the wake-up of a delivery whose runs have ended. This message makes Celery account for the delivery.
 local function settlement(id)
   local f = redis.call('HMGET', delivery_key(id), 'kind', 'queue', 'args', 'published_at', 'namespace', 'options',
     'status', 'job_id')
@@ -386,9 +417,9 @@ local function forget(id)
   redis.call('DEL', record)
 end
 
--- Notes that one of the runs that a delivery waits for has ended. If any of these runs ended dead, the delivery ends
--- dead. After the last run the delivery is in the settle list. The caller completes the delivery `own` itself; for any
--- other delivery a wake-up is added.
+-- Notes that one of the runs that a delivery waits for has ended. The status `dead` of one run is the status of the
+-- delivery. After the last run the delivery is put into the settle list, and its wake-up is added to `wakeups`. The
+-- delivery `own` gets no wake-up, because the worker that ended the run completes it itself.
 local function settle(id, status, job_id, wakeups, own)
   local record = delivery_key(id)
   if redis.call('EXISTS', record) == 0 then return end -- revoked
@@ -404,7 +435,8 @@ local function settle(id, status, job_id, wakeups, own)
   if id ~= own then table.insert(wakeups, settlement(id)) end
 end
 
--- Settles the deliveries that are parked for the runs `ids` (a set); with nil, every delivery parked with the claim.
+-- Settles the deliveries that are parked for the job ids `ids` (a set). With nil it settles all that are parked with
+-- the claim.
 local function settle_parked(key, ids, status, job_id, wakeups, own)
   local parked = redis.call('HGETALL', parked_key(key))
   for i = 1, #parked, 2 do
@@ -415,8 +447,8 @@ local function settle_parked(key, ids, status, job_id, wakeups, own)
   end
 end
 
--- Writes down the request's canvas delivery; `park` or `settle` follows for each part of the delivery. When an id is
--- used again (a chain is continued twice), its delivery starts over.
+-- Writes down the request's canvas delivery. The caller then parks or settles each part of the delivery. When a
+-- delivery's id is used again (Celery may continue a chain twice), the delivery starts over.
 local function record(request)
   local d = request.delivery
   if not d.first then return end
@@ -425,14 +457,15 @@ local function record(request)
     'args', request.args, 'options', d.options, 'parts', d.parts)
 end
 
+-- Parks the request's canvas delivery, if it has one, with the claim. `run` is the id of the job that it waits for.
 local function park(key, request, run)
   if not request.delivery then return end
   record(request)
   redis.call('HSET', parked_key(key), request.delivery.id, run)
 end
 
--- Ends the claim's run and settles the deliveries that are parked for it. A rerun that was asked for puts the claim into
--- its line, which the caller fills; otherwise the claim is deleted and leaves a marker.
+-- Ends the claim's run, and settles the deliveries that are parked for the run. When a rerun was asked for, the claim
+-- gets into its line, and the caller fills the line. Otherwise the claim is deleted and a done marker is written.
 local function conclude(key, status, wakeups, own)
   local id, ids = field(key, 'id'), ids_of(key)
   settle_parked(key, ids, status, id, wakeups, own)
@@ -451,11 +484,12 @@ local function conclude(key, status, wakeups, own)
   redis.call('SET', done_key(key), id .. ' ' .. status, 'EX', DONE_SECONDS)
 end
 
--- Returns a time. Messages that were published to the queue up to this time and have not arrived are lost: they are
--- older than the grace, and the queue is empty or has already delivered a later message.
+-- Returns a time. A message that was published to the queue up to this time and that no worker has begun is lost. It is
+-- older than the grace (the time that every message has to arrive). And the queue is empty, or a worker has already
+-- begun a later message.
 local function lost_before(queue, empty, grace)
   if empty then return now - grace end
   local delivered = number(redis.call('GET', prefix .. ':delivered:' .. queue))
-  if delivered > now then delivered = 0 end -- the server's clock was set back: the watermark says nothing
+  if delivered > now then delivered = 0 end -- the server's clock was set back, so the watermark is of no use
   return math.min(now - grace, delivered - 1)
 end

@@ -1,10 +1,10 @@
--- drop: an operator, a revoke or an erasure removes a claim in any state.
+-- drop: removes a claim in any state, for an operator, a revoke or an erasure.
 -- KEYS: 1 the claim. ARGV: 1 the key prefix, 2 the job id that the claim must have ('' for any), 3 a canvas delivery
 -- that was revoked ('' for none).
--- The revoked delivery is forgotten, even if the claim stays: Celery has accounted for the delivery. When the claim
--- goes, all other deliveries that are parked with it (see common.lua) are settled as dropped. The marker `dropped`
--- stops a message on its way, never a new request.
--- Returns {dropped, wake-ups to publish}. dropped: 1 the claim is gone; 0 there is no claim, or it has another job id.
+-- The script forgets the revoked delivery, even if the claim stays, because Celery has accounted for it. All other
+-- deliveries that are parked with a removed claim (see common.lua) are settled with the status `dropped`. The done
+-- marker `dropped` makes a message that is still on its way do nothing. It does not stop a new request.
+-- Returns {1 or 0, wake-ups to publish}. 1: the claim was removed. 0: there is no claim, or it has another job id.
 
 local key, wakeups = KEYS[1], {}
 if ARGV[3] ~= '' then

@@ -1,8 +1,13 @@
--- find: lists the claims of one index, or counts some of them off. Changes nothing.
--- KEYS: 1 a sorted set of claims. ARGV: 1 the key prefix, 2 the rank to begin at, 3 how many members to look at, 4 only
--- this kind ('' for any), 5 only this namespace ('' for any), 6 how many of the claims that fit to leave out, 7 how many
--- to return at the most.
--- Returns {how many members it has looked at, how many claims that fit it has left out, keys of the others}.
+-- find: lists the claims of one index that fit a kind and a namespace. Changes nothing.
+-- KEYS: 1 the index, a sorted set of claims.
+-- ARGV: 1 the key prefix
+--       2 the rank to begin at
+--       3 how many members of the index to look at
+--       4 the kind that the claims must have ('' for any)
+--       5 the namespace that the claims must have ('' for any)
+--       6 how many of the fitting claims to leave out at the beginning
+--       7 how many claims to return at the most
+-- Returns {how many members the script has looked at, how many fitting claims it has left out, the keys of the others}.
 
 local first, most, kind, namespace = number(ARGV[2]), number(ARGV[3]), ARGV[4], ARGV[5]
 local skip, wanted = number(ARGV[6]), number(ARGV[7])

@@ -1,8 +1,8 @@
--- finish: a run has ended. Either it is done, or its dead letter is committed and its status is `dead`.
--- KEYS: the claims of the run, the primary first. ARGV: 1 the key prefix, 2 token, 3 the canvas delivery that the
--- caller completes itself ('' for none), 4.. the status of each claim.
--- Returns {per claim 1 or 0, wake-ups to publish (see common.lua)}. 1: the run of the claim has ended; 0: the claim has
--- another token, and nothing changed.
+-- finish: ends the run of claims. The job is done, or its dead letter is committed and its status is `dead`.
+-- KEYS: the claims of the run, the primary first. ARGV: 1 the key prefix, 2 the run's token, 3 the canvas delivery that
+-- the caller completes itself ('' for none), 4.. the status of each claim.
+-- Returns {per claim 1 or 0, wake-ups to publish (see common.lua)}. 1: the run of the claim has ended. 0: the run has
+-- lost the claim (its token is another one), and the claim has not changed.
 
 local owned, wakeups, namespaces = {}, {}, {}
 for i, key in ipairs(KEYS) do

@@ -1,9 +1,8 @@
--- hurry: lets claims go on that wait for the given reason.
+-- hurry: wakes claims that wait for one reason. Claims that wait for another reason go on waiting.
 -- KEYS: the claims. ARGV: 1 the key prefix, 2 the reason.
--- Without KEYS, the claims are those that have waited longest for the reason. Then ARGV also has 3 the namespace (for
--- the reasons `pause` and `version` see `waits` in common.lua) of the claims, 4 how many claims at the most.
--- A claim that waits for another reason goes on waiting, so a back-off is never cut short. A woken claim becomes
--- pending, or stands in its namespace's line (see common.lua).
+-- Without KEYS, the script wakes the claims that have waited longest for the reason. Then ARGV also has 3 the namespace
+-- of the claims (for the reasons `pause` and `version` see `waits` in common.lua), 4 how many claims at the most.
+-- A woken claim becomes pending, or gets into its namespace's line (see common.lua).
 -- Returns {number of woken claims, wake-ups to publish (see common.lua)}.
 
 local keys = KEYS

@@ -1,8 +1,8 @@
--- keep_reserved: a worker has received messages and not begun them, because of a rate limit or a busy pool.
--- KEYS: the claims that the messages are to wake. ARGV: 1 the key prefix, 2.. the messages' ids, in the same order.
--- Pending claims, and canvas deliveries in the settle list (see common.lua), count as published now. So the sweep does
--- not take their messages for lost.
--- Returns nothing.
+-- keep_reserved: notes that messages are not lost. A worker has received them and has not begun them yet, because of a
+-- rate limit or a busy pool.
+-- KEYS: the claim of each message. ARGV: 1 the key prefix, 2.. the messages' ids, in the same order.
+-- The script sets published_at of these claims, and of canvas deliveries in the settle list (see common.lua), to now.
+-- Otherwise the sweep would send their messages again. Returns nothing.
 
 local function later(index, member, record)
   local score = redis.call('ZSCORE', index, member)

@@ -1,11 +1,16 @@
--- mend_counts: compares the counters of namespaces with the indexes, and corrects them.
--- KEYS: none. ARGV: 1 the key prefix, 2 the namespaces (a JSON list), 3 '1' for all counters; otherwise only `running` and
--- `slots` are compared, also those of other namespaces with running claims, 4 with '1': reasons for which claims
--- wait, also of claims that an earlier release has written, 5 with '1': the kinds of claims (both JSON lists).
--- A claim that is deleted by hand leaves its counters too high. Then a namespace has fewer slots than its cap, for good.
--- The script reads every lease (one per job that runs now in any worker), and with '1' every pending claim and every
--- claim that waits for the end of a pause or for a worker of another release.
--- Returns {namespace, counter, old, new} for each counter that was wrong.
+-- mend_counts: counts the claims in the indexes, and corrects the counters of namespaces.
+-- KEYS: none.
+-- ARGV: 1 the key prefix
+--       2 the namespaces (a JSON list)
+--       3 '1' to correct all counters; otherwise only `running` and `slots` are corrected, also those of other
+--         namespaces that have running claims
+--       4 with '1': the reasons for which claims wait, also claims of an earlier release (a JSON list)
+--       5 with '1': the kinds of the claims (a JSON list)
+-- A running claim that is deleted by hand leaves its counters too high. Without this script its namespace would have
+-- one slot less for good.
+-- The script reads the claim of every lease (one per running job of all workers). With '1' it also reads every pending
+-- claim, and every claim that waits for the end of a pause or for a worker of another release.
+-- Returns {namespace, counter, old value, new value} for each counter that was wrong.
 
 local truth, mended, all = {}, {}, ARGV[3] == '1'
 for _, namespace in ipairs(cjson.decode(ARGV[2])) do truth[namespace] = { running = 0, slots = 0 } end
@@ -16,7 +21,7 @@ local function add(namespace, what, number_of)
   if counts then counts[what] = (counts[what] or 0) + number_of end
 end
 
--- Counts the claims of an index in a state. Keys whose claims are gone leave the index.
+-- Counts the claims of an index that are in a state. Removes the keys of other claims from the index.
 local function count_each(index, state)
   for _, key in ipairs(redis.call('ZRANGE', index, 0, -1)) do
     local f = redis.call('HMGET', key, 'state', 'namespace', 'slot')
@@ -36,10 +41,10 @@ if all then
     count_each(prefix .. ':published:' .. queue, 'pending')
   end
   for _, kind in ipairs(cjson.decode(ARGV[5])) do count_each(prefix .. ':waits:pause:' .. kind, 'waiting') end
-  local reasons = { concurrency = true } -- `to_line` does not write it into the set
+  local reasons = { concurrency = true } -- `to_line` does not write this reason into the set
   for _, reason in ipairs(redis.call('SMEMBERS', prefix .. ':reasons')) do reasons[reason] = true end
   for _, reason in ipairs(cjson.decode(ARGV[4])) do reasons[reason] = true end
-  reasons.pause, reasons.version = nil, nil -- these indexes are kept by kind, not by namespace
+  reasons.pause, reasons.version = nil, nil -- the indexes of these reasons are kept by kind, not by namespace
   for _, whose in ipairs(redis.call('SMEMBERS', prefix .. ':versions')) do
     count_each(prefix .. ':waits:version:' .. whose, 'waiting')
   end

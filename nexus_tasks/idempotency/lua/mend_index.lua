@@ -1,7 +1,7 @@
--- mend_index: takes keys out of an index whose claims are gone or in another state.
--- KEYS: 1 the index. ARGV: 1 the key prefix, 2 the rank to begin at, 3 how many keys at the most, 4 a field and 5 its
--- value in the claims that belong to the index.
--- Returns {how many keys it has looked at, how many it has taken out}.
+-- mend_index: removes keys from an index whose claims are gone or do not belong to the index.
+-- KEYS: 1 the index. ARGV: 1 the key prefix, 2 the rank to begin at, 3 how many keys at the most, 4 a field of claims,
+-- 5 the value of this field in every claim that belongs to the index.
+-- Returns {how many keys the script has looked at, how many it has removed}.
 
 local taken_out = 0
 local keys = redis.call('ZRANGE', KEYS[1], ARGV[2], ARGV[2] + ARGV[3] - 1)

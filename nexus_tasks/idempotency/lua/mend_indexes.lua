@@ -1,6 +1,6 @@
 -- mend_indexes: puts claims back into the indexes of their state.
 -- KEYS: claims. ARGV: 1 the key prefix.
--- An index that has lost an entry, by an eviction or by hand, leaves its claim where it is.
+-- An index can lose an entry by an eviction or by hand. Without the entry the sweep never finds the claim.
 -- Returns {how many entries were put back, the namespaces, the wait reasons and the kinds of these claims}.
 
 local put_back, namespaces, reasons, kinds = 0, {}, {}, {}

@@ -1,4 +1,4 @@
--- missing: reconcile asks which jobs have no claim.
+-- missing: tells reconcile (the loop that asks again for lost jobs) which claims do not exist.
 -- KEYS: claims. ARGV: 1 the key prefix.
 -- Returns the positions (from 1) of the KEYS that do not exist.
 

@@ -1,7 +1,8 @@
--- renew: the heartbeat of a worker process.
+-- renew: renews the leases of the running claims of one worker process. The process's heartbeat calls this.
 -- KEYS: the running claims of the process. ARGV: 1 the key prefix, 2 lease (ms), then for each claim its token and its
 -- fields at the start of its run (JSON).
--- A claim that is gone and has no marker is made again from these fields: Redis was flushed during the run.
+-- A claim that is gone and has no done marker was lost in a flush of Redis during the run. The script makes it again
+-- from these fields.
 -- Returns the positions in KEYS (from 1) of the claims that the process has lost; an empty list when it has lost none.
 
 local lease, lost = number(ARGV[2]), {}

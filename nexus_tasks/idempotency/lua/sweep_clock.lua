@@ -1,9 +1,15 @@
--- sweep_clock: notes the server's time, and keeps a clock that was set back from stalling what a time was noted for.
--- KEYS: none. ARGV: 1 the key prefix, 2 lease (ms), 3 the key of the sweep's lock, 4 its longest life (ms), 5 how many
--- entries of an index at the most.
--- A failover can set the clock back: to that of the replica. Times from before it then lie in the future. A lease ends
--- no later than one full lease from now, a message counts as published now, and waiting claims are due by as much
--- earlier as the clock went back. Entries made since then, up to the next sweep, may come early; that does no harm.
+-- sweep_clock: corrects the times in Redis after the server's clock was set back.
+-- KEYS: none.
+-- ARGV: 1 the key prefix
+--       2 lease (ms)
+--       3 the key of the sweep's lock
+--       4 the longest life of that lock (ms)
+--       5 how many entries of each index to correct at the most
+-- A failover can set the clock back, because the replica's clock may be behind. Times that were written before the
+-- failover then lie in the future, and claims would wait too long. So each sweep writes down the time, and the next one
+-- compares. When the clock has gone back, the script sets a lease's end to at most one lease from now, the publishing
+-- time of a message to at most now, and makes waiting claims due earlier by as much as the clock went back.
+-- Entries that were made between the failover and this call become due too early. This does no harm.
 -- Returns {now (ms), by how many ms the clock went back; 0 when it did not}.
 
 local noted, most = number(redis.call('GET', prefix .. ':clock')), number(ARGV[5])

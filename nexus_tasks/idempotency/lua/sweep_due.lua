@@ -1,6 +1,6 @@
--- sweep_due: lets waiting claims go on that are due.
+-- sweep_due: lets waiting claims go on whose time (due_at) has come.
 -- KEYS: none. ARGV: 1 the key prefix, 2 how many claims at the most.
--- A due claim becomes pending, or stands in its namespace's line (see common.lua).
+-- A due claim becomes pending, or gets into its namespace's line (see common.lua).
 -- Returns {number of due claims, wake-ups to publish (see common.lua)}.
 
 local due, wakeups = upto(prefix .. ':due', 'waiting', now, ARGV[2]), {}

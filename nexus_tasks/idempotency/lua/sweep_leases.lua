@@ -1,12 +1,18 @@
--- sweep_leases: finds running claims whose lease has ended, because their heartbeat stopped; or those of a dead holder.
--- KEYS: none. ARGV: 1 the key prefix, 2 how many claims at the most, 3 attempts before a job is dead, 4 the sweep's own
--- token, 5 lease (ms), 6 in how many ms a returned job is due again, 7 '' for the claims whose lease has ended,
--- otherwise the first part of the tokens that a dead process has held.
--- Each found claim counts a crash. A claim with attempts left waits for the reason `crash`. The sweep takes over a
--- claim without attempts left, under its own token. Then it writes the dead letter and finishes the claim.
+-- sweep_leases: takes running claims away from runs whose process has died or hangs.
+-- KEYS: none.
+-- ARGV: 1 the key prefix
+--       2 how many claims at the most
+--       3 attempts before a job is dead
+--       4 the sweep's own token
+--       5 lease (ms)
+--       6 in how many ms a returned job is due again
+--       7 the first part of the tokens of a process that has died; '' for the claims whose lease has ended, because
+--         their heartbeat has stopped
+-- For each found claim the script counts a crash. A claim with attempts left then waits for the reason `crash`. A claim
+-- without attempts left runs on under the sweep's token; the sweep writes its dead letter and ends it (finish.lua).
 -- Returns {number of claims that wait again, fields of each claim without attempts left, wake-ups to publish}.
 
--- There are as many leases as jobs run now in all workers, so a dead holder's leases need no index of their own.
+-- Returns running claims of a dead process. It reads all leases: they are as few as the jobs that run in all workers.
 local function held_by(holder, most)
   local found = {}
   for _, key in ipairs(redis.call('ZRANGE', prefix .. ':leases', 0, -1)) do
@@ -20,7 +26,7 @@ local attempts, most, holder = number(ARGV[3]), number(ARGV[2]), ARGV[7]
 local returned, dead, wakeups, namespaces = 0, {}, {}, {}
 for _, key in ipairs(holder == '' and upto(prefix .. ':leases', 'running', now, most) or held_by(holder, most)) do
   local used = number(field(key, 'crashes')) + number(field(key, 'errors'))
-  if used < attempts then -- otherwise a sweep failed to write the dead letter, and that is no crash
+  if used < attempts then -- otherwise an earlier sweep could not write the dead letter, and that is no crash
     used = used + 1
     redis.call('HINCRBY', key, 'crashes', 1)
   end

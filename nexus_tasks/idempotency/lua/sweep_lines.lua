@@ -1,7 +1,7 @@
--- sweep_lines: fills the lines that the sweep has not looked at for a while (see common.lua).
--- KEYS: none. ARGV: 1 the key prefix, 2 how many namespaces at the most, 3 after how many ms it looks at one again.
--- Each end of a run fills the lines of its namespace. This script finds lines that missed it: a worker of the release
--- before ended the run, or the run's claim was deleted by hand.
+-- sweep_lines: fills the lines of namespaces (see common.lua) that the sweep has not looked at for a while.
+-- KEYS: none. ARGV: 1 the key prefix, 2 how many namespaces at the most, 3 after how many ms to look at one again.
+-- The end of a run fills the lines of its namespace. It does not when a worker of the release before ended the run, or
+-- when the run's claim was deleted by hand. This script fills such lines.
 -- Returns wake-ups to publish (see common.lua), none when every line is filled.
 
 local lines, wakeups = prefix .. ':lines', {}

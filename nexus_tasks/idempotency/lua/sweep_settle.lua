@@ -1,8 +1,8 @@
--- sweep_settle: finds canvas deliveries of one queue whose runs have ended, but for which Celery has not accounted.
--- Their message is lost, or their worker died.
+-- sweep_settle: sends the messages of canvas deliveries (see common.lua) in one queue again. The runs of these
+-- deliveries have ended, but Celery has not accounted for them, because their message is lost or its worker died.
 -- KEYS: none. ARGV: 1 the key prefix, 2 the queue, 3 '1' when the queue is empty, 4 how many deliveries at the most,
 -- 5 grace (ms), 6 longest grace (ms).
--- A message is lost under the same conditions as in sweep_lost. Each republishing doubles the grace.
+-- A message is lost under the same conditions as in sweep_lost.lua. Each republishing doubles the grace.
 -- Returns wake-ups to publish (see common.lua), none when no delivery is lost.
 
 local index, grace, wakeups = prefix .. ':settle:' .. ARGV[2], number(ARGV[5]), {}

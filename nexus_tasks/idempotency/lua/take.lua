@@ -1,16 +1,20 @@
--- take: a run gathers its batch.
--- KEYS: 1 the run's primary claim, 2.. the siblings that the run wants. ARGV: 1 the key prefix, 2 token, 3 lease (ms),
--- 4 '1' when the siblings were in this batch before its run was cut off (then they may wait for any reason), 5
--- the wait reason of siblings that wait for a run to take them, 6.. a request per sibling (JSON): the script makes the
--- sibling's claim from it when Redis has lost the claim.
+-- take: takes siblings (other messages of the same session) into a run, which answers all of them as one batch.
+-- KEYS: 1 the run's primary claim, 2.. the claims of the siblings that the run wants.
+-- ARGV: 1 the key prefix
+--       2 the run's token
+--       3 lease (ms)
+--       4 '1' when the siblings were in this batch before its run was cut off; then they may wait for any reason
+--       5 the reason for which siblings wait until a run takes them
+--       6.. a request per sibling (JSON); when Redis has lost the sibling's claim, the script makes it from the request
 -- A sibling without a claim is taken, unless a done marker says that its job is done. Any other sibling is taken when
 -- all of this holds:
---   no other run has it, or that run has not gathered yet (two runs of one session that start together become one);
+--   no other run has it, or the other run has not taken siblings itself yet. So two runs of one session that start
+--   together become one run;
 --   it has fewer than two crashes and unknown errors;
 --   no newer release has written it;
---   it is pending, or waits for the reason of ARGV 5 or for a slot.
--- A slot that this frees, and the wake-ups of the siblings, make room for the namespace's lines.
--- Returns false when the primary claim is no longer this run's. Otherwise {per sibling its fields, or {} when it was not
+--   it is pending, waits for a free slot, or waits for the reason of ARGV 5.
+-- The slots and the wake-ups of taken siblings become free. The script fills the namespace's lines with other claims.
+-- Returns false when the run has lost its primary claim. Otherwise {per sibling its fields, or {} when it was not
 -- taken; wake-ups to publish (see common.lua)}.
 
 local lead, token, lease, again, company = KEYS[1], ARGV[2], number(ARGV[3]), ARGV[4] == '1', ARGV[5]
@@ -35,7 +39,7 @@ for i = 2, #KEYS do
       create(key, request)
       merge(key, request.force, request.reasons, request.urgency)
     end
-    local begun = field(key, 'state') == 'running' -- then the sibling's own run has its flags already
+    local begun = field(key, 'state') == 'running' -- then its own run has made the merged flags its run flags already
     to_running(key, token, lease, false)
     redis.call('HSET', key, 'worker', field(lead, 'worker') or '')
     if not begun then flags_to_run(key) end

@@ -1,10 +1,16 @@
--- wait: a run cannot go on now, and its claims wait.
--- KEYS: the claims of the run. ARGV: 1 the key prefix, 2 token, 3 reason, 4 delay (ms), 5 detail for people, or for the
--- reason `version` the worker's dialect of the kind, 6 '1' for a failed attempt that is retried, 7 '1' when the error of
--- the attempt was an unknown one, 8 the error for people ('' for none).
--- The run gives its flags back to the next run. If a rerun was asked for, the next run serves its id too.
--- Returns {per claim 1 or 0, wake-ups to publish (see common.lua)}. 1: the claim waits; 0: the claim has another token,
--- and nothing changed.
+-- wait: lets the claims of a run wait, because the run cannot go on now.
+-- KEYS: the claims of the run.
+-- ARGV: 1 the key prefix
+--       2 the run's token
+--       3 the wait reason
+--       4 delay (ms)
+--       5 a detail, which `nexus status` shows; for the reason `version` the worker's dialect of the kind
+--       6 '1' when the run failed and is retried
+--       7 '1' when the cause of the failure is unknown; then it counts against the job's attempts
+--       8 the error's type and text, for people ('' for none)
+-- The run's flags are merged into those of the next run. If a rerun was asked for, the next run serves its id too.
+-- Returns {per claim 1 or 0, wake-ups to publish (see common.lua)}. 1: the claim waits. 0: the run has lost the claim
+-- (its token is another one), and the claim has not changed.
 
 local owned, wakeups, namespaces = {}, {}, {}
 for i, key in ipairs(KEYS) do
@@ -17,14 +23,15 @@ for i, key in ipairs(KEYS) do
       redis.call('HINCRBY', key, 'retries', 1)
       redis.call('HSETNX', key, 'failing_since', integer(now))
     else
-      redis.call('HDEL', key, 'failing_since') -- this wait is no failure: the time of failing starts again at 0
+      redis.call('HDEL', key, 'failing_since') -- this wait ends a row of failures
     end
     if ARGV[8] == '' then redis.call('HDEL', key, 'error') else redis.call('HSET', key, 'error', ARGV[8]) end
     if ARGV[7] == '1' then redis.call('HINCRBY', key, 'errors', 1) end
     if ARGV[3] == 'version' then
       to_version(key, ARGV[5])
     else
-      local lasts = ARGV[3] == 'pause' and is_paused(field(key, 'kind')) -- the end of the pause wakes the claim
+      -- While the kind is paused, the claim has no due_at: the end of the pause wakes it.
+      local lasts = ARGV[3] == 'pause' and is_paused(field(key, 'kind'))
       to_waiting(key, ARGV[3], not lasts and now + number(ARGV[4]), ARGV[5])
     end
   end

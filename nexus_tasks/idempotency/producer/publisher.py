@@ -1,4 +1,4 @@
-"""Send wake-ups: the Celery messages of claims. A lost wake-up loses no job, because the sweep sends another wake-up.
+"""Sends wake-ups (the Celery messages of claims). A lost wake-up loses no job, because the sweep sends another one.
 
 When claims and messages share a Redis, :meth:`Publisher.enqueue` claims a job and pushes its message in one script.
 Therefore a crash cannot leave a claim without a message, or a message without a claim. With another broker there are
@@ -71,7 +71,7 @@ class Publisher:
                     sent += self._send(wakeup, **options)
                 return sent
             with self.app.producer_or_acquire() as producer, producer.connection._reraise_as_library_errors():
-                # Redis takes a batch in few round trips. A batch is never retried. An error ends the batch.
+                # Redis takes a batch in few round trips. A batch is not retried, so its first error ends it.
                 batched = len(rest) > 1 and producer.supports_batch_publish
                 retry = {"retry": False} if batched else {}
                 with producer.batch():
@@ -83,7 +83,7 @@ class Publisher:
                         else:
                             sent += self._send(wakeup, producer=producer, **retry)
         except KombuError as error:
-            # The broker is away for the other wake-ups too, so one time-out is enough.
+            # The broker does not take the other wake-ups either, so they are not tried: each would cost a time-out.
             log.warning("The messages of %d jobs were not all sent (%s); the sweep sends the rest.", len(rest), error)
             return 0 if batched else sent
         return sent
@@ -105,7 +105,7 @@ class Publisher:
         return made[kind]
 
     def _is_plain(self) -> bool:
-        """Whether messages may be made from a template, because no signal or setting needs Celery for each message."""
+        """Whether messages may be made from a template. Some signals and settings need Celery for each message."""
         if signals.before_task_publish.receivers or signals.after_task_publish.receivers:
             return False
         # Reading a setting from `app.conf` takes half as long as a round trip to Redis. Reading `changes` is faster.

@@ -97,13 +97,13 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         outcome = self._engine.storage.outcome(self.job_id, self.kind, self.scope, self._asked_at)
         if outcome and (outcome.job_id == self.job_id or not mine):
             return outcome
-        if marker:  # the job was dropped, or its kind writes no run rows
+        if marker:  # there is no run row, because the job was dropped or its kind writes none
             return JobOutcome(status=cast(Status, marker[1]), job_id=marker[0])
         return None
 
 
 class EagerJobResult(EagerResult, JobResult):  # type: ignore[misc]
-    """A job that ran in this process (``task_always_eager``): Celery's ``EagerResult``, and what ``JobResult`` has."""
+    """A job that ran in this process (``task_always_eager``): Celery's ``EagerResult`` that is also a ``JobResult``."""
 
     def __init__(self, ended: EagerResult, asked: JobResult) -> None:
         EagerResult.__init__(self, ended.id, ended._result, ended.state, traceback=ended.traceback, name=ended._name)
@@ -122,15 +122,16 @@ class RunResult(AsyncResult):  # type: ignore[misc]
     """
 
     def get(self, timeout: float | None = None, propagate: bool = True, **options: Any) -> Any:
-        """The result that Celery has stored, or the outcome of the job's run; waits for one of them.
+        """Wait for the result that Celery stores, or for the outcome of the job's run. Returns the first of the two.
 
         Args:
             timeout: seconds.
+            propagate: whether to raise the error of a dead letter. Otherwise the error is returned.
 
         Raises:
             JobFailed: the job is a dead letter, and ``propagate`` is set.
-            celery.exceptions.TimeoutError: neither came in time. A job of a kind that writes no run rows, whose result
-                is ignored, has neither.
+            celery.exceptions.TimeoutError: there was neither a result nor an outcome within ``timeout``. This is always
+                so for a job whose result is ignored and whose kind writes no run rows.
         """
         if options.get("disable_sync_subtasks", True):
             assert_will_not_block()

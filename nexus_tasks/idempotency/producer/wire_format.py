@@ -1,7 +1,7 @@
 """The wire format of wake-ups (the Celery messages that wake workers), and the templates that make them fast.
 
-Most of the time of a message is spent in Python code, not in the broker. Celery renders every argument, and kombu makes
-a client for every message. With a :class:`Template` this work is done once for each job kind. Celery writes one message
+Sending a message takes more time in Python code than in the broker. Celery renders every argument, and kombu makes a
+client for every message. With a :class:`Template` this work is done once for each job kind. Celery writes one message
 of the kind as the template, and all other messages are copies of the template. Therefore a copy has everything that the
 deployment's settings and annotations put into a message.
 """
@@ -26,15 +26,15 @@ from nexus_tasks.idempotency.claim import Wakeup
 from nexus_tasks.idempotency.request import VERSION, Request, compact
 
 HEADER = "nexus"
-BETWEEN = '", "key": '  # what claim.lua writes between `published_at` and the key
-LONGEST_SHOWN = 1_024  # characters of the arguments that Flower and the log show: Celery's own limit
-SLOTS = ("id", "root", "parent", "published", "key", "shown", "body", "tag")
+BETWEEN = '", "key": '  # the text that claim.lua writes between `published_at` and the claim's key
+LONGEST_SHOWN = 1_024  # how many characters of the arguments Flower and the log show: Celery's own limit
+SLOTS = ("id", "root", "parent", "published", "key", "shown", "body", "tag")  # the places that each message fills in
 
 
 def header(wakeup: Wakeup) -> dict[str, Any]:
-    """The header that a worker reads beside the task's arguments."""
+    """This package's header of a wake-up's message, which a worker reads beside the task's arguments."""
     told: dict[str, Any] = {"version": VERSION, "published_at": wakeup.published_at}
-    if wakeup.key:  # the script in claim.lua writes this entry just behind `published_at`
+    if wakeup.key:  # directly behind `published_at`, because claim.lua writes both entries in this order
         told["key"] = wakeup.key
     if wakeup.options is not None:
         told["canvas"] = True
@@ -44,10 +44,9 @@ def header(wakeup: Wakeup) -> dict[str, Any]:
 
 
 def trace_of_call(app: Celery, options: Mapping[str, Any]) -> str:
-    """What the messages of a job carry on from its call, as JSON; empty when that is nothing.
+    """The trace of a call, as JSON: the ids of the root and parent tasks, and headers such as ``traceparent``.
 
-    Celery's own retries keep it too: the ids of the root and parent tasks, and the caller's headers, such as
-    ``traceparent``.
+    Every message of the job gets this trace, as in Celery's own retries. The text is empty when the call has no trace.
     """
     parent = app.current_worker_task
     message = parent.request if parent else None
@@ -59,13 +58,16 @@ def trace_of_call(app: Celery, options: Mapping[str, Any]) -> str:
 
 
 def trace_of_message(message: Any) -> str:
-    """The trace of a message that a worker has received (its request), as :func:`trace_of_call` gives it."""
+    """The trace of a message in the form of :func:`trace_of_call`. ``message`` is the worker's Celery request."""
     root_id = message.root_id if message.root_id != message.id else None
     return _trace(root_id, message.parent_id, headers_of_caller(message))
 
 
 def headers_of_caller(message: Any) -> dict[str, Any]:
-    """The headers of a received message (its request) that neither Celery nor this package has set."""
+    """The headers that the caller has set, without those of Celery and of this package.
+
+    ``message`` is the worker's Celery request.
+    """
     return {name: value for name, value in message.as_execution_options()["headers"].items() if name != HEADER}
 
 
@@ -90,14 +92,15 @@ def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
     # A claim of an earlier release may name a queue that is gone. Its message goes to the kind's present queue.
     queue = wakeup.queue if wakeup.queue in task.app.amqp.queues else task.kind.queue
     options = {**(wakeup.options or {}), **options}
-    # Celery would take the task that runs here for the parent; it may be another job, whose end made this wake-up.
+    # Without these ids Celery names the task that now runs in this process as the parent. This task may be another job,
+    # whose end made the wake-up.
     parent = {
         "root_id": options.get("root_id") or wakeup.trace.get("root_id") or wakeup.job_id,
         "parent_id": options.get("parent_id") or wakeup.trace.get("parent_id"),
     }
     of_the_caller = {**wakeup.trace.get("headers", {}), **(options.pop("headers", None) or {})}
     if wakeup.outcome:
-        # The present job only reports this outcome to Celery. Celery must not record the job as the message's parent.
+        # The job that runs now only reports the outcome. Celery must not add the message to the job's children.
         options["add_to_parent"] = False
     Task.apply_async(
         task,
@@ -111,7 +114,10 @@ def send(task: Any, wakeup: Wakeup, **options: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
-    """A message in a Redis list, with slots to fill in: two halves, and between them ``published_at`` and the key."""
+    """A message of a Redis list in two halves, with slots to fill in.
+
+    ``claim.lua`` writes ``published_at`` and the claim's key between the halves.
+    """
 
     queue: str  # the key of the list
     before: str
@@ -123,7 +129,7 @@ class Wire:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def render(self, request: Request) -> tuple[str, str, str]:
-        """The key of the list, and both halves of the message that wakes a worker for ``request``."""
+        """The key of the list, and the two halves of the message for ``request``."""
         body = base64.b64encode(f"[[], {request.args}, {self.embed}]".encode())
         trace = json.loads(request.trace) if request.trace else {}
         values = {

@@ -1,7 +1,8 @@
 """The active runs: those that this process has begun and whose handlers have not returned.
 
-A run is over its limit when it has lasted longer than its kind's ``run_limit``. Its claims are then given up, and it
-can commit nothing. Its thread cannot be ended: it is held until the handler returns.
+A run is over its limit when it has lasted longer than its kind's ``run_limit``. The process then gives up the run's
+claims, so the run can commit nothing. The run's thread cannot be ended. It is held (it can do no other work) until the
+handler returns.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ class ActiveRuns:
     def end_over_limit(self) -> None:
         """Give up the claims of runs that are over their limit. The heartbeat calls this before each renewal."""
         for run in self.over_limit():
-            run.heartbeat.let_go(run.claims)  # each time: the run may have taken a sibling meanwhile
+            run.heartbeat.let_go(run.claims)  # on every call, because the run may have taken a sibling meanwhile
             if not run.lost.is_set():
-                run.given_up = True  # before the handler can see that the run is lost
+                run.given_up = True  # set before `lost`: when a handler stops at `lost`, `perform` reads `given_up`
                 run.lost.set()
-                # In a thread: the end of the run may be a dead letter, and Postgres must not hold up other leases.
+                # In a thread, because the run may end with a dead letter. A slow Postgres must not keep the heartbeat
+                # from renewing other leases.
                 threading.Thread(target=run.give_up, name="nexus-over-limit", daemon=True).start()

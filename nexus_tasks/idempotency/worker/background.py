@@ -1,4 +1,4 @@
-"""A background thread of a worker's main process. It starts with the worker and ends with it."""
+"""The base of worker steps that have a background thread in the worker's main process."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import threading
 
 from celery import Celery, bootsteps
 
-PATIENCE = 3.0  # seconds that a worker that shuts down waits for the thread
+PATIENCE = 3.0  # seconds for which a worker that shuts down waits for the thread
 
 
 class BackgroundStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """A worker step whose :meth:`work` runs in a thread, because work on the worker's event loop holds up messages."""
+    """A worker step that runs :meth:`work` in a thread, from the worker's start until its end.
 
-    # Threads start after the pool has forked, and in a worker that may touch the claims.
+    The work is not done on the worker's event loop, because it would hold up messages there.
+    """
+
+    # The thread starts after the pool has forked, and after `IdentityStep` has compared the database with the claims.
     requires = ("celery.worker.components:Pool", "nexus_tasks.idempotency.worker.identity:IdentityStep")
     thread_name = "nexus-background"
 
@@ -25,7 +28,7 @@ class BackgroundStep(bootsteps.StartStopStep):  # type: ignore[misc]
         raise NotImplementedError
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait for ``seconds``, or until the worker ends. Returns whether the worker ends."""
+        """Wait for ``seconds``, or until the worker is to end. Returns whether the worker is to end."""
         return self._stopped.wait(seconds)
 
     def start(self, worker: object) -> None:

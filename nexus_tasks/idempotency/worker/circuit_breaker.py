@@ -1,9 +1,9 @@
 """The circuit breaker: while storage does not answer or takes no writes, this process begins no job.
 
-Without the breaker each job would fail, wait and fail again, with two log lines every time. While the breaker is open,
-at most one of the waiting threads a second asks storage whether it works again. When jobs find it away again within a
-minute, the next question comes after 2 s, then 4 s and so on, up to 30 s: a disk that is all but full lets the question
-pass and not the jobs.
+Without the breaker each job would fail, wait and fail again, with two log lines every time. A job that finds storage
+away opens the breaker. While the breaker is open, one of the waiting threads tests storage once a second, and closes
+the breaker when the test succeeds. If the breaker opens again within a minute, the test comes every 2 s, the next time
+every 4 s and so on, up to 30 s. This happens when a disk is nearly full, so that the test can write and jobs cannot.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from celery.worker import state
 log = logging.getLogger(__name__)
 
 ASK_EVERY, ASK_AT_LEAST_EVERY = 1.0, 30.0  # seconds
-STEADY = 60.0  # seconds without an outage, after which the next outage is one of its own
+STEADY = 60.0  # seconds; after so long without an outage, the next outage begins with one test a second again
 # A message is held back for at most this long, because a worker that shuts down waits for the messages it has taken.
 # After that the worker ignores the message. The claim stays pending, and the sweep publishes another message once
 # storage answers.
@@ -26,7 +26,7 @@ HOLD_SECONDS = 20.0
 
 
 class CircuitBreaker:
-    """Open while storage is away. ``answers`` asks storage and returns whether it takes writes now."""
+    """Open while storage is away. ``answers`` tests storage and returns whether storage takes writes now."""
 
     def __init__(self, answers: Callable[[], bool]) -> None:
         self._answers = answers
@@ -36,7 +36,7 @@ class CircuitBreaker:
         self._ask_every = ASK_EVERY
 
     def trip(self, reason: object = "") -> None:
-        """Open the breaker: a job has found that storage does not answer. ``reason`` is logged."""
+        """Open the breaker, because a job has found that storage does not answer. ``reason`` is logged."""
         if self._open.is_set():
             return
         again = time.monotonic() - self._closed_at < STEADY
@@ -45,7 +45,7 @@ class CircuitBreaker:
         log.warning("Storage does not answer: no job is begun until it does. %s", reason)
 
     def closed(self) -> bool:
-        """Whether storage answers, as far as this process knows. In an outage one caller at a time asks."""
+        """Whether storage answers, as far as this process knows. In an outage one caller at a time tests storage."""
         if not self._open.is_set():
             return True
         if self._asking.acquire(blocking=False):

@@ -1,15 +1,15 @@
-"""How a worker ends: within its shutdown grace, whatever its jobs, its broker and its servers do.
+"""Ends a worker soon after its shutdown grace, even when a job, the broker or another server hangs.
 
-1. A signal, a remote ``shutdown``, an unrecoverable error, or too many held threads ask the worker to end. Celery
-   stops consuming and waits for the runs.
-2. After a warm shutdown's grace (``NEXUS_SHUTDOWN_GRACE``), or at once in a cold shutdown, the worker gives back the
-   runs that go on: other workers take their jobs, and nothing is counted against the jobs.
-3. The process ends, also when a run, the broker or Celery's own shutdown hangs. A warm shutdown waits for tasks that
-   are no jobs, as Celery does.
+1. A signal, a remote ``shutdown``, an unrecoverable error, or too many held threads (see below) ask the worker to end.
+   Celery stops consuming and waits for the runs.
+2. The worker waits for the shutdown grace (``NEXUS_SHUTDOWN_GRACE``), but not in a cold shutdown. Then it gives back
+   the runs that go on, so that other workers take their jobs. This counts no failure against the jobs.
+3. The process ends, also when a run, the broker or Celery's own shutdown hangs. A warm shutdown first waits for tasks
+   that are not this package's jobs, as Celery does.
 
-A run that is over its limit has lost its claim, but its thread cannot be ended. The worker reports such threads for
-``nexus status``. When they are half of all threads, the worker ends with exit code 1, for its supervisor to restart it.
-In a prefork pool the worker kills the child instead.
+A run that is over its limit has lost its claim, but its thread is held: it cannot be ended. The worker reports held
+threads, which ``nexus status`` shows. When they are half of all threads, the worker ends with exit code 1, for its
+supervisor to restart it. In a prefork pool the worker kills the child instead.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PATIENCE = 5.0  # seconds for giving runs back, and for children to end
 
 
 class EndStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Starts the thread that bounds the worker's end."""
+    """Starts the thread that ends the worker in time."""
 
     requires = ("celery.worker.components:Pool",)
 
@@ -56,12 +56,13 @@ class EndStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def start(self, worker: Any) -> None:
         """Celery calls this when the worker starts."""
         if isinstance(worker.pool, ThreadPool):
-            # In a cold shutdown Celery would cancel the runs. Threads refuse that, with a traceback.
+            # In a cold shutdown Celery would try to cancel the runs. A thread cannot be cancelled, so Celery would only
+            # log a traceback.
             worker.consumer.cancel_active_requests = lambda: None
         threading.Thread(target=_Ending(worker).watch, name="nexus-end", daemon=True).start()
 
     def stop(self, _worker: object) -> None:
-        """The thread goes on: after this call Celery waits for runs that may never end."""
+        """Do nothing. The thread must go on, because Celery now waits for runs that may never end."""
 
 
 class _Ending:
@@ -74,32 +75,32 @@ class _Ending:
         self._engine: JobEngine | None = None
 
     def watch(self) -> None:
-        """Look after runs that are over their limit until the worker is asked to end; then end it in time."""
+        """Handle runs that are over their limit until the worker is asked to end. Then end the worker in time."""
         while not self._asked():
             try:
                 self._kill_hung_children()
                 self._report_held_threads()
             except NexusError as error:
                 log.warning("The worker's held threads could not be reported: %s", error)
-            except Exception:  # the thread must go on: otherwise a hung run keeps the worker from ending
+            except Exception:  # the thread must go on, because otherwise a hung run keeps the worker from ending
                 log.exception("Runs that are over their limit could not be looked after.")
             time.sleep(LOOK_EVERY)
-        if isinstance(self.worker, Worker):  # otherwise the worker is a part of a process that goes on, as in tests
+        if isinstance(self.worker, Worker):  # not in tests, where the worker is part of a process that goes on
             self._end()
 
     # --- while the worker works ---------------------------------------------------------------------------------------
     def _kill_hung_children(self) -> None:
         """Kill the children of a prefork pool whose runs are far over their limit.
 
-        By then the child has given up the claim itself. A child whose code holds the interpreter could not, and its
-        lease has ended. Celery puts another child in its place.
+        By then the run has lost its claim. Usually the child has given up the claim itself. When a job's code blocks
+        the interpreter, the child could not do so, but the lease has ended. Celery replaces a killed child.
         """
         for request in list(state.active_requests):
             kind, pid = getattr(request.task, "kind", None), request.worker_pid
             if not isinstance(kind, JobKind) or pid in (None, os.getpid()):
                 continue
             begun = self._begun.setdefault(request, time.monotonic())
-            late = HOLD_SECONDS + 2 * self.engine.limits.lease  # it may have waited for storage before it began
+            late = HOLD_SECONDS + 2 * self.engine.limits.lease  # before its run began, it may have waited for storage
             if time.monotonic() - begun > kind.run_limit + late:
                 log.error("Job %s (%s) does not return: its process %d is killed.", request.id, kind.name, pid)
                 with suppress(ProcessLookupError):
@@ -120,7 +121,10 @@ class _Ending:
             state.should_stop = EX_FAILURE
 
     def _held(self) -> Sequence[Run]:
-        """The runs over their limit that hold a thread for good. The fork server kills those in their own processes."""
+        """The runs over their limit that hold a thread for good.
+
+        Runs in processes of their own are left out, because the fork server kills these processes.
+        """
         return [run for run in self.engine.runs.over_limit() if not run.own_process]
 
     @property
@@ -157,25 +161,25 @@ class _Ending:
         os._exit(code or 0)  # `sys.exit` would wait for threads that do not end
 
     def _complete(self, *, after: float) -> bool:
-        """Whether Celery's own warm shutdown is complete ``after`` seconds. Then the process ends by itself."""
+        """Wait for ``after`` seconds. Returns whether Celery's warm shutdown is complete and ends the process."""
         time.sleep(after)
         return bool(self.worker.blueprint.shutdown_complete.is_set()) and not _cold()
 
     def _only_held_threads(self) -> bool:
-        """Whether only runs without claims keep the worker from ending."""
+        """Whether all runs that are left hold a thread for good, so that waiting for them is useless."""
         runs = self.engine.runs.every()
         return bool(runs) and len(runs) == len(self._held())
 
     def _give_back(self) -> None:
         """Give back the runs of this process's threads, and have the children of a prefork pool give back theirs."""
-        if not _cold():  # otherwise Celery has told the children
+        if not _cold():  # in a cold shutdown Celery has told the children already
             for request in list(state.active_requests):
                 if _is_ours(request) and request.worker_pid not in (None, os.getpid()):
                     with suppress(ProcessLookupError):
                         os.kill(request.worker_pid, signal.SIGTERM)
         runs = [run for run in self.engine.runs.every() if not run.lost.is_set()]
         if runs:
-            log.warning("The worker ends: %d runs are cut off and given back. It counts no failure.", len(runs))
+            log.warning("The worker ends: %d runs are cut off and given back. No job counts a failure.", len(runs))
         thread = threading.Thread(target=release, args=(self.engine, runs), daemon=True)
         thread.start()
         thread.join(PATIENCE)
@@ -192,7 +196,7 @@ def _is_ours(request: Any) -> bool:
 
 
 def _cold() -> bool:
-    """Whether the shutdown is a cold one: nothing is waited for."""
+    """Whether the shutdown is cold. A cold shutdown does not wait for runs."""
     return _exit_code(state.should_terminate) is not None
 
 

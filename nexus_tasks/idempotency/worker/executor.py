@@ -43,15 +43,19 @@ log = logging.getLogger(__name__)
 LONGEST_SUMMARY = 500  # characters of an error that a claim keeps
 NOT_UNDERSTOOD = "version"  # the reason of a claim that waits for a worker of another release
 TRY_AGAIN_AFTER = 0.5  # seconds between attempts to record a run's end
-STACK = 12  # frames that say where a run hung, the innermost ones
+STACK = 12  # how many of the innermost frames the error of a hung run shows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
     """How the message of a job ended. The status ``superseded`` means that the job has not ended with this message.
 
-    The details of ``superseded`` say why: ``begin`` (nothing was begun), ``waits`` (the reason), with ``seconds`` and
-    ``error``, or ``process`` (the exit code of the run's own process). Without details the run has lost its claim.
+    The details of ``superseded`` say why:
+
+    - ``begin``: no run was begun; the value is the :class:`Begun` that says why.
+    - ``waits``: the job waits for this reason. The details ``seconds`` and ``error`` come with it.
+    - ``process``: the run's own process ended with this exit code.
+    - no details: the run has lost its claim.
     """
 
     outcome: JobOutcome
@@ -76,7 +80,7 @@ def execute(
     try:
         begun, claim, wakeups = _begin(engine, kind, request, published_at, node)
         if eager and begun is Begun.STALE:
-            # A direct call asks for the job once more, as `.delay()` does.
+            # A direct call counts as a new request, as `.delay()` does.
             [ticket] = engine.claims.claim([request])
             if ticket.outcome is Claimed.DONE:
                 return Ended(outcome=_outcome_of_marker(engine, request, ticket.job_id))
@@ -110,7 +114,7 @@ def _perform_isolated(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
 
 
 def take_up(app: Celery, kind_name: str, key: str, token: str, delivery: str) -> JobOutcome:
-    """Perform, in a child of the fork server, a run that the worker has begun."""
+    """Perform a run that the worker has begun. A child of the fork server calls this."""
     engine = engine_of(app)
     kind, claim = engine.kind(kind_name), engine.claims.get(key)
     if claim is None or claim.token != token:
@@ -148,10 +152,10 @@ def run_of(
 
 
 def leave_to_others(engine: JobEngine, kind_name: str, key: str, job_id: str, dialect: str) -> None:
-    """Let a claim wait for a worker that understands it: another release wrote its message.
+    """Let a claim wait for another worker, because this one does not understand its message from another release.
 
     Args:
-        dialect: how this worker understands the kind; ``-`` when it does not know the kind.
+        dialect: this worker's version of the kind (:attr:`JobKind.dialect`); ``-`` when it does not know the kind.
 
     Raises:
         celery.exceptions.Ignore: Redis does not answer. The claim stays pending, and the sweep sends another message.
@@ -174,7 +178,7 @@ def _arguments_of(kind: JobKind, claim: Claim) -> Any:
 
 @contextmanager
 def holding(engine: JobEngine, run: Run) -> Iterator[None]:
-    """Have the run's leases renewed inside the block, up to the run's limit.
+    """Have the heartbeat renew the run's leases inside the block, up to the run's limit.
 
     A child of a prefork pool that is told to end gives the claims back.
     """
@@ -191,7 +195,7 @@ def holding(engine: JobEngine, run: Run) -> Iterator[None]:
 
 
 def release(engine: JobEngine, runs: Sequence[Run]) -> None:
-    """Let other workers take the jobs of runs that this process cuts off. It counts nothing against the jobs."""
+    """Let other workers take the jobs of runs that this process cuts off. This counts neither a crash nor an error."""
     wakeups = list[Wakeup]()
     try:
         for run in runs:
@@ -205,7 +209,7 @@ def release(engine: JobEngine, runs: Sequence[Run]) -> None:
 
 
 def _ran_too_long(engine: JobEngine, kind: JobKind, run: Run) -> None:
-    """End a run that is over its limit in its claims, as one that raised an unknown error. Its thread goes on."""
+    """Move the claims of a run that is over its limit on, as after an unknown error. The run's thread goes on."""
     error = RanTooLong(f"The job ran longer than {kind.run_limit:g} s.")
     frame = sys._current_frames().get(run.thread)
     if frame is not None:
@@ -222,17 +226,18 @@ def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
             raise TypeError(f"{kind.name} must return a JobOutcome, not {type(outcome).__name__}.")
     except Superseded:
         # One claim of a batch is lost. The others wait for 0 s, and nothing is counted against them.
-        # When the run is over its limit, another thread ends its claims and counts an error.
+        # When the run was over its limit, another thread (`_ran_too_long`) moves its claims on and counts an error.
         if not run.given_up:
             _settle(engine, run.claims, lambda claims: run.store.wait(claims, "retry", 0.0, detail="Superseded"))
         return JobOutcome(status="superseded", job_id=primary.job_id)
     except TaskPredicate as error:
         return _failed(engine, kind, run, _refusal(error))
-    except BaseException as error:  # the only place that catches everything: the type decides
+    except BaseException as error:  # the only place that catches everything; the error's type decides what follows
         if terminate_handler_fired():
             raise  # this process is told to end, and the run has not failed
         outcome = _failed(engine, kind, run, error)
-        # In a thread of Celery's pool, a SystemExit would leak the message and the thread's place in the pool.
+        # In a thread of Celery's pool, a SystemExit would leave the message unacknowledged, and the thread's place in
+        # the pool would stay taken.
         if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
             raise
         return outcome
@@ -273,10 +278,11 @@ def _outcome_of_marker(engine: JobEngine, request: Request, job_id: str) -> JobO
 
 
 def _earlier_end(engine: JobEngine, run: Run) -> JobOutcome | None:
-    """How this job has ended already, by the word of storage; ``None`` for a job to run.
+    """How this job has ended already, as storage knows; ``None`` when the job is still to be run.
 
-    Storage is asked in two cases. A worker may have died after its commit. And a message may arrive long after the end
-    of its job, when Redis has forgotten the job: then ``begin`` has made the claim from the message.
+    Storage is asked in two cases. In a further attempt, the worker of an earlier attempt may have died after its
+    commit. When ``begin`` made the claim from the message, the job may have ended so long ago that Redis has forgotten
+    the job.
     """
     claim = run.primary
     if not (claim.attempts > 1 or claim.remade):
@@ -287,8 +293,8 @@ def _earlier_end(engine: JobEngine, run: Run) -> JobOutcome | None:
 def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) -> JobOutcome:
     """Decide about the claims of a run that raised ``error``: they wait, or become dead letters.
 
-    Each claim's own history decides whether the claim becomes a dead letter. The other claims wait together, with the
-    wait of the first of them, because only the same batch can reuse the saved answer of the batch.
+    Each claim's own history decides whether the claim becomes a dead letter. The other claims wait together, for as
+    long as the first of them. So they form the same batch again, which can reuse the saved model answer.
     """
     if not run.claims:
         log.error("%s raised after the end of its last claim.", kind.name, exc_info=error)
@@ -329,7 +335,7 @@ def _refusal(predicate: TaskPredicate) -> UnsupportedOption:
 
 
 def _redis_time(engine: JobEngine) -> float:
-    """The Redis server's time, in which claims note when they began to fail. Without Redis, this machine's time."""
+    """The time by the Redis server's clock, as in ``failing_since`` of claims. Without Redis, this machine's time."""
     try:
         return engine.claims.now()
     except QueueUnavailable:
@@ -364,16 +370,19 @@ def summary(error: BaseException) -> str:
 def _give_up(
     engine: JobEngine, kind: JobKind, claims: Sequence[Claim], error: BaseException, delivery: str
 ) -> dict[str, JobOutcome]:
-    """Commit the dead letters of the claims that are still this run's, then end them.
+    """Commit the dead letters of the claims that the run has not lost, then end these claims.
 
-    ``outbox.py`` writes a letter. When a letter could not be written, the jobs try again. Returns how the claims ended,
-    by key, without those that the run has lost.
+    ``PostgresJobStorage.dead_letter`` in ``nexus_tasks/outbox.py`` writes each letter. When a letter could not be
+    written, the jobs are tried again.
+
+    Returns:
+        By claim key, how each claim ended. Claims that the run has lost are left out.
     """
     try:
         lost = _with_patience(engine, lambda: engine.claims.renew(claims, lease=engine.limits.lease))
         claims = [claim for claim in claims if claim not in lost]  # another run has the lost claims and ends them
         for claim in claims:
-            log.warning("Job %s (%s) is a dead letter: %s", claim.job_id, kind.name, error)  # Celery logs the error
+            log.warning("Job %s (%s) is a dead letter: %s", claim.job_id, kind.name, error)  # Celery logs the traceback
             engine.storage.dead_letter(claim, error)
     except NexusError as unwritten:
         log.warning("A dead letter of %s was not written; the job tries again: %s", kind.name, unwritten)
@@ -401,7 +410,7 @@ def _settle(
     try:
         wakeups = _with_patience(engine, lambda: transition(claims))
     except QueueUnavailable as error:
-        # The run's commit stays. When the lease ends, the job runs again and finds nothing left to do.
+        # The run's commit stays. When the lease ends, the job runs again and finds that no work is left.
         log.warning("The end of a run was not recorded: %s", error)
     else:
         engine.publisher.publish(wakeups)

@@ -1,8 +1,9 @@
 """The fork server: a process that has loaded the code of jobs, has no thread or connection, and forks a child per run.
 
-The fork server reads a socket. Each message says how many seconds a run may last, names the run, and carries the end of
-a pipe for three answers: ``taken``, the run's outcome, and the child's exit code. When a child dies, or is killed
-because its time is over, its outcome is missing.
+The worker (``isolation.py``) sends the fork server a message per run through a socket. The message has the seconds that
+the run may last, the name of the run, and one end of a pipe. Through the pipe the worker gets three answers: ``taken``,
+the run's outcome, and the child's exit code. When a child dies, or is killed because its time is over, the outcome is
+missing.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ LONGEST = 65_536  # bytes of a message
 
 
 def serve(line: socket.socket, take_up: Callable[..., JobOutcome], *, idle: float | None) -> None:
-    """Fork a child for each run, until the worker is gone.
+    """Fork a child for each run, until the worker closes the socket or dies.
 
     Args:
-        line: the socket that names the runs.
+        line: the socket through which the worker sends the runs.
         take_up: performs a run in a child; its arguments are the values of the run's message that name the run.
         idle: seconds without a run after which the server ends; with ``None`` it does not end.
     """
     for signalled in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signalled, signal.SIG_IGN)  # the worker waits for its runs and then closes the socket
+        signal.signal(signalled, signal.SIG_IGN)  # only the end of the socket ends this process
     awake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -54,7 +55,7 @@ def serve(line: socket.socket, take_up: Callable[..., JobOutcome], *, idle: floa
         elif ready:
             run, pipes, _, _ = socket.recv_fds(line, LONGEST, 1)
             if not run:
-                for pid in children:  # like runs in a worker's threads, children die with the worker
+                for pid in children:  # the children die with the worker, as runs in its threads do
                     os.kill(pid, signal.SIGKILL)
                 return
             seconds, *named = json.loads(run)
@@ -70,7 +71,7 @@ def _until_next(ends: Mapping[int, float], idle: float | None) -> float | None:
 
 
 def _kill_overdue(ends: dict[int, float]) -> None:
-    """Kill the children whose time is over. A child stays a process of ours until :func:`_reap`."""
+    """Kill the children whose time is over. No other process can have a child's pid before :func:`_reap`."""
     for pid, end in list(ends.items()):
         if time.monotonic() >= end:
             os.kill(pid, signal.SIGKILL)

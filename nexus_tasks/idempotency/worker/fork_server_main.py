@@ -1,7 +1,7 @@
 """Starts a fork server as a process of its own, for a worker that could not fork one.
 
 ``python -m nexus_tasks.idempotency.worker.fork_server_main APP [MODULE …]``: APP is the import path of the worker's
-Celery application (``package.module:name``), each MODULE is a module that ``celery worker --include`` named.
+Celery application (``package.module:name``). Each MODULE is a module that ``celery worker --include`` named.
 """
 
 from __future__ import annotations

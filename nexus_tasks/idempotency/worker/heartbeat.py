@@ -53,9 +53,10 @@ class Heartbeat:
                 self._each_beat()
                 self._renew()
             except QueueUnavailable as error:
-                # The leases may end meanwhile. The sweep lets none expire until Redis has answered for a full lease.
+                # The leases may end meanwhile. But the sweep takes no claim for its ended lease until Redis has
+                # answered for as long as a lease.
                 log.warning("Leases were not renewed: %s", error)
-            except Exception:  # the thread must go on: otherwise every run of this process loses its lease
+            except Exception:  # the thread must go on, because otherwise every run of this process loses its lease
                 log.exception("Leases were not renewed.")
 
     def _renew(self) -> None:

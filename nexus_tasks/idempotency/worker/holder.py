@@ -1,11 +1,12 @@
 """The holder of leases: a process that runs jobs, and the file whose lock shows that this process lives.
 
 Every process that begins a job locks a file of its own below ``NEXUS_HOME``. The kernel drops the lock when the process
-ends: by SIGKILL, as a zombie, or when the process replaces itself by ``exec``. A sweep that can take the lock of
-another process's file knows that this process has ended. No process id is trusted: ids repeat, above all in containers.
+ends in any way, also by SIGKILL or by ``exec``, and also while a zombie is left. A sweep (the loop in ``sweeper.py``)
+that can lock the file of another process knows that this process has ended. Process ids are not used, because they
+repeat, above all in containers.
 
-A sweep judges only files that a process of the same running kernel made. Elsewhere a lock may not be seen. A holder
-whose file cannot be judged loses its claims when their leases end.
+A sweep tries only files of processes under the same running kernel, because locks of another machine may be invisible.
+When a process dies whose file no sweep can try, its claims return when their leases end.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from nexus_tasks.types import Worker
 
 log = logging.getLogger(__name__)
 
-BOOT_ID = "/proc/sys/kernel/random/boot_id"  # Linux: of the running kernel, so all its containers have the same
-KEEP_SECONDS = 7 * 86_400.0  # for the files of another machine in a shared folder, and of this one before its last boot
+BOOT_ID = "/proc/sys/kernel/random/boot_id"  # on Linux: an id of the running kernel, equal in all its containers
+KEEP_SECONDS = 7 * 86_400.0  # how long files stay that another machine made, or this machine before its last boot
 
 
 class LeaseHolder:
     """This process, as a holder of leases.
 
     Args:
-        folder: has one file per holder. Processes that share it give back each other's claims at once.
+        folder: has one file per holder. When a process dies, the others that share the folder give back its claims.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,11 +59,11 @@ class LeaseHolder:
             return self._id
 
     def worker(self, node: str) -> Worker:
-        """What claims tell about this process; ``node`` is the name of the Celery worker."""
+        """The description of this process for its claims. ``node`` is the name of the Celery worker."""
         return Worker(node=node, host=platform.node(), pid=os.getpid())
 
     def dead(self) -> Iterator[str]:
-        """The ids of this machine's holders that have ended. A holder is forgotten when the next id is asked for."""
+        """The ids of this machine's holders that have ended. A holder's file is deleted before the next id comes."""
         for path in self._files():
             machine, _, holder = path.name.partition(".")
             if machine != this_machine():
@@ -73,7 +74,7 @@ class LeaseHolder:
                     _unlink(path)
 
     def leave_to_parent(self) -> None:
-        """In a forked child: close the inherited file, or the parent would seem to live as long as the child."""
+        """In a forked child: close the inherited file. Otherwise the parent would seem to live as long as the child."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -81,7 +82,7 @@ class LeaseHolder:
     def _files(self) -> list[Path]:
         try:
             return sorted(self.folder.iterdir())
-        except OSError:  # no process could make it, and the processes have said so
+        except OSError:  # the folder is missing, because no process could make it; each has logged the reason
             return []
 
     def _own(self, holder: str) -> FileLock:
@@ -91,7 +92,7 @@ class LeaseHolder:
             if taken := try_lock(path):
                 if os.fstat(taken.fd).st_nlink:
                     return taken
-                taken.release()  # a sweep of another process took the file before it was locked, and deleted it
+                taken.release()  # before this process locked the file, a sweep of another process deleted it
 
 
 @cache

@@ -12,19 +12,20 @@ from nexus_tasks.idempotency.engine import engine_of
 
 log = logging.getLogger(__name__)
 
-EX_CONFIG = 78  # of sysexits.h: a supervisor may tell it from a crash
+EX_CONFIG = 78  # the exit code of sysexits.h, by which a supervisor can distinguish this end from a crash
 
 
 class IdentityStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """Compares the identity of the database with the one in Redis, before the worker consumes or sweeps.
 
-    While a server is away the worker starts; reconcile compares the identities every 10 s.
+    When Postgres or Redis does not answer, the worker starts all the same. Reconcile (the loop that asks again for lost
+    jobs) compares the identities every 10 s.
     """
 
     requires = ("celery.worker.components:Pool",)
 
     def __init__(self, _worker: object, **_options: object) -> None:
-        """Take Celery's arguments, and nothing of them."""
+        """Celery makes the step before the worker starts."""
 
     def start(self, worker: Any) -> None:
         """Celery calls this when the worker starts.
@@ -41,6 +42,6 @@ class IdentityStep(bootsteps.StartStopStep):  # type: ignore[misc]
             log.warning("The database could not be compared with Redis yet: %s", error)
 
     def stop(self, _worker: object) -> None:
-        """Nothing is left to end."""
+        """Do nothing, because the step has started nothing."""
 
     terminate = stop

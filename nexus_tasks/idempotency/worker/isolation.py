@@ -1,9 +1,11 @@
 """Isolation: a job that has crashed twice runs in its own process. If it crashes again, it kills only this process.
 
-When a worker is killed, each of its running jobs counts a crash. These may be hundreds of jobs, and nearly all of them
-did not cause the crash. A new process would take seconds to load the code that a job needs. So a worker with threads
-forks each such process from its fork server (:mod:`~nexus_tasks.idempotency.worker.fork_server`), which has loaded that
-code. Jobs in a prefork pool need no isolation: each child of the pool is a process already.
+When a worker is killed, each of its running jobs counts a crash, although most of them did not cause it. When an
+isolated job crashes, the worker's other jobs go on.
+
+A new process would take seconds to load the code that a job needs. So a worker with threads forks the process from its
+fork server (:mod:`~nexus_tasks.idempotency.worker.fork_server`), which has loaded that code. Jobs in a prefork pool
+need no isolation, because each child of the pool runs one job at a time.
 """
 
 from __future__ import annotations
@@ -48,20 +50,23 @@ _in_pool_child = False
 
 @worker_process_init.connect  # type: ignore[untyped-decorator]
 def _note_pool_child(**_kwargs: object) -> None:
-    """Celery sends this signal in a solo pool too. A solo pool runs its jobs in the worker's own process."""
+    """Note whether this process is a child of a prefork pool.
+
+    Celery sends this signal in a solo pool too. A solo pool runs its jobs in the worker's own process.
+    """
     global _in_pool_child
     forked = os.getpid() != _imported_in
     _in_pool_child = forked or current_process().name != "MainProcess"
 
 
 def in_pool_child() -> bool:
-    """Whether this process is a child of a prefork pool: it runs one job at a time, so its crash hits no other job."""
+    """Whether this process is a child of a prefork pool. Such a child runs one job, so its crash hits no other job."""
     return _in_pool_child
 
 
 @dataclass(frozen=True)
 class ForkServerLine:
-    """The socket to a fork server. The fork server ends when the socket is closed, even if the worker was killed."""
+    """The socket to a fork server. The fork server ends when the socket is closed, also by the worker's death."""
 
     line: socket.socket
     wait: Callable[[], int]  # waits for the fork server's end; returns its exit code
@@ -115,8 +120,8 @@ class Isolation:
         with self._places:
             if run.lost.is_set():
                 return JobOutcome(status="superseded", job_id=primary.job_id)
-            # The child gives up the claim when it is over the limit. If it cannot, this process does, a lease later.
-            # Another lease later the fork server kills the child.
+            # When the run is over its limit, the child gives up the claim. If the child cannot, this process gives up
+            # the claim one lease later. After another lease the fork server kills the child.
             run.began = time.monotonic()
             run.limit += run.lease
             with self._ask([run.limit + run.lease, primary.kind, primary.key, primary.token, run.delivery]) as answers:
@@ -150,7 +155,7 @@ class Isolation:
     def _ask(self, run: list[Any]) -> Any:
         ended = 0
         with self._asking:
-            for _ in range(2):  # the first try may find that an idle fork server has ended
+            for _ in range(2):  # the first try fails when the fork server was idle for a minute and has ended
                 self._line = self._line or self._start()
                 if answers := self._line.ask(json.dumps(run).encode()):
                     return answers

@@ -13,7 +13,7 @@ from nexus_tasks.idempotency.worker.run import new_token
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 500  # claims per script: Redis serves no other client meanwhile
+AT_ONCE = 500  # claims per script; Redis serves no other client while a script runs
 
 
 def give_back(engine: JobEngine, held_by: str) -> None:
@@ -27,12 +27,14 @@ def give_back(engine: JobEngine, held_by: str) -> None:
 
 
 def return_orphans(engine: JobEngine, *, held_by: str = "", due_in: float = 0.0, seconds: float = float("inf")) -> int:
-    """Return claims from their dead processes; they wait for the reason ``crash``. Bury those without attempts left.
+    """Take claims from dead processes, and let them wait for the reason ``crash``.
+
+    Claims without attempts left become dead letters.
 
     Args:
-        held_by: the first part of the runs' tokens; empty: every claim whose lease has ended.
+        held_by: the first part of the runs' tokens. If empty, every claim whose lease has ended is taken.
         due_in: seconds until a returned claim is due.
-        seconds: when to leave the rest to the next call.
+        seconds: after how many seconds the rest is left to the next call.
 
     Returns:
         How many claims wait again.
@@ -73,10 +75,11 @@ def bury(engine: JobEngine, dead: Sequence[Claim]) -> None:
         try:
             engine.storage.dead_letter(claim, None)
         except NexusError as error:
-            # Postgres is away, also for the other letters. The leases end, and a later sweep writes the letters.
+            # Postgres is away, so the other letters cannot be written either. The leases of their claims end, and a
+            # later sweep writes the letters.
             log.warning("%d dead letters could not be written: %s", len(dead), error)
             return
-        except Exception:  # one letter that cannot be written must not stop the others
+        except Exception:  # one letter that cannot be written must not stop the other letters
             log.exception("The dead letter of job %s (%s) could not be written.", claim.job_id, claim.kind)
             continue
         log.error("Job %s (%s) is a dead letter: its worker died every time.", claim.job_id, claim.kind)

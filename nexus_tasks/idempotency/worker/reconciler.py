@@ -1,8 +1,8 @@
 """Reconcile: asks again for jobs that storage wants and that Redis has lost. One worker at a time does it, every 10 s.
 
-A round looks at each kind's newest 10,000 wanted rows, then at the next 25,000 of the older rows. Where the next round
-goes on is in Redis, so that another worker can do it: among a million rows each row is looked at within 10 minutes. A
-row whose job has a claim costs a hash of its scope and one EXISTS.
+A round reads each kind's newest 10,000 wanted rows, then the next 25,000 of the older rows. Redis keeps the cursor at
+which the next round goes on, so that any worker can do the next round. In this way each of a million rows is read
+within 10 minutes. For a row whose job has a claim, a round computes one hash and sends one EXISTS to Redis.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from nexus_tasks.idempotency.worker.background import BackgroundStep
 
 log = logging.getLogger(__name__)
 
-# A lost claim of a newest row is found within 20 s: the lock lasts 8 s after a round's last page, another worker tries
-# to take it every 2 s, and a round takes about 2 s when each of its rows has a claim.
+# The lost claim of one of the newest rows is found within 20 s. The lock lasts 8 s after a round's last page, each
+# worker tries to take the lock every 2 s, and a round takes about 2 s when each of its rows has a claim.
 EVERY, TRY_EVERY = 8.0, 2.0
-NEWEST = 10_000  # rows of a kind that every round looks at
-FURTHER = 25_000  # older rows of a kind that a round looks at
+NEWEST = 10_000  # how many of the newest rows of a kind every round reads
+FURTHER = 25_000  # how many older rows of a kind a round reads
 PAGE = 500  # rows that are read in one transaction, and claimed in one script
 LOCK = "reconciling"
 
@@ -42,13 +42,13 @@ class Reconciler:
         self._lock = self.claims.lock(LOCK, seconds=EVERY)
 
     def tick(self) -> int:
-        """Do a round, unless a round was done in the last 8 s or another worker does one. Returns as :meth:`round`."""
+        """Do a round, unless one was done in the last 8 s or another worker does one. Returns how many jobs it made."""
         with answering():
-            # The lock is not released: until it expires no other worker begins a round.
+            # The lock is not released, so that no worker begins a round until the lock expires.
             return self.round() if self._lock.acquire() else 0
 
     def round(self) -> int:
-        """Look at the newest wanted rows of each kind, then at some older ones. Returns how many jobs this made.
+        """Ask for lost jobs of the newest wanted rows of each kind, then of some older rows. Returns their number.
 
         Raises:
             StorageUnavailable: storage does not answer, or the claims belong to another storage.
@@ -72,19 +72,19 @@ class Reconciler:
         return made
 
     def _newest(self, kind: JobKind) -> int | None:
-        """The cursor behind which the kind's newest rows are; ``None`` where the kind cannot say."""
+        """The cursor behind which the kind's newest rows are; ``None`` when the kind's outbox does not tell it."""
         try:
             return self.storage.newest(kind, NEWEST)
         except NexusError:
             raise
-        except Exception:  # the SQL of somebody else's kind: it must not stop the other kinds
+        except Exception:  # an error in the SQL of one kind must not stop the other kinds
             log.exception("The newest wanted rows of %s could not be found.", kind.name)
             return None
 
     def _look_further(self, kind: JobKind, newest: int | None) -> int:
-        """Look at rows older than the newest ones, from the shared cursor on. After the last comes the first again."""
+        """Ask for lost jobs of older rows, from the shared cursor on. After the last row it goes on at the first."""
         if newest == 0:
-            return 0  # there are no older ones
+            return 0  # there are no older rows
         last = float("inf") if newest is None else newest
         cursor, looked, made = self.claims.cursor(kind.name), 0, 0
         for reached, asked in self._look(kind, cursor if cursor < last else 0):
@@ -97,7 +97,7 @@ class Reconciler:
         return made
 
     def _look(self, kind: JobKind, cursor: int) -> Iterator[tuple[int, int]]:
-        """Look at the rows behind a cursor, page by page. Yields the cursor after a page and how many jobs it made."""
+        """Ask for lost jobs of the rows behind a cursor. Yields the next cursor and the number of jobs of each page."""
         while True:
             try:
                 page = self.storage.wanted(kind, cursor, PAGE)
@@ -124,12 +124,12 @@ class Reconciler:
 
 
 class ReconcileStep(BackgroundStep):
-    """Reconciles in every worker, in a thread of its own: a slow database must not hold up the sweep."""
+    """Reconciles in every worker. It has a thread of its own, so that a slow database does not hold up the sweep."""
 
     thread_name = "nexus-reconcile"
 
     def work(self, app: Celery) -> None:
-        """Try to do a round every 2 s until the worker ends. An error does not end it."""
+        """Try to do a round every 2 s until the worker ends. An error does not end the thread."""
         reconciler: Reconciler | None = None
         silent_until = 0.0
         while True:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def listen_for_revokes() -> None:
-    """In a worker: drop the claims of messages that are revoked."""
+    """Drop the claims of revoked messages from now on. A worker calls this at its start."""
     task_revoked.connect(_on_revoked, weak=False, dispatch_uid="nexus-revoked")
 
 
@@ -41,7 +41,9 @@ def _is_job(task: Any) -> bool:
 
 
 def drop_revoked(engine: JobEngine, kind: JobKind, job_id: str, args: Mapping[str, Any]) -> None:
-    """Forget a revoked canvas delivery. If ``job_id`` is the claim's id, drop the claim and withdraw its wanted work.
+    """Drop the claim of a revoked job, and withdraw its wanted work, if the claim has the id ``job_id``.
+
+    When a canvas delivery has this id, it is forgotten.
 
     Raises:
         NexusError: Redis or Postgres does not answer.
@@ -57,7 +59,7 @@ def drop_revoked(engine: JobEngine, kind: JobKind, job_id: str, args: Mapping[st
 
 
 def report_reserved(claims: Claims) -> None:
-    """Tell Redis which messages are not lost: this worker has received but not begun them (rate limit, busy pool).
+    """Tell Redis which messages this worker has received and not begun, so that the sweep does not send them again.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -68,7 +70,7 @@ def report_reserved(claims: Claims) -> None:
         return
     reserved = {}
     for one in waiting:
-        with suppress(InvalidInput):  # a message that was sent past the task class must not stop the sweep
+        with suppress(InvalidInput):  # a message with wrong arguments must not stop the sweep, which calls this
             kind: JobKind = one.task.kind
             reserved[one.id] = claims.key(kind.request_for(kind.load(one.kwargs)))
     claims.keep_reserved(reserved)

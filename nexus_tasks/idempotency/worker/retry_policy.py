@@ -34,8 +34,8 @@ class Decision:
     reason: str = ""
     seconds: float = 0.0
     detail: str = ""
-    retry: bool = False  # this was a failed attempt
-    error: bool = False  # its cause is unknown, so it counts against `max_attempts`
+    retry: bool = False  # the run failed and is retried
+    error: bool = False  # the cause of the failure is unknown, so the run counts against `max_attempts`
     pause: bool = False  # the whole job kind pauses
     dead: bool = False
 
@@ -45,7 +45,7 @@ def decide(error: BaseException, claim: Claim, *, now: float, max_attempts: int,
 
     Args:
         now: seconds since the epoch, by the Redis server's clock.
-        max_attempts: crashes and unknown errors that make a dead letter.
+        max_attempts: how many crashes and unknown errors make a dead letter.
         retry_for: seconds for which passing errors are retried.
     """
     if isinstance(error, Wait):
@@ -71,8 +71,9 @@ def retry_later(claim: Claim, detail: str, *, error: bool = False) -> Decision:
 
 
 def backoff(retries: int) -> float:
-    """Seconds before the next try: a random share of 2 s · 2^n ("full jitter"), at most 5 minutes.
+    """Seconds before the next try: a random number between 0 and 2 s · 2^``retries``, at most 5 minutes.
 
-    Celery's ``get_exponential_backoff_interval`` returns whole seconds: jobs that fail together would retry together.
+    Celery's ``get_exponential_backoff_interval`` is not used, because it returns whole seconds. Jobs that fail together
+    would then often retry together.
     """
     return random.uniform(0, min(BACKOFF_FIRST * 2.0 ** min(retries, 16), BACKOFF_LONGEST))

@@ -22,7 +22,7 @@ ISOLATED_FROM = 2
 
 
 class Superseded(Exception):
-    """The run lost its claim: the lease ran out, or the claim was dropped or taken. The run changes nothing."""
+    """The run has lost its claim: its lease ran out, or the claim was dropped or taken. The run must change nothing."""
 
 
 class Wait(Exception):
@@ -42,7 +42,7 @@ class Wait(Exception):
 def new_token(holder: str) -> str:
     """A fencing token of a run in the process ``holder``, whose id is the token's first part.
 
-    The rest is random, not counted: a counter in Redis does not survive a flush.
+    The rest is random. A counter in Redis is not used, because a flush would reset it.
     """
     return f"{holder}-{uuid.uuid4().hex}"
 
@@ -51,11 +51,11 @@ def new_token(holder: str) -> str:
 class Run:
     """One run of a job. A handler gets it beside the arguments."""
 
-    deployment: Any  # the job's nexus_tasks.deployment.Deployment; this package does not use it
+    deployment: Any  # the job's nexus_tasks.deployment.Deployment; `idempotency/` only passes it on
     store: Claims
     heartbeat: Heartbeat
     lease: float  # seconds
-    claims: list[Claim]  # the primary claim first; each change makes a new list: the heartbeat's thread reads it
+    claims: list[Claim]  # the primary first; replaced, not changed, since another thread reads it
     requests: list[Request]  # of each claim, in the same order
     settle: Callable[[Sequence[Claim], JobOutcome], None]  # ends the run of some claims with an outcome
     publish: Callable[[Sequence[Wakeup]], object]  # sends wake-ups
@@ -63,7 +63,7 @@ class Run:
     limit: float = RUN_LIMIT  # seconds; a longer run gives up its claims
     give_up: Callable[[], None] = lambda: None  # ends the run in its claims when it is over its limit
     began: float = field(default_factory=time.monotonic)
-    thread: int = field(default_factory=threading.get_ident)  # of the thread that performs the run
+    thread: int = field(default_factory=threading.get_ident)  # the id of the thread that performs the run
     own_process: bool = False  # a child of the fork server performs the run, and this process waits for the child
     eager: bool = False  # performed in the producer, without a worker
     published_at: float = 0.0  # of the message that started the run, seconds since the epoch by the clock of Redis
@@ -71,7 +71,7 @@ class Run:
     lost: threading.Event = field(default_factory=threading.Event)
     given_up: bool = False  # the run was over its limit, and `give_up` ends its claims
     error: BaseException | None = None  # what the handler raised
-    ends: dict[str, JobOutcome] = field(default_factory=dict)  # by claim key: how claims ended that left the run
+    ends: dict[str, JobOutcome] = field(default_factory=dict)  # by claim key: outcomes of claims that left the run
 
     @property
     def primary(self) -> Claim:
@@ -99,10 +99,10 @@ class Run:
             raise Superseded
 
     def take(self, siblings: Sequence[Request], *, again: bool = False) -> list[Claim]:
-        """Take siblings into this run (see :meth:`Claims.take`); returns the claims that were taken.
+        """Take siblings (other messages of a session) into this run; see :meth:`Claims.take`. Returns the taken claims.
 
         Raises:
-            Superseded: another run has taken this run's primary claim.
+            Superseded: this run has lost its primary claim.
         """
         answer = self.store.take(self.primary, siblings, lease=self.lease, company=self.company, again=again)
         if answer is None:
@@ -133,5 +133,5 @@ class Run:
         self.heartbeat.let_go(claims)
 
     def _on_lost(self, claim: Claim) -> None:
-        if claim in self.claims:  # otherwise its part of the run has ended meanwhile
+        if claim in self.claims:  # otherwise the claim has left the run meanwhile
             self.lost.set()

@@ -1,4 +1,8 @@
-"""The sweep: every 2 s every worker looks for stuck claims; one worker at a time does the work."""
+"""The sweep: every 2 s it returns stuck claims, publishes due claims and sends lost messages again.
+
+Every worker has a sweeper. A lock in Redis lets one of them work at a time. ``orphans.py`` has the steps for stuck and
+due claims.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,9 @@ from nexus_tasks.idempotency.worker.retry_policy import PROBE_EVERY
 
 log = logging.getLogger(__name__)
 
-# After a process is killed, another worker of the same machine publishes the jobs of the killed process again. It sees
-# the death within 0.5 s (LOOK_EVERY). Workers of other machines must wait until the lease of each job has ended. They
-# run the job again within 20 s of the kill. The worst case is 18.8 s, the sum of five times:
+# After a process is killed, another worker of the same machine publishes the jobs of the killed process again. That
+# worker sees the death within 0.5 s (LOOK_EVERY). Workers of other machines must wait until the lease of each job has
+# ended. They run the job again within 20 s of the kill. The worst case is 18.8 s, the sum of five times:
 #   10 s until the lease ends
 #    2 s (LOCK_SECONDS) during which a sweeper that was killed in a tick still has the lock
 #  2.4 s until the next tick, which makes the job due
@@ -36,12 +40,11 @@ log = logging.getLogger(__name__)
 #  2.4 s until one more tick, if the sweeper of the tick before was killed too
 # A lost message is sent again after at most 14.4 s: 10 s (GRACE), 2 s for the lock and 2.4 s until the next tick.
 EVERY, GIVE_OR_TAKE = 2.0, 0.2
-JITTER = 2.0
-LOOK_EVERY = 0.5  # seconds between two looks for dead processes of this machine; a look reads a folder
+JITTER = 2.0  # seconds; a returned job is due after a random part of them
+LOOK_EVERY = 0.5  # seconds between two searches for dead processes of this machine; a search reads a folder
 GRACE, LONGEST_GRACE = 10.0, 600.0
 LINES_AT_ONCE = 100  # namespaces per tick
-# After the clock of Redis has been set back, the times in each index are set back too: at most so many times per index.
-SET_BACK = 10_000
+SET_BACK = 10_000  # after the clock of Redis was set back: how many times per index are corrected at the most
 LOCK = "sweeping"
 LOCK_SECONDS = 2.0  # renewed after every step of a tick; two sweepers at once do no harm
 
@@ -52,7 +55,7 @@ class Sweeper:
     def __init__(self, engine: JobEngine) -> None:
         self.engine, self.claims = engine, engine.claims
         self._lock = self.claims.lock(LOCK, seconds=LOCK_SECONDS)
-        self._answered: float | None = None  # when Redis last answered, by its clock; -inf: it does not answer
+        self._answered: float | None = None  # when Redis last answered, by its clock; -inf: it did not
         self._hold_leases_until = 0.0
         self._probed_at = self._checked_at = float("-inf")
         self.next_tick_in = EVERY  # seconds after the last tick
@@ -97,7 +100,7 @@ class Sweeper:
                 return bool(self._lock.acquire())
 
     def _unlock(self) -> None:
-        # A sweeper that stalled has lost the lock. Another sweeper may have the lock now, and it keeps the lock.
+        # A sweeper that stalled has lost the lock. When another sweeper has the lock now, `release` raises an error.
         with suppress(LockError), answering():
             self._lock.release()
 
@@ -120,7 +123,7 @@ class Sweeper:
             yield partial(check_slots, self.claims)
         if now - self._probed_at >= PROBE_EVERY and self.claims.paused():
             self._probed_at = now
-            # In its own thread: a model that hangs must not hold up crashed jobs.
+            # In a thread of its own, because a probe of a model may hang and must not hold up the sweep.
             yield threading.Thread(target=self.probe, name="nexus-probe", daemon=True).start
 
     def probe(self) -> None:
@@ -138,10 +141,10 @@ class Sweeper:
         self.engine.publisher.publish(self.claims.resume(kind))
 
     def _note_answer(self) -> None:
-        """After an absence of Redis, let no lease expire for as long as a lease lasts.
+        """After an outage of Redis, take no claim for its ended lease until the length of a lease has passed.
 
-        No process could renew its leases during the absence. The clock of Redis tells how long the absence was. That
-        clock goes on while the process of Redis, or this whole machine, stands still.
+        No process could renew its leases during the outage. The clock of the Redis server shows how long the outage
+        was, because the clock goes on while the Redis process or this whole machine is suspended.
         """
         uptime, lease = self.claims.uptime(), self.engine.limits.lease
         now, back = self.claims.sweep_clock(lease=lease, lock=LOCK, lock_seconds=LOCK_SECONDS, limit=SET_BACK)
@@ -184,15 +187,15 @@ class Sweeper:
         self.engine.publisher.publish(settling)
 
     def _empty(self, queues: Sequence[str]) -> set[str]:
-        """The queues that hold no message; an empty set while the broker does not answer."""
+        """The queues without a message; an empty set while the broker does not answer."""
         empty = set()
         with self.engine.app.connection_for_read() as connection:
             try:
                 for queue in queues:
                     declared = self.engine.app.amqp.queues.get(queue) or Queue(queue)
                     with connection.channel() as channel:
-                        # A passive declaration would fail here. A queue is a list in Redis, and kombu says that the
-                        # queue does not exist when its list is empty or has a key prefix.
+                        # The declaration is not passive, because kombu would then say that an empty queue in Redis, or
+                        # one with a key prefix, does not exist.
                         if declared(channel).queue_declare().message_count == 0:
                             empty.add(queue)
             except (OperationalError, *connection.connection_errors, *connection.channel_errors) as error:

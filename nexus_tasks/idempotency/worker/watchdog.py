@@ -1,11 +1,11 @@
-"""The watchdog: a worker that sees messages, has free slots and begins nothing for 30 s does not stay like that.
+"""The watchdog: repairs a worker that begins no message for 30 s, although messages wait and slots are free.
 
-First it mends its consumer: the event loop loses its connection, so that Celery connects and subscribes anew. When the
-event loop itself is stuck, or when 30 s later still nothing has begun, the worker ends with exit code 1, for its
-supervisor to start another one (``ending.py`` bounds how long that takes).
+First the watchdog makes the consumer connect anew: it raises a connection error on the worker's event loop, and Celery
+then connects and subscribes again. If the event loop is stuck, or if the worker still begins no message within the next
+30 s, the worker ends with exit code 1, for its supervisor to start another worker (``ending.py`` ends it in time).
 
-Celery and kombu have had several faults after which a consumer waits and never consumes (celery issues 8091, 10205 and
-10302). Those that could be found are patched here (``celery_patches``); the watchdog is for the next one.
+Celery and kombu have had several faults after which a consumer takes no more messages (celery issues 8091, 10205 and
+10302). ``celery_patches`` has patches for the known faults. The watchdog is for faults that are not known yet.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from nexus_tasks.idempotency.worker.background import BackgroundStep
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0  # seconds
-PATIENCE = 30.0  # seconds with messages, free slots and nothing begun
-TURN_WITHIN = 10.0  # seconds for a turn of the event loop
+PATIENCE = 30.0  # seconds without a begun message, although messages wait and slots are free
+TURN_WITHIN = 10.0  # seconds within which a healthy event loop makes a call
 
 
 class ConsumerStuck(ConnectionError):
-    """The consumer is given a new connection."""
+    """The error on the event loop that makes the consumer connect anew."""
 
 
 class Watchdog:
@@ -39,7 +39,7 @@ class Watchdog:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self._begun = -1
-        self._since = time.monotonic()  # when something was last begun, or there was nothing to begin
+        self._since = time.monotonic()  # when a message was last begun, or there was none to begin
         self._mended = False
 
     def look(self) -> bool:
@@ -51,7 +51,7 @@ class Watchdog:
         if now - self._since < PATIENCE:
             return False
         if self._mended:
-            log.critical("Still nothing is begun with a new connection.")
+            log.critical("The worker begins no message with its new connection either.")
             return True
         self._mended, self._since = True, now
         return not self._mend()
@@ -79,7 +79,7 @@ class Watchdog:
                 return False
 
     def _mend(self) -> bool:
-        """Have the consumer connect anew; ``False`` when there is no event loop, or when it does not turn."""
+        """Make the consumer connect anew. Returns ``False`` when there is no event loop, or when it is stuck."""
         hub, turned = self._worker.consumer.hub, threading.Event()
         log.warning("Messages wait, slots are free, and nothing has begun for %d s: connecting anew.", PATIENCE)
         if hub is None:
@@ -106,7 +106,7 @@ class WatchdogStep(BackgroundStep):
         self._worker = worker
 
     def work(self, app: Celery) -> None:  # noqa: ARG002 - the worker has it
-        """Look every 5 s until the worker ends, or must end."""
+        """Look every 5 s until the worker ends. When it must end, ask Celery to end it."""
         watchdog = Watchdog(self._worker)
         while not self.ends_within(LOOK_EVERY):
             try:
