@@ -7,7 +7,7 @@ the job has ended                                     ``SUCCESS``, with the outc
 the job is a dead letter                              ``FAILURE``: :class:`JobFailed`; its cause is the error
 the job was dropped                                   ``REVOKED``: ``TaskRevokedError``
 an attempt failed, or the job waits                   ``RETRY``: the job's next message has the same id
-another run has the job, or it is done                none: the message is acknowledged (Celery's ``Ignore``)
+another run has the job, or the job is done           none: the message is acknowledged (Celery's ``Ignore``)
 ====================================================  ========================================================
 
 Celery acknowledges the message in each of these states.

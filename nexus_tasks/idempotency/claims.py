@@ -301,7 +301,7 @@ class Claims:
 
     # --- the sweep ----------------------------------------------------------------------------------------------------
     def lock(self, name: str, *, seconds: float) -> Lock:
-        """A lock of redis-py with the key ``<prefix>:<name>``. When the caller has taken it, it lasts ``seconds``."""
+        """A lock of redis-py with the key ``<prefix>:<name>``. The caller takes the lock, which lasts ``seconds``."""
         return Lock(self.redis, f"{self.prefix}:{name}", timeout=seconds, blocking=False, thread_local=False)
 
     def now(self) -> float:
@@ -398,7 +398,10 @@ class Claims:
 
     # --- reconcile ----------------------------------------------------------------------------------------------------
     def missing(self, kind: str, scopes: Sequence[str]) -> list[int]:
-        """The positions (from 0) of the canonical ``scopes`` that have no claim of ``kind``, each scope once."""
+        """The positions (from 0) of the canonical ``scopes`` that have no claim of ``kind``.
+
+        Of a scope that comes several times, only the first position is returned.
+        """
         positions: dict[str, int] = {}
         for position, scope in enumerate(scopes):
             positions.setdefault(claim_key(self.prefix, kind, scope), position)

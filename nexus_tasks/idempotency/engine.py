@@ -115,7 +115,7 @@ class JobEngine:
     Args:
         app: the Celery application whose broker carries the wake-ups.
         deployment: handlers get it as ``run.deployment``.
-        claims: for producers and runs.
+        claims: the claims of the deployment, for producers and runs.
         heartbeat_claims: the same claims through a client whose socket timeout is shorter than a third of a lease.
         kinds: every declared job kind by its name.
         isolation: runs jobs that have crashed twice in processes of their own.

@@ -114,7 +114,7 @@ class JobKind:
         return self._validated(lambda: self.arguments.model_validate_json(text))
 
     def received(self, args: Mapping[str, Any], *, job_id: str | None = None, delay: float = 0.0) -> Request:
-        """The request for the job of a claim or a message. Arguments that this release does not know are kept in it.
+        """The request for the job of a claim or a message. It keeps arguments that this release does not know.
 
         Raises:
             InvalidInput: the arguments do not fit the model; another release wrote them.

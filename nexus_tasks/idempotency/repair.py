@@ -24,7 +24,7 @@ def check_slots(claims: Claims) -> None:
     """Correct the counters ``running`` and ``slots`` of the next namespaces, and of all with running claims.
 
     The sweep of every worker calls this function. Once in 10 s one of the calls does the work. It begins at the
-    namespace where the call before it ended.
+    namespace where the previous call ended.
 
     Raises:
         QueueUnavailable: Redis does not answer.

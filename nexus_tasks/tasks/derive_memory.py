@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_OBSERVERS = ("assistant",)
 RIPENESS = "ripeness"  # the reason for which a message waits for more messages
-# When new facts make a reflection due, it waits 5 s for more facts. So one reflection replaces about twelve while an
-# import or a long conversation is derived. A request by hand, a dream or reconcile makes the reflection due at once.
+# When new facts make a reflection due, the reflection waits 5 s for more facts. So one reflection replaces about twelve
+# while an import or a long conversation is derived. A request by hand, a dream or reconcile makes it due at once.
 GATHER_SECONDS = 5.0
 
 Culprit = tuple[Claim, JobError]  # a message that the model cannot answer even alone, and its error

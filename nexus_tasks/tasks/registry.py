@@ -185,8 +185,8 @@ def job(
         options: further options of the kind's Celery task.
 
     Raises:
-        ConfigurationError: another function declares a kind of this name, the scope names no fields, the kind is
-            durable and has an outbox of its own, or ``run_limit`` is not above 0.
+        ConfigurationError: another function declares a kind of this name, the name has no dot, the scope names a field
+            that ``arguments`` lacks, the kind is durable and has an outbox of its own, or ``run_limit`` is not above 0.
     """
 
     def declared(handler: Callable[[Run, A], JobOutcome]) -> Job[P]:

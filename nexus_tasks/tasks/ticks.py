@@ -75,7 +75,7 @@ def _first_in_slot(deployment: Deployment, schedule: str) -> bool:
 
 
 def _slot_seconds(entries: Mapping[str, Mapping[str, Any]], schedule: str) -> float:
-    """The seconds between two runs of a tick, from the first entry for the tick's task, else from our own schedule.
+    """The seconds between two runs of a tick: from the application's first entry for its task, else from our schedule.
 
     The entry's name does not matter, because an application may use the tick's name for another task. An entry whose
     schedule is not a number of seconds (a crontab) does not count.

@@ -4,7 +4,7 @@ RabbitMQ closes a channel when a message is not acknowledged within 30 minutes (
 a run takes longer than 30 minutes. Celery treats the closed channel as a permanent error and ends the worker. A worker
 with a pool of threads first waits for its runs, and consumes no messages during this wait. With this patch the worker
 connects again. RabbitMQ then delivers the message of the run again. The second delivery starts no second run, because
-the job's claim (its record in Redis) shows that a run has it or has ended.
+Redis shows that the job runs or has ended.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from nexus_tasks.idempotency.quarantine import set_aside
 
 log = logging.getLogger(__name__)
 
-_UNREADABLE = "nexus-unreadable"  # the header of a text that is no message
+_UNREADABLE = "nexus-unreadable"  # the header of an envelope, which gets a text that is no message through kombu
 _TEXTS = ("root_id", "parent_id", "group", "shadow", "eta", "expires")  # headers that are a text or None
 _read_handler = Consumer.create_task_handler
 _loads = redis.loads

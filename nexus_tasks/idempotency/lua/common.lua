@@ -92,9 +92,9 @@ local DROPPED_SECONDS = 86400
 local SETTLE_SECONDS = 7 * 86400 -- a settled delivery is kept for as long as Celery keeps a chord
 local DEFAULT_CAP = 16
 local CAP_SECONDS = 86400
-local PAUSED_SECONDS = 60 -- for a cap of 0. It ends soon, because a worker may write it just after the pause has ended
+local PAUSED_SECONDS = 60 -- how long a cap of 0 is kept. A worker may write this cap just after the pause has ended
 local AHEAD = 8 -- how many wake-ups of a namespace may be on their way in a queue
-local BEHIND = 2 ^ 42 -- ms, added to the place of a claim that lines up behind live claims; enough until the year 2109
+local BEHIND = 2 ^ 42 -- ms, added to the place in line of claims that are not live; no time before 2109 is larger
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

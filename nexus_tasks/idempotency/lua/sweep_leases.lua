@@ -8,8 +8,9 @@
 --       6 in how many ms a returned job is due again
 --       7 the first part of the tokens of a process that has died; '' for the claims whose lease has ended, because
 --         their heartbeat has stopped
--- For each found claim the script counts a crash. A claim with attempts left then waits for the reason `crash`. A claim
--- without attempts left runs on under the sweep's token; the sweep writes its dead letter and ends it (finish.lua).
+-- For each found claim the script counts a crash. A claim with attempts left then waits for the reason `crash`. The
+-- sweep takes over a claim without attempts left: the claim gets the sweep's token and a new lease. Then the sweep
+-- writes the claim's dead letter and ends the claim (finish.lua).
 -- Returns {number of claims that wait again, fields of each claim without attempts left, wake-ups to publish}.
 
 -- Returns running claims of a dead process. It reads all leases: they are as few as the jobs that run in all workers.

@@ -23,7 +23,7 @@ for i, key in ipairs(KEYS) do
       redis.call('HINCRBY', key, 'retries', 1)
       redis.call('HSETNX', key, 'failing_since', integer(now))
     else
-      redis.call('HDEL', key, 'failing_since') -- this wait ends a row of failures
+      redis.call('HDEL', key, 'failing_since') -- the run did not fail, so the time of failing starts anew
     end
     if ARGV[8] == '' then redis.call('HDEL', key, 'error') else redis.call('HSET', key, 'error', ARGV[8]) end
     if ARGV[7] == '1' then redis.call('HINCRBY', key, 'errors', 1) end

@@ -70,7 +70,7 @@ class _Ending:
 
     def __init__(self, worker: Any) -> None:
         self.worker = worker
-        self._begun = WeakKeyDictionary[Any, float]()  # requests that children perform: when they were first seen
+        self._begun = WeakKeyDictionary[Any, float]()  # for each request in a child: when it was first seen
         self._reported_at = float("-inf")
         self._engine: JobEngine | None = None
 

@@ -1,12 +1,12 @@
 """The holder of leases: a process that runs jobs, and the file whose lock shows that this process lives.
 
 Every process that begins a job locks a file of its own below ``NEXUS_HOME``. The kernel drops the lock when the process
-ends in any way, also by SIGKILL or by ``exec``, and also while a zombie is left. A sweep (the loop in ``sweeper.py``)
-that can lock the file of another process knows that this process has ended. Process ids are not used, because they
-repeat, above all in containers.
+ends in any way, even by SIGKILL or as a zombie, and when the process replaces itself by ``exec``. A sweep (the loop in
+``sweeper.py``) that can lock the file of another process knows that this process has ended. Process ids are not used,
+because they repeat, above all in containers.
 
 A sweep tries only files of processes under the same running kernel, because locks of another machine may be invisible.
-When a process dies whose file no sweep can try, its claims return when their leases end.
+The claims of any other dead process return when their leases end.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def this_machine() -> str:
 def _try_lock(path: Path) -> FileLock | None:
     try:
         return try_lock(path)
-    except OSError:  # a file of another user: its process cannot be judged
+    except OSError:  # the file of another user's process cannot be opened
         return None
 
 

@@ -21,7 +21,7 @@ from nexus_tasks.idempotency.worker.run import Wait
 BACKOFF_FIRST, BACKOFF_LONGEST = 2.0, 300.0  # seconds
 PROBE_EVERY = 60.0  # seconds
 
-# The job does not cause these errors: a setting of the deployment or an outdated database schema does.
+# These errors do not come from the job, but from a setting of the deployment or an outdated database schema.
 MISCONFIGURED = (Misconfigured, ConfigurationError, SchemaOutdated)
 HOPELESS = (Permanent, UnsupportedOption)  # the next attempt would end in the same way
 PASSING = (Transient, QueueUnavailable)

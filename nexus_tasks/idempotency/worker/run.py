@@ -55,7 +55,8 @@ class Run:
     store: Claims
     heartbeat: Heartbeat
     lease: float  # seconds
-    claims: list[Claim]  # the primary first; replaced, not changed, since another thread reads it
+    # The primary claim first. Each change makes a new list, because the heartbeat's thread reads the list.
+    claims: list[Claim]
     requests: list[Request]  # of each claim, in the same order
     settle: Callable[[Sequence[Claim], JobOutcome], None]  # ends the run of some claims with an outcome
     publish: Callable[[Sequence[Wakeup]], object]  # sends wake-ups
@@ -67,7 +68,7 @@ class Run:
     own_process: bool = False  # a child of the fork server performs the run, and this process waits for the child
     eager: bool = False  # performed in the producer, without a worker
     published_at: float = 0.0  # of the message that started the run, seconds since the epoch by the clock of Redis
-    delivery: str = ""  # the canvas delivery that started the run; its own worker completes it
+    delivery: str = ""  # the canvas delivery that started the run; the worker of the run completes it
     lost: threading.Event = field(default_factory=threading.Event)
     given_up: bool = False  # the run was over its limit, and `give_up` ends its claims
     error: BaseException | None = None  # what the handler raised

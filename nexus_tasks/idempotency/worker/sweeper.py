@@ -55,7 +55,7 @@ class Sweeper:
     def __init__(self, engine: JobEngine) -> None:
         self.engine, self.claims = engine, engine.claims
         self._lock = self.claims.lock(LOCK, seconds=LOCK_SECONDS)
-        self._answered: float | None = None  # when Redis last answered, by its clock; -inf: it did not
+        self._answered: float | None = None  # when Redis last answered, by its clock; -inf when it did not
         self._hold_leases_until = 0.0
         self._probed_at = self._checked_at = float("-inf")
         self.next_tick_in = EVERY  # seconds after the last tick
