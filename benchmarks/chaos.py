@@ -1,4 +1,4 @@
-"""Torment a fleet with all faults at once, in random order: count what is lost or doubled, and waits without a reason.
+"""Run workers under random faults, and count lost jobs, jobs with effects twice, and waits without a reason.
 
     python -m benchmarks.chaos [--minutes 30] [--seed N] [--before COMMIT] [--log FILE]
 
@@ -13,10 +13,10 @@ every 1 to 6 s:
     flush     FLUSHALL
     failover  Redis' address moves to a replica that lacks the last 0 to 3 s; where libfaketime is installed, the
               replica's clock is 20 s behind
-    flood     a neighbour asks for 300 jobs
+    flood     another namespace asks for 300 jobs
 
-The same seed gives the same schedule. Then all faults end, and everything that Postgres wants must be done within
-``GIVE_UP_SECONDS`` of the last progress.
+The same seed gives the same schedule. After ``--minutes`` the faults stop. The benchmark then waits until all work that
+Postgres wants is done, and gives up after ``GIVE_UP_SECONDS`` without progress.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NAMESPACES = [f"n{i}" for i in range(5)]
 FLOODING = "flood"
 PAUSE = 1.0, 6.0  # seconds between two faults
 GIVE_UP_SECONDS = 120.0  # without progress, after the last fault
-OVERDUE_SECONDS = 60.0  # a job that is neither running nor waits for a reason after so long is unexplained
+OVERDUE_SECONDS = 60.0  # a job whose message has waited longer than this counts as a wait without a reason
 
 _DERIVED = "SELECT count(*) FILTER (WHERE state = 'done'), count(*) FILTER (WHERE state = 'dead') FROM derivations"
 _TWICE = """
@@ -63,11 +63,11 @@ class Load:
     marks: int = 0
     unexplained: set[str] = field(default_factory=set)
     reasons: collections.Counter[str] = field(default_factory=collections.Counter)
-    longest: dict[str, float] = field(default_factory=dict)  # seconds that a claim was old, by its wait reason
+    longest: dict[str, float] = field(default_factory=dict)  # the age of the oldest claim in seconds, by wait reason
 
 
 class Producer(threading.Thread):
-    """Stores messages and asks for marks at a steady pace, whatever the faults do."""
+    """Stores a message and asks for a mark (see ``chaos_jobs.py``) every 0.2 s, also during faults."""
 
     def __init__(self, here: Sandbox, dice: random.Random) -> None:
         super().__init__(daemon=True)
@@ -88,7 +88,7 @@ class Producer(threading.Thread):
         self.load.said += 1
 
     def mark(self, namespace: str, times: int) -> None:
-        """Want marks in one transaction. Redis may be away: then reconcile asks for the jobs."""
+        """Ask for marks in one transaction. If Redis is away, reconcile asks for the jobs later."""
         with self.here.deployment.database.transaction() as tx:
             for n in range(self.load.marks, self.load.marks + times):
                 chaos_jobs.chaos_mark.want(tx, namespace=namespace, n=n)
@@ -149,7 +149,7 @@ FAULTS: dict[str, tuple[Fault, int]] = {  # each with its weight
 
 
 def torment(at: World, producer: Producer, seconds: float, dice: random.Random) -> collections.Counter[str]:
-    """Let faults come for ``seconds``; returns how many of each came."""
+    """Cause random faults for ``seconds``. Returns how many of each there were."""
     came: collections.Counter[str] = collections.Counter()
     names, weights = list(FAULTS), [weight for _, weight in FAULTS.values()]
     start = time.monotonic()
@@ -171,7 +171,7 @@ def _idle(at: World, producer: Producer, seconds: float) -> None:
 
 
 def look(load: Load) -> None:
-    """Note the reason of each wait, and jobs that wait for nothing that is told."""
+    """Note the reason of each waiting job, and the jobs that wait without a reason."""
     with suppress(NexusError):
         now = engine.claims.now()
         for claim in engine.claims.waiting(500):
@@ -188,7 +188,7 @@ def look(load: Load) -> None:
 
 
 def settle(at: World, load: Load) -> float:
-    """Wait until everything is done, or nothing has moved for ``GIVE_UP_SECONDS``; returns the seconds."""
+    """Wait until all work is done, or until ``GIVE_UP_SECONDS`` pass without progress. Returns the seconds."""
     start = moved = time.monotonic()
     seen: tuple[int, ...] = ()
     for worker, _ in at.fleet.alive:
@@ -206,7 +206,7 @@ def settle(at: World, load: Load) -> float:
 
 
 def done(here: Sandbox) -> tuple[int, int, int]:
-    """Messages derived, messages given up, and marks."""
+    """The number of derived messages, of messages that gave up, and of marks."""
     [(derived, dead)] = here.sql(_DERIVED)
     return int(derived), int(dead), int(here.sql("SELECT count(*) FROM chaos_marks")[0][0])
 

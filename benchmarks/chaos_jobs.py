@@ -1,4 +1,4 @@
-"""The job of the chaos benchmark: a durable kind that marks its number in Postgres.
+"""The job of the chaos benchmark: a durable kind that writes its number (a mark) into a table in Postgres.
 
 Workers import this module through CELERY_CONFIG_MODULE=benchmarks.chaos_config.
 """
@@ -16,7 +16,7 @@ TABLE = "CREATE TABLE chaos_marks (n bigint PRIMARY KEY)"
 
 
 class Number(Arguments):
-    """The number that is marked."""
+    """The number that the job writes."""
 
     scope: ClassVar = ("namespace", "n")
     namespace: str
@@ -27,7 +27,7 @@ class Number(Arguments):
 @job(arguments=Number, queue="derive", name="benchmarks.chaos_mark", durable=True)
 @in_namespace
 def chaos_mark(work: NamespaceRun, arguments: Number) -> JobOutcome:
-    """Work for a while, then mark the number."""
+    """Work for a while, then write the number."""
     time.sleep(arguments.seconds)
     with work.database.transaction() as tx:
         tx.execute(text("INSERT INTO chaos_marks VALUES (:n) ON CONFLICT DO NOTHING"), {"n": arguments.n})

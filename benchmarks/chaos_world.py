@@ -1,4 +1,4 @@
-"""The servers and workers that the chaos benchmark torments: two Redis servers, proxies, and a fleet of workers."""
+"""The servers and workers that the chaos benchmark disturbs: two Redis servers, proxies, and a fleet of workers."""
 
 from __future__ import annotations
 
@@ -65,12 +65,15 @@ class RedisPair:
         return self.folder / f"redis-{n}.sock"
 
     def client(self, n: int | None = None) -> redis.Redis:
-        """A client of a server, past the proxy; without ``n`` of the server behind the address."""
+        """A client of server ``n`` that does not use the proxy. Without ``n`` it is the server behind the address."""
         at = self.master if n is None else n
         return redis.Redis(unix_socket_path=str(self.socket(at)), decode_responses=True, socket_timeout=10)
 
     def fail_over(self, wire: Proxy, lag: float) -> None:
-        """Stop replicating, and after ``lag`` seconds move the address to the replica. Its later writes are lost."""
+        """Stop the replication, and after ``lag`` seconds move the address to the replica.
+
+        Writes of these seconds are lost.
+        """
         old, new = self.master, 1 - self.master
         self.client(new).replicaof("NO", "ONE")
         time.sleep(lag)
@@ -87,7 +90,7 @@ def _faketime() -> str:
 
 @contextmanager
 def redis_pair(folder: Path, ports: tuple[int, int]) -> Iterator[RedisPair]:
-    """Start both servers; ends them."""
+    """Start both servers, and stop them at the end of the block."""
     pair = RedisPair(folder)
     try:
         for n, port in enumerate(ports):
@@ -102,7 +105,7 @@ def redis_pair(folder: Path, ports: tuple[int, int]) -> Iterator[RedisPair]:
 
 @dataclass
 class Fleet:
-    """Workers of both pools, and some of the release before. A process manager replaces each that ends."""
+    """Workers of both pools, some of them of an earlier commit. A worker that ends is replaced."""
 
     here: Sandbox
     environment: dict[str, str]
@@ -112,7 +115,7 @@ class Fleet:
     exits: int = 0  # workers that ended by themselves
 
     def start(self, flavour: str) -> None:
-        """Start a worker. ``flavour`` is a pool, and behind it ``old`` for a worker of the earlier commit."""
+        """Start a worker. ``flavour`` is its pool, followed by ``old`` for a worker of the earlier commit."""
         pool, _, age = flavour.partition(" ")
         home, environment = (self.old, self.environment) if age and self.old else (ROOT, self.environment | CONFIG)
         command = [sys.executable, "-m", "celery", "-A", "nexus_tasks", "worker", "--loglevel", "INFO", "--pool", pool]
@@ -170,7 +173,7 @@ def thaw(worker: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def earlier_commit(folder: Path, commit: str) -> Iterator[Path | None]:
-    """A work tree of ``commit``; ``None`` without one (an empty name, or a clone without history)."""
+    """A work tree of ``commit``; ``None`` when the name is empty or this clone lacks the commit."""
     home = folder / "before"
     git = ("git", "-C", str(ROOT), "worktree")
     add = [*git, "add", "--detach", str(home), commit]
@@ -196,7 +199,10 @@ class World:
 
 @contextmanager
 def world(here: Sandbox, pair: RedisPair, wire: Proxy, old: Path | None, log: Path) -> Iterator[World]:
-    """A fleet whose workers reach Redis and Postgres through proxies."""
+    """The servers and a fleet without workers yet. Its workers will reach Redis and Postgres through proxies.
+
+    A proxy can cut connections or make them silent.
+    """
     with ExitStack() as stack:
         folder = Path(parse_qs(urlsplit(here.database_url).query)["host"][0])
         postgres = stack.enter_context(proxy(folder / ".s.PGSQL.5432"))

@@ -201,7 +201,9 @@ class JobTask(Task):  # type: ignore[misc]
 
     def retry(self, *_args: Any, **_options: Any) -> Any:
         """Refused. A job raises an error instead, and the error's type decides what happens."""
-        raise UnsupportedOption("retry() does not work here.", remedy="Raise a JobError; its type decides.")
+        raise UnsupportedOption(
+            "retry() does not work here.", remedy="Raise a JobError; its type decides what happens."
+        )
 
     def replace(self, sig: Any) -> Any:  # noqa: ARG002
         """Refused, because other requests may wait for this job."""

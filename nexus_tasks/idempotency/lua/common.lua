@@ -38,7 +38,7 @@
 --                                            has made the claim's grace longer
 --   <prefix>:queues                  set     queues that ever had a pending claim
 --   <prefix>:delivered:<queue>       string  the watermark: published_at of the newest message that a worker has begun
---   <prefix>:ids:<kind>:<start>      hash    job id -> the hash in its claim's key, for the ids in id, rerun_id and also.
+--   <prefix>:ids:<kind>:<start>      hash    job id -> the hash in its claim's key, for ids in id, rerun_id and also.
 --                                            <start> is the first 3 bytes of the ids: Redis keeps small hashes compact
 --   <prefix>:kinds                   set     kinds that ever had a claim
 --   <prefix>:reasons                 set     reasons for which a claim ever waited

@@ -83,7 +83,7 @@ class _Ending:
             except NexusError as error:
                 log.warning("The worker's held threads could not be reported: %s", error)
             except Exception:  # the thread must go on, because otherwise a hung run keeps the worker from ending
-                log.exception("Runs that are over their limit could not be looked after.")
+                log.exception("The check for runs over their limit failed, it is tried again.")
             time.sleep(LOOK_EVERY)
         if isinstance(self.worker, Worker):  # not in tests, where the worker is part of a process that goes on
             self._end()

@@ -328,7 +328,7 @@ def _refusal(predicate: TaskPredicate) -> UnsupportedOption:
     """The error of a handler that raised Celery's ``Ignore``, ``Reject`` or ``Retry``."""
     refusal = UnsupportedOption(
         f"A job cannot raise {type(predicate).__name__}.",
-        remedy="Return a JobOutcome, or raise a JobError: its type decides.",
+        remedy="Return a JobOutcome, or raise a JobError; its type decides what happens.",
     )
     refusal.__cause__ = predicate
     return refusal

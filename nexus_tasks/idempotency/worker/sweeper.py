@@ -149,7 +149,7 @@ class Sweeper:
         uptime, lease = self.claims.uptime(), self.engine.limits.lease
         now, back = self.claims.sweep_clock(lease=lease, lock=LOCK, lock_seconds=LOCK_SECONDS, limit=SET_BACK)
         if back:
-            log.warning("The clock of Redis went back by %.0f s: leases and waits were moved with it.", back)
+            log.warning("The clock of Redis went back by %.0f s: the times of leases and waits were corrected.", back)
         away = self._answered is not None and now - self._answered > EVERY + lease / 2
         if away or uptime < lease:
             until = time.monotonic() + lease - (0 if away else uptime)
