@@ -65,7 +65,7 @@ class RedisPair:
         return self.folder / f"redis-{n}.sock"
 
     def client(self, n: int | None = None) -> redis.Redis:
-        """A client of server ``n`` that does not use the proxy. Without ``n`` it is the server behind the address."""
+        """A client that connects past the proxy to server ``n``, by default to the server behind the address."""
         at = self.master if n is None else n
         return redis.Redis(unix_socket_path=str(self.socket(at)), decode_responses=True, socket_timeout=10)
 

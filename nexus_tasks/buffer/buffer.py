@@ -176,7 +176,7 @@ class SessionBuffer:
         return found
 
     def acknowledge(self, segments: Iterable[Segment]) -> int:
-        """Delete segments whose entries are stored. Returns the number of entries in the deleted segments.
+        """Delete segments whose entries the caller has stored. Returns how many entries the deleted segments had.
 
         A segment is skipped when it changed after it was read, or when it is deleted already.
 
