@@ -59,7 +59,7 @@ local function claim(key, request, position)
   if state == 'waiting' then
     local f = redis.call('HMGET', key, 'wait_reason', 'due_at')
     local reason, due = f[1], f[2] and number(f[2]) or math.huge
-    -- A live request moves a claim that stands behind the live claims of its line to its place among them.
+    -- A live request makes a claim in a line live. The claim moves in front of the claims that are not live.
     if reason == 'concurrency' and request.urgency == 'live' and not request.anew then
       local line = line_key(request.namespace, field(key, 'queue'))
       local place = number(redis.call('ZSCORE', line, key))

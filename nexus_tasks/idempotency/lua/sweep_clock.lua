@@ -6,10 +6,11 @@
 --       4 the longest life of that lock (ms)
 --       5 how many entries of each index to correct at the most
 -- A failover can set the clock back, because the replica's clock may be behind. Times that were written before the
--- failover then lie in the future, and claims would wait too long. So each sweep writes down the time, and the next one
--- compares. When the clock has gone back, the script sets a lease's end to at most one lease from now, the publishing
--- time of a message to at most now, and makes waiting claims due earlier by as much as the clock went back.
--- Entries that were made between the failover and this call become due too early. This does no harm.
+-- failover then lie in the future, and claims would wait too long. So each sweep writes down the time, and the next
+-- sweep compares the clock with it. When the clock has gone back, the script corrects three sorts of times. A lease
+-- ends at most one lease from now. A message counts as published now at the latest. A waiting claim is due earlier, by
+-- as much as the clock went back. Claims that began to wait after the failover are then due too early, which does no
+-- harm.
 -- Returns {now (ms), by how many ms the clock went back; 0 when it did not}.
 
 local noted, most = number(redis.call('GET', prefix .. ':clock')), number(ARGV[5])

@@ -7,13 +7,14 @@
 --       5 the reason for which siblings wait until a run takes them
 --       6.. a request per sibling (JSON); when Redis has lost the sibling's claim, the script makes it from the request
 -- A sibling without a claim is taken, unless a done marker says that its job is done. Any other sibling is taken when
--- all of this holds:
+-- all these conditions hold:
 --   no other run has it, or the other run has not taken siblings itself yet. So two runs of one session that start
 --   together become one run;
 --   it has fewer than two crashes and unknown errors;
 --   no newer release has written it;
 --   it is pending, waits for a free slot, or waits for the reason of ARGV 5.
--- The slots and the wake-ups of taken siblings become free. The script fills the namespace's lines with other claims.
+-- Taken siblings give up their slots and their places in the queue. So the script lets the next claims of the
+-- namespace's lines go on (see common.lua).
 -- Returns false when the run has lost its primary claim. Otherwise {per sibling its fields, or {} when it was not
 -- taken; wake-ups to publish (see common.lua)}.
 

@@ -65,7 +65,7 @@ class Ended:
 def execute(
     engine: JobEngine, kind: JobKind, request: Request, *, published_at: str, eager: bool, node: str = ""
 ) -> Ended:
-    """Run the job that ``request`` asks for, if its claim is free. Every end of the run is recorded in the claim.
+    """Run the job that ``request`` asks for, if its claim is free. The end of the run is recorded in the claim.
 
     Args:
         published_at: when the message was published, in ms, as the message says; empty without a message.
@@ -209,7 +209,7 @@ def release(engine: JobEngine, runs: Sequence[Run]) -> None:
 
 
 def _ran_too_long(engine: JobEngine, kind: JobKind, run: Run) -> None:
-    """Move the claims of a run that is over its limit on, as after an unknown error. The run's thread goes on."""
+    """Let the claims of a run that is over its limit wait or give up, as after an unknown error. Its thread goes on."""
     error = RanTooLong(f"The job ran longer than {kind.run_limit:g} s.")
     frame = sys._current_frames().get(run.thread)
     if frame is not None:
@@ -226,7 +226,7 @@ def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
             raise TypeError(f"{kind.name} must return a JobOutcome, not {type(outcome).__name__}.")
     except Superseded:
         # One claim of a batch is lost. The others wait for 0 s, and nothing is counted against them.
-        # When the run was over its limit, another thread (`_ran_too_long`) moves its claims on and counts an error.
+        # When the run was over its limit, another thread (`_ran_too_long`) decides about them, and counts an error.
         if not run.given_up:
             _settle(engine, run.claims, lambda claims: run.store.wait(claims, "retry", 0.0, detail="Superseded"))
         return JobOutcome(status="superseded", job_id=primary.job_id)

@@ -34,7 +34,7 @@ def serve(line: socket.socket, take_up: Callable[..., JobOutcome], *, idle: floa
 
     Args:
         line: the socket through which the worker sends the runs.
-        take_up: performs a run in a child; its arguments are the values of the run's message that name the run.
+        take_up: performs a run in a child; its arguments are the texts in the message that name the run.
         idle: seconds without a run after which the server ends; with ``None`` it does not end.
     """
     for signalled in (signal.SIGINT, signal.SIGTERM):

@@ -17,7 +17,7 @@ class Heartbeat:
     """Renews the leases of the claims that runs of this process hold. Its thread starts with the first such claim.
 
     Args:
-        claims: claims with a Redis client of their own: its socket timeout is shorter than a third of a lease.
+        claims: the claims, through a Redis client whose socket timeout is shorter than a third of a lease.
         lease: seconds that a running claim stays valid without a renewal.
         each_beat: called before each renewal.
     """

@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 # ended. They run the job again within 20 s of the kill. The worst case is 18.8 s, the sum of five times:
 #   10 s until the lease ends
 #    2 s (LOCK_SECONDS) during which a sweeper that was killed in a tick still has the lock
-#  2.4 s until the next tick, which makes the job due
+#  2.4 s until the next tick, which takes the claim from the dead run
 #    2 s (JITTER) until the job is due
-#  2.4 s until one more tick, if the sweeper of the tick before was killed too
+#  2.4 s until one more tick, if the sweeper of the previous tick was killed too
 # A lost message is sent again after at most 14.4 s: 10 s (GRACE), 2 s for the lock and 2.4 s until the next tick.
 EVERY, GIVE_OR_TAKE = 2.0, 0.2
 JITTER = 2.0  # seconds; a returned job is due after a random part of them
