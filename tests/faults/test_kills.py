@@ -74,8 +74,9 @@ def undisturbed(here: Sandbox, conversations: int) -> dict[str, list[tuple[objec
 
 @pytest.mark.parametrize(
     ("conversations", "turns", "sessions", "kills"),
-    [(1, 419, 19, 2), pytest.param(5, 2_960, 136, 3, marks=pytest.mark.long)],
+    [(1, 419, 19, 2), (5, 2_960, 136, 3)],
 )
+@pytest.mark.long
 def test_killed_workers_leave_the_same_memory(
     here: Sandbox, conversations: int, turns: int, sessions: int, kills: int
 ) -> None:

@@ -146,6 +146,7 @@ def test_an_outage_of_postgres_costs_few_log_lines(own_home: Path) -> None:
         check(here, 2_960, 136)
 
 
+@pytest.mark.long
 def test_a_zombie_commits_nothing(deploy: Callable[..., Sandbox]) -> None:
     """SIGSTOP past the lease, then SIGCONT: another worker has done the work meanwhile."""
     here = deploy(NEXUS_LEASE_SECONDS="3")

@@ -148,6 +148,7 @@ def test_results_that_are_wanted_are_stored_for_every_duplicate(tag: str) -> Non
     assert asked.successful()
 
 
+@pytest.mark.long
 def test_the_documented_canvas_does_what_the_page_says(here: Sandbox) -> None:
     page = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
     code = page.partition("## Canvas")[2].partition("```python\n")[2].partition("```")[0]

@@ -556,6 +556,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.long
 def test_demo_costs_nothing_whatever_is_exported(home: Path) -> None:
     first = process("demo", env=embedded_env(home, **HOSTILE))
     assert first.returncode == 0, first.stderr

@@ -170,7 +170,8 @@ def test_a_worker_with_half_its_threads_held_fails_and_gives_the_other_runs_back
 
 
 @POOLS
-@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("times", [1, 5])
 def test_preemptions_are_no_poison(quick: Sandbox, pool: str, times: int) -> None:
     asked = play.delay(plan=("hang",))
     for attempt in range(1, times + 1):

@@ -103,6 +103,7 @@ def get(url: str) -> str:
     return ""
 
 
+@pytest.mark.long
 def test_detached_stack_heals_and_stops(home: Path) -> None:
     port = free_port()
     started = nexus(home, "up", "--detach", "--flower", "--concurrency", "2", FLOWER_PORT=port)
@@ -191,6 +192,7 @@ def test_killed_supervisor_takes_its_children_along(home: Path) -> None:
     assert nexus(home, "down").stdout.startswith("Stopped: worker")
 
 
+@pytest.mark.long
 def test_worker_that_cannot_start(home: Path) -> None:
     (home.parent / "broken_celery.py").write_text("raise RuntimeError('no such luck')\n")
     more = {"CELERY_CONFIG_MODULE": "broken_celery", "PYTHONPATH": str(home.parent)}

@@ -38,6 +38,7 @@ def nothing_is_lost_doubled_or_buried(here: Sandbox, count: int) -> None:
     assert here.sql("SELECT count(*) FROM dead_letters") == [(0,)]
 
 
+@pytest.mark.long
 def test_jobs_of_a_kind_that_no_worker_knows_wait_for_one_that_does(here: Sandbox) -> None:
     ask(0, 20)
     stranger = here.worker()
