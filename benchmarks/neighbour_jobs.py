@@ -52,7 +52,7 @@ plain.conf.update(
     worker_prefetch_multiplier=1,
     task_ignore_result=True,
     broker_url=celery_url(os.environ["NEXUS_REDIS_URL"]) if "NEXUS_REDIS_URL" in os.environ else None,
-    broker_transport_options={"global_keyprefix": f"plain-{os.environ.get('NEXUS_KEY_PREFIX', '')}:"},
+    broker_transport_options={"global_keyprefix": "plain:"},  # every run empties Redis
     worker_hijack_root_logger=False,
 )
 

@@ -19,6 +19,7 @@ import argparse
 import itertools
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -59,7 +60,6 @@ def ours() -> System:
 def plain(here: Sandbox) -> System:
     """Tasks of plain Celery."""
     neighbour_jobs.plain.conf.broker_url = celery_url(here.servers.redis_url)
-    neighbour_jobs.plain.conf.broker_transport_options["global_keyprefix"] = f"plain-{here.name}:"
 
     def ask(jobs: Iterable[Job]) -> None:
         for job in jobs:
@@ -216,9 +216,15 @@ def main() -> None:
             )
             for name, headings, runs in measures:
                 if options.only in (None, name):
-                    print("\n" + table(headings, [run() for run in runs]), flush=True)
+                    print("\n" + table(headings, [_shown(run()) for run in runs]), flush=True)
         finally:
             embedded.stop(Path(folder))
+
+
+def _shown(row: list[object]) -> list[object]:
+    """Show a row on stderr as soon as it is measured: all take half an hour."""
+    print(*row, sep=" | ", file=sys.stderr, flush=True)
+    return row
 
 
 def _cost(servers: Any, threads: int, many: int) -> Callable[[], list[object]]:

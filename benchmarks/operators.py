@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 from benchmarks.machine import calibration, table
 from nexus_tasks import Nexus, derive_memory, embedded
@@ -70,12 +71,12 @@ def _fill(here: Sandbox, namespaces: int, each: int) -> str:
     claims = default_deployment().claims
     model = derive_memory.request_for(DeriveMemory(namespace="tenant-0", memory_id=10**9, observer="assistant"))
     found = here.sql("SELECT n.name, m.id FROM memories m JOIN namespaces n ON n.id = m.namespace_id ORDER BY m.id")
-    middle = ""
+    middle, rng = "", random.Random(1)
     for start in range(0, len(found), 500):
         requests = [
             replace(
                 model,
-                id=f"{memory_id:08x}-0000-4000-8000-{memory_id:012x}",
+                id=str(UUID(bytes=rng.randbytes(16), version=4)),
                 namespace=name,
                 scope=model.scope.replace(str(10**9), str(memory_id)).replace("tenant-0", name),
                 args=model.args.replace(str(10**9), str(memory_id)).replace("tenant-0", name),
@@ -120,21 +121,23 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+# The kernel counts what a process held before it became another program: this one is large, and its child is not.
+_ALONE = """
+import os, resource, subprocess, sys
+ended = subprocess.run(sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+os.write(1, ended.stdout)
+sys.stderr.write(f"{used.ru_utime + used.ru_stime} {used.ru_maxrss / 1024}")
+"""
+
+
 def _run(here: Sandbox, command: list[str]) -> tuple[float, float]:
     """Processor time (seconds) and highest memory (MB) of a command."""
-    with tempfile.TemporaryFile() as told:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "nexus_tasks.cli.entry", *command, "--json"],
-            env=here.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=told,
-            stderr=subprocess.STDOUT,
-        )
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        told.seek(0)
-        json.load(told)
-        return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+    words = [sys.executable, "-c", _ALONE, sys.executable, "-m", "nexus_tasks.cli.entry", *command, "--json"]
+    ended = subprocess.run(words, env=here.environment, capture_output=True, text=True, check=True)
+    json.loads(ended.stdout)
+    cpu, memory = ended.stderr.split()[-2:]
+    return float(cpu), float(memory)
 
 
 if __name__ == "__main__":

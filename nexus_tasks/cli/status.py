@@ -43,6 +43,9 @@ def _print_status(found: StatusReport) -> None:
     for hung in found.held_threads:
         text = f"{hung.held} of {hung.threads} threads of {hung.worker} are held by code that does not return"
         paragraph(console, text, indent=_LABEL, first=Text("hung", style="bold red"))
+    if found.quarantined:
+        text = f"{words.count(found.quarantined, 'message')} could not be read: `nexus jobs quarantine` shows why"
+        paragraph(console, text, indent=_LABEL, first=Text("quarantine", style="bold red"))
 
 
 def _namespace(console: Console, one: NamespaceStatus) -> None:

@@ -13,6 +13,7 @@ from kombu.exceptions import OperationalError
 from nexus_tasks import config
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import QueueUnavailable
+from nexus_tasks.idempotency import quarantine
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claim_index import ClaimIndex, Waits
 from nexus_tasks.services import reviews
@@ -70,6 +71,7 @@ def status(deployment: Deployment, namespace: str | None, *, limit: int) -> Stat
         jobs=_total(jobs.values()),
         paused=_paused(deployment),
         held_threads=_held_threads(deployment),
+        quarantined=quarantine.count(deployment.claims)[0],
     )
 
 

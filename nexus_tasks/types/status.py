@@ -111,3 +111,4 @@ class StatusReport(Document):
     jobs: JobCounts  # the jobs of all namespaces, also of the namespaces that are left out
     paused: tuple[PausedKind, ...]
     held_threads: tuple[HeldThreads, ...]  # one entry per worker; a worker ends when half of its threads are held
+    quarantined: int  # messages that no worker could read, of all queues

@@ -123,6 +123,7 @@ def test_malformed_messages_end_no_worker_and_stop_no_queue(here: Sandbox, pool:
     assert "Traceback" not in worker.text()
     assert "Connection to broker lost" not in worker.text()
 
+    assert f"{sent} messages could not be read: `nexus jobs quarantine` shows why" in nexus("status").stdout
     listed = json.loads(nexus("jobs", "quarantine", "--json").stdout)["messages"]
     assert {one["queue"] for one in listed} == {QUEUE}
     assert all(one["fault"] and one["at"] for one in listed)

@@ -224,7 +224,7 @@ def test_namespaces() -> None:
 
 def test_status() -> None:
     found = read("status", "--namespace", "acme")
-    assert set(found) == {"jobs", "namespaces", "left_out", "paused", "held_threads"}
+    assert set(found) == {"jobs", "namespaces", "left_out", "paused", "held_threads", "quarantined"}
     [one] = found["namespaces"]
     assert {
         *("namespace", "jobs", "memories", "underived", "oldest_underived_seconds", "waits", "spend_today_usd"),
