@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import BigInteger, ColumnElement, bindparam, select, text, update
+from sqlalchemy import BigInteger, ColumnElement, bindparam, func, select, text, update
 
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
@@ -40,11 +40,14 @@ _SPENT = {
 }
 
 
-def record(tx: Transaction, namespace_id: int, jobs: Sequence[JobHeader], outcome: JobOutcome) -> None:
+def record(tx: Transaction, namespace_id: int | None, jobs: Sequence[JobHeader], outcome: JobOutcome) -> None:
     """Write one run row per job id, in the transaction that commits the jobs' effects. Existing rows stay.
 
     When one model call served several jobs, the whole cost is in the row of one job: the run's primary job (the job
     that the run was started for) at the time of the call.
+
+    Args:
+        namespace_id: ``None`` when the jobs name a namespace that does not exist.
     """
     rows = [
         {
@@ -136,9 +139,12 @@ def _outcome(run: JobRun) -> JobOutcome:
     )
 
 
+_NAMESPACE = func.coalesce(Namespace.name, func.jsonb_extract_path_text(JobRun.details, "namespace"), "")
+
+
 def find(tx: Transaction, job_id: str) -> tuple[JobRun, str] | None:
     """The run row of a job and the name of its namespace, or ``None``."""
-    query = select(JobRun, Namespace.name).join(Namespace, Namespace.id == JobRun.namespace_id)
+    query = select(JobRun, _NAMESPACE).outerjoin(Namespace, Namespace.id == JobRun.namespace_id)
     return tx.execute(query.where(JobRun.job_id == job_id)).first()
 
 
@@ -166,8 +172,8 @@ def recent(
         skip: the number of newest rows to leave out.
     """
     query = (
-        select(JobRun, Namespace.name)
-        .join(Namespace, Namespace.id == JobRun.namespace_id)
+        select(JobRun, _NAMESPACE)
+        .outerjoin(Namespace, Namespace.id == JobRun.namespace_id)
         .where(*_conditions(namespace_id, status, kind))
         .order_by(JobRun.finished_at.desc(), JobRun.id.desc())
         .offset(skip)

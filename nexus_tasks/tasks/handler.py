@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from nexus_tasks.cognition.job_context import JobContext
@@ -95,10 +96,20 @@ def in_namespace(handler: Callable[[NamespaceRun, A], JobOutcome]) -> Callable[[
                 run.primary.kind,
                 arguments.namespace,
             )
-            return JobOutcome(status="gone", details={"namespace": arguments.namespace})
+            return _gone(run, arguments.namespace)
         return handler(NamespaceRun(run=run, deployment=deployment, namespace=namespace), arguments)
 
     return handle
+
+
+def _gone(run: Run, namespace: str) -> JobOutcome:
+    """Write run rows that only name the namespace, because it may have been erased together with its sessions."""
+    outcome = JobOutcome(status="gone", details={"namespace": namespace})
+    scope = json.dumps({"namespace": namespace}, ensure_ascii=False)
+    headers = [replace(job_header(claim), scope=scope) for claim in run.claims]
+    with run.deployment.database.transaction() as tx:
+        job_runs.record(tx, None, headers, outcome)
+    return outcome
 
 
 def probe_model(deployment: Deployment) -> None:

@@ -105,7 +105,15 @@ def test_waiting_for_a_job(here: Sandbox) -> None:
     assert outcome.reasons == ("manual_digest",)
     assert digest_session.delay(namespace="acme", session_key="nowhere").wait(timeout=60).status == "gone"
     assert derive_memory.delay(namespace="acme", memory_id=999_999).wait(timeout=60).status == "gone"
-    assert digest_session.delay(namespace="nobody", session_key="s").wait(timeout=60).status == "gone"
+
+    lost = digest_session.delay(namespace="nobody", session_key="s")
+    assert lost.wait(timeout=60).status == "gone"
+    here.redis().flushdb()
+    found = nexus.job(lost.id)
+    assert (found.source, found.status, found.namespace) == ("runs", "gone", "nobody"), "the run row tells it"
+    assert "s" not in found.scope.replace("nobody", "").replace("namespace", ""), "no session of an erased namespace"
+    assert lost.id in [one.id for one in nexus.jobs(status="gone")]
+    assert nexus.finished_jobs().counts["digest_session"] == {"completed": 1, "gone": 2}
 
 
 @pytest.mark.usefixtures("here")

@@ -6,14 +6,17 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Boolean, CheckConstraint, Identity, Index, Integer, Numeric, UniqueConstraint, text
+from sqlalchemy import Boolean, CheckConstraint, ForeignKey, Identity, Index, Integer, Numeric, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from nexus_tasks.storage.models.base import Base, namespace_column, now_column
 
 
 class JobRun(Base):
-    """One finished job. The row is written in the transaction that commits the job's effects."""
+    """One finished job. The row is written in the transaction that commits the job's effects.
+
+    A job whose namespace does not exist has a row without ``namespace_id``; its ``details`` name the namespace.
+    """
 
     __tablename__ = "job_runs"
     __table_args__ = (
@@ -24,7 +27,7 @@ class JobRun(Base):
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
     job_id: Mapped[str] = mapped_column(unique=True)
-    namespace_id: Mapped[int] = namespace_column()
+    namespace_id: Mapped[int | None] = mapped_column(ForeignKey("namespaces.id", ondelete="CASCADE"))
     kind: Mapped[str]
     scope: Mapped[str]
     status: Mapped[str]
