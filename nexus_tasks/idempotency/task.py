@@ -103,7 +103,8 @@ class JobTask(Task):  # type: ignore[misc]
         if task_id is not None and not _JOB_ID.fullmatch(task_id):
             raise InvalidInput(f"task_id {task_id!r} is no job id: it must have no spaces or commas.")
         delay = countdown or ((_utc(eta) - datetime.now(UTC)).total_seconds() if eta else 0.0)
-        if delay > 0 and self.app.conf.task_always_eager:
+        eager = self.app.conf.task_always_eager
+        if eager:
             delay = 0.0  # as in Celery: there is no worker that could wait
         each = self.kind.parse(args, kwargs).each(self.engine.deployment)
         requests = [
@@ -111,7 +112,7 @@ class JobTask(Task):  # type: ignore[misc]
             for i, one in enumerate(each)
         ]
         self.engine.storage.want(self.kind, each)
-        if self.app.conf.task_always_eager:
+        if eager:
             return self._run_here(requests, options)
         ignored = options.get("ignore_result")
         ignored = self.ignore_result if ignored is None else ignored
@@ -232,8 +233,10 @@ class JobTask(Task):  # type: ignore[misc]
             raise InvalidInput(f"calls[{n}]: {error.message}", remedy="Correct the call; nothing was queued.") from None
 
     def _check_serializer(self, serializer: str | None) -> None:
+        if not serializer:
+            return
         accepted = self.app.conf.accept_content
-        if serializer and registry.name_to_type.get(serializer) not in prepare_accept_content(accepted):
+        if registry.name_to_type.get(serializer) not in prepare_accept_content(accepted):
             raise UnsupportedOption(f"No worker reads a message in {serializer!r}; they read {', '.join(accepted)}.")
 
     def _check_application(self) -> None:
