@@ -33,6 +33,8 @@ worker_send_task_events = True
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None  # with Celery's 100 tries, a worker ends after an outage of 50 minutes
 broker_pool_acquire_timeout = 5
+# Seconds, for RabbitMQ. A worker whose connection has been silent for twice as long makes another one.
+broker_heartbeat = 6
 
 # --- the format of messages and results -------------------------------------------------------------------------------
 task_serializer = result_serializer = "json"
@@ -136,6 +138,9 @@ def _of(settings: Settings) -> dict[str, Any]:
             "socket_timeout": ANSWER_WITHIN,
             "socket_connect_timeout": ANSWER_WITHIN,
             "socket_keepalive": True,
+            # The same for RabbitMQ. Celery closes a silent connection only after it has waited for an answer on it.
+            "read_timeout": ANSWER_WITHIN,
+            "write_timeout": ANSWER_WITHIN,
             # A worker waits for messages with the command BRPOP, which Redis answers after 1 s at the latest. Every 5 s
             # kombu checks whether the answer is 5 s late. If so, kombu makes a new connection.
             "health_check_interval": ANSWER_WITHIN,

@@ -44,9 +44,9 @@ class Wire:
 
 
 class Proxy:
-    """Listens on a port of ``address`` and passes everything on to a server's unix socket."""
+    """Listens on a port of ``address`` and passes everything on to a server's unix socket, or its port here."""
 
-    def __init__(self, target: Path, address: str = "127.0.0.1") -> None:
+    def __init__(self, target: Path | int, address: str = "127.0.0.1") -> None:
         self.target, self._address = target, address
         self._loop = asyncio.new_event_loop()
         self._wires: set[Wire] = set()
@@ -98,7 +98,11 @@ class Proxy:
         self._loop.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        wire = Wire((reader, writer), await asyncio.open_unix_connection(str(self.target)))
+        if isinstance(self.target, int):
+            server = await asyncio.open_connection("127.0.0.1", self.target)
+        else:
+            server = await asyncio.open_unix_connection(str(self.target))
+        wire = Wire((reader, writer), server)
         wire.until = self._until
         self._wires.add(wire)
         try:
@@ -110,8 +114,8 @@ class Proxy:
 
 
 @contextmanager
-def proxy(target: Path, address: str = "127.0.0.1") -> Iterator[Proxy]:
-    """A proxy in front of a server's unix socket."""
+def proxy(target: Path | int, address: str = "127.0.0.1") -> Iterator[Proxy]:
+    """A proxy in front of a server's unix socket, or of its port on this host."""
     made = Proxy(target, address)
     try:
         yield made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests import rabbitmq
 from tests.broker import RABBITMQ
 from tests.integration.jobkinds import ROOT, WITH_KINDS, Play, attempts, go, play
 from tests.sandbox import Sandbox, engine, eventually
+from tests.silence import proxy
 
 pytestmark = [
     pytest.mark.skipif(not RABBITMQ, reason="runs with --rabbitmq"),
@@ -47,6 +49,21 @@ def test_a_consumer_timeout_costs_neither_the_run_nor_the_worker(there: Sandbox,
     assert long.wait(30).status == "completed"
     assert len(attempts("long")) == 1
     assert worker.process.poll() is None
+
+
+def test_a_worker_whose_connection_went_silent_consumes_again(there: Sandbox, pool: str) -> None:
+    Nexus().create_namespace("acme")
+    broker = urlsplit(there.environment["NEXUS_BROKER_URL"])
+    assert broker.port
+    with proxy(broker.port) as wire:
+        through = broker._replace(netloc=broker.netloc.replace(f":{broker.port}", f":{wire.port}"))
+        worker = there.worker(*WITH_KINDS, pool=pool, concurrency=2, NEXUS_BROKER_URL=through.geturl(), **ROOT)
+        assert play.delay(name="before").wait(60).status == "completed"
+        assert wire.silence()
+        silent = time.monotonic()
+        assert play.delay(name="after").wait(90).status == "completed"
+        assert time.monotonic() - silent < 30
+        assert worker.process.poll() is None
 
 
 def test_a_worker_ends_during_a_memory_alarm(there: Sandbox, node: rabbitmq.Node, pool: str) -> None:
