@@ -10,14 +10,18 @@
 6. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
 7. Celery starts its pool and its consumer.
 8. :class:`EndStep`: starts a thread that limits how long runs and the worker's shutdown may last.
-9. :class:`IdentityStep`: ends the worker if the claims in Redis belong to another database.
-10. :class:`SweepStep`: starts a thread that returns stuck claims every 2 s.
-11. :class:`ReconcileStep`: starts a thread that asks every 10 s for jobs that Postgres wants and that have no claim.
+9. :class:`IdentityStep`: ends the worker if the claims (the records of jobs in Redis) belong to another database.
+10. :class:`SweepStep`: starts a thread for the sweep. Every 2 s the sweep queues the jobs of dead workers again, sends
+    lost messages again, and publishes jobs that have become due.
+11. :class:`ReconcileStep`: starts a thread that, every 10 s, enqueues the jobs that rows in Postgres ask for and that
+    have no claim in Redis.
 12. :class:`WatchdogStep`: starts a thread that repairs the consumer when it takes no messages although messages wait.
-13. :class:`BufferStep`: starts a thread that stores this machine's session buffer every 5 minutes, and updates the
-    context files for coding agents' hooks every 30 s.
+13. :class:`BufferStep`: starts a thread that moves the messages of this machine's session buffer (files that keep
+    messages while Postgres is away) to Postgres every 5 minutes, and updates the context files for coding agents' hooks
+    every 30 s.
 
-The heartbeat's thread starts with the first run of a job, in the process of the run.
+One more thread, the heartbeat, renews the leases of running jobs. A process that runs jobs starts it with its first
+job. This process is the worker itself, a child of a prefork pool, or a child of the fork server.
 """
 
 from __future__ import annotations
@@ -78,8 +82,8 @@ def preload(sender: Any, **_kwargs: object) -> None:
     # collection. Forked children share the memory of frozen objects.
     gc.collect()
     gc.freeze()
-    # A run makes thousands of objects and keeps few of them. With Celery's threshold of 700, the collector took a
-    # seventh of a derivation's CPU time.
+    # A run makes thousands of objects and keeps few of them. With Python's own threshold (700 in Python 3.11; Celery
+    # does not change it), the collector took a seventh of a derivation's CPU time.
     gc.set_threshold(GARBAGE)
 
 
@@ -127,12 +131,17 @@ class DatabasePoolStep(bootsteps.Step):  # type: ignore[misc]
 
 
 class ForkServerStep(bootsteps.Step):  # type: ignore[misc]
-    """Forks the fork server, while the worker has loaded all code and has no other thread or connection yet.
+    """Forks the fork server, a process that later forks a child for each job that has crashed twice.
 
-    The fork server is a process that later forks a child for each job that has crashed twice. Two conditions must hold.
-    The pool must be a pool of threads, because jobs of other pools run in processes already. This process must have
-    only one thread, because a child would inherit the locks that other threads hold. In any other case, and after the
-    fork server has died, the first job that needs a fork server starts one.
+    The step runs after the worker has loaded all code, and before the worker starts its threads and connects to the
+    servers. It forks only on two conditions:
+
+    - The pool is a pool of threads. A prefork pool needs no fork server, because each of its children runs one job at a
+      time.
+    - This process has only one thread, because a child would inherit the locks that other threads hold.
+
+    In a solo pool, when this process has several threads, and after the fork server has died, the first job that needs
+    a fork server starts one.
     """
 
     def __init__(self, parent: Any, **options: Any) -> None:
@@ -171,9 +180,9 @@ class BufferStep(BackgroundStep):
 def recover_buffers(deployment: Deployment) -> dict[str, int]:
     """Store the session buffer of this worker's machine. Returns the numbers of stored messages and new jobs.
 
-    Other ticks (tasks of beat's schedule) are done once per slot of the schedule. This tick may be done by several
-    workers, because every machine has a buffer folder of its own. When two workers store the same folder, each message
-    is still stored once.
+    A tick is a task of beat's schedule. Any other tick is done once in each interval of its schedule (for example once
+    per hour), by one worker. This tick may be done by several workers, because every machine has a buffer folder of its
+    own. When two workers store the same folder, each message is still stored once.
 
     Raises:
         StorageUnavailable: Postgres does not answer. Messages that were not stored stay in the buffer.
