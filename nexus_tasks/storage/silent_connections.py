@@ -2,13 +2,13 @@
 
 When a network link is down, TCP ends the connection (see ``CONNECT_ARGS`` in ``engine.py``). TCP does not end the
 connection when a proxy, a load balancer or a frozen server takes the bytes and never answers. A time limit for
-statements would also end long statements. Therefore this module asks Postgres whether it works on a statement:
+statements would also end long statements. Therefore this module asks Postgres whether it still executes the statement:
 
 1. When a statement has had no answer for 4 s, the process opens a second connection. On this connection it asks
-   Postgres whether the session of the first connection works on the statement.
-2. If the session works, the process goes on waiting, and asks again every 4 s.
-3. If the session does not work, or if the second connection gets no answer within 4 s, the process waits for 1 more
-   second. Then it closes the first connection, and the statement raises an error.
+   Postgres whether the session of the first connection is executing the statement.
+2. If so, the process goes on waiting, and asks again every 4 s.
+3. If the session is not executing the statement, or if the second connection gets no answer within 4 s, the process
+   waits for 1 more second. Then it closes the first connection, and the statement raises an error.
 
 Behind a connection pooler such as PgBouncer, this module cannot find a session by its id. Only TCP then ends a silent
 connection.
@@ -26,13 +26,14 @@ from psycopg.rows import TupleRow
 
 QUIET = 4.0  # the process asks about the session each time this many seconds have passed without an answer
 ANSWER_WITHIN = 4  # seconds; the longest wait for the second connection to open, and for each of its answers
-# Seconds of a last wait for the answer, because the session may have finished the statement just before the question.
+# Seconds of a last wait for the answer. The session may have finished the statement and sent the answer just before the
+# second connection asked about the session.
 GRACE = 1.0
 
 # Another session may later have the same process id. The process id and the start time together identify a session.
 WHO_AM_I = "SELECT pg_backend_pid(), backend_start::text FROM pg_stat_get_activity(pg_backend_pid())"
-# A session that waits for bytes from its client does not work on a statement. This client sends no bytes, because it
-# waits for the session.
+# A session whose wait event type is `Client` waits until it can read bytes from us or write bytes to us, while we wait
+# for its answer. So bytes were lost or are held up on the way, and the session does not count as at work.
 _AT_WORK = """
 SELECT state NOT LIKE 'idle%%' AND coalesce(wait_event_type, '') <> 'Client'
 FROM pg_stat_get_activity(%s) WHERE backend_start = %s::timestamptz
@@ -66,7 +67,7 @@ class WatchedConnection(psycopg.Connection[TupleRow]):
     def _watched(self, waiting: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         """Run the steps of psycopg's generator ``waiting``, and watch the time without an answer.
 
-        psycopg sends 0 to a step when 0.1 s have passed without an answer.
+        psycopg resumes a step with 0 when the connection was not ready for 0.1 s, and with another number when it is.
         """
         try:
             step = next(waiting)
@@ -89,13 +90,15 @@ class WatchedConnection(psycopg.Connection[TupleRow]):
             return end.value
 
     def _session_is_at_work(self) -> bool:
-        """Whether the session works on the statement.
+        """Whether the session is executing the statement.
 
-        The result is also ``True`` when Postgres refuses the second connection or the question.
+        The result is also ``True`` when Postgres refuses the second connection or the question, and behind a pooler.
         """
         if self.session is None:
-            # A pooler hides the session (``introduced`` is true), or the connection is being set up. The setup takes
-            # milliseconds, so a setup without an answer for 4 s counts as silent.
+            # There are two cases. When Postgres has answered ``WHO_AM_I``, a pooler hides the session. The result is
+            # then ``True``, so only TCP ends the connection. When Postgres has not answered ``WHO_AM_I``, the
+            # connection is still being set up. The setup takes milliseconds, and there was no answer for 4 s. So the
+            # result is ``False``: the connection is silent.
             return self.introduced
         address = self.info.get_parameters() | {"host": self.info.host, "port": str(self.info.port)}
         if "hostaddr" in address:
