@@ -21,7 +21,8 @@ from nexus_tasks.settings import Settings, load_settings
 
 imports = ("nexus_tasks.tasks", "nexus_tasks.worker")
 
-# --- delivery (after a lost message, its job waits 10 s or more, until the sweep sends the message again) -------------
+# --- delivery ---------------------------------------------------------------------------------------------------------
+# When a message is lost, the sweep (a loop of every worker) sends the message again after 10 s or more.
 task_acks_late = True
 task_reject_on_worker_lost = True
 worker_prefetch_multiplier = 1
@@ -45,8 +46,8 @@ timezone = "UTC"
 
 # --- Redis ------------------------------------------------------------------------------------------------------------
 # The longest wait for an answer of Redis, in seconds. After this time the caller gets an error, and the next caller
-# makes a new connection. A worker's event loop may wait for several dead connections one after the other. Even in this
-# case the worker must go on within 30 s.
+# makes a new connection. The limit is as short as 5 s, because a worker must go on within 30 s after its connections
+# died, and its event loop may wait for several dead connections one after the other.
 ANSWER_WITHIN = 5
 redis_socket_timeout = float(ANSWER_WITHIN)
 redis_socket_connect_timeout = float(ANSWER_WITHIN)
@@ -64,9 +65,9 @@ task_default_routing_key = "maintenance"
 task_create_missing_queues = False  # a misspelt queue raises an error in the producer
 
 # --- workers ----------------------------------------------------------------------------------------------------------
-# The pool has threads, because jobs mostly wait for the network. Use `--pool processes` to get a prefork pool. The
-# option `--pool prefork` has no effect, because Celery treats its own default like a missing option and uses
-# `worker_pool`.
+# The pool has threads, because jobs mostly wait for the network. For a prefork pool give `--pool processes`, Celery's
+# other name of this pool. With `--pool prefork` the worker still has threads: `prefork` is also the option's default,
+# so Celery takes the option for missing and uses the setting `worker_pool`.
 worker_pool = "threads"
 worker_concurrency = 16
 worker_hijack_root_logger = True
@@ -138,11 +139,13 @@ def _of(settings: Settings) -> dict[str, Any]:
             "socket_timeout": ANSWER_WITHIN,
             "socket_connect_timeout": ANSWER_WITHIN,
             "socket_keepalive": True,
-            # The same for RabbitMQ. Celery closes a silent connection only after it has waited for an answer on it.
+            # The same limit for RabbitMQ. To close a connection, Celery's client asks the broker to close it, and waits
+            # for the answer. Without a limit, closing a dead connection would hang.
             "read_timeout": ANSWER_WITHIN,
             "write_timeout": ANSWER_WITHIN,
-            # A worker waits for messages with the command BRPOP, which Redis answers after 1 s at the latest. Every 5 s
-            # kombu checks whether the answer is 5 s late. If so, kombu makes a new connection.
+            # A worker waits for messages with the command BRPOP, which Redis answers after 1 s at the latest. When
+            # there is no answer 6 s after the command (1 s and these 5 s), the connection counts as dead, and kombu
+            # makes a new one. kombu checks this every 5 s.
             "health_check_interval": ANSWER_WITHIN,
         },
         "result_backend_transport_options": {
