@@ -1,4 +1,7 @@
-"""Start, check and stop an embedded server. The server keeps running after the process that started it has ended."""
+"""Start, check and stop an embedded server. The server keeps running after the process that started it has ended.
+
+The start lock (``start_lock`` in ``places.py``) lets one process at a time start or stop the servers of a home folder.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from nexus_tasks.file_locks import FileLock, is_locked, lock, try_lock
 from nexus_tasks.files import open_log
 
 START_SECONDS = 60.0  # the longest wait for a start, because after a crash a server replays its log before it answers
-ORPHAN_SECONDS = 5.0  # the longest wait until a running server opens its socket
+# The longest wait for a server that runs but does not listen on its socket. Then it is stopped and launched anew.
+ORPHAN_SECONDS = 5.0
 # The longest wait until Redis can write its file. Redis tries to write again every second.
 _UNWRITABLE_SECONDS = 3.0
 
@@ -58,7 +62,7 @@ class Server:
 def start(server: Server) -> bool:
     """Launch ``server`` if it does not run. Returns whether this call launched the server.
 
-    The caller holds the start lock.
+    The caller holds the start lock (see the module's docstring).
 
     Raises:
         EmbeddedError: an earlier server hangs and cannot be stopped, or the program is not installed.
@@ -106,8 +110,9 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
 
     Args:
         server: the server to wait for. :func:`start` was called for this server.
-        launched: the servers that this process launched. If another process launched ``server`` and it ends during the
-            wait, this call launches it again and adds it to ``launched``.
+        launched: the servers that this process launched. After an error the caller stops these servers. If another
+            process launched ``server``, and ``server`` ends during the wait, this call launches ``server`` again and
+            adds it to ``launched``.
         log_start: the size of the server's log before the start, in bytes. Errors quote the log after this offset.
 
     Raises:
@@ -125,8 +130,8 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
             if start(server):
                 launched.append(server)
         if waited > START_SECONDS:
-            # The caller stops the servers in ``launched``. But a server that replays its log must go on, because the
-            # next start would replay the whole log again.
+            # After the error below, the caller stops the servers in ``launched``. But a server that replays its log
+            # must go on, because the next start would replay the whole log again. So the list is emptied.
             launched.clear()
             reason = _tail(server.log, log_start)
             raise EmbeddedError(
@@ -138,7 +143,7 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
 
 
 def halt(server: Server) -> bool:
-    """Stop ``server``. Returns whether the server ran. The caller holds the start lock.
+    """Stop ``server``. Returns whether the server ran. The caller holds the start lock (see the module's docstring).
 
     Raises:
         EmbeddedError: the server still runs after every signal.

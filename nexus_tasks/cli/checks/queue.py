@@ -32,7 +32,8 @@ def broker() -> Sequence[Check]:
 def workers(settings: Settings) -> Sequence[Check]:
     """Check that a worker answers within 1 s.
 
-    With the embedded servers of this package, no worker is needed, because a command can start a worker of its own.
+    With the embedded servers of this package, no worker is needed: a command with the option ``--wait`` starts a worker
+    of its own, which ends with the command.
 
     Raises:
         kombu.exceptions.OperationalError: the broker does not answer.

@@ -15,8 +15,8 @@ from nexus_tasks.errors import EmbeddedError
 
 READY_SECONDS = 60.0  # the longest wait for the worker's start
 _STEADY_SECONDS = 60.0  # a child that ran for longer restarts after 0.5 s, the shortest pause
-# Seconds. When a child ends earlier than that, the pause before its restart doubles, up to this limit. The limit was
-# chosen by hand, not measured.
+# The longest pause before a restart, in seconds. Each time a child ends within `_STEADY_SECONDS` of its start, its
+# pause doubles, up to this value. The value was chosen by hand, not measured.
 _LONGEST_PAUSE = 30.0
 _SERVERS_EVERY = 2.0  # seconds between two checks of the servers
 
@@ -104,7 +104,8 @@ class Supervisor:
         for child in self.children:
             child.terminate()
         deadline = time.monotonic() + GRACE_SECONDS
-        # Running jobs may finish within 30 s. A second Ctrl-C ends this wait.
+        # Children that have not ended after 30 s are killed. Until then the worker lets its running jobs finish, or
+        # gives them back to the queue. A second Ctrl-C ends this wait.
         while (
             time.monotonic() < deadline and self.signals <= max(asked, 1) and not all(c.ended() for c in self.children)
         ):
