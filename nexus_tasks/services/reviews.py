@@ -30,7 +30,9 @@ def settle(tx: Transaction, job_id: str, *, drop: bool) -> Settled | None:
     """Release or discard a reflection's plan that is held for review.
 
     Args:
-        job_id: the id of the job that made the plan, or of a later job for the same perspective.
+        job_id: the id of the job that made the plan, or of a later job for the same perspective (the memories of one
+            observer about one subject). While the plan is held, a later job does nothing, and also ends with the status
+            ``needs_review``. So a person may know the plan by the id of this job.
         drop: ``True`` discards the plan, ``False`` releases the plan.
 
     Returns:
@@ -49,7 +51,7 @@ def settle(tx: Transaction, job_id: str, *, drop: bool) -> Settled | None:
 
 
 def held_reflection(row: PerspectiveRow) -> HeldReflection:
-    """Describe the plan that is held for review in a perspective's row."""
+    """Describe the plan that is held for review in the row of a perspective."""
     plan = row.held or {}
     return HeldReflection(
         job_id=plan["job_id"],

@@ -31,8 +31,8 @@ class Worker(Document):
     def of(cls, known: Mapping[str, Any] | None) -> Worker | None:
         """Make a worker from the document of :meth:`to_dict`.
 
-        ``None`` gives ``None``. A job has no document before a worker has begun the job, or when the worker was one of
-        an earlier release.
+        ``None`` gives ``None``. There is no document when no worker has begun the job yet, or when the job's worker was
+        of an earlier release, which wrote none.
         """
         return cls(node=known["node"], host=known["host"], pid=known["pid"]) if known else None
 
@@ -60,7 +60,7 @@ class JobOutcome(Document):
 
 
 _ASKED = ("force", "reasons", "urgency")
-# `JobInfo.source` → the optional fields that jobs of this source have. No entry lists the fields that all jobs have.
+# `JobInfo.source` → the optional fields that jobs of this source have. Fields that all jobs have are not in this table.
 _FIELDS_OF = {
     "queue": frozenset({"reason", "detail", "error", "args", "errors", "crashes", *_ASKED}),
     "dead_letters": frozenset({"error", "args", "error_type", "traceback", "errors", "crashes", "resolution", *_ASKED}),
@@ -97,7 +97,8 @@ class JobInfo(Document):
 class JobDetails(JobInfo):
     """All that is known about a job. A field keeps its default when jobs of this ``source`` do not have it."""
 
-    # Queued jobs and dead letters have these fields. Finished runs have only `reasons`.
+    # Queued jobs and dead letters have these fields, except for three fields that only dead letters have. A finished
+    # run has only one of these fields: `reasons`.
     args: Mapping[str, Any] = field(default_factory=dict)
     error_type: str | None = None  # the class of the last error; dead letters only
     traceback: str | None = None  # the traceback of the last error; dead letters only

@@ -1,4 +1,7 @@
-"""The jobs reflect_perspective (reflect on a perspective's new facts) and reflect_namespace (archive old messages)."""
+"""The jobs reflect_perspective (reflect on a perspective's new facts) and reflect_namespace (archive old messages).
+
+A perspective is the set of memories of one observer about one subject.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from nexus_tasks.types import JobOutcome, Status
 # The changes of a run may supersede at most 5 facts, or at most 30 % of the perspective's active facts if that is more.
 # Otherwise a person must review the changes first. Chosen by hand, not measured.
 GUARD_SHARE, GUARD_COUNT = 0.30, 5
-# A derived and digested message of this age is marked as archived. Chosen by hand, not measured.
+# A message that was stored this long ago is marked as archived, if its facts were derived and a digest covers it.
+# Chosen by hand, not measured.
 ARCHIVE_AFTER = timedelta(days=30)
 
 
@@ -48,13 +52,13 @@ def _apply(
 ) -> tuple[JobOutcome, bool]:
     """Commit a proposal, unless another run has changed the perspective since the caller read it.
 
-    A proposal that would change too much is stored for a review by a person.
+    A proposal that would change too much is stored until a person reviews it. The stored form is called a plan.
     """
     made_by = resources.model.model_for("reflect")
     changes = proposal.changes
     with resources.database.transaction() as tx:
         said = {i: memory.content for i, memory in reflections.by_id(tx, changes.facts()).items()}
-    # Some facts of the proposal may have been erased, for example while a stored plan waited for its release.
+    # Some facts of the proposal may have been erased, for example while its plan waited for a person's review.
     changes = review.without_erased(changes, said)
     texts = texts_to_embed(changes, said)
     vectors = vectors_of(resources.embedder, texts)
