@@ -1,4 +1,7 @@
-"""The job derive_memory: find facts in a batch of messages of one session, for one observer."""
+"""The job derive_memory: find facts in a batch of messages of one session, for one observer.
+
+The prompt is ``prompts/derive.md``. (``prompts/facts.md`` is the prompt of another job, see ``extraction/facts.py``.)
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any
 from nexus_tasks.transcripts.excerpt import excerpt
 from nexus_tasks.transcripts.scrubbing import scrub, scrub_value
 
-Message = dict[str, Any]  # the fields of nexus_tasks.Message, as JSON has them
+Message = dict[str, Any]  # the fields of nexus_tasks.Message, with JSON types (`occurred_at` is a text)
 
 SUBAGENT = "subagent"
 # The most characters that are kept of a tool's result, and of each text in a tool's input. Chosen by hand.
@@ -111,8 +111,10 @@ def shortened(value: Any) -> Any:
     if isinstance(value, str):
         return excerpt(value, _INPUT_CHARACTERS, scrub)
     if isinstance(value, dict):
-        # Scrub the whole value before its texts are shortened, because half a secret may not look like a secret. Before
-        # that, `_cut` limits huge texts to 20,000 characters, so that scrubbing takes little time.
+        # There are three steps. First `_cut` limits huge texts to 20,000 characters, so that scrubbing takes little
+        # time. Then the whole value is scrubbed. Only then are the texts shortened to what is kept, because half a
+        # secret may not look like a secret. The first cut does no harm, because the last step leaves out the text
+        # around this cut.
         return {key: shortened(item) for key, item in scrub_value(_cut(value)).items()}
     if isinstance(value, list):
         return [shortened(item) for item in value[:100]]

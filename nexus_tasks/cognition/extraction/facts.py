@@ -1,4 +1,7 @@
-"""The fact extractor: build the question to the model, and check the facts in the model's answer."""
+"""The fact extractor of the job extract_session: build the question to the model, and check the facts in its answer.
+
+The prompt is ``prompts/facts.md``. (``prompts/derive.md`` is the prompt of another job, see ``cognition/derive.py``.)
+"""
 
 from __future__ import annotations
 
