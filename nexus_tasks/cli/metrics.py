@@ -1,8 +1,12 @@
 """``nexus metrics``: figures of queue and memory for a monitoring system, in Prometheus' text format.
 
 All metrics are gauges, because each command is a new process, in which a counter would start at 0. Finished runs have
-no metric: ``nexus jobs finished`` counts them from the table ``job_runs``, whose rows are deleted after 30 days. A
-new metric that counts runs in a worker process belongs in ``_finish`` in ``idempotency/worker/executor.py``.
+no metric: ``nexus jobs finished`` counts them from the table ``job_runs``, whose rows are deleted after 30 days.
+
+A counter in a worker process belongs in ``_finish`` in ``idempotency/worker/executor.py``. It would count jobs that
+ended, not runs: ``_finish`` is called once per settled part of a batch, with the claims (one per job) of this part. It
+is not called for a job that waits for its next attempt, or for a dead letter that the sweep (a loop of every worker)
+writes. A run in a child process, of a prefork pool or of the fork server, would count in this child.
 """
 
 from __future__ import annotations
