@@ -175,6 +175,17 @@ def test_values_outside_the_scope_follow_the_newest_request_in_a_rerun(bench: Be
     assert bench.run(first, "t2", claim=False).args == {"longer_than": 20}
 
 
+@pytest.mark.parametrize("delay", [0.0, 60.0])
+def test_values_outside_the_scope_follow_the_newest_request_until_the_run_begins(bench: Bench, delay: float) -> None:
+    first = replace(bench.request("one"), args='{"longer_than":5}', delay=delay)
+    bench.claims.claim([first])
+    bench.claims.claim([replace(tagged(first), args='{"longer_than":10}')])
+    bench.claims.claim([replace(tagged(first), args='{"longer_than":7}').renewed()])  # reconcile's
+    assert bench.fields(first)["args"] == '{"longer_than":10}'
+    bench.claims.claim([replace(tagged(first), args='{"longer_than":20}', delay=0.0)])
+    assert bench.run(first, claim=False).args == {"longer_than": 20}
+
+
 @pytest.mark.parametrize("while_running", ["rerun", "drop"])
 def test_reconcile_finds_the_running_job_and_leaves_no_trace(bench: Bench, while_running: str) -> None:
     first = bench.request(while_running=while_running, reasons=("x",))

@@ -39,7 +39,6 @@ if not state then
   if done(key) then return { 'STALE', {}, {} } end
   create(key, request)
   park(key, request, request.id)
-  merge(key, request.force, request.reasons, request.urgency)
 end
 
 local f = redis.call('HMGET', key, 'kind', 'namespace', 'queue', 'version')

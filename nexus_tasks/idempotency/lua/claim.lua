@@ -21,47 +21,47 @@
 --   DONE      a job of a kind whose input cannot change ended less than 15 minutes ago, and serves the request
 
 local function claim(key, request, position)
-  local state = field(key, 'state')
+  local f = redis.call('HMGET', key, 'state', 'id', 'force', 'reasons', 'urgency', 'args', 'wait_reason', 'due_at', 'queue')
+  local state, id, flags, args = f[1], f[2], { f[3], f[4], f[5] }, f[6]
   local delay = number(request.delay)
   if not state then
-    local id, status = done(key)
-    if id and request.immutable and not request.anew and status ~= 'dropped' then
+    local ended, status = done(key)
+    if ended and request.immutable and not request.anew and status ~= 'dropped' then
       local wakeups = {}
       if request.delivery then
         record(request)
-        settle(request.delivery.id, status, id, wakeups, '')
+        settle(request.delivery.id, status, ended, wakeups, '')
       end
-      return { 'DONE', id, wakeups[1] or false }
+      return { 'DONE', ended, wakeups[1] or false }
     end
     create(key, request)
     park(key, request, request.id)
-    merge(key, request.force, request.reasons, request.urgency)
     if delay > 0 then
       to_waiting(key, request.wait_reason, now + delay, '')
       return { 'ENQUEUED', request.id, false }
     end
-    return { 'ENQUEUED', request.id, ready(key, position) }
+    return { 'ENQUEUED', request.id, ready(key, position, request) }
   end
   if state == 'running' and request.while_running == 'drop' then
-    park(key, request, field(key, 'id'))
-    return { 'RUNNING', field(key, 'id'), false }
+    park(key, request, id)
+    return { 'RUNNING', id, false }
   end
-  merge(key, request.force, request.reasons, request.urgency)
+  merge(key, request.force, request.reasons, request.urgency, flags)
   if state == 'running' then
-    if request.anew and request.force == '' and request.reasons == '' then return { 'RUNNING', field(key, 'id'), false } end
+    if request.anew and request.force == '' and request.reasons == '' then return { 'RUNNING', id, false } end
     if redis.call('HSETNX', key, 'rerun_id', request.id) == 1 then index_id(key, request.kind, request.id) end
     redis.call('HSET', key, 'rerun_args', request.args)
     park(key, request, field(key, 'rerun_id'))
     return { 'RERUN', field(key, 'rerun_id'), false }
   end
-  local id = field(key, 'id')
+  -- Values outside the scope may differ between requests: the newest request decides. Reconcile (`anew`) decides nothing.
+  if args ~= request.args and not request.anew then redis.call('HSET', key, 'args', request.args) end
   park(key, request, id)
   if state == 'waiting' then
-    local f = redis.call('HMGET', key, 'wait_reason', 'due_at')
-    local reason, due = f[1], f[2] and number(f[2]) or math.huge
+    local reason, due = f[7], f[8] and number(f[8]) or math.huge
     -- A live request makes a claim in a line live. The claim moves in front of the claims that are not live.
     if reason == 'concurrency' and request.urgency == 'live' and not request.anew then
-      local line = line_key(request.namespace, field(key, 'queue'))
+      local line = line_key(request.namespace, f[9])
       local place = number(redis.call('ZSCORE', line, key))
       if place >= BEHIND then redis.call('ZADD', line, string.format('%.4f', place - BEHIND), key) end
     end

@@ -197,10 +197,16 @@ local function enter(key, state)
 end
 
 -- Moves the claim into the state `pending`. Returns its wake-up, which the caller of the script publishes. Nearly
--- every job passes through this function, so it reads all fields with one command.
-local function to_pending(key)
-  leave(key)
-  local f = redis.call('HMGET', key, 'id', 'kind', 'queue', 'args', 'namespace', 'trace')
+-- every job passes through this function, so it reads all fields with one command. `fresh` is the request of a claim
+-- that this script has created: such a claim is in no index, and its fields need not be read.
+local function to_pending(key, fresh)
+  local f
+  if fresh then
+    f = { fresh.id, fresh.kind, fresh.queue, fresh.args, fresh.namespace, fresh.trace }
+  else
+    leave(key)
+    f = redis.call('HMGET', key, 'id', 'kind', 'queue', 'args', 'namespace', 'trace')
+  end
   local at, queue = integer(now), f[3]
   redis.call('HSET', key, 'state', 'pending', 'published_at', at)
   redis.call('HINCRBY', prefix .. ':count:' .. f[5], 'pending', 1)
@@ -222,7 +228,6 @@ local function to_waiting(key, reason, due_at, detail)
   end
   redis.call('SADD', prefix .. ':reasons', reason)
   redis.call('ZADD', waits_key(key, reason), number(field(key, 'enqueued_at')), key)
-  redis.call('SADD', prefix .. ':reasons', reason)
 end
 
 -- Lets the claim wait for the reason `version`, because a worker does not understand it: another release wrote it.
@@ -259,12 +264,17 @@ end
 
 -- Puts the claim into its line. Claims of urgency `live` come first, then the others, each by age. `position` (below
 -- 1,024) orders the claims that one call of claim.lua makes. Every job of a long backlog passes through this function,
--- so it reads all fields with one command.
-local function to_line(key, position)
-  leave(key)
-  local f = redis.call('HMGET', key, 'namespace', 'queue', 'urgency', 'enqueued_at')
+-- so it reads all fields with one command. `fresh` is as in `to_pending`.
+local function to_line(key, position, fresh)
+  local f
+  if fresh then
+    f = { fresh.namespace, fresh.queue, fresh.urgency, integer(now) }
+  else
+    leave(key)
+    f = redis.call('HMGET', key, 'namespace', 'queue', 'urgency', 'enqueued_at')
+    redis.call('HDEL', key, 'republished')
+  end
   local namespace, queue = f[1], f[2]
-  redis.call('HDEL', key, 'republished')
   redis.call('HSET', key, 'state', 'waiting', 'wait_reason', 'concurrency', 'wait_detail', '')
   redis.call('HINCRBY', prefix .. ':count:' .. namespace, 'waiting', 1)
   redis.call('ZADD', prefix .. ':waits:concurrency:' .. namespace, f[4], key)
@@ -322,13 +332,13 @@ end
 local full = {} -- lines without room, so that a script that asks for many jobs looks at each line once
 
 -- Lets a claim go on that could run now. When its line has room, the claim becomes pending, and its wake-up is
--- returned. Otherwise the claim gets into its line, and false is returned.
-local function ready(key, position)
-  local f = redis.call('HMGET', key, 'namespace', 'queue')
+-- returned. Otherwise the claim gets into its line, and false is returned. `fresh` is as in `to_pending`.
+local function ready(key, position, fresh)
+  local f = fresh and { fresh.namespace, fresh.queue } or redis.call('HMGET', key, 'namespace', 'queue')
   local line = line_key(f[1], f[2])
   full[line] = full[line] or room(f[1], f[2]) <= 0
-  if not full[line] then return to_pending(key) end
-  to_line(key, position)
+  if not full[line] then return to_pending(key, fresh) end
+  to_line(key, position, fresh)
   return false
 end
 
@@ -348,28 +358,34 @@ end
 
 -- Creates the claim's fields from a request (a JSON object); the caller then moves the claim into a state.
 local function create(key, request)
-  redis.call('HSET', key, 'id', request.id, 'kind', request.kind, 'namespace', request.namespace, 'queue', request.queue,
-    'scope', request.scope, 'args', request.args, 'version', request.version, 'enqueued_at', integer(now))
-  trace(key, request)
+  local fields = { 'id', request.id, 'kind', request.kind, 'namespace', request.namespace, 'queue', request.queue, 'scope',
+    request.scope, 'args', request.args, 'version', request.version, 'enqueued_at', integer(now) }
+  for _, name in ipairs({ 'force', 'reasons', 'urgency', 'trace' }) do
+    if request[name] and request[name] ~= '' then
+      table.insert(fields, name)
+      table.insert(fields, request[name])
+    end
+  end
+  redis.call('HSET', key, unpack(fields))
   index_id(key, request.kind, request.id)
 end
 
 -- Merges a request's flags into the flags of the next run. `force` is set when one of the two has it, the reasons of
 -- both are kept, and the urgency `live` wins. Most requests change no flag. Then the function writes nothing, because
--- each write also goes to Redis' append-only file.
-local function merge(key, force, reasons, urgency)
-  local f = redis.call('HMGET', key, 'force', 'reasons', 'urgency')
+-- each write also goes to Redis' append-only file. `known` are the claim's own three flags, if the caller has read them.
+local function merge(key, force, reasons, urgency, known)
+  local f = known or redis.call('HMGET', key, 'force', 'reasons', 'urgency')
   if force == '1' and f[1] ~= '1' then redis.call('HSET', key, 'force', '1') end
   if urgency ~= f[3] and (urgency == 'live' or (urgency and urgency ~= '' and not f[3])) then
     redis.call('HSET', key, 'urgency', urgency)
   end
-  local known = f[2] or ''
+  local all = f[2] or ''
   for reason in string.gmatch(reasons or '', '[^,]+') do
-    if not string.find(',' .. known .. ',', ',' .. reason .. ',', 1, true) then
-      known = known == '' and reason or known .. ',' .. reason
+    if not string.find(',' .. all .. ',', ',' .. reason .. ',', 1, true) then
+      all = all == '' and reason or all .. ',' .. reason
     end
   end
-  if known ~= (f[2] or '') then redis.call('HSET', key, 'reasons', known) end
+  if all ~= (f[2] or '') then redis.call('HSET', key, 'reasons', all) end
 end
 
 -- Makes the merged flags the flags of the run that starts now. The next run starts with no flags.

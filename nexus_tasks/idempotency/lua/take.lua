@@ -36,10 +36,7 @@ local taken, wakeups = {}, {}
 for i = 2, #KEYS do
   local key, request = KEYS[i], cjson.decode(ARGV[i + 4])
   if free(key, request) then
-    if not field(key, 'state') then
-      create(key, request)
-      merge(key, request.force, request.reasons, request.urgency)
-    end
+    if not field(key, 'state') then create(key, request) end
     local begun = field(key, 'state') == 'running' -- then its own run has made the merged flags its run flags already
     to_running(key, token, lease, false)
     redis.call('HSET', key, 'worker', field(lead, 'worker') or '')
