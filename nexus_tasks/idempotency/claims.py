@@ -370,23 +370,30 @@ class Claims:
         )
         return returned, self._claims(dead), [Wakeup.parse(row) for row in wakeups]
 
-    def sweep_lost(self, queue: str, limit: int, *, empty: bool, grace: float, longest: float) -> list[Wakeup]:
+    def sweep_lost(
+        self, queue: str, limit: int, *, empty: bool, grace: float, longest: float, age: float | None = None
+    ) -> list[Wakeup]:
         """Find pending claims of ``queue`` whose message is lost. Returns wake-ups to publish again.
 
         Args:
             empty: whether the queue holds no message.
             grace: seconds before a message may count as lost. Each republishing doubles them, up to ``longest``.
+            age: fewer seconds, just after a worker has died. The grace still doubles.
         """
-        rows = self._run("sweep_lost", [], queue, int(empty), limit, _ms(grace), _ms(longest))
+        ages = _ms(grace if age is None else age), _ms(grace), _ms(longest)
+        rows = self._run("sweep_lost", [], queue, int(empty), limit, *ages)
         return [Wakeup.parse(row) for row in rows]
 
-    def sweep_settle(self, queue: str, limit: int, *, empty: bool, grace: float, longest: float) -> list[Wakeup]:
+    def sweep_settle(
+        self, queue: str, limit: int, *, empty: bool, grace: float, longest: float, age: float | None = None
+    ) -> list[Wakeup]:
         """Find canvas deliveries of ``queue`` whose runs have ended, but whose message or worker is lost.
 
         Returns:
             Wake-ups to publish again. The arguments are those of :meth:`sweep_lost`.
         """
-        rows = self._run("sweep_settle", [], queue, int(empty), limit, _ms(grace), _ms(longest))
+        ages = _ms(grace if age is None else age), _ms(grace), _ms(longest)
+        rows = self._run("sweep_settle", [], queue, int(empty), limit, *ages)
         return [Wakeup.parse(row) for row in rows]
 
     def _claims(self, rows: Sequence[Row]) -> list[Claim]:

@@ -17,8 +17,8 @@ from nexus_tasks.idempotency.claim import Begun, Claim, Worker
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.worker.holder import this_machine
 from nexus_tasks.idempotency.worker.run import new_token
-from nexus_tasks.idempotency.worker.sweeper import Sweeper
-from tests.broker import holds
+from nexus_tasks.idempotency.worker.sweeper import GRACE, REPORTED, Sweeper
+from tests.broker import holds, lose, queued, take
 from tests.holders import another
 from tests.integration.claiming import LEASE, Bench, new_bench
 from tests.integration.jobkinds import ROOT, WITH_KINDS, Play, attempts, play, play_together
@@ -107,6 +107,32 @@ def test_what_a_dead_process_held_is_given_back_at_the_next_look_and_its_death_c
     sweeper.look_for_dead()
     sweeper.tick()
     assert now(claim).crashes == 1, "the end of the lease is no second crash"
+    bench.audit()
+
+
+def test_a_message_that_a_dead_process_had_received_is_sent_again_soon(sweeper: Sweeper) -> None:
+    bench = Bench(engine.claims)
+    with another(engine.holder.folder) as (_, process):
+        play.delay(name="old")
+        lose()  # a process has received it
+        bench.jump(REPORTED + 0.1)
+        play.delay(name="new")
+        lose()
+        sweeper.look_for_dead()
+        assert holds(0), "a living process may still begin them"
+        process.kill()
+        process.wait()
+    sweeper.look_for_dead()
+    [message] = take(1)
+    assert message.headers["kwargsrepr"].count("old") == 1
+    sweeper.look_for_dead()
+    assert holds(0), "a process that has received the new message may not have reported it yet"
+    bench.jump(REPORTED + 0.1)
+    eventually(lambda: sweeper.look_for_dead() or queued(), within=REPORTED + 2)
+    lose()
+    bench.jump(GRACE + 0.1)
+    sweeper.tick()
+    assert holds(0), "a message that was sent again has a longer grace"
     bench.audit()
 
 

@@ -501,11 +501,11 @@ local function conclude(key, status, wakeups, own)
 end
 
 -- Returns a time. A message that was published to the queue up to this time and that no worker has begun is lost. It is
--- older than the grace (the time that every message has to arrive). And the queue is empty, or a worker has already
+-- older than `age` (the time that every message has to arrive). And the queue is empty, or a worker has already
 -- begun a later message.
-local function lost_before(queue, empty, grace)
-  if empty then return now - grace end
+local function lost_before(queue, empty, age)
+  if empty then return now - age end
   local delivered = number(redis.call('GET', prefix .. ':delivered:' .. queue))
   if delivered > now then delivered = 0 end -- the server's clock was set back, so the watermark is of no use
-  return math.min(now - grace, delivered - 1)
+  return math.min(now - age, delivered - 1)
 end

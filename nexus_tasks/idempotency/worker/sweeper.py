@@ -38,11 +38,13 @@ log = logging.getLogger(__name__)
 #  2.4 s until the next tick, which takes the claim from the dead run
 #    2 s (JITTER) until the job is due
 #  2.4 s until one more tick, if the sweeper of the previous tick was killed too
-# A lost message is sent again after at most 14.4 s: 10 s (GRACE), 2 s for the lock and 2.4 s until the next tick.
+# A lost message is sent again after at most 14.4 s: 10 s (GRACE), 2 s for the lock and 2.4 s until the next tick. A
+# message that a killed process of this machine had received is sent again within 3.5 s: REPORTED and LOOK_EVERY.
 EVERY, GIVE_OR_TAKE = 2.0, 0.2
 JITTER = 2.0  # seconds; a returned job is due after a random part of them
 LOOK_EVERY = 0.5  # seconds between two searches for dead processes of this machine; a search reads a folder
 GRACE, LONGEST_GRACE = 10.0, 600.0
+REPORTED = 3.0  # seconds within which every living worker has reported the messages that it has received and not begun
 LINES_AT_ONCE = 100  # namespaces per tick
 SET_BACK = 10_000  # after the clock of Redis was set back: how many times per index are corrected at the most
 LOCK = "sweeping"
@@ -58,16 +60,23 @@ class Sweeper:
         self._answered: float | None = None  # when Redis last answered, by its clock; -inf when it did not
         self._hold_leases_until = 0.0
         self._probed_at = self._checked_at = float("-inf")
+        self._resend_at: list[float] = []  # when to send again what a dead process had received, by time.monotonic()
         self.next_tick_in = EVERY  # seconds after the last tick
 
     def look_for_dead(self) -> None:
-        """Give back the claims of processes of this machine that have ended.
+        """Give back the claims of processes of this machine that have ended, and the messages that they had received.
 
-        This method needs no lock. It asks Redis only when it finds such a process.
+        This method needs no lock. It asks Redis only after it has found such a process.
         """
         try:
+            now = time.monotonic()
             for holder in self.engine.holder.dead():
                 give_back(self.engine, holder)
+                self._resend_at = [now, now + REPORTED]
+            if self._resend_at and now >= self._resend_at[0] and self.engine.breaker.closed():
+                for step in self._lost_of_each_queue(age=REPORTED):
+                    step()
+                del self._resend_at[0]
         except QueueUnavailable:
             self._answered = float("-inf")
             raise
@@ -113,10 +122,7 @@ class Sweeper:
         yield self._leases
         if works:
             yield self._lines
-            queues = self.claims.queues()
-            empty = self._empty(queues)
-            for queue in queues:
-                yield partial(self._lost, queue, empty=queue in empty)
+            yield from self._lost_of_each_queue()
         now = time.monotonic()
         if now - self._checked_at >= CHECK_EVERY:
             self._checked_at = now
@@ -178,12 +184,19 @@ class Sweeper:
         if return_orphans(self.engine, due_in=due_in, seconds=EVERY):
             self.next_tick_in = min(self.next_tick_in, due_in)
 
-    def _lost(self, queue: str, *, empty: bool) -> None:
-        wakeups = self.claims.sweep_lost(queue, AT_ONCE, empty=empty, grace=GRACE, longest=LONGEST_GRACE)
+    def _lost_of_each_queue(self, *, age: float = GRACE) -> Iterator[Callable[[], object]]:
+        queues = self.claims.queues()
+        empty = self._empty(queues)
+        for queue in queues:
+            yield partial(self._lost, queue, empty=queue in empty, age=age)
+
+    def _lost(self, queue: str, *, empty: bool, age: float) -> None:
+        ages = {"age": age, "grace": GRACE, "longest": LONGEST_GRACE}
+        wakeups = self.claims.sweep_lost(queue, AT_ONCE, empty=empty, **ages)
         if wakeups:
             log.warning("%d messages of queue %s were lost and are sent again.", len(wakeups), queue)
         self.engine.publisher.publish(wakeups)
-        settling = self.claims.sweep_settle(queue, AT_ONCE, empty=empty, grace=GRACE, longest=LONGEST_GRACE)
+        settling = self.claims.sweep_settle(queue, AT_ONCE, empty=empty, **ages)
         self.engine.publisher.publish(settling)
 
     def _empty(self, queues: Sequence[str]) -> set[str]:
