@@ -12,7 +12,7 @@ PATIENCE = 3.0  # seconds for which a worker that shuts down waits for the threa
 class BackgroundStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """A worker step that runs :meth:`work` in a thread, from the worker's start until its end.
 
-    The work is not done on the worker's event loop, because it would hold up messages there.
+    :meth:`work` does not run on the worker's event loop, because the loop could then handle no messages meanwhile.
     """
 
     # The thread starts after the pool has forked, and after `IdentityStep` has compared the database with the claims.

@@ -1,4 +1,7 @@
-"""The heartbeat: one thread of a worker process renews the leases of all its running claims, three times per lease."""
+"""The heartbeat: one thread of a process renews the leases of all claims that the process runs, three times per lease.
+
+A claim is the record of a job in Redis.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +56,8 @@ class Heartbeat:
                 self._each_beat()
                 self._renew()
             except QueueUnavailable as error:
-                # The leases may end meanwhile. But the sweep takes no claim for its ended lease until Redis has
-                # answered for as long as a lease.
+                # The leases may end meanwhile. But the sweep (the loop that takes claims from dead processes) takes no
+                # claim for its ended lease until Redis has answered for as long as a lease.
                 log.warning("Leases were not renewed: %s", error)
             except Exception:  # the thread must go on, because otherwise every run of this process loses its lease
                 log.exception("Leases were not renewed.")

@@ -1,4 +1,7 @@
-"""Orphans: running claims whose process has ended. They return to the queue, or become dead letters."""
+"""Orphans: the claims (records in Redis) of running jobs whose process has ended.
+
+The jobs are queued again, or become dead letters. The sweep (the loop in ``sweeper.py``) calls these functions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ AT_ONCE = 500  # claims per script; Redis serves no other client while a script 
 
 
 def give_back(engine: JobEngine, held_by: str) -> None:
-    """Return the claims of a process that has ended, and publish them at once. Each claim counts a crash.
+    """Queue the jobs of a process that has ended again, and publish them at once. Each job counts a crash.
 
     Args:
         held_by: the id of the process, or the whole token of one run.
@@ -32,7 +35,8 @@ def return_orphans(engine: JobEngine, *, held_by: str = "", due_in: float = 0.0,
     Claims without attempts left become dead letters.
 
     Args:
-        held_by: the first part of the runs' tokens. If empty, every claim whose lease has ended is taken.
+        held_by: the id of a process, or the whole token of one run. If empty, every claim whose lease has ended is
+            taken.
         due_in: seconds until a returned claim is due.
         seconds: after how many seconds the rest is left to the next call.
 
@@ -60,7 +64,7 @@ def return_orphans(engine: JobEngine, *, held_by: str = "", due_in: float = 0.0,
 
 
 def publish_due(engine: JobEngine, *, seconds: float = 2.0) -> None:
-    """Let the waiting claims go on that are due, for about ``seconds`` at most, or until the broker fails."""
+    """Publish the waiting claims that are due, for about ``seconds`` at most, or until the broker fails."""
     enough = time.monotonic() + seconds
     while True:
         due, wakeups = engine.claims.sweep_due(AT_ONCE)

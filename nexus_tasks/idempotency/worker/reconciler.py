@@ -1,8 +1,11 @@
-"""Reconcile: asks again for jobs that storage wants and that Redis has lost. One worker at a time does it, every 10 s.
+"""Reconcile: enqueues again the jobs that rows in storage (Postgres) ask for and that Redis has lost.
+
+Such a row is called a wanted row. One worker at a time does a round of reconcile, every 10 s.
 
 A round reads each kind's newest 10,000 wanted rows, then the next 25,000 of the older rows. Redis keeps the cursor at
 which the next round goes on, so that any worker can do the next round. In this way each of a million rows is read
-within 10 minutes. For a row whose job has a claim, a round computes one hash and sends one EXISTS to Redis.
+within 10 minutes. For a row whose job has a claim (a record in Redis), a round computes one hash and sends one EXISTS
+to Redis.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ LOCK = "reconciling"
 
 
 class Reconciler:
-    """Asks for the jobs that storage wants and that have no claim."""
+    """Enqueues the jobs that wanted rows ask for and that have no claim."""
 
     def __init__(self, engine: JobEngine) -> None:
         self.engine, self.claims, self.storage = engine, engine.claims, engine.storage
@@ -48,7 +51,7 @@ class Reconciler:
             return self.round() if self._lock.acquire() else 0
 
     def round(self) -> int:
-        """Ask for lost jobs of the newest wanted rows of each kind, then of some older rows. Returns their number.
+        """Enqueue lost jobs of the newest wanted rows of each kind, then of some older rows. Returns the jobs' number.
 
         Raises:
             StorageUnavailable: storage does not answer, or the claims belong to another storage.
@@ -72,7 +75,7 @@ class Reconciler:
         return made
 
     def _newest(self, kind: JobKind) -> int | None:
-        """The cursor behind which the kind's newest rows are; ``None`` when the kind's outbox does not tell it."""
+        """The cursor behind which the kind's newest wanted rows are; ``None`` when the cursor cannot be found."""
         try:
             return self.storage.newest(kind, NEWEST)
         except NexusError:
@@ -82,7 +85,7 @@ class Reconciler:
             return None
 
     def _look_further(self, kind: JobKind, newest: int | None) -> int:
-        """Ask for lost jobs of older rows, from the shared cursor on. After the last row it goes on at the first."""
+        """Enqueue lost jobs of older rows, from the shared cursor on. After the last row, the cursor returns to 0."""
         if newest == 0:
             return 0  # there are no older rows
         last = float("inf") if newest is None else newest
@@ -97,7 +100,7 @@ class Reconciler:
         return made
 
     def _look(self, kind: JobKind, cursor: int) -> Iterator[tuple[int, int]]:
-        """Ask for lost jobs of the rows behind a cursor. Yields the next cursor and the number of jobs of each page."""
+        """Enqueue lost jobs of the rows behind a cursor. Yields each page's next cursor and number of jobs."""
         while True:
             try:
                 page = self.storage.wanted(kind, cursor, PAGE)

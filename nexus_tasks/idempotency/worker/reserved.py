@@ -1,6 +1,7 @@
 """Messages that a worker has received and not begun (Celery: reserved).
 
-This module drops the claim of a revoked message. It also tells Redis that the other messages are not lost.
+When a message is revoked, this module drops the claim (the record in Redis) of its job. The module also tells Redis
+that the other messages are not lost, so that the sweep (a loop of every worker) does not send them again.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ def _is_job(task: Any) -> bool:
 
 
 def drop_revoked(engine: JobEngine, kind: JobKind, job_id: str, args: Mapping[str, Any]) -> None:
-    """Drop the claim of a revoked job, and withdraw its wanted work, if the claim has the id ``job_id``.
+    """Drop the claim of a revoked job, if the claim has the id ``job_id``. The rows in storage then ask for no job.
 
-    When a canvas delivery has this id, it is forgotten.
+    A canvas delivery (a message in a chord or chain, for which Celery itself waits) with this id is forgotten.
 
     Raises:
         NexusError: Redis or Postgres does not answer.
@@ -51,7 +52,7 @@ def drop_revoked(engine: JobEngine, kind: JobKind, job_id: str, args: Mapping[st
     key = engine.claims.key(kind.request_for(kind.load(args)))
     claim = engine.claims.get(key)
     if claim and claim.job_id == job_id:
-        engine.storage.withdraw([claim])  # before the drop: reconcile asks again for work that storage still wants
+        engine.storage.withdraw([claim])  # before the drop, because reconcile would otherwise queue the job again
     dropped, wakeups = engine.claims.drop(key, job_id=job_id, delivery=job_id)
     if dropped:
         log.info("Job %s (%s) was revoked and is dropped.", job_id, kind.name)
@@ -59,7 +60,7 @@ def drop_revoked(engine: JobEngine, kind: JobKind, job_id: str, args: Mapping[st
 
 
 def report_reserved(claims: Claims) -> None:
-    """Tell Redis which messages this worker has received and not begun, so that the sweep does not send them again.
+    """Tell Redis which messages this worker has received and not begun. The sweep calls this before each tick.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -70,7 +71,7 @@ def report_reserved(claims: Claims) -> None:
         return
     reserved = {}
     for one in waiting:
-        with suppress(InvalidInput):  # a message with wrong arguments must not stop the sweep, which calls this
+        with suppress(InvalidInput):  # a message with wrong arguments must not stop the sweep
             kind: JobKind = one.task.kind
             reserved[one.id] = claims.key(kind.request_for(kind.load(one.kwargs)))
     claims.keep_reserved(reserved)

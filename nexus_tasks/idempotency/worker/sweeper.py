@@ -1,7 +1,7 @@
-"""The sweep: every 2 s it returns stuck claims, publishes due claims and sends lost messages again.
+"""The sweep: every 2 s it queues the jobs of dead workers again, publishes due jobs and sends lost messages again.
 
-Every worker has a sweeper. A lock in Redis lets one of them work at a time. ``orphans.py`` has the steps for stuck and
-due claims.
+The sweep works on claims, the records of jobs in Redis. Every worker has a sweeper. A lock in Redis lets one sweeper
+work at a time. ``orphans.py`` has the steps for the jobs of dead workers and for due jobs.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from nexus_tasks.idempotency.worker.retry_policy import PROBE_EVERY
 
 log = logging.getLogger(__name__)
 
-# After a process is killed, another worker of the same machine publishes the jobs of the killed process again. That
-# worker sees the death within 0.5 s (LOOK_EVERY). Workers of other machines must wait until the lease of each job has
+# After a process is killed, another worker of the same machine publishes the jobs of the killed process again, because
+# it sees the death within 0.5 s (LOOK_EVERY). Workers of other machines must wait until the lease of each job has
 # ended. They run the job again within 20 s of the kill. The worst case is 18.8 s, the sum of five times:
 #   10 s until the lease ends
 #    2 s (LOCK_SECONDS) during which a sweeper that was killed in a tick still has the lock
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 # A lost message is sent again after at most 14.4 s: 10 s (GRACE), 2 s for the lock and 2.4 s until the next tick. A
 # message that a killed process of this machine had received is sent again within 3.5 s: REPORTED and LOOK_EVERY.
 EVERY, GIVE_OR_TAKE = 2.0, 0.2
-JITTER = 2.0  # seconds; a returned job is due after a random part of them
+JITTER = 2.0  # seconds; a job that is queued again is due after a random part of this time
 LOOK_EVERY = 0.5  # seconds between two searches for dead processes of this machine; a search reads a folder
 GRACE, LONGEST_GRACE = 10.0, 600.0
 REPORTED = 3.0  # seconds within which every living worker has reported the messages that it has received and not begun

@@ -1,4 +1,4 @@
-"""The watchdog: repairs a worker that begins no message for 30 s, although messages wait and slots are free.
+"""The watchdog: repairs a worker that begins no message for 30 s, although messages wait and its pool has room.
 
 First the watchdog makes the consumer connect anew: it raises a connection error on the worker's event loop, and Celery
 then connects and subscribes again. If the event loop is stuck, or if the worker still begins no message within the next
@@ -25,7 +25,7 @@ from nexus_tasks.idempotency.worker.background import BackgroundStep
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0  # seconds
-PATIENCE = 30.0  # seconds without a begun message, although messages wait and slots are free
+PATIENCE = 30.0  # seconds without a begun message, although messages wait and slots (places in the pool) are free
 TURN_WITHIN = 10.0  # seconds within which a healthy event loop makes a call
 
 
@@ -39,7 +39,7 @@ class Watchdog:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self._begun = -1
-        self._since = time.monotonic()  # when a message was last begun, or there was none to begin
+        self._since = time.monotonic()  # when a message was last begun, or no message could be begun
         self._mended = False
 
     def look(self) -> bool:
@@ -106,7 +106,7 @@ class WatchdogStep(BackgroundStep):
         self._worker = worker
 
     def work(self, app: Celery) -> None:  # noqa: ARG002 - the worker has it
-        """Look every 5 s until the worker ends. When it must end, ask Celery to end it."""
+        """Look every 5 s until the worker ends. When the watchdog finds no remedy, ask Celery to end the worker."""
         watchdog = Watchdog(self._worker)
         while not self.ends_within(LOOK_EVERY):
             try:
