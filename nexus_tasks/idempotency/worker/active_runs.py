@@ -1,8 +1,8 @@
-"""The active runs: those that this process has begun and whose handlers have not returned.
+"""The active runs: the runs that this process has begun and whose handlers have not returned.
 
-A run is over its limit when it has lasted longer than its kind's ``run_limit``. The process then gives up the run's
-claims, so the run can commit nothing. The run's thread cannot be ended. It is held (it can do no other work) until the
-handler returns.
+A handler is the function of a job kind. A run is over its limit when it has lasted longer than its kind's
+``run_limit``. The process then gives up the run's claims (the records of its jobs in Redis), so the run can commit
+nothing. The run's thread cannot be ended. The thread is held (it can do no other work) until the handler returns.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ActiveRuns:
     def end_over_limit(self) -> None:
         """Give up the claims of runs that are over their limit. The heartbeat calls this before each renewal."""
         for run in self.over_limit():
-            run.heartbeat.let_go(run.claims)  # on every call, because the run may have taken a sibling meanwhile
+            run.heartbeat.let_go(run.claims)  # on every call, because the run may have taken a claim meanwhile
             if not run.lost.is_set():
                 run.given_up = True  # set before `lost`: when a handler stops at `lost`, `perform` reads `given_up`
                 run.lost.set()

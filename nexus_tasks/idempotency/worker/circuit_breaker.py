@@ -1,9 +1,10 @@
-"""The circuit breaker: while storage does not answer or takes no writes, this process begins no job.
+"""The circuit breaker: while storage (Postgres) does not answer or takes no writes, this process begins no job.
 
 Without the breaker each job would fail, wait and fail again, with two log lines every time. A job that finds storage
 away opens the breaker. While the breaker is open, one of the waiting threads tests storage once a second, and closes
 the breaker when the test succeeds. If the breaker opens again within a minute, the test comes every 2 s, the next time
-every 4 s and so on, up to 30 s. This happens when a disk is nearly full, so that the test can write and jobs cannot.
+every 4 s and so on, up to 30 s. The breaker opens again so soon when a disk is nearly full, so that the test can write
+and jobs cannot.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ log = logging.getLogger(__name__)
 ASK_EVERY, ASK_AT_LEAST_EVERY = 1.0, 30.0  # seconds
 STEADY = 60.0  # seconds; after so long without an outage, the next outage begins with one test a second again
 # A message is held back for at most this long, because a worker that shuts down waits for the messages it has taken.
-# After that the worker ignores the message. The claim stays pending, and the sweep publishes another message once
-# storage answers.
+# After this time the worker ignores the message. The job's claim (its record in Redis) stays pending, and the sweep (a
+# loop of every worker) publishes another message once storage answers.
 HOLD_SECONDS = 20.0
 
 

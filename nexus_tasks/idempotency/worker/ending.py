@@ -7,9 +7,9 @@
 3. The process ends, also when a run, the broker or Celery's own shutdown hangs. A warm shutdown first waits for tasks
    that are not this package's jobs, as Celery does.
 
-A run that is over its limit has lost its claim, but its thread is held: it cannot be ended. The worker reports held
-threads, which ``nexus status`` shows. When they are half of all threads, the worker ends with exit code 1, for its
-supervisor to restart it. In a prefork pool the worker kills the child instead.
+A run that is over its limit has lost its claim (the job's record in Redis). But the run's thread cannot be ended: it is
+held. The worker reports held threads, which ``nexus status`` shows. When half of all threads are held, the worker ends
+with exit code 1, so that its supervisor restarts it. In a prefork pool no thread is held: the worker kills the child.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class _Ending:
         """Kill the children of a prefork pool whose runs are far over their limit.
 
         By then the run has lost its claim. Usually the child has given up the claim itself. When a job's code blocks
-        the interpreter, the child could not do so, but the lease has ended. Celery replaces a killed child.
+        the interpreter, the child could not give up the claim, but the claim's lease has ended. Celery replaces a
+        killed child.
         """
         for request in list(state.active_requests):
             kind, pid = getattr(request.task, "kind", None), request.worker_pid

@@ -1,4 +1,8 @@
-"""The executor: a worker's part of a job, from ``begin`` through the handler to the recorded end of the run."""
+"""The executor: a worker's part of a job, from ``begin`` through the handler to the recorded end of the run.
+
+A claim is the record of a job in Redis. A handler is the function of a job kind. Storage is Postgres, in which handlers
+commit the jobs' results. The sweep is a loop of every worker that sends lost messages again.
+"""
 
 from __future__ import annotations
 
@@ -152,10 +156,11 @@ def run_of(
 
 
 def leave_to_others(engine: JobEngine, kind_name: str, key: str, job_id: str, dialect: str) -> None:
-    """Let a claim wait for another worker, because this one does not understand its message from another release.
+    """Let a claim wait for another worker, because its message is from a release that this worker does not understand.
 
     Args:
-        dialect: this worker's version of the kind (:attr:`JobKind.dialect`); ``-`` when it does not know the kind.
+        dialect: this worker's version of the kind (:attr:`JobKind.dialect`); ``-`` when the worker does not know the
+            kind.
 
     Raises:
         celery.exceptions.Ignore: Redis does not answer. The claim stays pending, and the sweep sends another message.
@@ -209,7 +214,10 @@ def release(engine: JobEngine, runs: Sequence[Run]) -> None:
 
 
 def _ran_too_long(engine: JobEngine, kind: JobKind, run: Run) -> None:
-    """Let the claims of a run that is over its limit wait or give up, as after an unknown error. Its thread goes on."""
+    """Let the claims of a run that is over its limit wait or give up, as after an unknown error.
+
+    The thread of the run goes on.
+    """
     error = RanTooLong(f"The job ran longer than {kind.run_limit:g} s.")
     frame = sys._current_frames().get(run.thread)
     if frame is not None:
@@ -226,7 +234,8 @@ def perform(engine: JobEngine, kind: JobKind, run: Run) -> JobOutcome:
             raise TypeError(f"{kind.name} must return a JobOutcome, not {type(outcome).__name__}.")
     except Superseded:
         # One claim of a batch is lost. The others wait for 0 s, and nothing is counted against them.
-        # When the run was over its limit, another thread (`_ran_too_long`) decides about them, and counts an error.
+        # When the run was over its limit, another thread (`_ran_too_long`) decides about these others, and counts an
+        # error.
         if not run.given_up:
             _settle(engine, run.claims, lambda claims: run.store.wait(claims, "retry", 0.0, detail="Superseded"))
         return JobOutcome(status="superseded", job_id=primary.job_id)
@@ -261,7 +270,7 @@ def _begin(
 
 
 def _crashed(engine: JobEngine, claim: Claim, died: ProcessDied) -> JobOutcome:
-    """Give back the claim of an isolated run, and the siblings that the run took along in its process."""
+    """Give back the claim of an isolated run, and the other claims that the run took along in its process."""
     [ended] = died.args
     log.error("Job %s (%s) ended its process with %s.", claim.job_id, claim.kind, ended)
     try:
@@ -410,7 +419,7 @@ def _settle(
     try:
         wakeups = _with_patience(engine, lambda: transition(claims))
     except QueueUnavailable as error:
-        # The run's commit stays. When the lease ends, the job runs again and finds that no work is left.
+        # The run's commit stays. When the lease ends, the job runs again and finds that nothing is left to do.
         log.warning("The end of a run was not recorded: %s", error)
     else:
         engine.publisher.publish(wakeups)

@@ -1,4 +1,4 @@
-"""Starts a fork server as a process of its own, for a worker that could not fork one.
+"""Starts a fork server (a process that forks a child per run) for a worker that could not fork the server itself.
 
 ``python -m nexus_tasks.idempotency.worker.fork_server_main APP [MODULE …]``: APP is the import path of the worker's
 Celery application (``package.module:name``). Each MODULE is a module that ``celery worker --include`` named.

@@ -1,12 +1,14 @@
 """The holder of leases: a process that runs jobs, and the file whose lock shows that this process lives.
 
+A lease is the time for which the claim of a running job (its record in Redis) stays valid without a renewal.
+
 Every process that begins a job locks a file of its own below ``NEXUS_HOME``. The kernel drops the lock when the process
 ends in any way, even by SIGKILL or as a zombie, and when the process replaces itself by ``exec``. A sweep (the loop in
 ``sweeper.py``) that can lock the file of another process knows that this process has ended. Process ids are not used,
 because they repeat, above all in containers.
 
 A sweep tries only files of processes under the same running kernel, because locks of another machine may be invisible.
-The claims of any other dead process return when their leases end.
+The jobs of any other dead process are queued again when their leases have ended.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class LeaseHolder:
     """This process, as a holder of leases.
 
     Args:
-        folder: has one file per holder. When a process dies, the others that share the folder give back its claims.
+        folder: has one file per holder. When a process dies, the other processes that share the folder queue the dead
+            process's jobs again.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Refuses to start a worker whose database is not the one that the claims belong to."""
+"""Refuses to start a worker whose database is not the database that the claims (records of jobs in Redis) belong to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EX_CONFIG = 78  # the exit code of sysexits.h, by which a supervisor can disting
 
 
 class IdentityStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Compares the identity of the database with the one in Redis, before the worker consumes or sweeps.
+    """Compares the identity of the database with the identity in Redis, before the worker takes messages or claims.
 
     When Postgres or Redis does not answer, the worker starts all the same. Reconcile (the loop that asks again for lost
     jobs) compares the identities every 10 s.

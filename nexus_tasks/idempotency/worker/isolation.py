@@ -1,11 +1,12 @@
-"""Isolation: a job that has crashed twice runs in its own process. If it crashes again, it kills only this process.
+"""Isolation: a job that has crashed twice runs in its own process. If the job crashes again, only this process dies.
 
-When a worker is killed, each of its running jobs counts a crash, although most of them did not cause it. When an
-isolated job crashes, the worker's other jobs go on.
+When a worker is killed, each of its running jobs counts a crash, although most of these jobs did not cause the crash.
+When an isolated job crashes, the worker's other jobs go on.
 
-A new process would take seconds to load the code that a job needs. So a worker with threads forks the process from its
-fork server (:mod:`~nexus_tasks.idempotency.worker.fork_server`), which has loaded that code. Jobs in a prefork pool
-need no isolation, because each child of the pool runs one job at a time.
+A new process would take seconds to load the code that a job needs. So the job's process is forked from the worker's
+fork server (:mod:`~nexus_tasks.idempotency.worker.fork_server`), which has loaded this code. A worker with a pool of
+threads forks its fork server when it starts. A worker with a solo pool starts a fork server for the first job that
+needs one. Jobs in a prefork pool need no isolation, because each child of the pool runs one job at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A run: a worker's hold on a claim, and on the claims of the siblings that it takes along."""
+"""A run: a worker's hold on the claim of a job (its record in Redis), and on the claims of jobs that it takes along.
+
+Jobs that a run takes along are called siblings, for example the jobs of other messages of the same session.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.worker.heartbeat import Heartbeat
 from nexus_tasks.types import JobOutcome
 
-# From this many crashes and unknown errors on, a job runs without siblings. From this many crashes on, it gets its own
-# process.
+# From this many crashes and unknown errors on, a job runs without siblings. From this many crashes on, the job also
+# gets its own process.
 ISOLATED_FROM = 2
 
 
@@ -57,17 +60,18 @@ class Run:
     lease: float  # seconds
     # The primary claim first. Each change makes a new list, because the heartbeat's thread reads the list.
     claims: list[Claim]
-    requests: list[Request]  # of each claim, in the same order
+    requests: list[Request]  # the request of each claim in `claims`, in the same order
     settle: Callable[[Sequence[Claim], JobOutcome], None]  # ends the run of some claims with an outcome
     publish: Callable[[Sequence[Wakeup]], object]  # sends wake-ups
     company: str = ""  # the wait reason of siblings that may be taken along
     limit: float = RUN_LIMIT  # seconds; a longer run gives up its claims
-    give_up: Callable[[], None] = lambda: None  # ends the run in its claims when it is over its limit
+    give_up: Callable[[], None] = lambda: None  # called when the run is over its limit; its claims then wait or end
     began: float = field(default_factory=time.monotonic)
     thread: int = field(default_factory=threading.get_ident)  # the id of the thread that performs the run
     own_process: bool = False  # a child of the fork server performs the run, and this process waits for the child
     eager: bool = False  # performed in the producer, without a worker
-    published_at: float = 0.0  # of the message that started the run, seconds since the epoch by the clock of Redis
+    # The time when the message that started the run was published: seconds since the epoch, by the clock of Redis.
+    published_at: float = 0.0
     delivery: str = ""  # the canvas delivery that started the run; the worker of the run completes it
     lost: threading.Event = field(default_factory=threading.Event)
     given_up: bool = False  # the run was over its limit, and `give_up` ends its claims
