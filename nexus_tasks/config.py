@@ -22,7 +22,8 @@ from nexus_tasks.settings import Settings, load_settings
 imports = ("nexus_tasks.tasks", "nexus_tasks.worker")
 
 # --- delivery ---------------------------------------------------------------------------------------------------------
-# When a message is lost, the sweep (a loop of every worker) sends the message again after 10 s or more.
+# When a message is lost, the sweep (a loop of every worker) sends the message again after 10 s or more. A message that
+# a killed process of the same machine had received is sent again sooner.
 task_acks_late = True
 task_reject_on_worker_lost = True
 worker_prefetch_multiplier = 1

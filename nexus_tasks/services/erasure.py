@@ -3,7 +3,7 @@
 An erasure has four steps:
 
 1. It deletes the rows of the memories in Postgres.
-2. It drops the claims (the records in Redis) of the queued jobs whose work was deleted.
+2. It drops the claims (the records in Redis) of the queued jobs that the deleted rows asked for.
 3. It asks for the jobs that derive facts and make digests again from the remaining messages.
 4. It renews the statistics of Postgres, which may contain erased values. If Postgres is embedded (nexus-tasks itself
    started it), the erasure also rewrites the files of the tables, because deleted rows stay in the files.
@@ -54,7 +54,8 @@ def forget(
     requeued = follow_ups.ask(
         deployment,
         [
-            # An earlier run has derived these messages and left done markers. A renewed request ignores the markers.
+            # An earlier run has derived these messages and left done markers (records in Redis, because of which a new
+            # request starts no run). A renewed request ignores the markers.
             *(request.renewed() for request in derive_memory.requests(namespace, forgotten.again)),
             *(digest_session.request(namespace, key, "manual_rebuild") for key in forgotten.digests),
         ],
@@ -86,7 +87,7 @@ def _committed(
 def _drop_claims(
     deployment: Deployment, namespace: str, forgotten: ErasureResult, session_key: str | None, *, everything: bool
 ) -> None:
-    """Drop the queued claims whose work was erased.
+    """Drop the claims of queued jobs that the erased rows asked for.
 
     A running claim stays, because its run may also derive messages that are not erased. Before its commit, the run
     itself leaves out the erased messages.

@@ -2,8 +2,8 @@
 
 Every message is stored by this module. ``intake.py`` calls it for the client, and ``buffer_flush.py`` calls it for the
 session buffer (files that keep messages while Postgres is away). The importers call the client. While Redis is away,
-this module asks for no jobs. When Redis is back, reconcile (a loop of the workers) finds the wanted rows in Postgres
-and asks for their jobs.
+this module asks for no jobs. When Redis is back, reconcile (a loop of the workers) finds the rows in Postgres that ask
+for jobs, and queues these jobs.
 
     with deployment.database.transaction() as tx:
         writer = SessionWriter(deployment, tx, namespaces.ensure(tx, "acme"), "chat-42")
@@ -44,7 +44,8 @@ class SessionWriter:
         self.stored = list[StoredMessages]()
         self.digest_wanted = False  # whether :meth:`end` requested a digest
         self._ended = False
-        # (memory id, observer) of each derivation that is still wanted when the session ends.
+        # (memory id, observer) of each derivation (of facts from a message, for an observer) that is still to be done
+        # when the session ends.
         self._underived = list[tuple[int, str]]()
         self._observe = self._extract = False
 
@@ -76,7 +77,7 @@ class SessionWriter:
             self.tx, self.deployment.settings, stored.session, by_default=by_default, observe=observe
         )
         self._observe = noted or self._observe
-        # An extraction that was held back until the next message is wanted now.
+        # An extraction (of topics and facts from the session) that was held back until the next message is due now.
         self._extract = extractions.release_held(self.tx, stored.session.id) or self._extract
         return stored
 
@@ -91,7 +92,7 @@ class SessionWriter:
         self.want_extraction(session, known_only=True)
 
     def want_extraction(self, session: SessionRow, *, known_only: bool) -> None:
-        """Make an extraction of the session wanted. With ``known_only``, do so only if one was wanted before."""
+        """Ask for the session's job ``extract_session``. With ``known_only``, do so only if it was asked for before."""
         self._extract = extractions.want(self.tx, session, known_only=known_only) or self._extract
 
     def enqueue(self) -> int:

@@ -1,4 +1,7 @@
-"""List, show, retry and drop jobs, pause and resume namespaces, and resume paused job kinds."""
+"""List, show, retry and drop jobs, pause and resume namespaces, and resume paused job kinds.
+
+A claim is the record of a queued or running job in Redis. The outbox is the rows in Postgres that ask for jobs.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,8 @@ from nexus_tasks.types import (
 
 log = logging.getLogger(__name__)
 
-# A retried job is asked for before the commit that makes its work wanted again, so the job first waits this many
-# seconds. After the commit, this module wakes the job at once.
+# A retried job is queued before the commit of the rows in Postgres that ask for it again, so the job first waits this
+# many seconds. After the commit, this module wakes the job at once.
 RETRY_DELAY = 5.0
 AT_ONCE = 200  # letters or claims per transaction of a bulk retry or drop
 LETTERS = ("dead", "retried", "dropped")  # the states of a dead letter
@@ -192,7 +195,7 @@ def retry(deployment: Deployment, job_id: str, *, urgency: Urgency | None = None
     """Retry a dead letter, or release a reflection that is held for review. Ask for the job in both cases.
 
     Args:
-        job_id: the id of the dead letter's job, or of the job that made the held reflection.
+        job_id: the id of the dead letter's job, or of a job that ended with a held reflection (see ``reviews.py``).
         urgency: the urgency of the new run. ``None`` keeps the urgency of the dead letter.
 
     Returns:
@@ -238,7 +241,7 @@ def _retry_letter(
 
 
 def drop(deployment: Deployment, job_id: str) -> DroppedJob:
-    """Drop a dead letter, the plan of a reflection that is held for review, or a queued job with its work.
+    """Drop a dead letter, the plan of a reflection that is held for review, or a queued job with its outbox row.
 
     Raises:
         NotFound: no open dead letter, no held reflection and no queued job has this id.
@@ -309,7 +312,7 @@ def drop_many(deployment: Deployment, namespace: str | None, kind: str | None, s
 
 
 def _drop_claims(deployment: Deployment, gone: Sequence[Claim]) -> int:
-    """Take the work of claims out of the outbox (the rows that want jobs), then drop the claims.
+    """Change the rows in the outbox that ask for the jobs of claims, so that they ask no more. Then drop the claims.
 
     Returns how many of the claims still existed.
     """

@@ -60,8 +60,8 @@ def import_(
 ) -> TransferReceipt:
     """Read an export from ``path`` into a new or empty namespace. Either all rows are stored or none.
 
-    Derivations and digests that were wanted at the time of the export are wanted in the new namespace too. Reconcile (a
-    loop of the workers) asks for their jobs, and for the job that makes the vectors.
+    Derivations and digests that were still to be made at the time of the export are to be made in the new namespace
+    too. Reconcile (a loop of the workers) queues their jobs, and the job that makes the vectors.
 
     Args:
         note: called with the number of lines read so far.

@@ -1,7 +1,8 @@
 """Storing requests for Anthropic's Message Batches API, which answers model requests later and at half the price.
 
 A job queues a request. The job ``submit_batch`` sends the queued requests as one batch, and stores the results. The job
-that queued the request then reads the result.
+that queued the request then reads the result. The table of requests is the outbox of ``submit_batch``: its rows ask
+for the job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Storing the results of a reflection: the memories and evidence edges that it makes, and the facts that it changes.
 
-A reflection relates the new facts of a perspective to its old facts. Each change of a fact is recorded with the old and
-the new values, so that ``undo.py`` can undo the reflection.
+A reflection relates the new facts of a perspective (an observer's memories about one subject) to the perspective's old
+facts. Each change of a fact is recorded with the old and the new values, so that ``undo.py`` can undo the reflection.
 """
 
 from __future__ import annotations

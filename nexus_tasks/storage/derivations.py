@@ -1,6 +1,6 @@
 """Storing and reading derivations. A derivation is one observer's request for facts from one message.
 
-The table of derivations is the outbox of the job ``derive_memory``: each row with the state ``wanted`` wants a job.
+The table of derivations is the outbox of the job ``derive_memory``: each row with the state ``wanted`` asks for a job.
 """
 
 from __future__ import annotations

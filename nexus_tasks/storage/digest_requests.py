@@ -1,7 +1,7 @@
 """Storing and reading requests for digests. The table is the outbox of the job ``digest_session``.
 
-A request stays until a run has made the digest. A request is dead when its job has given up. Otherwise the request is
-live, and wants a job.
+An outbox is a table whose rows ask for jobs. A request stays until a run has made the digest. A request is dead when
+its job has given up. Otherwise the request is live, and asks for a job.
 """
 
 from __future__ import annotations

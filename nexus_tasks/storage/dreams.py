@@ -1,7 +1,7 @@
 """Finding the namespaces that are due for a dream, and storing dreams.
 
 A dream is a scheduled consolidation of a namespace: it digests every due session, then reflects. The table of dreams is
-the outbox of the job ``finish_dream``: each open dream wants a job. If a dream's Celery chord is lost, reconcile (a
+the outbox of the job ``finish_dream``: each open dream asks for a job. If a dream's Celery chord is lost, reconcile (a
 loop of the workers) continues the dream from its row.
 """
 
@@ -132,7 +132,8 @@ def has_reflected(tx: Transaction, dream: Dream) -> bool:
 def reflections_to_come(tx: Transaction, dream: Dream) -> list[tuple[str, str]]:
     """Perspectives, as (observer, subject), with facts from before the dream that no reflection has read.
 
-    A perspective is left out when its reflection gave up, or waits for a person's review.
+    A perspective is the set of memories of one observer about one subject. It is left out when its reflection gave up,
+    or waits for a person's review.
     """
     unreflected = (
         select(Memory.id)

@@ -1,6 +1,6 @@
 """Storing the vectors of memories, and recording gaps. A gap marks a namespace with memories that have no vector.
 
-The table of gaps is the outbox of the job ``embed_memories``: each gap wants a job.
+The table of gaps is the outbox of the job ``embed_memories``: each gap asks for a job.
 """
 
 from __future__ import annotations

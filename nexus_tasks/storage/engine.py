@@ -30,8 +30,8 @@ _TOO_LARGE = "54"  # a limit of Postgres is exceeded, for example the size of a 
 _UNDEFINED_TABLE_OR_COLUMN = ("42P01", "42703")
 
 # Between two statements of a transaction a process does nothing slow. Therefore a transaction that is idle this long
-# belongs to a frozen process, and Postgres ends it. The time is shorter than a job's lease (10 s by default), so the
-# locks are free before another worker takes the job over.
+# belongs to a frozen process, and Postgres ends the transaction. Another worker takes the job over when the job's lease
+# has not been renewed for 10 s (by default). The time here is shorter, so the transaction's locks are free by then.
 IDLE_IN_TRANSACTION_MS = 8_000
 # A transaction that waits longer than this for a lock fails, and its job is retried. Until the retry, the transaction's
 # own locks are free for others.

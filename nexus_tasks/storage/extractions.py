@@ -1,7 +1,7 @@
 """Storing and reading the table ``extractions``: how far extraction has read the messages of each session.
 
 Extraction has two extractors. One writes topics (files of knowledge), and the other writes facts. The table is also the
-outbox of the job ``extract_session``: each row with the state ``wanted`` wants a job.
+outbox of the job ``extract_session``: each row with the state ``wanted`` asks for a job.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def release_held(tx: Transaction, session_id: int) -> bool:
 
 
 def settle(tx: Transaction, row: Extraction, state: Literal["idle", "held"]) -> None:
-    """Set the state of an extraction to ``idle`` or ``held``. In these states, no job is wanted.
+    """Set the state of an extraction to ``idle`` or ``held``. In these states, the row asks for no job.
 
-    Call this function in the transaction that found no work to do. The caller has locked the session.
+    Call this function in the transaction that found no message to read. The caller has locked the session.
     """
     if row.state != state:
         _set(tx, row.id, state=state)

@@ -1,6 +1,7 @@
 """Storing facts (memories of level ``explicit``).
 
-A new fact is inserted. When the fact exists already, its number of reinforcements rises instead.
+A new fact is inserted. When the fact exists already, its number of reinforcements rises instead. A fact belongs to a
+perspective: the memories of one observer about one subject.
 """
 
 from __future__ import annotations

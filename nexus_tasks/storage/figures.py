@@ -23,13 +23,14 @@ class Figures:
 
     # Level → number of memories. Superseded memories do not count.
     memories: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LEVELS, 0))
-    underived: int = 0  # messages with a wanted derivation
-    oldest_underived: datetime | None = None  # when the oldest wanted derivation was added
-    digests_wanted: int = 0  # sessions with a live digest request
+    underived: int = 0  # messages whose facts are still to be derived for an observer
+    oldest_underived: datetime | None = None  # when the oldest derivation that is still to be done was requested
+    digests_wanted: int = 0  # sessions that still lack a requested digest, except those whose digest job gave up
     model_calls_today: int = 0  # since midnight UTC
     spend_today_usd: Decimal = Decimal(0)  # since midnight UTC
     observed: bool = False  # whether at least one session has an observation log
-    reviews: list[PerspectiveRow] = field(default_factory=list)  # perspectives with a plan that is held for review
+    # Perspectives (an observer's memories about one subject) with a plan that is held for review.
+    reviews: list[PerspectiveRow] = field(default_factory=list)
 
 
 _OF = "namespace_id = ANY(CAST(:ids AS bigint[]))"

@@ -1,4 +1,7 @@
-"""Storing job runs (one row per finished job), and finding the outcome of a job."""
+"""Storing job runs (one row per finished job), and finding the outcome of a job.
+
+The scope of a job is JSON: the arguments that two requests for the same job share.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,7 @@ def find_end(
 
     Args:
         ids: the job's own id, then the ids of the reruns that were merged into the job.
-        remade: whether Redis had forgotten the job, so that a worker made its claim again from a message. The job has
+        remade: whether Redis had forgotten the job, so that a worker made its record again from a message. The job has
             then also ended when its dead letter was dropped. If the letter was retried, the job has ended when a run of
             the same kind and scope began after the retry.
         since: the job has also ended when a run of the same kind and scope began at this time or later. ``None``

@@ -80,7 +80,7 @@ def store(
         ]
         insert_rows(tx, Derivation, rows)
         if not observers:
-            embeddings.record_gap(tx, namespace_id)  # no derivation will embed these messages, so a gap is recorded
+            embeddings.record_gap(tx, namespace_id)  # no derivation will embed these messages, so `embed_memories` must
     return StoredMessages(
         session=session, memory_ids=tuple(ids), duplicates=len(messages) - len(ids), observers=tuple(observers)
     )

@@ -1,4 +1,4 @@
-"""Storing and reading the observation logs of sessions, and the outbox of the jobs that write them.
+"""Storing and reading the observation logs of sessions. The table is also the outbox of the jobs that write the logs.
 
 - A log is a text of notes that replaces a session's old messages in a prompt.
 - A chunk is a row with notes on later messages. The notes are not in the log yet.
@@ -30,7 +30,8 @@ from nexus_tasks.storage.models import (
 )
 from nexus_tasks.types import ObservationStats
 
-# The columns with the states of the two jobs: `observe_session` (observing) and `reflect_observations` (reflecting).
+# The columns that ask for the two jobs: `observing` for `observe_session`, `reflecting` for `reflect_observations`. A
+# column has the state `wanted`, `idle` or `dead`.
 Work = Literal["observing", "reflecting"]
 MOST_LISTED = 50  # the most observed sessions that a namespace's status lists
 
@@ -210,7 +211,7 @@ def erase_covering(tx: Transaction, session: SessionRow, seq: int) -> dict[str, 
 
 # --- the outbox -------------------------------------------------------------------------------------------------------
 def want(tx: Transaction, session_id: int, work: Work) -> bool:
-    """Make the job for a session's ``work`` wanted. Returns whether the job became wanted.
+    """Make a session's job wanted. ``work`` is the job's column. Returns whether the job became wanted.
 
     Nothing changes when the job is wanted already, or gave up.
     """
@@ -226,9 +227,10 @@ def want(tx: Transaction, session_id: int, work: Work) -> bool:
 
 
 def settle(tx: Transaction, session_id: int, work: Work) -> None:
-    """Set the state of a session's ``work`` from ``wanted`` to ``idle``.
+    """Set the column ``work`` of a session's log from ``wanted`` to ``idle``.
 
-    Call this function in the transaction that found no work to do. The caller has locked the session or the log.
+    Call this function in the transaction in which the job found nothing to do. The caller has locked the session or the
+    log.
     """
     column = getattr(ObservationLog, work)
     tx.execute(
@@ -240,7 +242,7 @@ def settle(tx: Transaction, session_id: int, work: Work) -> None:
 
 
 def mark(tx: Transaction, namespace_id: int, session_key: str, work: Work, *, dead: bool) -> None:
-    """Set a session's ``work`` to ``dead`` when its job gave up, or to ``wanted`` for a retry of the job."""
+    """Set the column ``work`` of a session's log to ``dead`` when its job gave up, or to ``wanted`` for a retry."""
     session = sessions.find(tx, namespace_id, session_key)
     if session:
         state = "dead" if dead else "wanted"
@@ -248,7 +250,7 @@ def mark(tx: Transaction, namespace_id: int, session_key: str, work: Work, *, de
 
 
 def wanted(tx: Transaction, after: int, limit: int, work: Work) -> list[tuple[int, str, str]]:
-    """At most ``limit`` sessions whose ``work`` is wanted, as (log id, namespace, session key).
+    """At most ``limit`` sessions whose logs have ``wanted`` in the column ``work``: (log id, namespace, session key).
 
     The sessions are in the order of their logs' ids.
 

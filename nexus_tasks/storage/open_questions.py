@@ -22,7 +22,8 @@ def find(tx: Transaction, namespace_id: int, purpose: str, about: int) -> dict[s
 
     Args:
         purpose: ``reflect`` or ``digest``.
-        about: the id of the perspective (``reflect``) or of the session (``digest``).
+        about: for ``reflect`` the id of the perspective (an observer's memories about one subject), for ``digest`` the
+            id of the session.
     """
     return tx.scalar(
         select(OpenQuestion.question).where(

@@ -1,4 +1,7 @@
-"""Pruning: deleting old job runs, resolved dead letters, saved answers and open questions."""
+"""Pruning: deleting old job runs, resolved dead letters, saved answers and open questions.
+
+A saved answer and an open question let the next run of a job reuse a model call of a run that died.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from nexus_tasks.storage.models import DeadLetter, JobRun, OpenQuestion, SavedAn
 def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
     """Delete job runs, resolved dead letters, saved answers and open questions that are older than ``days`` days.
 
-    Open dead letters stay. A saved answer or an open question of that age is of no use, because its job would now make
-    another request.
+    Open dead letters stay. A saved answer or an open question that is older than ``days`` days is of no use, because
+    its job would now make another request.
 
     Returns:
         The number of deleted rows of the tables ``job_runs``, ``dead_letters`` and ``saved_answers``.

@@ -1,6 +1,7 @@
 """Reading facts and relations for a reflection, storing plans that wait for review, and archiving old messages.
 
-A reflection relates the new facts of a perspective to its old facts. ``conclusions.py`` stores a reflection's results.
+A reflection relates the new facts of a perspective (an observer's memories about one subject) to the perspective's old
+facts. ``conclusions.py`` stores a reflection's results.
 """
 
 from __future__ import annotations

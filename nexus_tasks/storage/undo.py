@@ -1,6 +1,7 @@
 """Undoing one reflection. After the undo the facts are as if this reflection had not been made.
 
-A reflection relates the new facts of a perspective to its old facts. ``conclusions.py`` stores it and its changes.
+A reflection relates the new facts of a perspective (an observer's memories about one subject) to the perspective's old
+facts. ``conclusions.py`` stores a reflection and its changes.
 """
 
 from __future__ import annotations
@@ -86,10 +87,10 @@ def resting_on(tx: Transaction, reflection_id: int) -> list[int]:
 def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
     """Undo a reflection. The caller has locked the reflection's perspective.
 
-    The perspective's watermark stays, so no later reflection reads the facts again as new facts. Later reflections have
-    recorded the values of the facts before and after their own changes. The undo corrects these records and the facts.
-    Therefore reflections can be undone in any order. After an undo of all reflections, the facts are as they were
-    before the first reflection.
+    The perspective's watermark (the id of the last fact that a reflection has read) stays, so no later reflection reads
+    the facts again as new facts. Later reflections have recorded the values of the facts before and after their own
+    changes. The undo corrects these records and the facts. Therefore reflections can be undone in any order. After an
+    undo of all reflections, the facts are as they were before the first reflection.
     """
     mine = tx.scalars(
         select(ReflectionChange)

@@ -1,7 +1,7 @@
 """Storing and reading wanted jobs. A wanted job is a row that asks for a job of a durable kind.
 
 A durable kind is a job kind whose jobs a caller can ask for inside the caller's own transaction. The table of wanted
-jobs is the outbox of these kinds.
+jobs is the outbox of these kinds: its rows ask for their jobs until the jobs have ended.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def want_all(tx: Session | Connection, kind: str, jobs: Mapping[str, tuple[str, 
 
 
 def asked(tx: Transaction, kind: str, scope: str) -> int | None:
-    """How often the job was asked for since its row was inserted, or ``None`` when no row wants the job."""
+    """How often the job was asked for since its row was inserted, or ``None`` when no row asks for the job."""
     return tx.scalar(
         select(WantedJob.asked).where(WantedJob.kind == kind, WantedJob.scope == scope, WantedJob.state == "wanted")
     )
