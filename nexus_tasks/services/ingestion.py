@@ -92,7 +92,7 @@ class SessionWriter:
         self.want_extraction(session, known_only=True)
 
     def want_extraction(self, session: SessionRow, *, known_only: bool) -> None:
-        """Ask for the session's job ``extract_session``. With ``known_only``, do so only if it was asked for before."""
+        """Write a row that asks for the job ``extract_session``. With ``known_only``, only change a row that exists."""
         self._extract = extractions.want(self.tx, session, known_only=known_only) or self._extract
 
     def enqueue(self) -> int:

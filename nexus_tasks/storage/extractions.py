@@ -79,7 +79,7 @@ def release_held(tx: Transaction, session_id: int) -> bool:
 def settle(tx: Transaction, row: Extraction, state: Literal["idle", "held"]) -> None:
     """Set the state of an extraction to ``idle`` or ``held``. In these states, the row asks for no job.
 
-    Call this function in the transaction that found no message to read. The caller has locked the session.
+    Call this function in the transaction that found nothing to extract. The caller has locked the session.
     """
     if row.state != state:
         _set(tx, row.id, state=state)

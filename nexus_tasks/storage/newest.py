@@ -1,7 +1,7 @@
 """Finding the newest rows of an outbox (a table whose rows ask for jobs).
 
-Reconcile (a loop of the workers) queues the jobs of rows that have no claim (the record of a job) in Redis. Reconcile
-reads the newest rows first.
+Reconcile (a loop of the workers) queues the jobs that these rows ask for and that have no claim (record of a job) in
+Redis. Reconcile reads the newest rows first.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def run_of(
 
 
 def leave_to_others(engine: JobEngine, kind_name: str, key: str, job_id: str, dialect: str) -> None:
-    """Let a claim wait for another worker, because its message is from a release that this worker does not understand.
+    """Leave to another worker a claim whose message is of a release that this worker does not understand.
 
     Args:
         dialect: this worker's version of the kind (:attr:`JobKind.dialect`); ``-`` when the worker does not know the

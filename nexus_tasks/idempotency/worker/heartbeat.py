@@ -1,6 +1,6 @@
-"""The heartbeat: one thread of a process renews the leases of all claims that the process runs, three times per lease.
+"""The heartbeat: one thread of a process renews the leases of all jobs that the process runs, three times per lease.
 
-A claim is the record of a job in Redis.
+A lease belongs to a claim, the record of a job in Redis.
 """
 
 from __future__ import annotations

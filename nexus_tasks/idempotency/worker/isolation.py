@@ -4,9 +4,10 @@ When a worker is killed, each of its running jobs counts a crash, although most 
 When an isolated job crashes, the worker's other jobs go on.
 
 A new process would take seconds to load the code that a job needs. So the job's process is forked from the worker's
-fork server (:mod:`~nexus_tasks.idempotency.worker.fork_server`), which has loaded this code. A worker with a pool of
-threads forks its fork server when it starts. A worker with a solo pool starts a fork server for the first job that
-needs one. Jobs in a prefork pool need no isolation, because each child of the pool runs one job at a time.
+fork server (:mod:`~nexus_tasks.idempotency.worker.fork_server`), which has loaded this code. Usually a worker with a
+pool of threads forks its fork server when it starts. Any other worker, for example with a solo pool, starts a fork
+server for the first job that needs one. Jobs in a prefork pool need no isolation, because each child of the pool runs
+one job at a time.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ AT_ONCE = 500  # claims per script; Redis serves no other client while a script 
 
 
 def give_back(engine: JobEngine, held_by: str) -> None:
-    """Queue the jobs of a process that has ended again, and publish them at once. Each job counts a crash.
+    """Queue again the jobs of a process that has ended, and publish them at once. Each job counts a crash.
 
     Args:
         held_by: the id of the process, or the whole token of one run.

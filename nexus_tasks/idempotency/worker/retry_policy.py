@@ -19,7 +19,7 @@ from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.worker.run import Wait
 
 BACKOFF_FIRST, BACKOFF_LONGEST = 2.0, 300.0  # seconds
-# Seconds between two tests whether the cause of a job kind's pause is gone. A job of the paused kind waits this long.
+# Seconds between two tests whether the cause of a job kind's pause is gone. A job that pauses its kind waits this long.
 PROBE_EVERY = 60.0
 
 # These errors do not come from the job, but from a setting of the deployment or an outdated database schema.
