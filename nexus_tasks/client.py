@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TextIO, TypeVar
 
 from nexus_tasks.cognition.context import Format
 from nexus_tasks.deployment import Deployment, default_deployment
@@ -73,6 +73,10 @@ def _twin(method: Callable[Concatenate[Nexus, P], R]) -> Callable[Concatenate[Ne
 
     functools.update_wrapper(twin, method)
     return twin
+
+
+def _file(given: str | Path | TextIO) -> Path | TextIO:
+    return Path(given) if isinstance(given, str) else given
 
 
 class Nexus:
@@ -286,30 +290,32 @@ class Nexus:
             self.deployment, namespace, memory_id=memory_id, session_key=session_key, everything=everything
         )
 
-    def export(self, namespace: str, path: str | Path) -> TransferReceipt:
+    def export(self, namespace: str, path: str | Path | TextIO, *, overwrite: bool = True) -> TransferReceipt:
         """Write all messages and memories of a namespace to a file of JSON lines.
 
         The file contains no vectors, jobs, dead letters or costs. After an import, a job computes the vectors again.
 
         Args:
             namespace: the namespace.
-            path: the file. An existing file is replaced when the new file is complete.
+            path: the file, or an open text stream such as ``sys.stdout``. An existing regular file is replaced when the
+                new file is complete. A link, a device or a folder is refused.
+            overwrite: whether a file that exists is replaced. With ``False`` it is refused.
 
         Returns:
             The number of written rows of each table.
 
         Raises:
             NotFound: there is no such namespace.
-            InvalidInput: the file cannot be written.
+            InvalidInput: the file cannot be written, or may not be replaced.
         """
-        return transfer.export(self.deployment, namespace, Path(path))
+        return transfer.export(self.deployment, namespace, _file(path), overwrite=overwrite)
 
-    def import_(self, namespace: str, path: str | Path) -> TransferReceipt:
+    def import_(self, namespace: str, path: str | Path | TextIO) -> TransferReceipt:
         """Read an export into an empty namespace. After an error, nothing is stored.
 
         Args:
             namespace: the namespace. A missing namespace is made.
-            path: the file that :meth:`export` wrote.
+            path: the file that :meth:`export` wrote, or an open text stream such as ``sys.stdin``.
 
         Returns:
             The number of stored rows of each table.
@@ -318,22 +324,23 @@ class Nexus:
             InvalidInput: the file is not an export, the file is cut off, or the namespace is not empty. Nothing was
                 stored.
         """
-        return transfer.import_(self.deployment, namespace, Path(path))
+        return transfer.import_(self.deployment, namespace, _file(path))
 
     def export_markdown(self, namespace: str, folder: str | Path) -> MarkdownExport:
         """Write the namespace's topics and facts to a folder: ``MEMORY.md``, a file per topic, ``facts.md``.
 
         Args:
             namespace: the namespace.
-            folder: the folder to write to. A missing folder is made. Files of the same names are replaced. Other files
-                stay.
+            folder: the folder to write to. A missing folder is made. The files of an earlier export are replaced, as
+                long as they are unchanged. Other files stay.
 
         Returns:
             The numbers of topics and facts.
 
         Raises:
             NotFound: there is no such namespace.
-            InvalidInput: the folder cannot be written.
+            InvalidInput: a file that :meth:`export_markdown` did not write has one of the names, or is a link, or the
+                folder cannot be written.
         """
         return markdown.export(self.deployment, namespace, Path(folder))
 

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.options import Json, Namespace
-from nexus_tasks.cli.output import emit
+from nexus_tasks.cli.output import emit, hint
+from nexus_tasks.types import TransferReceipt
+
+STANDARD = Path("-")  # the standard output or input
 
 File = Annotated[
-    Path | None, typer.Argument(metavar="FILE", help="The file, one JSON document per line.", show_default=False)
+    Path | None,
+    typer.Argument(
+        metavar="FILE",
+        help="The file, one JSON document per line; - is the standard output or input.",
+        show_default=False,
+        allow_dash=True,
+    ),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace FILE when it exists. Otherwise a terminal is asked.")]
 Folder = Annotated[
     Path | None, typer.Option("--markdown", metavar="DIR", help="A folder of Markdown with topics, instead of a file.")
 ]
 
 
-def export(namespace: Namespace, file: File = None, markdown: Folder = None, json: Json = False) -> None:
+def export(
+    namespace: Namespace, file: File = None, markdown: Folder = None, force: Force = False, json: Json = False
+) -> None:
     """Write all messages and memories of a namespace to a file, which `nexus import` reads without loss.
 
-    With `--markdown`, write the namespace's topics and facts to a folder for people: MEMORY.md, a file per topic, and
-    facts.md.
+    FILE is a new file, or with `--force` an existing regular file. Links and devices are refused; `-` is the standard
+    output. With `--markdown`, write the namespace's topics and facts to a folder for people: MEMORY.md, a file per
+    topic, and facts.md. A file in the folder that no export has written stays.
     """
     path = _one_of(file, markdown)
     if markdown is not None:
@@ -31,13 +46,36 @@ def export(namespace: Namespace, file: File = None, markdown: Folder = None, jso
         if json:
             emit(written)
         else:
-            print(f"{written.topics:,} topics and {written.facts:,} facts written to {path}.")
+            topics, facts = words.count(written.topics, "topic"), words.count(written.facts, "fact")
+            print(f"{topics} and {facts} written to {path}.")
         return
-    receipt = connect().export(namespace, path)
+    if path == STANDARD:
+        if json:
+            raise typer.BadParameter("--json and FILE - would both write to the standard output.")
+        receipt = connect().export(namespace, sys.stdout)
+        hint(_exported(receipt, "the standard output"))
+        return
+    receipt = connect().export(namespace, path, overwrite=force or _asked(path, ask=not json))
     if json:
         emit(receipt)
     else:
-        print(f"{receipt.total:,} rows written to {path}, {receipt.rows.get('memories', 0):,} of them memories.")
+        print(_exported(receipt, str(path)))
+
+
+def _exported(receipt: TransferReceipt, where: str) -> str:
+    return f"{words.count(receipt.total, 'row')} written to {where}, {_memories(receipt)}."
+
+
+def _memories(receipt: TransferReceipt) -> str:
+    """The part of a sentence that counts the memories among the rows."""
+    return f"{receipt.rows.get('memories', 0):,} of them memories"
+
+
+def _asked(path: Path, *, ask: bool) -> bool:
+    """Ask on a terminal whether an existing file is replaced. A refusal aborts the command."""
+    if not ask or not sys.stdin.isatty() or path.is_symlink() or not path.is_file():
+        return False
+    return typer.confirm(f"{path} exists. Replace it?", abort=True, err=True)
 
 
 def import_(namespace: Namespace, file: File = None, markdown: Folder = None, json: Json = False) -> None:
@@ -52,13 +90,15 @@ def import_(namespace: Namespace, file: File = None, markdown: Folder = None, js
         if json:
             emit(read)
         else:
-            print(f"{read.topics:,} topics read into {namespace}, {read.changed:,} of them new or changed.")
+            print(
+                f"{words.count(read.topics, 'topic')} read into {namespace}, {read.changed:,} of them new or changed."
+            )
         return
-    receipt = connect().import_(namespace, path)
+    receipt = connect().import_(namespace, sys.stdin if path == STANDARD else path)
     if json:
         emit(receipt)
     else:
-        print(f"{receipt.total:,} rows read into {namespace}, {receipt.rows.get('memories', 0):,} of them memories.")
+        print(f"{words.count(receipt.total, 'row')} read into {namespace}, {_memories(receipt)}.")
 
 
 def _one_of(file: Path | None, folder: Path | None) -> Path:

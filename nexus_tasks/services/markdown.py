@@ -5,43 +5,110 @@ A topic is a file of knowledge that the job ``extract_session`` keeps.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
+from nexus_tasks import files
 from nexus_tasks.cognition.extraction import markdown
 from nexus_tasks.cognition.extraction.filenames import checked
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import InvalidInput
+from nexus_tasks.errors import InvalidInput, NexusError
+from nexus_tasks.services.writing_files import mode_of
 from nexus_tasks.storage import memories, namespaces, topics
 from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.types import MarkdownExport, MarkdownImport, check_namespace
 
 MOST_FACTS = 100_000  # facts.md contains at most this many facts, the newest
+EXPORTED = ".nexus-export.json"  # the checksums of the files that an export has written
 LARGEST = 1_000_000  # bytes; the import refuses a larger file of a topic
+
+_CHECKSUMS = TypeAdapter(dict[str, dict[str, list[str]]])
 
 
 def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExport:
     """Write ``MEMORY.md``, a file per topic and ``facts.md`` to ``folder``.
 
-    A missing folder is made. Existing files with these names are replaced. Other files stay.
+    A missing folder is made. The files of an earlier export are replaced. The file ``.nexus-export.json`` has their
+    checksums, so that this function replaces no file that somebody else has written or changed, and follows no link.
 
     Raises:
         NotFound: there is no such namespace.
-        InvalidInput: the folder cannot be written.
+        InvalidInput: a file of somebody else has one of the names, or the folder cannot be written. Nothing was
+            written in the first case.
     """
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
         every = topics.every(tx, known.id)
         wanted = Filter(namespace_id=known.id, levels=("explicit",))
         facts = memories.matching(tx, wanted, MOST_FACTS)
-        files = {topic.filename: markdown.file(topic) for topic in every}
-        files |= {markdown.INDEX: markdown.index(every), markdown.FACTS: markdown.facts(facts)}
+        texts = {topic.filename: markdown.file(topic) for topic in every}
+        texts |= {markdown.INDEX: markdown.index(every), markdown.FACTS: markdown.facts(facts)}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise InvalidInput(f"{folder} cannot be written: {error.strerror}.") from error
+        _write(folder, {name: text.encode() for name, text in texts.items()})
+    except NexusError:
+        raise
+    except (OSError, ValueError) as error:  # a ValueError: the name has a NUL character
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidInput(f"{str(folder)!r} cannot be written: {reason}.") from error
     return MarkdownExport(namespace=namespace, folder=str(folder), topics=len(every), facts=len(facts))
+
+
+def _write(folder: Path, contents: Mapping[str, bytes]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.is_symlink():
+        raise InvalidInput(f"{folder} is a symbolic link.", remedy="Name the folder that the link points to.")
+    written = _checksums(folder / EXPORTED)
+    foreign = [name for name, content in contents.items() if not _may_replace(folder / name, content, written)]
+    if foreign:
+        raise InvalidInput(
+            f"{folder} has files that `nexus export` did not write: {', '.join(sorted(foreign))}.",
+            remedy="Choose another folder, or move these files away. Nothing was written.",
+        )
+    # The checksums are written first. A crash then leaves files that the next export still knows as its own.
+    sums = {name: sorted({*written.get(name, ()), _checksum(content)}) for name, content in contents.items()}
+    files.write_atomic(str(folder / EXPORTED), _as_json(written | sums), mode=0o644)
+    for name, content in contents.items():
+        files.write_atomic(str(folder / name), content, mode=0o644)
+    sums = {name: [_checksum(content)] for name, content in contents.items()}
+    files.write_atomic(str(folder / EXPORTED), _as_json(written | sums), mode=0o644)
+
+
+def _may_replace(path: Path, content: bytes, written: Mapping[str, Sequence[str]]) -> bool:
+    mode = mode_of(path)
+    if mode is None:
+        return True
+    if not stat.S_ISREG(mode):
+        return False
+    found = path.read_bytes()
+    return found == content or _checksum(found) in written.get(path.name, ())
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _as_json(checksums: Mapping[str, Sequence[str]]) -> bytes:
+    return (json.dumps({"files": checksums}, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _checksums(path: Path) -> dict[str, list[str]]:
+    """The checksums that an earlier export has written: the file's name → the SHA-256 of each of its versions."""
+    mode = mode_of(path)
+    if mode is None:
+        return {}
+    try:
+        if not stat.S_ISREG(mode):
+            raise ValueError
+        return _CHECKSUMS.validate_json(path.read_bytes())["files"]
+    except (ValueError, KeyError):
+        raise InvalidInput(
+            f"{path} is not a list of exported files.", remedy="Choose another folder, or move this file away."
+        ) from None
 
 
 def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImport:

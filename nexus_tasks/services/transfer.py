@@ -3,88 +3,102 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from sqlalchemy.exc import DataError, IntegrityError
 
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput
+from nexus_tasks.services.writing_files import replacing
 from nexus_tasks.storage import namespaces
 from nexus_tasks.storage.transfer import reading, writing
 from nexus_tasks.types import TransferReceipt, check_namespace
 
 
 def export(
-    deployment: Deployment, namespace: str, path: Path, note: Callable[[int], None] = lambda _rows: None
+    deployment: Deployment,
+    namespace: str,
+    target: Path | TextIO,
+    *,
+    overwrite: bool = True,
+    note: Callable[[int], None] = lambda _rows: None,
 ) -> TransferReceipt:
-    """Write a namespace's memory to ``path``. An existing file is replaced when the new file is complete.
+    """Write a namespace's memory to a file or a stream. A file is replaced when the new file is complete.
 
     Args:
+        deployment: the deployment.
+        namespace: the namespace.
+        target: a file, or an open text stream such as ``sys.stdout``.
+        overwrite: replace a regular file that exists. A link, a device or a folder is never replaced.
         note: called with the number of rows written so far.
 
     Raises:
         NotFound: there is no such namespace.
-        InvalidInput: the file cannot be written.
+        InvalidInput: the file exists and may not be replaced, or it cannot be written.
     """
     check_namespace(namespace)
+    with deployment.database.transaction() as tx:
+        namespace_id = namespaces.get(tx, namespace).id
+    with ExitStack() as stack:
+        file = stack.enter_context(replacing(target, overwrite=overwrite)) if isinstance(target, Path) else target
+        rows = _write(deployment, namespace_id, file, note)
+    return TransferReceipt(namespace=namespace, file=_name(target), rows=rows)
+
+
+def _write(deployment: Deployment, namespace_id: int, file: TextIO, note: Callable[[int], None]) -> dict[str, int]:
     rows: dict[str, int] = {}
-    try:
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be written: {error.strerror}.") from error
-    try:
-        with deployment.database.transaction() as tx:
-            namespace_id = namespaces.get(tx, namespace).id
-        with open(handle, "w", encoding="utf-8") as file, deployment.database.transaction() as tx:
-            for position, document in enumerate(writing.lines(tx, namespace_id)):
-                file.write(json.dumps(document, ensure_ascii=False) + "\n")
-                if name := document.get("table"):
-                    rows[name] = rows.get(name, 0) + 1
-                note(position)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(draft).replace(path)
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be written: {error.strerror}.") from error
-    finally:
-        Path(draft).unlink(missing_ok=True)
-    return TransferReceipt(namespace=namespace, file=str(path), rows=rows)
+    with deployment.database.transaction() as tx:
+        for position, document in enumerate(writing.lines(tx, namespace_id)):
+            file.write(json.dumps(document, ensure_ascii=False) + "\n")
+            if name := document.get("table"):
+                rows[name] = rows.get(name, 0) + 1
+            note(position)
+    return rows
+
+
+def _name(file: Path | TextIO) -> str:
+    return str(file) if isinstance(file, Path) else "-"
 
 
 def import_(
-    deployment: Deployment, namespace: str, path: Path, note: Callable[[int], None] = lambda _rows: None
+    deployment: Deployment, namespace: str, source: Path | TextIO, note: Callable[[int], None] = lambda _rows: None
 ) -> TransferReceipt:
-    """Read an export from ``path`` into a new or empty namespace. Either all rows are stored or none.
+    """Read an export from a file or a stream into a new or empty namespace. Either all rows are stored or none.
 
     Derivations and digests that were still to be made at the time of the export are to be made in the new namespace
     too. Reconcile (a loop of the workers) queues their jobs, and the job that makes the vectors.
 
     Args:
+        deployment: the deployment.
+        namespace: the namespace.
+        source: the file, or an open text stream such as ``sys.stdin``.
         note: called with the number of lines read so far.
 
     Raises:
         InvalidInput: the file cannot be read, is no valid export or is cut off, or the namespace is not empty.
     """
     check_namespace(namespace)
+    name = _name(source)
     try:
-        with path.open(encoding="utf-8") as file, deployment.database.transaction() as tx:
+        with ExitStack() as stack:
+            file = stack.enter_context(source.open(encoding="utf-8")) if isinstance(source, Path) else source
+            tx = stack.enter_context(deployment.database.transaction())
             known = namespaces.ensure(tx, namespace)
             rows = reading.store(tx, known.id, _documents(file, note))
     except (IntegrityError, DataError) as error:
         said = str(error.orig).strip().splitlines()[0]
-        raise InvalidInput(f"{path} contains a row that Postgres refuses: {said}.") from None
+        raise InvalidInput(f"{name} contains a row that Postgres refuses: {said}.") from None
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from error
+        raise InvalidInput(f"{name} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError:
-        raise InvalidInput(f"{path} is not text in UTF-8.") from None
-    return TransferReceipt(namespace=namespace, file=str(path), rows=rows)
+        raise InvalidInput(f"{name} is not text in UTF-8.") from None
+    return TransferReceipt(namespace=namespace, file=name, rows=rows)
 
 
-def _documents(file: Any, note: Callable[[int], None]) -> Iterator[tuple[int, Any]]:
+def _documents(file: TextIO, note: Callable[[int], None]) -> Iterator[tuple[int, Any]]:
     for number, line in enumerate(file, start=1):
         try:
             yield number, json.loads(line)

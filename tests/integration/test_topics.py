@@ -73,7 +73,12 @@ def test_topics_go_to_markdown_and_back(tmp_path: Path) -> None:
     told = nexus("export", "--markdown", str(folder), "--namespace", NAMESPACE, "--json")
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout)["topics"] == 1
-    assert {path.name for path in folder.iterdir()} == {"MEMORY.md", "decisions.md", "facts.md"}
+    assert {path.name for path in folder.iterdir()} == {
+        ".nexus-export.json",
+        "MEMORY.md",
+        "decisions.md",
+        "facts.md",
+    }
     assert "](decisions.md)" in (folder / "MEMORY.md").read_text()
     assert "thing 1 moves to shelf 1. [m" in (folder / "facts.md").read_text()
     (folder / "notes.txt").write_text("no topic")
