@@ -42,6 +42,8 @@ def settle(tx: Transaction, job_id: str, *, drop: bool) -> Settled | None:
     if found is None or found[0].status != "needs_review":
         return None
     run, _ = found
+    if run.namespace_id is None:  # the job's namespace does not exist
+        return None
     scope = json.loads(run.scope)
     if not reflect.release(tx, run.namespace_id, scope["observer"], scope["subject"], drop=drop):
         return None
