@@ -12,13 +12,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from sqlalchemy import text
-
-from nexus_tasks import Nexus, embedded
+from nexus_tasks import embedded
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.idempotency.worker.reconciler import EVERY, FURTHER, NEWEST, TRY_EVERY, Reconciler
 from nexus_tasks.tasks import derive_memory
 from tests.databases import make_template
+from tests.derivations import want_derivations
 from tests.sandbox import Sandbox, sandbox
 
 NAMESPACE = "bench"
@@ -45,17 +44,7 @@ def main() -> None:
 
 def _fill(here: Sandbox, rows: int) -> None:
     """Rows without messages, never analyzed; and keys that stand for their claims."""
-    Nexus().create_namespace(NAMESPACE)
-    with here.deployment.database.transaction() as tx:
-        tx.execute(text("SET LOCAL session_replication_role = replica"))
-        tx.execute(text("ALTER TABLE derivations SET (autovacuum_enabled = off)"))
-        tx.execute(
-            text(
-                "INSERT INTO derivations (namespace_id, memory_id, session_id, observer)"
-                " SELECT (SELECT id FROM namespaces), n, n / 10, 'assistant' FROM generate_series(1, :rows) AS n"
-            ),
-            {"rows": rows},
-        )
+    want_derivations(here, NAMESPACE, rows)
     pipe = here.redis().pipeline(transaction=False)
     for number in range(1, rows + 1):
         pipe.set(_key(number), "")

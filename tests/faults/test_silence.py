@@ -18,7 +18,7 @@ from tests.faults.test_outages import own_home, server  # noqa: F401 - a fixture
 from tests.hosts import SERVER, Host, host
 from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, go, play
 from tests.sandbox import Sandbox, Worker, eventually, sandbox
-from tests.silence import proxy
+from tests.silence import Proxy, proxy
 
 BOUND = 30.0
 POOLS = [pytest.param(("threads", 8), id="threads"), pytest.param(("processes", 2), id="prefork")]
@@ -114,11 +114,12 @@ def test_a_silent_postgres_holds_nobody_up_for_long(here: Sandbox, wires: Wires,
 @pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_consumer_whose_own_connection_is_silent_consumes_again(
-    here: Sandbox, wires: Wires, pool: tuple[str, int]
+@pytest.mark.parametrize("how", [Proxy.silence, Proxy.cut])
+def test_a_consumer_whose_own_connection_is_lost_consumes_again(
+    here: Sandbox, wires: Wires, pool: tuple[str, int], how: Callable[[Proxy, bytes], int]
 ) -> None:
     wires.worker(pool)
-    assert struck(Talk(here), lambda: wires.redis.silence(b"BRPOP")) < BOUND
+    assert struck(Talk(here), lambda: how(wires.redis, b"BRPOP")) < BOUND
 
 
 @pytest.mark.long
@@ -139,16 +140,6 @@ def test_acknowledgements_that_are_lost_do_not_fill_the_worker(wires: Wires, poo
     play.delay(name="next")
     eventually(lambda: attempts("next"), within=2 * BOUND)
     assert time.monotonic() - started < BOUND
-
-
-@pytest.mark.long
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("pool", POOLS)
-def test_a_consumer_whose_own_connection_is_cut_consumes_again(
-    here: Sandbox, wires: Wires, pool: tuple[str, int]
-) -> None:
-    wires.worker(pool)
-    assert struck(Talk(here), lambda: wires.redis.cut(b"BRPOP")) < BOUND
 
 
 @pytest.mark.long

@@ -19,13 +19,6 @@ from tests.sandbox import Sandbox, app
 pytestmark = pytest.mark.usefixtures("here")
 
 
-@pytest.fixture
-def eager(here: Sandbox) -> Iterator[None]:  # noqa: ARG001
-    app.conf.update(task_always_eager=True)
-    yield
-    app.conf.update(task_always_eager=False)
-
-
 @pytest.mark.usefixtures("eager")
 def test_canvases_run_on_the_spot_when_everything_is_eager() -> None:
     chord([play.si(name="x"), play.si(name="x"), play_once.si(name="y")], note.s(name="body")).apply_async()

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,6 @@ from tests.sandbox import Sandbox, app, engine
 
 pytestmark = pytest.mark.usefixtures("here")
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def eager(here: Sandbox) -> Iterator[None]:  # noqa: ARG001
-    app.conf.update(task_always_eager=True)
-    yield
-    app.conf.update(task_always_eager=False)
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event
 
 from nexus_tasks import Nexus, digest_session
 from nexus_tasks.cognition.digest import digest_session as digesting
@@ -16,6 +16,7 @@ from nexus_tasks.idempotency.worker import reconciler
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.storage import embeddings
 from nexus_tasks.tasks import derive_memory, finish_dream
+from tests.derivations import want_derivations
 from tests.integration.inline import NAMESPACE, pending, say, work
 from tests.sandbox import Sandbox, engine
 
@@ -161,21 +162,6 @@ def test_a_rollover_that_falls_due_while_a_digest_is_made_is_not_forgotten(
 
 
 # --- among many rows --------------------------------------------------------------------------------------------------
-def want_derivations(here: Sandbox, rows: int) -> None:
-    """Make rows that want derivations, without messages: foreign keys and statistics are off."""
-    Nexus().create_namespace(NAMESPACE)
-    with here.deployment.database.transaction() as tx:
-        tx.execute(text("SET LOCAL session_replication_role = replica"))
-        tx.execute(text("ALTER TABLE derivations SET (autovacuum_enabled = off)"))
-        tx.execute(
-            text(
-                "INSERT INTO derivations (namespace_id, memory_id, session_id, observer)"
-                " SELECT (SELECT id FROM namespaces), n, 1000000 + n, 'assistant' FROM generate_series(1, :rows) AS n"
-            ),
-            {"rows": rows},
-        )
-
-
 def lose(memory_id: int) -> None:
     """Redis loses the claim of one derivation."""
     claims = default_deployment().claims
@@ -193,7 +179,7 @@ def small(monkeypatch: pytest.MonkeyPatch, here: Sandbox) -> Sandbox:
     monkeypatch.setattr(reconciler, "NEWEST", 20)
     monkeypatch.setattr(reconciler, "FURTHER", 30)
     monkeypatch.setattr(reconciler, "PAGE", 10)
-    want_derivations(here, 200)
+    want_derivations(here, NAMESPACE, 200)
     claims = default_deployment().claims
     claims.claim([derive_memory.request(NAMESPACE, n, "assistant") for n in range(1, 201)])
     return here
@@ -256,7 +242,7 @@ def test_rows_that_wait_and_rows_that_cannot_be_read_hold_up_no_other(
 @pytest.mark.parametrize("kind", ["derive_memory", "digest_session", "reflect_perspective", "extract_session"])
 def test_a_page_is_read_by_an_index_also_without_statistics(here: Sandbox, kind: str) -> None:
     """Of 50,000 rows in tables that were never analyzed, a page costs what it returns."""
-    want_derivations(here, 50_000)
+    want_derivations(here, NAMESPACE, 50_000)
     for table in ("sessions", "digest_requests", "perspectives", "extractions"):
         here.sql(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
     many = "FROM namespaces, generate_series(1, 20000) AS n"

@@ -20,7 +20,7 @@ from nexus_tasks.types import JobOutcome
 from tests.broker import holds, queued, take
 from tests.integration.claiming import Bench
 from tests.integration.jobkinds import BODIES, attempts, play, play_nowhere, play_once, work
-from tests.sandbox import Sandbox, app, engine
+from tests.sandbox import Sandbox, engine
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -212,13 +212,6 @@ def refusing() -> Iterator[tuple[int, list[object]]]:
 
 
 # --- eager ------------------------------------------------------------------------------------------------------------
-@pytest.fixture
-def eager(here: Sandbox) -> Iterator[None]:  # noqa: ARG001
-    app.conf.update(task_always_eager=True)
-    yield
-    app.conf.update(task_always_eager=False)
-
-
 @pytest.mark.usefixtures("eager")
 def test_eager_jobs_run_at_once_under_their_claim() -> None:
     result = play.delay()

@@ -41,7 +41,7 @@ def workers(settings: Settings) -> Sequence[Check]:
     if alive := live_workers(_PING_SECONDS):
         return [passed("workers", f"{len(alive)}: {', '.join(alive)}")]
     if settings.embedded:
-        return [passed("workers", "none; `nexus up` runs one, and `--wait` starts one for its duration")]
+        return [passed("workers", "none; `nexus up` runs one, and a command with `--wait` starts one until it ends")]
     return [failed("workers", "none answers", "Start one with `celery -A nexus_tasks worker`.")]
 
 
