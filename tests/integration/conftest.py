@@ -1,4 +1,4 @@
-"""Deployments whose model is Claude, spoken to over HTTP (the stand-in answers), and an application that runs eagerly."""
+"""Deployments whose model is Claude, spoken to over HTTP: the stand-in answers; and an eager application."""
 
 from __future__ import annotations
 

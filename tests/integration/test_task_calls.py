@@ -125,7 +125,9 @@ def test_the_worker_gets_what_the_producer_gave() -> None:
     [(flags, arguments)] = arrived
     assert arguments == asked  # the scope is normalised, the arguments are not
     assert (flags.force, flags.reasons, flags.urgency) == (True, ("forced",), "live")
-    assert play.delay(name="caf\u00e9").id == claims_of("cafe\u0301")[0].job_id  # the same work, spelt otherwise
+    [claim] = claims_of("cafe\u0301")
+    assert play.delay(name="caf\u00e9").id == claim.job_id  # the same work, spelt otherwise
+    assert [one.job_id for one in claims_of("caf\u00e9")] == [claim.job_id], "the newest request gives the arguments"
 
 
 def test_a_default_for_several_is_one_job_each_and_one_result() -> None:
