@@ -10,12 +10,14 @@
     ├── QueueUnavailable
     ├── BufferError
     ├── EmbeddedError
+    │   └── EmbeddedUnavailable
     ├── JobFailed                            how a job ended
     ├── RanTooLong                           the job tries again; the attempt is counted
     ├── WaitTimeout (TimeoutError)
     └── JobError                             raised inside a job: the type decides what happens to the job
         ├── Transient                        the job waits and tries again, for a day
         │   ├── StorageUnavailable
+        │   │   ├── StorageMisconfigured     nothing is buffered
         │   │   └── ForeignDatabase          no job of this worker begins
         │   ├── Erased
         │   └── Throttled                    the job waits as long as the server asked; no attempt is counted
@@ -139,6 +141,10 @@ class EmbeddedError(NexusError):
     )
 
 
+class EmbeddedUnavailable(EmbeddedError):
+    """The embedded Postgres or Redis is starting, or its disk is full. Trying again may help."""
+
+
 # --- how a job ended --------------------------------------------------------------------------------------------------
 class JobFailed(NexusError):
     """The job gave up and is a dead letter now."""
@@ -189,6 +195,18 @@ class StorageUnavailable(Transient):
 
     default_remedy = (
         "Check NEXUS_DATABASE_URL and that the server runs, then run `nexus doctor`; jobs go on by themselves."
+    )
+
+
+class StorageMisconfigured(StorageUnavailable):
+    """Postgres refuses this deployment, or there is no such server.
+
+    A job waits as after a :class:`StorageUnavailable`. The client buffers nothing, because waiting does not help.
+    """
+
+    default_remedy = (
+        "Correct the host, user, password and database in NEXUS_DATABASE_URL, then run `nexus doctor`; nothing was"
+        " stored."
     )
 
 

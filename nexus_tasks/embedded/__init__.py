@@ -17,7 +17,7 @@ from nexus_tasks.embedded.postgres import DATABASE, USER, initialise, postgres_s
 from nexus_tasks.embedded.redis import redis_server
 from nexus_tasks.embedded.server import Server, State, await_lock, await_up, halt, log_size, start
 from nexus_tasks.embedded.urls import celery_url, client_url
-from nexus_tasks.errors import EmbeddedError
+from nexus_tasks.errors import EmbeddedError, EmbeddedUnavailable
 
 __all__ = ["ServerAddresses", "celery_url", "client_url", "ensure", "running", "stop"]
 
@@ -159,7 +159,7 @@ def _explain(error: OSError, home: Path) -> EmbeddedError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     path = error.filename or home
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return EmbeddedError(f"The disk that holds {home} is full.", remedy=f"Free some space, or {elsewhere}.")
+        return EmbeddedUnavailable(f"The disk that holds {home} is full.", remedy=f"Free some space, or {elsewhere}.")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return EmbeddedError(f"{path} cannot be written: {reason}.", remedy=f"Give yourself access, or {elsewhere}.")
     if error.errno in (errno.EEXIST, errno.ENOTDIR):

@@ -25,7 +25,7 @@ from pathlib import Path
 from nexus_tasks.embedded.account import let_run
 from nexus_tasks.embedded.places import Places
 from nexus_tasks.embedded.server import NO_ANSWER_YET, NOT_LISTENING, Server, State, await_lock
-from nexus_tasks.errors import EmbeddedError
+from nexus_tasks.errors import EmbeddedError, EmbeddedUnavailable
 
 USER = DATABASE = "nexus"
 # The free space that a new cluster needs. An empty cluster takes 62 MB. Its write-ahead log grows to 80 MB before
@@ -158,7 +158,7 @@ def _run(places: Places, command: list[str], fd: int, text: str = "") -> None:
 def _check_room(home: Path) -> None:
     free = shutil.disk_usage(home).free
     if free < _NEEDED_BYTES:
-        raise EmbeddedError(
+        raise EmbeddedUnavailable(
             f"The disk that holds {home} has {free // 1_000_000} MB left, but a new database needs"
             f" {_NEEDED_BYTES // 1_000_000} MB.",
             remedy="Free some space, or set NEXUS_HOME to a folder on another disk.",

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from nexus_tasks.embedded.account import Account
-from nexus_tasks.errors import EmbeddedError
+from nexus_tasks.errors import EmbeddedError, EmbeddedUnavailable
 from nexus_tasks.file_locks import FileLock, is_locked, lock, try_lock
 from nexus_tasks.files import open_log
 
@@ -134,7 +134,7 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
             # must go on, because the next start would replay the whole log again. So the list is emptied.
             launched.clear()
             reason = _tail(server.log, log_start)
-            raise EmbeddedError(
+            raise EmbeddedUnavailable(
                 f"{server.name} runs, but has not answered for {START_SECONDS:.0f} s: {reason}",
                 remedy=f"Try again when {server.log} says it is ready, or stop it with `nexus down` and try again.",
             )
@@ -178,7 +178,7 @@ def await_lock(path: Path, seconds: float) -> FileLock:
     try:
         return lock(path, seconds)
     except TimeoutError:
-        raise EmbeddedError(
+        raise EmbeddedUnavailable(
             f"Another process has been starting or stopping the embedded servers for {seconds:.0f} s.",
             remedy=f"See which process holds {path} (`fuser {path}`), end it, and try again.",
         ) from None
@@ -197,7 +197,7 @@ def _signal(server: Server, sign: signal.Signals) -> bool:
 
 def _failure(server: Server, message: str) -> EmbeddedError:
     if shutil.disk_usage(server.folder).free < 20_000_000:
-        return EmbeddedError(
+        return EmbeddedUnavailable(
             f"{message} The disk is full.",
             remedy=f"Free some space on the disk of {server.folder} (or set NEXUS_HOME elsewhere) and try again.",
         )

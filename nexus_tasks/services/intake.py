@@ -1,5 +1,7 @@
 """Store messages for the client. While Postgres is away, write the messages to this machine's session buffer instead.
 
+An outage may end by itself. After a wrong setting, such as a wrong password, nothing is buffered: the call fails.
+
 ``ingestion.py`` stores messages in Postgres, and ``buffer_flush.py`` stores the buffer when Postgres is back.
 """
 
@@ -11,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import EmbeddedError, InvalidInput, StorageUnavailable, faults
+from nexus_tasks.errors import EmbeddedUnavailable, InvalidInput, StorageMisconfigured, StorageUnavailable, faults
 from nexus_tasks.services import buffer_flush
 from nexus_tasks.services.ingestion import SessionWriter
 from nexus_tasks.storage import namespaces
@@ -42,7 +44,9 @@ def ingest(
             stored = writer.store(said, wanted, observe=observe)
             if end:
                 writer.end(stored.session)
-    except (StorageUnavailable, EmbeddedError):
+    except StorageMisconfigured:  # waiting does not help, so the messages could never be stored from the buffer
+        raise
+    except (StorageUnavailable, EmbeddedUnavailable):
         return buffer_flush.keep(deployment, namespace, session_key, said, wanted, observe=observe, end=end)
     enqueued = writer.enqueue()
     return Receipt(

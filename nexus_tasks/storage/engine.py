@@ -1,7 +1,6 @@
 """Connecting to Postgres: one pool of connections per deployment and process, and transactions as ``with`` blocks.
 
-This module also translates the database's errors into errors of ``nexus_tasks/errors.py``. The type of the translated
-error decides whether a job is retried.
+``translation.py`` translates the database's errors into errors of ``nexus_tasks/errors.py``.
 """
 
 from __future__ import annotations
@@ -12,22 +11,13 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import psycopg
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import DataError, DBAPIError, InvalidatePoolError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolExhausted
+from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.orm import Session
 
-from nexus_tasks.errors import InvalidInput, SchemaOutdated, StorageUnavailable, Transient
 from nexus_tasks.storage.long_statements import prepare_long_statements
 from nexus_tasks.storage.silent_connections import WHO_AM_I, WatchedConnection
-
-# A retry may succeed after an error whose SQLSTATE begins with one of these codes: 08 (the connection failed), 25006
-# (the server is read-only, because it is a standby or a former primary), 40 (Postgres rolled the transaction back
-# because of a deadlock or a serialisation failure), 53 (the server lacks a resource, for example disk space), 57 (an
-# operator intervened) and 58 (the server's system failed).
-_PASSING = ("08", "25006", "40", "53", "57", "58")
-_TOO_LARGE = "54"  # a limit of Postgres is exceeded, for example the size of a text in a full-text index
-_UNDEFINED_TABLE_OR_COLUMN = ("42P01", "42703")
+from nexus_tasks.storage.translation import make_engine, translated
 
 # Between two statements of a transaction a process does nothing slow. Therefore a transaction that is idle this long
 # belongs to a frozen process, and Postgres ends the transaction. Another worker takes the job over when the job's lease
@@ -55,17 +45,20 @@ Transaction: TypeAlias = Session
 
 
 class Database:
-    """A pool of connections to one database."""
+    """A pool of connections to one database.
+
+    Raises:
+        ConfigurationError: ``url`` is no address of a Postgres database.
+    """
 
     def __init__(self, url: str, pool_size: int = 10) -> None:
         self.url = url
-        self.engine: Engine = create_engine(
+        self.engine: Engine = make_engine(
             url,
             pool_size=pool_size,
             max_overflow=pool_size,
             pool_recycle=1_800,
-            connect_args={name: value for name, value in CONNECT_ARGS.items() if name not in make_url(url).query},
-            hide_parameters=True,  # without this, errors would show users' texts in logs and dead letters
+            connect_args=CONNECT_ARGS,
         )
         event.listen(self.engine, "do_connect", _connect)
         event.listen(self.engine, "connect", _prepare)
@@ -83,12 +76,13 @@ class Database:
         Raises:
             StorageUnavailable: the server is down, restarting, silent, read-only, or out of connections or disk. Or
                 another transaction kept a lock for longer than ``LOCK_TIMEOUT_MS``.
+            StorageMisconfigured: the address, user, password or database is wrong, or a permission is missing.
             Transient: Postgres rolled the transaction back to end a deadlock. Or every connection of this process is in
                 use.
             SchemaOutdated: a table or column is missing.
             InvalidInput: a text is too large, or has a NUL character or half a surrogate pair.
         """
-        with _translated(), Transaction(self.engine, expire_on_commit=False) as session, session.begin():
+        with translated(), Transaction(self.engine, expire_on_commit=False) as session, session.begin():
             yield session
 
     @contextmanager
@@ -98,7 +92,7 @@ class Database:
         Raises:
             the errors of :meth:`transaction`.
         """
-        with _translated(), Transaction(self._reading, expire_on_commit=False) as session:
+        with translated(), Transaction(self._reading, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
@@ -110,7 +104,7 @@ class Database:
         Raises:
             the errors of :meth:`transaction`.
         """
-        with _translated(), self._reading.connect() as connection:
+        with translated(), self._reading.connect() as connection:
             connection.detach()
             connection.execute(text("SET lock_timeout = 0"))  # CREATE INDEX CONCURRENTLY waits for every reader
             yield connection
@@ -164,35 +158,3 @@ def _ping_when_idle(connection: Any, record: Any, _proxy: object) -> None:
         connection.autocommit = False
     except psycopg.Error as error:
         raise InvalidatePoolError from error  # the pool reconnects, and drops its other connections
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Raise errors of the database as errors of :mod:`nexus_tasks.errors`."""
-    try:
-        yield
-    except UnicodeEncodeError as error:
-        raise InvalidInput("A text holds half a surrogate pair, which is no character.") from error
-    except PoolExhausted as error:
-        raise Transient(
-            "Every Postgres connection of this process is in use.",
-            remedy="A job tries again by itself. Raise NEXUS_DATABASE_POOL_SIZE when this goes on.",
-        ) from error
-    except DBAPIError as error:
-        raise _translate(error) from error
-
-
-def _translate(error: DBAPIError) -> Exception:
-    state = getattr(error.orig, "sqlstate", None) or ""
-    if state in _UNDEFINED_TABLE_OR_COLUMN:
-        return SchemaOutdated()
-    if state.startswith(_TOO_LARGE):
-        return InvalidInput(f"A text is larger than Postgres takes: {str(error.orig).strip().splitlines()[0]}.")
-    if error.connection_invalidated or isinstance(error, OperationalError) or state.startswith(_PASSING):
-        # Keep only the first line, because libpq repeats it for each address and adds hints for the server's operator.
-        said = str(error.orig).strip().splitlines()
-        kind = Transient if state.startswith("40") else StorageUnavailable  # 40: a running server rolled back
-        return kind(f"Postgres: {said[0] if said else 'no answer'}.")
-    if isinstance(error, DataError) and "NUL" in str(error.orig):  # psycopg's own check gives no error code
-        return InvalidInput("A text holds a NUL character, which Postgres cannot store.")
-    return error

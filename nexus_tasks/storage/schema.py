@@ -8,11 +8,10 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import text
 from sqlalchemy.pool import NullPool
 
-from nexus_tasks.errors import StorageUnavailable
+from nexus_tasks.storage.translation import make_engine, translated
 
 # The number of the Postgres advisory lock ("nexus" in ASCII) that lets only one process migrate at a time.
 _LOCK = 0x6E65787573
@@ -30,7 +29,8 @@ def upgrade(url: str, revision: str = "head") -> None:
     """Run the missing migrations up to ``revision``. Several processes may call this function at once.
 
     Raises:
-        StorageUnavailable: the server does not answer.
+        StorageUnavailable: the server does not answer, or refuses this deployment.
+        ConfigurationError: ``url`` is no address of a Postgres database.
     """
     _run(url, revision, up=True)
 
@@ -39,21 +39,20 @@ def downgrade(url: str, revision: str) -> None:
     """Undo migrations down to ``revision``. The revision ``base`` removes every table with its data.
 
     Raises:
-        StorageUnavailable: the server does not answer.
+        StorageUnavailable: the server does not answer, or refuses this deployment.
+        ConfigurationError: ``url`` is no address of a Postgres database.
     """
     _run(url, revision, up=False)
 
 
 def _run(url: str, revision: str, *, up: bool) -> None:
     settings = config(url)
-    engine = create_engine(url, poolclass=NullPool)
+    engine = make_engine(url, poolclass=NullPool)
     try:
-        with engine.begin() as connection:
+        with translated(), engine.begin() as connection:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
             settings.attributes["connection"] = connection
             (command.upgrade if up else command.downgrade)(settings, revision)
-    except OperationalError as error:
-        raise StorageUnavailable(f"Postgres does not answer: {str(error.orig).strip().splitlines()[0]}.") from error
     finally:
         engine.dispose()
 
@@ -64,15 +63,14 @@ def versions(url: str) -> tuple[str | None, str]:
     The database's revision is ``None`` when the database is empty.
 
     Raises:
-        StorageUnavailable: the server does not answer.
+        StorageUnavailable: the server does not answer, or refuses this deployment.
+        ConfigurationError: ``url`` is no address of a Postgres database.
     """
     needed = ScriptDirectory.from_config(config(url)).get_current_head()
     assert needed is not None
-    engine = create_engine(url, poolclass=NullPool)
+    engine = make_engine(url, poolclass=NullPool)
     try:
-        with engine.connect() as connection:
+        with translated(), engine.connect() as connection:
             return MigrationContext.configure(connection).get_current_revision(), needed
-    except OperationalError as error:
-        raise StorageUnavailable(f"Postgres does not answer: {str(error.orig).strip().splitlines()[0]}.") from error
     finally:
         engine.dispose()

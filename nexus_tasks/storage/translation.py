@@ -1,0 +1,138 @@
+"""Translating the errors of SQLAlchemy and psycopg into errors of ``nexus_tasks/errors.py``.
+
+The type of the translated error decides whether a job is retried, and whether the client buffers messages.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolExhausted
+
+from nexus_tasks.errors import (
+    ConfigurationError,
+    InvalidInput,
+    SchemaOutdated,
+    StorageMisconfigured,
+    StorageUnavailable,
+    Transient,
+)
+
+# A retry may succeed after an error whose SQLSTATE begins with one of these codes: 08 (the connection failed), 25006
+# (the server is read-only, because it is a standby or a former primary), 40 (Postgres rolled the transaction back
+# because of a deadlock or a serialisation failure), 53 (the server lacks a resource, for example disk space), 57 (an
+# operator intervened) and 58 (the server's system failed).
+_PASSING = ("08", "25006", "40", "53", "57", "58")
+_TOO_LARGE = "54"  # a limit of Postgres is exceeded, for example the size of a text in a full-text index
+_UNDEFINED_TABLE_OR_COLUMN = ("42P01", "42703")
+# Waiting does not help after these errors: 28 (user or password), 3D (no such database), 42501 (no permission) and 0A
+# (the server lacks a feature, for example the extension pgvector).
+_REFUSING = ("28", "3D", "42501", "0A")
+_REMEDIES = {
+    "42501": "Give the user in NEXUS_DATABASE_URL this permission, or name another user.",
+    "0A000": "Install pgvector on the database server, or use a server that has it.",
+}
+# psycopg gives no SQLSTATE for a connection that Postgres refused, only the text. Therefore a server whose messages are
+# in another language than English counts as away.
+_REFUSAL = re.compile(
+    r"authentication failed|no pg_hba\.conf entry|no password supplied|not permitted to log in"
+    r'|(?:role|user|database|file) "[^"]*" does not exist|no such (?:database|user)|permission denied for database'
+    r"|does not support SSL|certificate verify failed"
+    r"|invalid (?:(?:integer |sslmode )?value|port number|connection option|URI query parameter)"
+)
+# An answer of the name server that there is no such host. Without an answer (EAI_AGAIN) the name may exist.
+_NO_SUCH_HOST = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+_ERRNO = re.compile(r"\[Errno (-?\d+)\]")
+
+
+def make_engine(url: str, *, connect_args: dict[str, Any] | None = None, **options: Any) -> Engine:
+    """Make SQLAlchemy's engine. An option in the URL replaces the one in ``connect_args``.
+
+    Raises:
+        ConfigurationError: ``url`` is no address of a Postgres database.
+    """
+    try:
+        given = make_url(url).query
+        arguments = {name: value for name, value in (connect_args or {}).items() if name not in given}
+        # Without `hide_parameters`, errors would show users' texts in logs and dead letters.
+        engine = create_engine(url, connect_args=arguments, hide_parameters=True, **options)
+    except (ArgumentError, ImportError, ValueError) as error:
+        raise ConfigurationError(f"NEXUS_DATABASE_URL is no address of a database ({_kind(error)}).") from None
+    if engine.dialect.name != "postgresql" or engine.dialect.driver != "psycopg":
+        raise ConfigurationError(
+            f"NEXUS_DATABASE_URL names {engine.dialect.name}+{engine.dialect.driver}, not postgresql+psycopg.",
+            remedy="Give the address of a Postgres database: postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
+        )
+    return engine
+
+
+def _kind(error: Exception) -> str:
+    # The error's text is left out, because it may contain the URL with its password.
+    return {"NoSuchModuleError": "unknown scheme", "ArgumentError": "not a URL"}.get(
+        type(error).__name__, type(error).__name__
+    )
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise errors of the database as errors of :mod:`nexus_tasks.errors`.
+
+    An error of a statement that these errors do not describe stays as it is, such as a violated constraint.
+    """
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise InvalidInput("A text holds half a surrogate pair, which is no character.") from error
+    except PoolExhausted as error:
+        raise Transient(
+            "Every Postgres connection of this process is in use.",
+            remedy="A job tries again by itself. Raise NEXUS_DATABASE_POOL_SIZE when this goes on.",
+        ) from error
+    except DBAPIError as error:
+        raise _translate(error) from error
+
+
+def _translate(error: DBAPIError) -> Exception:
+    state = getattr(error.orig, "sqlstate", None) or ""
+    if state in _UNDEFINED_TABLE_OR_COLUMN:
+        return SchemaOutdated()
+    if state.startswith(_TOO_LARGE):
+        return InvalidInput(f"A text is larger than Postgres takes: {_first_line(error)}.")
+    if is_refusal(str(error.orig), state):
+        return StorageMisconfigured(f"Postgres: {_first_line(error)}.", remedy=_REMEDIES.get(state))
+    if error.connection_invalidated or isinstance(error, OperationalError) or state.startswith(_PASSING):
+        kind = Transient if state.startswith("40") else StorageUnavailable  # 40: a running server rolled back
+        return kind(f"Postgres: {_first_line(error)}.")
+    if isinstance(error, DataError) and "NUL" in str(error.orig):  # psycopg's own check gives no error code
+        return InvalidInput("A text holds a NUL character, which Postgres cannot store.")
+    return error
+
+
+def _first_line(error: DBAPIError) -> str:
+    # libpq repeats the first line for each address, and adds hints for the server's operator.
+    lines = str(error.orig).strip().splitlines()
+    return lines[0].rstrip(".") if lines else "no answer"
+
+
+def is_refusal(text: str, state: str) -> bool:
+    """Whether an error of Postgres or of a connection to it stays until a person corrects a setting.
+
+    Args:
+        text: the error's text. When several addresses were tried, a line with ``- `` in front describes each address.
+        state: the SQLSTATE; empty for an error of connecting.
+    """
+    if state:
+        return state.startswith(_REFUSING)
+    attempts = [line for line in text.splitlines() if line.startswith("- ")] or [text]
+    return all(_REFUSAL.search(attempt) or _names_no_host(attempt) for attempt in attempts)
+
+
+def _names_no_host(attempt: str) -> bool:
+    failed = _ERRNO.search(attempt) if "failed to resolve host" in attempt else None
+    return failed is not None and int(failed[1]) in _NO_SUCH_HOST

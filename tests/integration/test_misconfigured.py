@@ -1,0 +1,126 @@
+"""An outage is not a misconfiguration: only what may pass by itself is buffered, the rest fails and says why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from nexus_tasks import Nexus, embedded
+from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.errors import ConfigurationError, EmbeddedError, NexusError, StorageMisconfigured
+from nexus_tasks.settings import Settings
+from nexus_tasks.storage import schema, translation
+from tests.commandline import nexus
+from tests.sandbox import Sandbox
+
+PASSWORD = "not" + "-the-password"
+
+
+def other_path(url: str, name: str) -> str:
+    head, _, options = url.partition("?")
+    return f"{head.rpartition('/')[0]}/{name}?{options}"
+
+
+def other_user(url: str) -> str:
+    return url.replace("://nexus@", f"://nobody:{PASSWORD}@")
+
+
+WRONG: dict[str, Callable[[str], str]] = {
+    "an unknown database": lambda url: other_path(url, "nothing_here"),
+    "an unknown user": other_user,
+    "an unknown host": lambda _: "postgresql://nexus@no-such-host.invalid/nexus",
+    "a port that is no number": lambda _: "postgresql+psycopg://nexus@/nexus?host=127.0.0.1&port=many",
+    "an unknown option": lambda _: "postgresql://nexus@127.0.0.1:1/nexus?nonsense=1",
+    "an unknown scheme": lambda _: f"potsgres://nexus:{PASSWORD}@127.0.0.1/nexus",
+    "another database system": lambda _: "sqlite:////tmp/none.db",
+    "no address at all": lambda _: "localhost",
+}
+
+
+@pytest.mark.parametrize("why", WRONG)
+def test_a_wrong_setting_fails_and_buffers_nothing(here: Sandbox, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    monkeypatch.setenv("NEXUS_DATABASE_URL", WRONG[why](here.database_url))
+    with here.another():
+        with pytest.raises((StorageMisconfigured, ConfigurationError)) as caught:
+            Nexus().ingest("acme", "chat", [{"content": "one"}])
+        assert PASSWORD not in str(caught.value)
+        told = nexus("remember", "tea", "--namespace", "acme", "--json")
+        assert told.returncode == 1
+        assert json.loads(told.stdout)["error"]["type"] in ("StorageMisconfigured", "ConfigurationError")
+        upgraded = nexus("db", "upgrade", "--json")
+        assert json.loads(upgraded.stdout)["error"]["type"] in ("StorageMisconfigured", "ConfigurationError")
+        assert PASSWORD not in told.stdout + told.stderr + upgraded.stdout + upgraded.stderr
+    assert not SessionBuffer(here.folder / "buffer").pending()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://nexus@127.0.0.1:1/nexus", "postgresql://nexus@/nexus?host=/nowhere"],
+    ids=["nothing listens", "no socket"],
+)
+def test_an_outage_is_buffered(here: Sandbox, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("NEXUS_DATABASE_URL", url)
+    with here.another():
+        assert Nexus().ingest("acme", "chat", [{"content": "one"}]).buffered == 1
+
+
+def test_a_user_without_permissions_is_told_so(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = f"{here.name}_reader"
+    here.sql(f"CREATE ROLE {user} LOGIN")
+    try:
+        monkeypatch.setenv("NEXUS_DATABASE_URL", here.database_url.replace("://nexus@", f"://{user}@"))
+        with here.another(), pytest.raises(StorageMisconfigured, match="permission denied") as caught:
+            Nexus().ingest("acme", "chat", [{"content": "one"}])
+        assert "permission" in caught.value.remedy
+    finally:
+        here.sql(f"DROP ROLE {user}")
+
+
+def test_servers_that_are_not_installed_buffer_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_home: Path) -> embedded.ServerAddresses:
+        raise EmbeddedError("There is no redis-server.")
+
+    monkeypatch.setattr(embedded, "ensure", missing)
+    with pytest.raises(EmbeddedError, match="no redis-server"):
+        Nexus(Settings(home=tmp_path, model="offline")).ingest("acme", "chat", [{"content": "one"}])
+    assert not SessionBuffer(tmp_path / "buffer").pending()
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ('connection failed: FATAL:  password authentication failed for user "nexus"', True),
+        ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "nexus", database "nexus", no encryption', True),
+        ("fe_sendauth: no password supplied", True),
+        ('root certificate file "/x" does not exist', True),
+        ("failed to resolve host 'db': [Errno -2] Name or service not known", True),
+        ("failed to resolve host 'db': [Errno -3] Temporary failure in name resolution", False),
+        ("FATAL:  the database system is starting up", False),
+        ("FATAL:  sorry, too many clients already", False),
+        ("connection timeout expired", False),
+        ("server closed the connection unexpectedly", False),
+        (
+            "connection refused\nMultiple connection attempts failed. All failures were:\n- host: 'a': connection"
+            " refused\n- host: 'b': password authentication failed",
+            False,
+        ),
+    ],
+)
+def test_what_counts_as_a_refusal(text: str, refused: bool) -> None:
+    assert translation.is_refusal(text, "") is refused
+
+
+def test_a_server_without_pgvector_is_named(monkeypatch: pytest.MonkeyPatch, here: Sandbox) -> None:
+    def without(*_: object) -> None:
+        with here.deployment.database.engine.connect() as connection:
+            connection.exec_driver_sql("CREATE EXTENSION nothing_like_this")
+
+    monkeypatch.setattr(schema.command, "upgrade", without)
+    with pytest.raises(NexusError) as caught:
+        schema.upgrade(here.database_url)
+    assert isinstance(caught.value.__cause__.orig, psycopg.errors.FeatureNotSupported)  # type: ignore[union-attr]
+    assert "pgvector" in caught.value.remedy
