@@ -29,7 +29,7 @@ from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.config import CeleryConfig, add_queues, add_queues_and_schedule
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.embeddings.choose import embedder
-from nexus_tasks.endpoints import Endpoints, endpoints_of
+from nexus_tasks.endpoints import Endpoints, buffer_of, endpoints_of
 from nexus_tasks.errors import ConfigurationError, NexusError, SchemaOutdated
 from nexus_tasks.idempotency import kind as kinds
 from nexus_tasks.idempotency.celery_patches.closing import close_connections
@@ -155,10 +155,8 @@ class Deployment:
 
     @_Once
     def buffer(self) -> SessionBuffer:
-        """The session buffer of this machine, below the deployment's home."""
-        settings = self.settings
-        folder = str(settings.home / "buffer")
-        return SessionBuffer(folder, fsync=settings.buffer_fsync, max_bytes=settings.buffer_max_bytes)
+        """The session buffer of this machine, below the deployment's home, with this deployment's entries."""
+        return buffer_of(self.settings)
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
     @_Once

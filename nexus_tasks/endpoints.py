@@ -1,4 +1,4 @@
-"""The addresses of Postgres, Redis and the broker.
+"""The addresses of Postgres, Redis and the broker, and the session buffer for messages while Postgres is away.
 
 The addresses come from the settings or from the embedded servers. The embedded servers are a Postgres and a Redis that
 this package starts on this machine.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nexus_tasks.buffer import SessionBuffer
+from nexus_tasks.buffer.places import deployment_name
 from nexus_tasks.embedded.urls import celery_url, client_url
 from nexus_tasks.settings import Settings
 
@@ -45,6 +47,16 @@ def endpoints_of(settings: Settings) -> Endpoints:
         redis_url=client_url(redis_url),
         broker_url=celery_url(broker),
         result_url=celery_url(redis_url),
+    )
+
+
+def buffer_of(settings: Settings) -> SessionBuffer:
+    """The session buffer of this machine, with the entries of the deployment that ``settings`` describe."""
+    return SessionBuffer(
+        settings.home / "buffer",
+        fsync=settings.buffer_fsync,
+        max_bytes=settings.buffer_max_bytes,
+        deployment=deployment_name(settings.database_url.get_secret_value() if settings.database_url else None),
     )
 
 

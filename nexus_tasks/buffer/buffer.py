@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from nexus_tasks import file_locks, files
 from nexus_tasks.buffer import entry, stats
-from nexus_tasks.buffer.places import default_folder
+from nexus_tasks.buffer.places import default_deployment_name, default_folder
 from nexus_tasks.buffer.quarantine import Damage
 from nexus_tasks.buffer.segment import Segment
 from nexus_tasks.buffer.session import FLUSHED, SessionCleared
@@ -63,16 +63,29 @@ class SessionBuffer:
         fsync: when entries are synced to disk. Default: ``NEXUS_BUFFER_FSYNC``, or ``interval`` when that is not set.
         max_bytes: the largest size of the buffer, bytes. ``append`` raises when the entry does not fit. Default:
             ``NEXUS_BUFFER_MAX_BYTES``, or 1 GiB when that is not set.
+        deployment: the name of the deployment that the entries belong to: the host, port and name of its database, or
+            ``embedded``. The entries of other deployments stay untouched. Default: the deployment of
+            ``NEXUS_DATABASE_URL``.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str] | None = None, *, fsync: Fsync | None = None, max_bytes: int | None = None
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        fsync: Fsync | None = None,
+        max_bytes: int | None = None,
+        deployment: str | None = None,
     ) -> None:
         self.folder = os.fspath(folder) if folder is not None else default_folder()
         self.fsync = _policy(fsync or os.environ.get("NEXUS_BUFFER_FSYNC") or "interval")
         self.max_bytes = max_bytes or int(os.environ.get("NEXUS_BUFFER_MAX_BYTES") or MAX_BYTES)
-        self._sessions = Sessions(self.folder, self.fsync, INTERVAL)
+        self.deployment = deployment or default_deployment_name()
+        self._sessions = Sessions(self.folder, self.deployment, self.fsync, INTERVAL)
         self._room = 0  # bytes that may be written before the buffer's size is measured again
+
+    def of(self, deployment: str) -> SessionBuffer:
+        """The buffer of the same folder with the entries of another deployment."""
+        return SessionBuffer(self.folder, fsync=self.fsync, max_bytes=self.max_bytes, deployment=deployment)
 
     # --- writing ------------------------------------------------------------------------------------------------------
     def start(self, agent: str, session: str) -> None:
@@ -112,10 +125,11 @@ class SessionBuffer:
         with self._os_errors_explained():
             self._check_room(len(body))
             while True:
+                session_files = self._sessions.get_or_make(agent, session)
                 try:
-                    seq, length = self._sessions.get_or_make(agent, session).append(kind, body)
+                    seq, length = session_files.append(kind, body)
                 except SessionCleared:
-                    self._sessions.forget(agent, session)
+                    self._sessions.forget(session_files)
                 else:
                     self._room -= length
                     return seq
@@ -141,11 +155,11 @@ class SessionBuffer:
             BufferError: the folder cannot be written or read.
         """
         with self._os_errors_explained():
-            found = self._sessions.find(agent, session)
-            try:
-                return found.flush()[0] if found else []
-            except SessionCleared:
-                return []
+            segments = list[Segment]()
+            for session_files in self._sessions.find(agent, session):
+                with suppress(SessionCleared):
+                    segments += session_files.flush()[0]
+            return segments
 
     def flush_all(self) -> list[Segment]:
         """Flush every session. Returns every segment that is not acknowledged.
@@ -166,13 +180,13 @@ class SessionBuffer:
         """
         found = Recovery([], [])
         with self._os_errors_explained():
-            for session_files in self._sessions.all():
+            for session_files in self._sessions.own():
                 with suppress(SessionCleared):
                     segments, damages = session_files.flush()
                     found.segments.extend(segments)
                     found.damages.extend(damages)
                     if not segments and session_files.clear(idle_for=_IDLE_SECONDS):
-                        self._sessions.forget(session_files.agent, session_files.session)
+                        self._sessions.forget(session_files)
         return found
 
     def acknowledge(self, segments: Iterable[Segment]) -> int:
@@ -201,11 +215,11 @@ class SessionBuffer:
         """
         with self._os_errors_explained():
             found = self._sessions.find(agent, session)
-            with suppress(SessionCleared):
-                if found:
-                    found.clear()
-            self._sessions.forget(agent, session)
-            return found is not None
+            for session_files in found:
+                with suppress(SessionCleared):
+                    session_files.clear()
+                self._sessions.forget(session_files)
+            return bool(found)
 
     def refuse(self, segment: Segment, refused: entry.Entry, reason: str) -> Damage:
         """Copy the entry ``refused``, which can never be stored, to quarantine, and return the copy's description.
@@ -245,9 +259,10 @@ class SessionBuffer:
 
     # --- reading ------------------------------------------------------------------------------------------------------
     def status(self) -> list[dict[str, Any]]:
-        """The figures of each session. The call changes nothing.
+        """The figures of each session, also of other deployments. The call changes nothing.
 
-        The keys are ``agent``, ``session``, ``started_at``, ``entries``, ``last_flush``, ``bytes`` and
+        The keys are ``agent``, ``session``, ``deployment`` (empty: every deployment stores the session's entries),
+        ``started_at``, ``entries``, ``last_flush``, ``bytes`` and
         ``oldest_unacknowledged``. The values of ``started_at``, ``last_flush`` and ``oldest_unacknowledged`` are times
         in seconds since 1970, or ``None``.
         """
@@ -255,20 +270,23 @@ class SessionBuffer:
             return [stats.session_stats(found) for found in self._sessions.all()]
 
     def list(self) -> list[tuple[str, str]]:
-        """The (agent, session) pairs that have a folder in the buffer."""
+        """The (agent, session) pairs of this deployment that have a folder in the buffer."""
         with self._os_errors_explained():
-            return [(found.agent, found.session) for found in self._sessions.all()]
+            return [(found.agent, found.session) for found in self._sessions.own()]
 
     def has(self, agent: str, session: str) -> bool:
         """Whether the session has an entry that is not acknowledged."""
         with self._os_errors_explained():
             found = self._sessions.find(agent, session)
-            return found is not None and stats.session_stats(found)["entries"] > 0
+            return any(stats.session_stats(session_files)["entries"] for session_files in found)
 
     def pending(self) -> bool:
-        """Whether any session has an entry that is not acknowledged. The call reads only names and sizes of files."""
+        """Whether a session of this deployment has an entry that is not acknowledged.
+
+        The call reads only names and sizes of files.
+        """
         with self._os_errors_explained():
-            return stats.has_pending_entries(self.folder)
+            return stats.has_pending_entries(self.folder, self.deployment)
 
     def quarantined(self) -> int:
         """The number of files in quarantine."""

@@ -1,16 +1,21 @@
-"""The buffer's folder and the names of the files in it.
+"""The buffer's folder, the names of the files in it, and the name of the deployment that entries belong to.
 
-The name of a session's folder is a hash of the agent and the session, because a session key may hold any character.
+The name of a session's folder is a hash of the agent and the session, because a session key may hold any character. A
+hash of the deployment's name follows. Folders of the release 0.1.0 do not have it; every deployment stores
+their entries.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from hashlib import sha256
 
 SESSIONS, QUARANTINE = "sessions", "quarantine"
+EMBEDDED = "embedded"  # the name of a deployment without a NEXUS_DATABASE_URL
 _SEQ_DIGITS = 12
+_USER_AND_PASSWORD = re.compile(r"[^:/@?]*(?::[^@]*)?@")
 
 
 def default_home() -> str:
@@ -31,9 +36,47 @@ def default_folder() -> str:
     return os.path.join(default_home(), "buffer")
 
 
-def session_folder_name(agent: str, session: str) -> str:
-    """The name of a session's folder: a hash, because a session key may have any character and any length."""
-    return sha256(f"{len(agent)}:{agent}{session}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+def default_deployment_name() -> str:
+    """The name of the deployment that the environment's ``NEXUS_DATABASE_URL`` describes."""
+    return deployment_name(os.environ.get("NEXUS_DATABASE_URL"))
+
+
+def deployment_name(database_url: str | None) -> str:
+    """The name of a deployment: the host, port and name of its database, or ``embedded``.
+
+    The user and the password are left out. The name is shown, and a changed password does not change it. This function
+    does not use ``urllib``, because importing it would slow down the hook's start.
+    """
+    if not database_url:
+        return EMBEDDED
+    rest = database_url.partition("://")[2]
+    credentials = _USER_AND_PASSWORD.match(rest)
+    place, _, query = rest[credentials.end() if credentials else 0 :].partition("?")
+    options = dict(one.partition("=")[::2] for one in query.split("&"))
+    host, _, database = place.partition("/")
+    host = host or options.get("host", "").replace("%2F", "/").replace("%2f", "/")
+    port = options.get("port", "")
+    address = f"{host}:{port}" if port else host
+    return f"{address.removesuffix(':5432').lower()}/{database}"
+
+
+def session_folder_name(agent: str, session: str, deployment: str = "") -> str:
+    """The name of a session's folder: hashes, because a session key may have any character and any length.
+
+    Without ``deployment`` the name is that of a folder that belongs to every deployment.
+    """
+    name = sha256(f"{len(agent)}:{agent}{session}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{name}-{_deployment_hash(deployment)}" if deployment else name
+
+
+def belongs_to(folder_name: str, deployment: str) -> bool:
+    """Whether a deployment stores the entries in a session's folder. Every deployment stores those without a name."""
+    _, named, its = folder_name.partition("-")
+    return not named or its == _deployment_hash(deployment)
+
+
+def _deployment_hash(deployment: str) -> str:
+    return sha256(deployment.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 def open_name(first_seq: int) -> str:

@@ -45,6 +45,7 @@ class SessionFiles:
         about = json.loads(_content(os.path.join(folder, _ABOUT)))
         self.agent, self.session = str(about["agent"]), str(about["session"])
         self.start_id, self.started_at = str(about["start_id"]), float(about["started_at"])
+        self.deployment = str(about.get("deployment", ""))  # empty: of every deployment
         self.folder, self._quarantine = folder, quarantine
         self._written, self._always = written, always
         self._thread_lock = threading.Lock()  # needed, because flock does not exclude threads that share a descriptor
@@ -55,11 +56,12 @@ class SessionFiles:
         self._first, self._next, self._end, self._began = 1, 1, 0, 0.0
 
     @staticmethod
-    def make(folder: str, agent: str, session: str) -> None:
+    def make(folder: str, agent: str, session: str, deployment: str) -> None:
         """Make a session's folder. When another process makes the folder at the same time, that folder is kept."""
         aside = f"{os.path.dirname(folder)}/.{os.path.basename(folder)}.{os.urandom(6).hex()}"
         os.mkdir(aside, 0o700)
-        about = {"agent": agent, "session": session, "start_id": os.urandom(8).hex(), "started_at": time()}
+        about: dict[str, object] = {"agent": agent, "session": session, "deployment": deployment}
+        about |= {"start_id": os.urandom(8).hex(), "started_at": time()}
         files.write_atomic(os.path.join(aside, _ABOUT), entries.as_json(about), durable=True)
         try:
             os.rename(aside, folder)

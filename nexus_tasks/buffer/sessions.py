@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from nexus_tasks import files
 from nexus_tasks.buffer.entry import Entry, as_json
-from nexus_tasks.buffer.places import QUARANTINE, SESSIONS, session_folder_name
+from nexus_tasks.buffer.places import QUARANTINE, SESSIONS, belongs_to, session_folder_name
 from nexus_tasks.buffer.quarantine import Damage, set_aside
 from nexus_tasks.buffer.segment import Segment
 from nexus_tasks.buffer.session import SessionFiles
@@ -21,9 +21,13 @@ _MOST_OPEN = 64
 
 
 class Sessions:
-    """Finds and makes session folders. Threads share the open files. A forked child opens the files again."""
+    """Finds and makes session folders. Threads share the open files. A forked child opens the files again.
 
-    def __init__(self, folder: str, fsync: str, interval: float) -> None:
+    A new folder belongs to the deployment of this name. The folders of other deployments are only read for figures.
+    """
+
+    def __init__(self, folder: str, deployment: str, fsync: str, interval: float) -> None:
+        self._deployment = deployment
         self._folder, self._quarantine = os.path.join(folder, SESSIONS), os.path.join(folder, QUARANTINE)
         self._fsync = fsync
         self._syncer = Syncer(interval)
@@ -34,26 +38,38 @@ class Sessions:
         self._thread_lock = threading.Lock()
         self._pid = os.getpid()
 
-    def find(self, agent: str, session: str) -> SessionFiles | None:
-        """The session's files, or ``None`` when the session has no folder."""
-        return self._opened(session_folder_name(agent, session))
+    def find(self, agent: str, session: str) -> list[SessionFiles]:
+        """The files of a session that this deployment stores.
+
+        There are none when the session has no folder, and two when the release 0.1.0 has made one without the name of
+        a deployment.
+        """
+        names = session_folder_name(agent, session), session_folder_name(agent, session, self._deployment)
+        return [found for name in names if (found := self._opened(name))]
 
     def get_or_make(self, agent: str, session: str) -> SessionFiles:
         """The session's files. A missing folder is made."""
-        name = session_folder_name(agent, session)
+        name = session_folder_name(agent, session, self._deployment)
         while (found := self._opened(name)) is None:
             files.make_folder(self._folder)
-            SessionFiles.make(os.path.join(self._folder, name), agent, session)
+            SessionFiles.make(os.path.join(self._folder, name), agent, session, self._deployment)
         return found
 
+    def own(self) -> Iterator[SessionFiles]:
+        """The files of every session that this deployment stores, in the order of the folders' names (hashes)."""
+        return self._all(lambda name: belongs_to(name, self._deployment))
+
     def all(self) -> Iterator[SessionFiles]:
-        """The files of every session, in the order of the folders' names. The names are hashes."""
+        """The files of every session, also of other deployments, in the order of the folders' names (hashes)."""
+        return self._all(lambda _name: True)
+
+    def _all(self, wanted: Callable[[str], bool]) -> Iterator[SessionFiles]:
         try:
             names = sorted(os.listdir(self._folder))
         except FileNotFoundError:
             return
         for name in names:
-            if not name.startswith(".") and (found := self._opened(name)):
+            if not name.startswith(".") and wanted(name) and (found := self._opened(name)):
                 yield found
 
     def quarantine_entry(self, segment: Segment, entry: Entry, reason: str) -> Damage:
@@ -63,10 +79,10 @@ class Sessions:
         made = Damage("refused", segment.agent, segment.session, name, seq, 0, 0, reason, "")
         return set_aside(self._quarantine, os.path.basename(os.path.dirname(segment.path)), made, as_json(entry))
 
-    def forget(self, agent: str, session: str) -> None:
+    def forget(self, session_files: SessionFiles) -> None:
         """Close the files of a session. The next use of the session opens them again."""
         with self._thread_lock:
-            self._open.pop(session_folder_name(agent, session), None)
+            self._open.pop(os.path.basename(session_files.folder), None)
 
     def close(self) -> None:
         """Sync the written entries and close all files."""

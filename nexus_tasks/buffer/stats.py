@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from nexus_tasks.buffer.places import QUARANTINE, SESSIONS, sealed_range
+from nexus_tasks.buffer.places import QUARANTINE, SESSIONS, belongs_to, sealed_range
 from nexus_tasks.buffer.segment import read
 from nexus_tasks.buffer.session import FLUSHED, SessionFiles
 
@@ -31,6 +31,7 @@ def session_stats(files: SessionFiles) -> dict[str, Any]:
     return {
         "agent": files.agent,
         "session": files.session,
+        "deployment": files.deployment,
         "started_at": files.started_at,
         "entries": entries,
         "last_flush": last_flush,
@@ -45,14 +46,14 @@ def _first_time(path: str) -> float | None:
     return found[0].time if found else None
 
 
-def has_pending_entries(folder: str) -> bool:
-    """Whether the buffer's folder holds an entry that is not acknowledged.
+def has_pending_entries(folder: str, deployment: str) -> bool:
+    """Whether the buffer's folder holds an entry for this deployment that is not acknowledged.
 
     An entry is acknowledged when it is stored in Postgres and its segment is deleted.
     """
     with suppress(FileNotFoundError):
         for session in os.scandir(os.path.join(folder, SESSIONS)):
-            if not session.name.startswith("."):
+            if not session.name.startswith(".") and belongs_to(session.name, deployment):
                 with suppress(FileNotFoundError, NotADirectoryError):
                     for item in os.scandir(session.path):
                         if item.name.endswith(".sealed") or (item.name.endswith(".open") and item.stat().st_size):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from nexus_tasks.cli.connect import start_logging
 from nexus_tasks.cli.layout import table
 from nexus_tasks.cli.options import Json
 from nexus_tasks.cli.output import emit, hint, warn
+from nexus_tasks.errors import NotFound
 
 if TYPE_CHECKING:
     from nexus_tasks.buffer import Damage, SessionBuffer
@@ -24,11 +25,10 @@ app = typer.Typer(help="Messages that this machine keeps until they are stored i
 
 def _buffer() -> SessionBuffer:
     start_logging()
-    from nexus_tasks.buffer import SessionBuffer
+    from nexus_tasks.endpoints import buffer_of
     from nexus_tasks.settings import load_settings
 
-    settings = load_settings()
-    return SessionBuffer(settings.home / "buffer", fsync=settings.buffer_fsync, max_bytes=settings.buffer_max_bytes)
+    return buffer_of(load_settings())
 
 
 _TIMES = ("started_at", "last_flush", "oldest_unacknowledged")
@@ -47,11 +47,13 @@ def status(json: Json = False) -> None:
     """Show how many entries are kept, since when, and how many files are in quarantine."""
     buffer = _buffer()
     sessions = _with_datetimes(buffer.status())
-    waiting = [session for session in sessions if session["entries"]]
+    own = [session for session in sessions if session["deployment"] in ("", buffer.deployment)]
+    waiting = [session for session in own if session["entries"]]
     document = {
         "folder": buffer.folder,
         "fsync": buffer.fsync,
-        "entries": sum(session["entries"] for session in sessions),
+        "deployment": buffer.deployment,
+        "entries": sum(session["entries"] for session in own),
         "bytes": sum(session["bytes"] for session in sessions),
         "max_bytes": buffer.max_bytes,
         "sessions": len(waiting),
@@ -59,11 +61,25 @@ def status(json: Json = False) -> None:
             (session["oldest_unacknowledged"] or session["started_at"] for session in waiting), default=None
         ),
         "quarantined": buffer.quarantined(),
+        "other_deployments": _figures_of_others(sessions, buffer.deployment),
     }
     if json:
         emit(document)
     else:
         _print_status(document)
+
+
+def _figures_of_others(sessions: Sequence[Mapping[str, Any]], own: str) -> list[dict[str, Any]]:
+    """The numbers of entries and sessions of each other deployment that has entries."""
+    waiting = [session for session in sessions if session["entries"] and session["deployment"] not in ("", own)]
+    return [
+        {
+            "deployment": name,
+            "entries": sum(session["entries"] for session in waiting if session["deployment"] == name),
+            "sessions": sum(session["deployment"] == name for session in waiting),
+        }
+        for name in sorted({session["deployment"] for session in waiting})
+    ]
 
 
 @app.command("list")
@@ -78,13 +94,32 @@ def list_(json: Json = False) -> None:
 
 
 @app.command()
-def flush(json: Json = False) -> None:
-    """Store the buffer in Postgres now. Stored entries leave the buffer, and refused entries go to quarantine."""
-    start_logging()
+def flush(
+    of: Annotated[
+        str | None,
+        typer.Option(
+            "--of",
+            metavar="NAME",
+            help="Store the entries of this other deployment here, for example after its database has moved.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Store the buffer in Postgres now. Stored entries leave the buffer, and refused entries go to quarantine.
+
+    Entries belong to the deployment that buffered them. `nexus buffer status` names it.
+    """
+    buffer = _buffer()
+    if of is not None:
+        if of not in {session["deployment"] for session in buffer.status()}:
+            raise NotFound(
+                f"The buffer has no entries of a deployment {of!r}.", remedy="Take a name from `nexus buffer status`."
+            )
+        buffer = buffer.of(of)
     from nexus_tasks.deployment import default_deployment
     from nexus_tasks.services import buffer_flush
 
-    report = buffer_flush.store_buffer(default_deployment(), wait=True)
+    report = buffer_flush.store_buffer(default_deployment(), wait=True, buffer=buffer)
     if json:
         emit(asdict(report) | {"damages": [damage._asdict() for damage in report.damages]})
     else:
@@ -111,14 +146,22 @@ def _print_status(found: Mapping[str, Any]) -> None:
         print(f"{found['bytes']:,} of {found['max_bytes']:,} bytes in {found['folder']}.")
         hint("Store them now with `nexus buffer flush`; workers of this machine do it every five minutes.")
     else:
-        print("The buffer is empty: everything is stored.")
+        others = found["other_deployments"]
+        print("No entry is to be stored here." if others else "The buffer is empty: everything is stored.")
+    for other in found["other_deployments"]:
+        entries, sessions = words.count(other["entries"], "entry", "entries"), words.count(other["sessions"], "session")
+        warn(
+            f"{entries} of {sessions} belong to the deployment {other['deployment']}. A command or worker with its"
+            f" NEXUS_DATABASE_URL stores them. If this deployment ({found['deployment']}) takes its place, run"
+            f" `nexus buffer flush --of {other['deployment']}`."
+        )
     if found["quarantined"]:
         warn(f"{words.count(found['quarantined'], 'file')} in {found['folder']}/quarantine could not be stored.")
 
 
 def _print_sessions(sessions: Sequence[Mapping[str, Any]]) -> None:
-    names = ("session", "agent", "entries", "bytes", "oldest_unacknowledged", "last_flush")
-    titles = ("session", "agent", "entries", "bytes", "oldest", "last flush")
+    names = ("session", "agent", "deployment", "entries", "bytes", "oldest_unacknowledged", "last_flush")
+    titles = ("session", "agent", "deployment", "entries", "bytes", "oldest", "last flush")
     table(titles, [[one[name] for name in names] for one in sessions], elastic="session", empty="The buffer is empty.")
 
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from operator import attrgetter
 
-from nexus_tasks.buffer import Damage, Entry, Segment
+from nexus_tasks.buffer import Damage, Entry, Segment, SessionBuffer
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import BufferError, InvalidInput
 from nexus_tasks.services import buffer_entries, hook_events
@@ -104,12 +104,14 @@ def store_pending(deployment: Deployment) -> None:
     clock.looked_at = time.monotonic()
 
 
-def store_buffer(deployment: Deployment, *, wait: bool = False) -> StoreReport:
+def store_buffer(deployment: Deployment, *, wait: bool = False, buffer: SessionBuffer | None = None) -> StoreReport:
     """Store all sessions of this machine's buffer, and delete the stored entries from the buffer.
 
     Each transaction stores entries of one session.
 
     Args:
+        deployment: the deployment whose database stores the entries.
+        buffer: the buffer with the entries of another deployment. Default: the entries of ``deployment``.
         wait: while another process stores the buffer, wait until that process has finished. Without ``wait`` this call
             then returns at once, and its report has ``busy`` set.
 
@@ -120,19 +122,19 @@ def store_buffer(deployment: Deployment, *, wait: bool = False) -> StoreReport:
         StorageUnavailable: Postgres does not answer. Entries that were not stored stay in the buffer.
         BufferError: the folder cannot be read or written.
     """
-    buffer, report = deployment.buffer, StoreReport()
+    buffer, report = buffer or deployment.buffer, StoreReport()
     with buffer.storing(wait=wait) as mine:
         if not mine:
             report.busy = True
             return report
         recovery = buffer.recover()
         report.damages += recovery.damages
-        whose = attrgetter("agent", "session")
+        whose = attrgetter("agent", "session", "start_id")
         by_session = [list(found) for _, found in groupby(recovery.segments, whose)]
         for segments in sorted(by_session, key=_since):
             report.sessions += 1
             for first in range(0, len(segments), _AT_ONCE):
-                _store(deployment, segments[first : first + _AT_ONCE], report)
+                _store(deployment, buffer, segments[first : first + _AT_ONCE], report)
     return report
 
 
@@ -140,8 +142,7 @@ def _since(segments: Sequence[Segment]) -> float:
     return min((entry.time for segment in segments for entry in segment.entries[:1]), default=0.0)
 
 
-def _store(deployment: Deployment, segments: Sequence[Segment], report: StoreReport) -> None:
-    buffer = deployment.buffer
+def _store(deployment: Deployment, buffer: SessionBuffer, segments: Sequence[Segment], report: StoreReport) -> None:
     entries = [(segment, entry) for segment in segments for entry in segment.entries]
     waiting = set[int]()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from base64 import b64decode
 from collections.abc import Iterator
@@ -19,17 +20,14 @@ from nexus_tasks.services import buffer_flush
 from tests import commandline
 from tests.sandbox import Sandbox, app, eventually
 
-NOWHERE = {
-    "NEXUS_DATABASE_URL": "postgresql+psycopg://nexus@/nexus?host=/nowhere",
-    "NEXUS_REDIS_URL": "unix:///nowhere/redis.sock?db=0",
-}
-
 
 @contextmanager
 def away(name: str) -> Iterator[None]:
     """Meanwhile the server of this setting does not answer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(name, NOWHERE[name])
+        # The database keeps its name: only the deployment that buffered a message stores it.
+        nowhere = "unix:///nowhere/redis.sock?db=0" if "REDIS" in name else f"{os.environ[name]}&hostaddr=127.0.0.1"
+        patch.setenv(name, nowhere)
         elsewhere = Deployment()
         with use(elsewhere):
             yield
@@ -200,3 +198,49 @@ def test_a_worker_stores_its_machines_buffer_when_it_starts(buffer: SessionBuffe
     finally:
         step.stop(None)
     assert "nexus-buffer" not in [thread.name for thread in threading.enumerate()]
+
+
+# --- entries of another deployment ------------------------------------------------------------------------------------
+def test_another_deployment_never_stores_an_entry(
+    here: Sandbox, buffer: SessionBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that were buffered for production must not appear in the embedded database, or in staging's."""
+    monkeypatch.setenv("NEXUS_DATABASE_URL", "postgresql://me:s3cret@127.0.0.1:1/production?connect_timeout=2")
+    with here.another():
+        assert Nexus().ingest("acme", "chat", turns("for production")).buffered == 1
+    monkeypatch.setenv("NEXUS_DATABASE_URL", here.database_url)
+    assert not buffer.pending()
+    assert Nexus().ingest("acme", "chat", turns("for us")).stored == 1
+    assert worker.recover_buffers(default_deployment()) == {"stored": 0, "enqueued": 0}
+    assert run("buffer", "flush")["entries"] == 0
+    assert said(here) == ["for us"]
+    found = run("buffer", "status")
+    assert (found["entries"], found["deployment"]) == (0, buffer.deployment)
+    name = "127.0.0.1:1/production"
+    assert found["other_deployments"] == [{"deployment": name, "entries": 1, "sessions": 1}]
+    told = commandline.nexus("buffer", "status")
+    assert f"--of {name}" in " ".join(told.stderr.split())
+    assert "s3cret" not in told.stdout + told.stderr
+    assert commandline.nexus("buffer", "flush", "--of", "nobody").returncode == 1
+    assert run("buffer", "flush", "--of", name)["stored"] == 1  # its database has moved here, says the operator
+    assert said(here) == ["for us", "for production"]
+    assert run("buffer", "status")["other_deployments"] == []
+
+
+def test_entries_of_the_release_before_are_stored(here: Sandbox, buffer: SessionBuffer) -> None:
+    """The release 0.1.0 named no deployment."""
+    buffer.append("acme", "chat", "old")
+    buffer.close()
+    [folder] = Path(buffer.folder, "sessions").iterdir()
+    about = json.loads((folder / "session.json").read_text())
+    del about["deployment"]
+    (folder / "session.json").write_text(json.dumps(about))
+    folder.rename(folder.with_name(folder.name.partition("-")[0]))
+    again = SessionBuffer(buffer.folder)
+    assert (again.pending(), again.has("acme", "chat")) == (True, True)
+    again.append("acme", "chat", "new")
+    assert run("buffer", "status")["entries"] == 2
+    assert Nexus().ingest("acme", "chat", turns("newest")).stored == 1
+    assert said(here) == ["old", "new", "newest"]
+    assert again.clear("acme", "chat")
+    assert again.list() == []

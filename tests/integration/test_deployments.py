@@ -138,7 +138,7 @@ def test_each_buffers_in_its_own_home(pair: Pair) -> None:
 
 
 def _away(url: str) -> str:
-    return url.replace("host=", "host=/nowhere") if "host=" in url else "postgresql+psycopg://nobody@127.0.0.1:1/none"
+    return f"{url}&hostaddr=127.0.0.1"  # the same database, at an address where nothing listens
 
 
 def test_two_threads_work_in_both_at_once(pair: Pair) -> None:

@@ -220,7 +220,8 @@ def test_as_a_process_without_any_server(tmp_path: Path) -> None:
     nowhere = {"NEXUS_DATABASE_URL": "postgresql://u@127.0.0.1:1/x", "NEXUS_REDIS_URL": "redis://127.0.0.1:1/0"}
     done = hook_process(tmp_path / "home", event, **nowhere)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    [(agent, session)] = SessionBuffer(tmp_path / "home" / "buffer").list()
+    buffer = SessionBuffer(tmp_path / "home" / "buffer", deployment="127.0.0.1:1/x")
+    [(agent, session)] = buffer.list()
     assert (agent, session) == (project_namespace(str(project)), "s")
     assert agent.startswith("my-shop-")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nexus_tasks import files
-from nexus_tasks.buffer import BufferError, Segment, SessionBuffer, default_home, session
+from nexus_tasks.buffer import BufferError, Segment, SessionBuffer, default_home, places, session
 from nexus_tasks.settings import Settings
 
 
@@ -352,3 +352,19 @@ def test_it_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        (None, "embedded"),
+        ("", "embedded"),
+        ("postgresql://ann:s3cret@db.example.com/nexus", "db.example.com/nexus"),
+        ("postgresql+psycopg://other@DB.example.com:5432/nexus?sslmode=require", "db.example.com/nexus"),
+        ("postgres://ann:p/w?s3cret@db:6000/nexus", "db:6000/nexus"),
+        ("postgresql://nexus@/nexus?host=/var/run&password=s3cret", "/var/run/nexus"),
+        ("postgresql://nexus@/nexus?host=%2Fvar%2Frun&port=6000", "/var/run:6000/nexus"),
+    ],
+)
+def test_a_deployment_is_named_without_its_password(url: str | None, name: str) -> None:
+    assert places.deployment_name(url) == name
