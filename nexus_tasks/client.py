@@ -600,6 +600,7 @@ class Nexus:
         budget_usd_per_day: float | None = None,
         concurrency: int | None = None,
         observe: bool | None = None,
+        scrub: bool | None = None,
         unset: Sequence[str] = (),
     ) -> NamespaceInfo:
         """Make a namespace if it does not exist, and change the given settings.
@@ -612,6 +613,7 @@ class Nexus:
             budget_usd_per_day: US dollars per day (UTC), 0 or more.
             concurrency: the largest number of jobs that run at a time, 1 or more.
             observe: whether long conversations are observed.
+            scrub: whether secrets in messages are replaced before the messages are stored.
             unset: names of settings to reset.
 
         Returns:
@@ -627,6 +629,7 @@ class Nexus:
             budget_usd_per_day=budget_usd_per_day,
             concurrency=concurrency,
             observe=observe,
+            scrub=scrub,
             unset=unset,
         )
 
@@ -638,6 +641,7 @@ class Nexus:
         budget_usd_per_day: float | None = None,
         concurrency: int | None = None,
         observe: bool | None = None,
+        scrub: bool | None = None,
         unset: Sequence[str] = (),
     ) -> NamespaceInfo:
         """Change the given settings of a namespace. The other settings stay as they are.
@@ -650,6 +654,8 @@ class Nexus:
             concurrency: the largest number of jobs that run at a time, 1 or more.
             observe: whether long conversations are observed: a job writes notes that replace their old messages in
                 :meth:`context`. ``ingest(observe=...)`` overrides this setting for a session.
+            scrub: whether secrets in messages are replaced before the messages are stored. Default of a new namespace:
+                yes. The hook of a coding agent, and the session buffer while Postgres is away, always replace secrets.
             unset: names of settings (``budget_usd_per_day``, ``concurrency``) to reset to the process-wide value.
 
         Returns:
@@ -666,6 +672,7 @@ class Nexus:
             budget_usd_per_day=budget_usd_per_day,
             concurrency=concurrency,
             observe=observe,
+            scrub=scrub,
             unset=unset,
         )
 

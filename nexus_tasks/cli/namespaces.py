@@ -44,6 +44,11 @@ Concurrency = Annotated[
     int | None, typer.Option("--concurrency", metavar="N", min=1, help="At most this many jobs at a time.")
 ]
 
+Scrub = Annotated[
+    bool | None,
+    typer.Option("--scrub/--no-scrub", help="Replace secrets in messages before they are stored. Default: yes."),
+]
+
 Observe = Annotated[
     bool | None,
     typer.Option("--observe/--no-observe", help="Observe long conversations: notes replace their old messages."),
@@ -73,6 +78,7 @@ def set_(
     budget: Budget = None,
     concurrency: Concurrency = None,
     observe: Observe = None,
+    scrub: Scrub = None,
     unset: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,6 +95,7 @@ def set_(
         budget_usd_per_day=budget,
         concurrency=concurrency,
         observe=observe,
+        scrub=scrub,
         unset=[_UNSETTABLE[name] for name in unset or ()],
     )
     _emit_or_print(client.namespace(namespace), json)
@@ -101,12 +108,18 @@ def create(
     budget: Budget = None,
     concurrency: Concurrency = None,
     observe: Observe = None,
+    scrub: Scrub = None,
     json: Json = False,
 ) -> None:
     """Make a namespace, or change the settings of one that exists. (The first ingest makes a namespace too.)"""
     client = connect()
     client.create_namespace(
-        namespace, observers=observer or None, budget_usd_per_day=budget, concurrency=concurrency, observe=observe
+        namespace,
+        observers=observer or None,
+        budget_usd_per_day=budget,
+        concurrency=concurrency,
+        observe=observe,
+        scrub=scrub,
     )
     _emit_or_print(client.namespace(namespace), json)
 
@@ -137,6 +150,7 @@ def _print_namespace(found: NamespaceDetails) -> None:
         "budget": _budget(found),
         "concurrency": _runs(found),
         "observe": "long conversations" if found.observe else "no",
+        "secrets": "scrubbed" if found.scrub else "stored as they are",
         "memories": words.memory_counts(found.memories),
     }
     for name, value in named.items():

@@ -19,7 +19,7 @@ from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import BufferError, InvalidInput
 from nexus_tasks.services import buffer_entries, hook_events
 from nexus_tasks.services.buffer_entries import Call
-from nexus_tasks.services.ingestion import SessionWriter
+from nexus_tasks.services.ingestion import SessionWriter, scrubbed
 from nexus_tasks.storage import namespaces
 from nexus_tasks.transcripts import events
 from nexus_tasks.types import Message, Receipt, check_name, check_namespace
@@ -66,10 +66,12 @@ def keep(
 ) -> Receipt:
     """Write one call of ``ingest`` to the session buffer. The buffer keeps the call until Postgres is back.
 
+    Secrets are replaced before. The namespace's setting ``scrub`` is in Postgres, which is away, so it is not asked.
+
     Raises:
         BufferError: the call could not be written to the buffer.
     """
-    said = [asdict(one) for one in messages]
+    said = [asdict(scrubbed(one)) for one in messages]
     payload = {"messages": said, "observers": observers, "observe": observe, "end": end}
     deployment.local(_Clock).looked_at = float("-inf")
     deployment.buffer.append(namespace, session_key, buffer_entries.plain(payload), buffer_entries.INGEST)

@@ -29,11 +29,26 @@ from nexus_tasks.storage.messages import StoredMessages
 from nexus_tasks.storage.models import SessionRow
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import derive_memory, digest_session, extract_session, follow_ups, observe_session
-from nexus_tasks.types import Message
+from nexus_tasks.transcripts.scrubbing import scrub, scrub_value
+from nexus_tasks.types import MAX_CONTENT, MAX_NAME, Message
 
 # Only the job of a call's first message is sent to a worker at once. The run of this job also derives the call's other
 # messages. Their own jobs become due after at least this many seconds, in case the run does not derive all of them.
 SHORTEST_WAIT = 5.0
+
+
+def scrubbed(message: Message) -> Message:
+    """``message`` with placeholders for the secrets in its content, author and tool calls.
+
+    The hash that recognises a repeated message is made from the result. So it says nothing about a secret, and a
+    message has one hash whether it was scrubbed here or before, in the session buffer.
+    """
+    return replace(
+        message,
+        content=scrub(message.content)[:MAX_CONTENT],  # placeholders may be longer than the secrets
+        author=None if message.author is None else scrub(message.author)[:MAX_NAME],
+        tool_calls=tuple(scrub_value(call) for call in message.tool_calls),
+    )
 
 
 class SessionWriter:
@@ -63,6 +78,8 @@ class SessionWriter:
     ) -> StoredMessages:
         """Store messages, and the rows in Postgres that ask for the messages' jobs.
 
+        Secrets in the messages are replaced first, unless the namespace's setting ``scrub`` is off.
+
         Args:
             observers: the observers that get facts from the messages. ``None`` means the namespace's observers.
             observe: whether an observation log replaces the session's old messages from now on. ``None`` changes
@@ -70,6 +87,8 @@ class SessionWriter:
             now: the time of messages without a time. ``None`` means the present time by this process's clock.
         """
         wanted = self.namespace.observers if observers is None else observers
+        if self.namespace.scrub:
+            messages = list(map(scrubbed, messages))
         stored = turns.store(self.tx, self.namespace.id, self.session_key, messages, wanted, now=now)
         self.stored.append(stored)
         by_default = self.namespace.observe

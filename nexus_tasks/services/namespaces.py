@@ -28,6 +28,7 @@ def show_namespace(deployment: Deployment, namespace: str) -> NamespaceDetails:
             budget_usd_per_day=known.budget_usd_per_day,
             concurrency=known.concurrency,
             observe=known.observe,
+            scrub=known.scrub,
             memories=memories.count_by_level(tx, known.id),
         )
 
@@ -46,6 +47,7 @@ def change_namespace(
     budget_usd_per_day: float | None,
     concurrency: int | None,
     observe: bool | None,
+    scrub: bool | None,
     unset: Sequence[str],
 ) -> NamespaceInfo:
     """See :meth:`nexus_tasks.client.Nexus.set_namespace`."""
@@ -66,6 +68,7 @@ def change_namespace(
             budget_usd_per_day=budget_usd_per_day,
             concurrency=concurrency,
             observe=observe,
+            scrub=scrub,
             unset=unset,
         )
     if budget_usd_per_day is not None or "budget_usd_per_day" in unset:
@@ -80,4 +83,5 @@ def _info(known: NamespaceSettings) -> NamespaceInfo:
         budget_usd_per_day=known.budget_usd_per_day,
         concurrency=known.concurrency,
         observe=known.observe,
+        scrub=known.scrub,
     )

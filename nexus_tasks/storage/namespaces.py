@@ -20,7 +20,8 @@ from nexus_tasks.storage.models import Namespace
 class NamespaceSettings:
     """A namespace and its settings.
 
-    ``None`` in ``budget_usd_per_day`` or ``concurrency`` means the value of the deployment's setting.
+    ``None`` in ``budget_usd_per_day`` or ``concurrency`` means the value of the deployment's setting. ``scrub`` says
+    whether secrets in messages are replaced before the messages are stored.
     """
 
     id: int
@@ -29,6 +30,7 @@ class NamespaceSettings:
     budget_usd_per_day: float | None
     concurrency: int | None
     observe: bool
+    scrub: bool = True
     paused_at: datetime | None = None  # the beginning of a pause, during which no job of the namespace begins
     paused_reason: str = ""
 
@@ -42,6 +44,7 @@ def _settings(row: Any) -> NamespaceSettings:
         budget_usd_per_day=None if budget is None else float(budget),
         concurrency=row.concurrency,
         observe=row.observe,
+        scrub=row.scrub,
         paused_at=row.paused_at,
         paused_reason=row.paused_reason,
     )
@@ -116,6 +119,7 @@ def change(
     budget_usd_per_day: float | None = None,
     concurrency: int | None = None,
     observe: bool | None = None,
+    scrub: bool | None = None,
     unset: Sequence[str] = (),
 ) -> NamespaceSettings:
     """Change the given settings. A setting that is ``None`` stays as it is.
@@ -124,6 +128,7 @@ def change(
         budget_usd_per_day: the most USD that the namespace may spend on model calls per day.
         concurrency: the most runs that the namespace may have at a time.
         observe: whether observations replace the old messages of the namespace's sessions.
+        scrub: whether secrets in messages are replaced before the messages are stored.
         unset: names of settings that return to the values of the deployment's settings.
 
     Raises:
@@ -138,6 +143,8 @@ def change(
         values["concurrency"] = concurrency
     if observe is not None:
         values["observe"] = observe
+    if scrub is not None:
+        values["scrub"] = scrub
     if values:
         tx.execute(update(Namespace).where(Namespace.name == name).values(**values))
     tx.expire_all()

@@ -19,6 +19,7 @@ class NamespaceInfo(Document):
     # Whether long conversations are observed: a job writes notes that replace their old messages in a context block.
     # `ingest(observe=...)` overrides this setting for a session.
     observe: bool
+    scrub: bool  # whether secrets in messages are replaced before the messages are stored
 
 
 @dataclass(frozen=True, kw_only=True)

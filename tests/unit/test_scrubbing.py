@@ -144,8 +144,8 @@ def test_our_own_source_and_documents_come_through_whole() -> None:
     """Half a megabyte of code and prose about tokens, keys and secrets."""
     root = Path(__file__).parents[2]
     for path in [*root.glob("nexus_tasks/**/*.py"), *root.glob("docs/*.md"), root / "README.md"]:
-        if "scrubbing" in path.parts or path.name == "coding-agents.md":
-            continue  # made of the shapes themselves; shows one on purpose
+        if "scrubbing" in path.parts or path.name in ("coding-agents.md", "secrets.md"):
+            continue  # made of the shapes themselves; show one on purpose
         text = path.read_text(encoding="utf-8")
         lost = [pair for pair in zip(text.splitlines(), scrub(text).splitlines(), strict=True) if pair[0] != pair[1]]
         assert lost == [], path

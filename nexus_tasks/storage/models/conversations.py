@@ -26,6 +26,7 @@ class Namespace(Base):
     budget_usd_per_day: Mapped[Decimal | None] = mapped_column(Numeric(12, 4))
     concurrency: Mapped[int | None] = mapped_column(Integer)
     observe: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
+    scrub: Mapped[bool] = mapped_column(Boolean, server_default=text("true"))
     paused_at: Mapped[datetime | None]
     paused_reason: Mapped[str] = mapped_column(server_default="")
     created_at: Mapped[datetime] = now_column()

@@ -62,4 +62,4 @@ LEFT_BEHIND = frozenset(
 )
 
 # The columns of the table ``namespaces`` that an export contains.
-SETTINGS = ("observers", "budget_usd_per_day", "concurrency", "observe")
+SETTINGS = ("observers", "budget_usd_per_day", "concurrency", "observe", "scrub")

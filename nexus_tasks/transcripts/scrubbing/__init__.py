@@ -1,10 +1,15 @@
 """Scrubbing: replace the secrets in a text by placeholders before the text is written to disk.
 
-A placeholder names the kind of secret, for example ``[scrubbed: password]``. ``transcripts/claude_code.py`` scrubs
-transcripts, and ``transcripts/events.py`` scrubs events of the hook. Three rules find secrets:
+A placeholder names the kind of secret, for example ``[scrubbed: password]``. ``services/ingestion.py`` scrubs every
+message that is stored. ``transcripts/claude_code.py`` scrubs transcripts, and ``transcripts/events.py`` scrubs the
+hook's events, because these are written to disk before that. These rules find secrets:
 
-- :mod:`.shapes` replaces values of a known shape, at any place in the text.
-- :mod:`.places` replaces a value when its place, such as the name before it, marks the value as secret.
+- :mod:`.key_blocks` replaces private keys, and :mod:`.shapes` tokens of a known shape, at any place in the text.
+- :mod:`.places` replaces passwords in addresses, headers and commands.
+- :mod:`.documents` replaces the values of documents that are secret as a whole.
+- :mod:`.assignments` replaces values after names such as ``password``.
+- :mod:`.random_values` replaces values that look generated, when a name or a sentence says that they are secret.
+- :mod:`.sentences` replaces passwords that a sentence tells.
 - This module replaces a base64 text when the decoded text contains a secret.
 
 A rule may replace an ordinary value by mistake. Such a mistake does less harm than storing a secret. The time of every
@@ -19,20 +24,41 @@ from binascii import Error
 from functools import cache
 from typing import Any
 
-from nexus_tasks.transcripts.scrubbing.placeholder import placeholder
-from nexus_tasks.transcripts.scrubbing.places import scrub_assignments, scrub_headers, scrub_urls, secret_name
-from nexus_tasks.transcripts.scrubbing.shapes import scrub_private_keys, scrub_tokens
+from nexus_tasks.transcripts.scrubbing.assignments import scrub_assignments, secret_name
+from nexus_tasks.transcripts.scrubbing.documents import scrub_documents
+from nexus_tasks.transcripts.scrubbing.key_blocks import scrub_private_keys
+from nexus_tasks.transcripts.scrubbing.lazy import lazy
+from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
+from nexus_tasks.transcripts.scrubbing.places import scrub_headers, scrub_urls
+from nexus_tasks.transcripts.scrubbing.random_values import scrub_random_values
+from nexus_tasks.transcripts.scrubbing.sentences import scrub_sentences
+from nexus_tasks.transcripts.scrubbing.shapes import scrub_tokens
 
 __all__ = ["scrub", "scrub_value"]
 
 _DEEPEST = 100  # levels of nesting in a JSON value; values that are nested deeper are left out
 _DEEPEST_BASE64 = 3  # the largest number of nested base64 texts that are decoded
 _LONGEST_BASE64 = 200_000  # characters; a longer base64 text is probably a picture or an archive, and is kept
+# Colours of a terminal and characters without width. They may split a secret. A text with such a secret loses them.
+_INVISIBLE = lazy(
+    r"(?:\x1b|\\{1,4}(?:u001b|x1b|033|e))\[[0-9;]{0,20}[A-Za-z]|[\u00ad\u200b-\u200d\u2060\ufeff]|"
+    r"\\{1,4}u(?:00ad|200[b-d]|2060|feff)",
+    re.IGNORECASE,
+)
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
 def scrub(text: str) -> str:
     """``text`` with its secrets replaced. Scrubbing the result again changes nothing."""
+    clean = _scrub_all(text)
+    visible = _INVISIBLE().sub("", text)
+    if visible == text:
+        return clean
+    seen = _scrub_all(visible)
+    return seen if seen.count(MARK) > clean.count(MARK) else clean
+
+
+def _scrub_all(text: str) -> str:
     return _scrub_base64(_scrub_plain(text))
 
 
@@ -54,8 +80,20 @@ def _scrub_field(key: str, value: Any, depth: int) -> Any:
     return placeholder(kind) if kind else scrub_value(value, depth + 1)
 
 
+_RULES = (
+    scrub_private_keys,
+    scrub_urls,
+    scrub_tokens,
+    scrub_headers,
+    scrub_documents,
+    scrub_assignments,
+    scrub_random_values,
+    scrub_sentences,
+)
+
+
 def _scrub_plain(text: str) -> str:
-    for rule in (scrub_private_keys, scrub_urls, scrub_tokens, scrub_headers, scrub_assignments):
+    for rule in _RULES:
         text = rule(text)
     return text
 

@@ -1,0 +1,227 @@
+"""Scrub values by their names, in environment files, YAML, JSON, connection strings and code.
+
+For example, the value after ``password =`` is replaced. The value may be an ordinary word. ``random_values.py`` scrubs
+only values that look generated, and needs less around them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from nexus_tasks.transcripts.scrubbing.lazy import lazy
+from nexus_tasks.transcripts.scrubbing.names import kind_of, names_a_secret, secret_words
+from nexus_tasks.transcripts.scrubbing.placeholder import MARK, placeholder
+from nexus_tasks.transcripts.scrubbing.randomness import is_random
+
+# Values that are not secret, even after a name such as `password`: types, states, and words in forms.
+_PLAIN_WORDS = frozenset(
+    """
+    str string text bytes password passwd pwd token secret key required optional true false null none
+    nil undefined bool boolean int integer number any object hidden default example changeme redacted
+    bearer basic empty unset yes no on off enabled disabled self this new old current invalid expired
+    missing wrong incorrect correct
+    """.split()  # noqa: SIM905
+)
+# A variable, a template or an expression in place of a value: `$NAME`, `${name}`, `%(name)s`, `!Ref name`, `@name@`.
+_REFERENCE = lazy(
+    r"\$[({]|\$[A-Za-z_]+\Z|\$[A-Z_][A-Z0-9_]*\Z|\$[a-z_][a-z0-9_]*\Z|%[({]|%[sdr]\Z|%\w{1,60}%\Z|"
+    r"!(?:Ref|Sub|GetAtt|Join|vault|secret|env|env_var|include|reference|Import\w*)?\b(?:[A-Za-z_.]*\Z)|![\[{(]|@[A-Za-z_./]+@?\Z"
+)
+
+
+class _Follows(NamedTuple):
+    """What may stand before the name of a value and between the name and the value."""
+
+    before: re.Pattern[str] | None
+    after: re.Pattern[str]
+    is_secret: Callable[[re.Match[str], re.Match[str], str], bool]
+
+
+_QUOTE = r"\\{0,6}[\"']"
+_NAME_SIGNS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-"
+_BEFORE = 90  # characters before a name that are read
+
+
+@cache
+def _rules() -> tuple[_Follows, ...]:
+    # Only a quoted value may stand on the next line. In YAML the next line has the next name.
+    space = r"(?:[ \t]{0,20}|\s{0,20}(?=\\{0,6}[\"'`]))"
+    line_break = r"(?:\r?\n|\\{1,4}n)"
+    start = r"(?:\b|(?<=\\[nrt]))"
+    return (
+        # password = …, "password": "…", export PASSWORD=…
+        _Follows(
+            None,
+            re.compile(
+                rf"(?P<assigned>\\{{0,6}}[\"']?\]?[ \t]{{0,20}}(?:=>|:=|==?|:){space})"
+                r"(?:(?P<quote>\\{0,6}[\"'`])(?P<quoted>[^\"'`\n]{1,2000}?)(?P=quote)|"
+                r"(?P<bare>[^\s\"'`,;&|()\[\]{}<>\\]{1,500}))"
+            ),
+            _is_assigned,
+        ),
+        # {"name": "API_TOKEN", "value": "…"}, - name: API_TOKEN\n  value: …, <add key="Password" value="…"/>
+        _Follows(
+            re.compile(rf"{start}(?i:name|key|id)(?:{_QUOTE})?\s{{0,4}}[:=]\s{{0,4}}(?:{_QUOTE})?[\w.:-]{{0,40}}\Z"),
+            re.compile(
+                rf"(?:{_QUOTE})?[ \t,;]{{0,6}}(?:{line_break}[ \t]{{0,40}})?(?:{_QUOTE})?(?i:value)(?:{_QUOTE})?"
+                rf"\s{{0,4}}[:=]\s{{0,4}}(?:{_QUOTE})?(?P<value>[^\s\"'<>,}}\\]{{3,500}})"
+            ),
+            _is_no_reference,
+        ),
+        # <password>…</password>, <entry key="password">…</entry>
+        _Follows(
+            re.compile(rf"<(?:\w{{1,30}}\s(?:name|key|id)={_QUOTE})?[\w.:-]{{0,40}}\Z"),
+            re.compile(
+                rf"(?:{_QUOTE})?(?:\s[^<>\n]{{0,100}})?>\s{{0,20}}(?:<value>)?(?P<value>[^\"'<>\n\\]{{3,500}})</"
+            ),
+            _is_no_reference,
+        ),
+        # "db_password": {"sensitive": true, "value": "…"}, variable "password" { default = "…" }
+        _Follows(
+            None,
+            re.compile(
+                rf"(?:{_QUOTE})?\s{{0,4}}[:=]?\s{{0,4}}\{{[^{{}}]{{0,200}}?\b(?:value|default)(?:{_QUOTE})?\s{{0,4}}[:=]\s{{0,4}}"
+                rf"{_QUOTE}(?P<value>[^\s\"'<>\\]{{3,500}})"
+            ),
+            _is_no_reference,
+        ),
+        # define('DB_PASSWORD', '…'), setenv("API_KEY", "…")
+        _Follows(
+            re.compile(rf"[(\s]{_QUOTE}\w{{0,40}}\Z"),
+            re.compile(rf"{_QUOTE}\s{{0,4}},\s{{0,4}}{_QUOTE}(?P<value>[^\"'\n\\]{{4,500}}){_QUOTE}\s{{0,4}}[,)]"),
+            _is_argument,
+        ),
+    )
+
+
+# A value before its name: {"value": "…", "name": "API_TOKEN"}
+@cache
+def _value_first() -> re.Pattern[str]:
+    return re.compile(
+        rf"(?i:value)(?:{_QUOTE})?\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}(?P<value>[^\s\"'<>\\]{{3,400}}){_QUOTE}\s{{0,4}},\s{{0,40}}"
+        rf"{_QUOTE}(?i:name|key){_QUOTE}\s{{0,4}}:\s{{0,4}}{_QUOTE}[\w.:-]{{0,40}}\Z"
+    )
+
+
+def scrub_assignments(text: str) -> str:
+    """``text`` without the values that stand after a name such as ``password``."""
+    parts, done = list[str](), 0
+    for name in secret_words(text):
+        kind = kind_of(name["word"], name["suffix"]) if name.start() >= done else None
+        span = _value(text, name, kind, done) if kind else None
+        if span:
+            parts += [text[done : span[0]], placeholder(str(kind))]
+            done = span[1]
+    return "".join((*parts, text[done:])) if parts else text
+
+
+def _value(text: str, name: re.Match[str], kind: str, earliest: int) -> tuple[int, int] | None:
+    """The start and end of the secret value that has this name."""
+    before = text[max(earliest, name.start() - _BEFORE) : name.start()]
+    for rule in _rules():
+        match = rule.after.match(text, name.end()) if rule.before is None or rule.before.search(before) else None
+        if match and MARK not in match[0] and rule.is_secret(match, name, kind):
+            group = match.lastgroup or "value"
+            return match.span(group)
+    start = max(earliest, name.start() - 500)
+    if "alue" not in text[start : name.start()] or not before.rstrip(_NAME_SIGNS).endswith(('"', "'")):
+        return None
+    match = _value_first().search(text[start : name.start()])
+    if match and MARK not in match[0] and _is_no_reference(match, name, kind):
+        return match.start("value") + start, match.end("value") + start
+    return None
+
+
+def _is_assigned(match: re.Match[str], name: re.Match[str], kind: str) -> bool:
+    if match["quoted"] is not None:
+        return _secret_literal(kind, match["quoted"])
+    after = match.string[match.end() : match.end() + 1]
+    # A name in capital letters is the name of an environment variable.
+    return _secret_bare(kind, match["bare"], match["assigned"], after, name["word"].isupper())
+
+
+def _is_no_reference(match: re.Match[str], _name: re.Match[str], _kind: str) -> bool:
+    value = match["value"].strip()
+    if _refers(value) or value.startswith("arn:") or value.lower() in _PLAIN_WORDS:
+        return False
+    return not any(map(str.isspace, value)) or any(map(str.isdigit, value))
+
+
+def _is_argument(match: re.Match[str], name: re.Match[str], kind: str) -> bool:
+    """Whether the second argument is secret. It is not if both may be names, as in ``("token", "state")``."""
+    value = match["value"]
+    start = match.string[max(0, name.start() - 60) : name.start()].lower().rpartition("define(")
+    defined = bool(start[1]) and len(start[2]) < 45
+    named = value.replace("-", "_").replace(".", "_").isidentifier() and not is_random(value)
+    return (defined or not named) and _is_no_reference(match, name, kind)
+
+
+def _secret_literal(kind: str, value: str) -> bool:
+    """Whether a quoted value (in code, JSON or YAML) is secret."""
+    plain = value.strip()
+    if _refers(plain) or plain.lower() in _PLAIN_WORDS or len(plain) < 3:
+        return False
+    if any(map(str.isspace, plain)):
+        return False  # a value with a space is probably a sentence about the field
+    return kind == "password" or _unlikely_word(plain)
+
+
+def _secret_bare(kind: str, value: str, assigned: str, after: str, shouted: bool) -> bool:
+    """Whether a value without quotes (in an environment file, a connection string, YAML or code) is secret."""
+    plain = value.rstrip(".:?!")
+    if _refers(plain) or plain.lower() in _PLAIN_WORDS or len(plain) < 3:
+        return False
+    if plain.isidentifier() and plain.isupper():
+        return False  # the value is the name of a constant
+    if shouted and assigned == "=":
+        return "/" not in plain[:1] and (kind == "password" or not plain.isdigit())
+    if after in ("(", "[", "{"):
+        return False  # the value begins a call, an index or a type
+    expression = all(part.isidentifier() for part in plain.split("."))
+    if expression and (after in (",", ")") or assigned.strip() != assigned or "." in plain):
+        # In code an identifier here is the name of a variable. In YAML a password may be a single word.
+        yaml = kind == "password" and assigned == ": " and after in ("", "\n") and plain.islower() and plain.isalnum()
+        return yaml or (_has_digits(plain) and _unlikely_word(plain) and "." not in plain and len(plain) >= 12)
+    return kind == "password" or _unlikely_word(plain)
+
+
+def _refers(value: str) -> bool:
+    """Whether a value is not a secret, but a variable, a template, a mask or a path in its place."""
+    return (
+        value.startswith(("<", "{", "[", "*", "…", "...", "/", "./", "~/", "process.", "os."))
+        or _REFERENCE().match(value) is not None
+        or set(value) <= set("*x.•-_X")
+    )
+
+
+def _has_digits(value: str) -> bool:
+    return any(map(str.isdigit, value))
+
+
+def _unlikely_word(value: str) -> bool:
+    """Whether a value looks like a generated one.
+
+    That is a value of at least 8 characters with letters and digits, or of at least 20 letters, capital and small.
+    """
+    if len(value) < 8 or value.isdigit():
+        return False
+    if _has_digits(value) and any(map(str.isalpha, value)):
+        return True
+    return len(value) >= 20 and not value.islower() and not value.isupper() and value.isalnum()
+
+
+def secret_name(name: str, value: Any) -> str | None:
+    """The kind of secret in a field of a JSON object, by the field's name and value. ``None`` without a secret."""
+    text = str(value)
+    if MARK in text:
+        return None
+    quoted = f'"{name}"'
+    kind = next(
+        (kind_of(one["word"], one["suffix"]) for one in secret_words(quoted) if one.end() == len(quoted) - 1), None
+    )
+    if kind and _secret_literal(kind, text):
+        return kind
+    return names_a_secret(name) if is_random(text) else None

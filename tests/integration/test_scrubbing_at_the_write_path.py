@@ -1,0 +1,86 @@
+"""No secret is stored, however the message came: by the client, a command, MCP, a hook, or the session buffer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from nexus_tasks import Nexus
+from nexus_tasks.deployment import default_deployment
+from nexus_tasks.errors import StorageUnavailable
+from nexus_tasks.services import buffer_flush
+from nexus_tasks.storage.engine import Database
+from tests.commandline import nexus
+from tests.integration.inline import NAMESPACE
+from tests.sandbox import Sandbox
+from tests.transcripts import planted
+
+TOKEN = planted.tokens()["github"]
+SENTENCE = f"Deploy with {TOKEN}, and my password is Swordfish-77."
+SECRETS = (TOKEN, "Swordfish-77")
+
+
+def stored() -> str:
+    """Everything that the table of memories has, as text."""
+    with default_deployment().database.transaction() as tx:
+        return "\n".join(tx.scalars(text("SELECT row_to_json(m)::text FROM memories m")))
+
+
+def assert_scrubbed(found: str) -> None:
+    assert "[scrubbed: github token]" in found
+    assert "[scrubbed: password]" in found
+    assert not [secret for secret in SECRETS if secret in found]
+
+
+def test_what_the_client_remembers_and_ingests(here: Sandbox) -> None:  # noqa: ARG001 - the deployment
+    Nexus().remember(NAMESPACE, SENTENCE, author="ann")
+    call = {"name": "shell", "input": {"command": "curl -u ann:Swordfish-77 x.org", "env": {"API_TOKEN": TOKEN}}}
+    said = {"role": "assistant", "author": f"bot {TOKEN}", "content": SENTENCE, "tool_calls": [call]}
+    Nexus().ingest(NAMESPACE, "chat", [said])
+    assert_scrubbed(stored())
+
+
+def test_what_commands_store(here: Sandbox, tmp_path: Path) -> None:  # noqa: ARG001 - the deployment
+    nexus("remember", SENTENCE, "--namespace", NAMESPACE)
+    file = tmp_path / "talk.jsonl"
+    file.write_text(json.dumps({"session": "chat", "content": SENTENCE, "id": "1"}))
+    nexus("ingest", str(file), "--namespace", NAMESPACE)
+    assert_scrubbed(stored())
+
+
+def test_what_waits_in_the_buffer(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    """It is scrubbed before it is written to disk, and is the same message when it is told again later."""
+
+    def away(self: Database) -> None:  # noqa: ARG001
+        raise StorageUnavailable("Postgres is away.")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(Database, "transaction", away)
+        assert Nexus().ingest(NAMESPACE, "chat", [{"content": SENTENCE}]).buffered == 1
+    home = default_deployment().settings.home / "buffer"
+    on_disk = "\n".join(path.read_text(errors="replace") for path in home.rglob("*") if path.is_file())
+    assert_scrubbed(on_disk)
+    buffer_flush.store_buffer(default_deployment(), wait=True)
+    assert_scrubbed(stored())
+    again = Nexus().ingest(NAMESPACE, "chat", [{"content": SENTENCE}])
+    assert (again.stored, again.duplicates) == (0, 1)
+
+
+def test_what_another_program_wrote_into_the_buffer(here: Sandbox) -> None:  # noqa: ARG001 - the deployment
+    default_deployment().buffer.append(NAMESPACE, "chat", SENTENCE, "message")
+    buffer_flush.store_buffer(default_deployment(), wait=True)
+    assert_scrubbed(stored())
+
+
+def test_a_namespace_can_switch_it_off(here: Sandbox) -> None:  # noqa: ARG001 - the deployment
+    assert Nexus().create_namespace(NAMESPACE).scrub is True
+    shown = json.loads(nexus("namespaces", "set", NAMESPACE, "--no-scrub", "--json").stdout)
+    assert shown["scrub"] is False
+    Nexus().remember(NAMESPACE, SENTENCE)
+    assert all(secret in stored() for secret in SECRETS)
+    Nexus().remember("another", SENTENCE)
+    assert "[scrubbed: github token]" in stored()
+    assert Nexus().set_namespace(NAMESPACE, scrub=True).scrub is True
