@@ -145,6 +145,7 @@ class JobEngine:
         self.publisher = Publisher(app, claims)
         self.runs = ActiveRuns()
         self.heartbeat = Heartbeat(heartbeat_claims, limits.lease, self.runs.end_over_limit)
+        self.messages_taken = 0  # by the consumer of this process, also messages that it moved aside
         self._kinds = kinds
 
     @cached_property

@@ -110,13 +110,15 @@ def _create_task_handler(consumer: Any, *args: Any, **options: Any) -> Callable[
     consumer.on_unknown_message = lambda _body, message: _reject(consumer, message, "it names no task")
     consumer.on_invalid_task = lambda _body, message, error: _reject(consumer, message, str(error))
     consumer.on_decode_error = lambda message, error: _reject(consumer, message, str(error))
-    handle = _read_handler(consumer, *args, **options)
+    handle, engine = _read_handler(consumer, *args, **options), engine_of(consumer.app)
 
     def on_task_received(message: Any) -> None:
         if fault := fault_of(message):
             _reject(consumer, message, fault)
         else:
             handle(message)
+        # The watchdog reads this number. Messages that begin no run, such as jobs of unknown kinds, count too.
+        engine.messages_taken += 1
 
     return on_task_received
 

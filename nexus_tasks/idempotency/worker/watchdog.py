@@ -1,7 +1,7 @@
-"""The watchdog: repairs a worker that begins no message for 30 s, although messages wait and its pool has room.
+"""The watchdog: repairs a worker that takes no message for 30 s, although messages wait and its pool has room.
 
 First the watchdog makes the consumer connect anew: it raises a connection error on the worker's event loop, and Celery
-then connects and subscribes again. If the event loop is stuck, or if the worker still begins no message within the next
+then connects and subscribes again. If the event loop is stuck, or if the worker still takes no message within the next
 30 s, the worker ends with exit code 1, for its supervisor to start another worker (``ending.py`` ends it in time).
 
 Celery and kombu have had several faults after which a consumer takes no more messages (celery issues 8091, 10205 and
@@ -25,7 +25,7 @@ from nexus_tasks.idempotency.worker.background import BackgroundStep
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0  # seconds
-PATIENCE = 30.0  # seconds without a begun message, although messages wait and slots (places in the pool) are free
+PATIENCE = 30.0  # seconds without a taken message, although messages wait and slots (places in the pool) are free
 TURN_WITHIN = 10.0  # seconds within which a healthy event loop makes a call
 
 
@@ -38,20 +38,21 @@ class Watchdog:
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
-        self._begun = -1
-        self._since = time.monotonic()  # when a message was last begun, or no message could be begun
+        self._progress = -1
+        self._since = time.monotonic()  # when a message was last taken or begun, or no message could be begun
         self._mended = False
 
     def look(self) -> bool:
         """Look once, and mend the consumer if it is stuck. Returns whether the worker must end."""
-        begun, now = state.all_total_count[0], time.monotonic()
-        if begun != self._begun or not self._could_begin():
-            self._begun, self._since, self._mended = begun, now, False
+        # A worker that moves malformed messages or jobs of unknown kinds aside begins nothing, and is not stuck.
+        progress, now = state.all_total_count[0] + engine_of(self._worker.app).messages_taken, time.monotonic()
+        if progress != self._progress or not self._could_begin():
+            self._progress, self._since, self._mended = progress, now, False
             return False
         if now - self._since < PATIENCE:
             return False
         if self._mended:
-            log.critical("The worker begins no message with its new connection either.")
+            log.critical("The worker takes no message with its new connection either.")
             return True
         self._mended, self._since = True, now
         return not self._mend()
