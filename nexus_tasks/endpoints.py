@@ -6,7 +6,7 @@ this package starts on this machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nexus_tasks.buffer import SessionBuffer
 from nexus_tasks.buffer.places import deployment_name
@@ -16,12 +16,15 @@ from nexus_tasks.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoints:
-    """The addresses of a deployment's servers, each in the form that its client library takes."""
+    """The addresses of a deployment's servers, each in the form that its client library takes.
 
-    database_url: str  # for SQLAlchemy with psycopg
-    redis_url: str  # for redis-py
-    broker_url: str  # for Celery
-    result_url: str  # for Celery
+    The addresses contain passwords. Therefore the ``repr`` shows none of them.
+    """
+
+    database_url: str = field(repr=False)  # for SQLAlchemy with psycopg
+    redis_url: str = field(repr=False)  # for redis-py
+    broker_url: str = field(repr=False)  # for Celery
+    result_url: str = field(repr=False)  # for Celery
 
 
 def endpoints_of(settings: Settings) -> Endpoints:

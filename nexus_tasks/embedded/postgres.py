@@ -52,6 +52,9 @@ _SETTINGS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
+# These settings keep users' texts out of postgres.log. An error of a statement may quote a row, and the client gets the
+# error anyway. Postgres ranks LOG above ERROR, so starts, stops and crashes are still logged.
+_LOGGING = ("log_min_messages=log", "log_min_error_statement=panic")
 # The extension is created in the database template1, from which Postgres copies every later database. So a database for
 # a test or a restore has the extension, and no superuser has to create it.
 _SQL = (("template1", "CREATE EXTENSION IF NOT EXISTS vector"), ("template1", f"CREATE DATABASE {DATABASE}"))
@@ -171,7 +174,7 @@ def _command(places: Places) -> list[str]:
         let_run(programs, places.account)
     sockets = places.postgres_sockets
     fixed = ("listen_addresses=", "port=5432", f"unix_socket_directories={sockets}", "unix_socket_permissions=0700")
-    options = [part for setting in fixed for part in ("-c", setting)]
+    options = [part for setting in (*fixed, *_LOGGING) for part in ("-c", setting)]
     return [str(programs / "postgres"), "-D", str(places.postgres), *options]
 
 

@@ -13,6 +13,7 @@ from nexus_tasks import embedded
 from nexus_tasks.cli.stack import temporary_worker
 from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.file_locks import try_lock
+from nexus_tasks.files import make_folder
 from nexus_tasks.settings import Settings, load_settings
 
 _KEPT = ("NEXUS_HOME", "NEXUS_LOG_LEVEL")
@@ -41,7 +42,7 @@ def stage(settings: Settings) -> Iterator[None]:
     Raises:
         EmbeddedError: a server, the worker or beat does not start, or another demo is running.
     """
-    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(os.fspath(settings.home))
     held = try_lock(settings.home / "demo.lock")
     if held is None:
         raise EmbeddedError("Another demo is running.", remedy="Wait until it ends, or set another NEXUS_HOME.")

@@ -17,6 +17,7 @@ from pathlib import Path
 from nexus_tasks.cli.stack.processes import GRACE_SECONDS
 from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.file_locks import FileLock, is_locked, try_lock
+from nexus_tasks.files import make_folder
 
 
 def _pid_file(home: Path) -> Path:
@@ -43,7 +44,7 @@ def claim(home: Path) -> FileLock:
     Raises:
         EmbeddedError: another ``nexus up`` holds the lock.
     """
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(os.fspath(home))
     held = try_lock(_pid_file(home))
     if held is None:
         raise EmbeddedError(
