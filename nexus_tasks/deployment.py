@@ -12,6 +12,7 @@ threads.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 import threading
@@ -215,7 +216,10 @@ class Deployment:
 
     def _fork_server_command(self) -> list[str]:
         modules = [str(module) for module in self.app.conf.include]  # named by `celery worker --include`
-        return ["-m", "nexus_tasks.idempotency.worker.fork_server_main", self.app_path(), *modules]
+        # The fork server finds modules where this process finds them. The option `-P` keeps modules of the current
+        # folder from shadowing others.
+        main = ["-P", "-m", "nexus_tasks.idempotency.worker.fork_server_main"]
+        return [*main, json.dumps(sys.path), self.app_path(), *modules]
 
     def app_path(self) -> str:
         """The import path from which a child process loads the Celery application.
@@ -431,15 +435,26 @@ def use(deployment: Deployment) -> Iterator[Deployment]:
 
 
 class _DefaultDeployment(Deployment):
-    """The deployment of the ``NEXUS_*`` variables. A ``celeryconfig.py`` may override its Celery settings."""
+    """The deployment of the ``NEXUS_*`` variables.
+
+    Its Celery settings come from the module that CELERY_CONFIG_MODULE names, else from ``nexus_tasks/config.py``. For
+    the command ``celery`` a file ``celeryconfig.py`` in the current folder comes before ``nexus_tasks/config.py``. No
+    other process loads this file, because a hook, an MCP server or ``nexus`` may run in the folder of an untrusted
+    project.
+    """
 
     def __init__(self, app: Celery | None = None) -> None:
         super().__init__(app=app)
-        # Celery's settings come from CELERY_CONFIG_MODULE, else from the current folder's celeryconfig.py, else from
-        # `nexus_tasks/config.py`.
-        named = os.environ.get("CELERY_CONFIG_MODULE")
-        if named or Path("celeryconfig.py").is_file():
-            self._config = named or "celeryconfig"
+        if _is_celery_command() and Path("celeryconfig.py").is_file():
+            # The fork server of this worker must read the same settings.
+            os.environ.setdefault("CELERY_CONFIG_MODULE", "celeryconfig")
+        if named := os.environ.get("CELERY_CONFIG_MODULE"):
+            self._config = named
+
+
+def _is_celery_command() -> bool:
+    """Whether this process runs the command ``celery``, which an operator starts in a folder of the operator's own."""
+    return "celery.bin.celery" in sys.modules
 
 
 def default_deployment_in(app: Celery) -> Deployment:

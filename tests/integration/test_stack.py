@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -21,7 +25,7 @@ import pytest
 import redis
 
 from nexus_tasks import embedded
-from nexus_tasks.cli.stack import commands, lifetime
+from nexus_tasks.cli.stack import commands, flower, lifetime
 from nexus_tasks.errors import ConfigurationError
 
 CLI = (
@@ -97,10 +101,28 @@ def read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def get(url: str) -> str:
-    with suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
+def get(url: str, user: str = "") -> str:
+    asked = urllib.request.Request(url)
+    if user:
+        asked.add_header("Authorization", f"Basic {base64.b64encode(user.encode()).decode()}")
+    with suppress(OSError), urllib.request.urlopen(asked, timeout=5) as answer:
         return str(answer.read().decode())
     return ""
+
+
+def test_flower_has_a_user_that_stays_and_that_nobody_else_can_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FLOWER_BASIC_AUTH", "FLOWER_AUTH"):
+        monkeypatch.delenv(name, raising=False)
+    home = tmp_path / "home"
+    given = flower.user_variables(home)
+    assert re.fullmatch(r"nexus:.{32}", given["FLOWER_BASIC_AUTH"])
+    assert flower.user_variables(home) == given
+    assert stat.S_IMODE((home / "flower.env").stat().st_mode) == 0o600
+    assert flower.user_variables(tmp_path / "other") != given
+    monkeypatch.setenv("FLOWER_BASIC_AUTH", "me:mine")
+    assert flower.user_variables(home) == {}
 
 
 @pytest.mark.long
@@ -119,7 +141,10 @@ def test_detached_stack_heals_and_stops(home: Path) -> None:
     assert f"already runs (pid {pid})" in again.stderr
     assert "nexus down" in again.stderr
 
-    eventually(lambda: 'id="derive"' in get(f"http://127.0.0.1:{port}/broker"))
+    page, user = f"http://127.0.0.1:{port}/broker", flower.user_variables(home)["FLOWER_BASIC_AUTH"]
+    eventually(lambda: 'id="derive"' in get(page, user))
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(page, timeout=5)
 
     before = embedded.running(home)
     assert before is not None

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from nexus_tasks import embedded
+from nexus_tasks.cli.stack.flower import user_file
 from nexus_tasks.cli.stack.lifetime import claim, end
 from nexus_tasks.cli.stack.run import StackOptions, detach, supervise
 from nexus_tasks.embedded.clients import in_use
@@ -35,10 +36,14 @@ def up(
         _upgrade_schema(settings)
         if in_background:
             pid = detach(settings, options, held)
-            _announce(options, f"The stack runs (pid {pid}), logs in {settings.home / 'logs'}. `nexus down` stops it.")
+            _announce(
+                settings,
+                options,
+                f"The stack runs (pid {pid}), logs in {settings.home / 'logs'}. `nexus down` stops it.",
+            )
             return
         try:
-            supervise(settings, options, lambda: _announce(options, "The stack runs. Ctrl-C stops it."))
+            supervise(settings, options, lambda: _announce(settings, options, "The stack runs. Ctrl-C stops it."))
         finally:
             if settings.embedded:
                 _stop_unless_used(settings)
@@ -53,10 +58,12 @@ def down() -> None:
     typer.echo(f"Stopped: {', '.join(stopped)}." if stopped else "Nothing was running.")
 
 
-def _announce(options: StackOptions, message: str) -> None:
+def _announce(settings: Settings, options: StackOptions, message: str) -> None:
     typer.echo(message)
     if options.flower_port is not None:
-        typer.echo(f"Flower: http://127.0.0.1:{options.flower_port}")
+        user = user_file(settings.home)
+        where = f", its user and password are in {user}" if user else ""
+        typer.echo(f"Flower: http://127.0.0.1:{options.flower_port}{where}")
 
 
 def _upgrade_schema(settings: Settings) -> None:

@@ -12,29 +12,50 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
 from pydantic import SecretStr
 
-from nexus_tasks.files import open_log
+from nexus_tasks.files import make_folder, open_log
 from nexus_tasks.settings import Settings
 
 GRACE_SECONDS = 30.0  # time for running jobs to finish; a job that is cut off runs again when its lease ends
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """The environment variables that give a child the settings of this process."""
+    """The environment variables that give a child the settings of this process.
+
+    Without CELERY_CONFIG_MODULE a child reads its Celery settings from ``nexus_tasks/config.py`` and from no file
+    ``celeryconfig.py``, as this process does.
+    """
     env = {**os.environ, "NEXUS_HOME": str(settings.home), "PYTHONUNBUFFERED": "1"}
+    env.setdefault("CELERY_CONFIG_MODULE", "nexus_tasks.config")
     for name in settings.model_fields_set:
         value = getattr(settings, name)
         if value is None:
             env.pop(f"NEXUS_{name.upper()}", None)
         else:
             env[f"NEXUS_{name.upper()}"] = _as_text(value)
+    if settings.embedder_model and os.path.isdir(settings.embedder_model):
+        env["NEXUS_EMBEDDER_MODEL"] = os.path.abspath(settings.embedder_model)  # a child has another working folder
     # A worker must give its runs back before the supervisor kills it after GRACE_SECONDS.
     env["NEXUS_SHUTDOWN_GRACE"] = str(min(settings.shutdown_grace, GRACE_SECONDS - 5.0))
     return env
+
+
+def working_folder(home: Path) -> Path:
+    """The working folder of a child: ``home``, so that a child imports no module of an untrusted project's folder.
+
+    When CELERY_CONFIG_MODULE names a module that only the current folder has, it is the current folder. Celery looks
+    for the module there.
+    """
+    named = os.environ.get("CELERY_CONFIG_MODULE", "").partition(".")[0]
+    if named and find_spec(named) is None:
+        return Path.cwd()
+    make_folder(os.fspath(home))
+    return home
 
 
 def _as_text(value: object) -> str:
@@ -46,7 +67,7 @@ def _as_text(value: object) -> str:
 def log_file(home: Path, name: str) -> Path:
     """The path ``logs/NAME.log`` under ``home``. Makes the folder (mode 0700)."""
     folder = home / "logs"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(os.fspath(folder))
     return folder / f"{name}.log"
 
 
@@ -60,6 +81,7 @@ class Child:
     name: str
     arguments: list[str]
     env: dict[str, str]
+    folder: Path  # the working folder
     log: Path | None = None
     inherit: tuple[int, ...] = ()  # descriptors of locks; the process keeps them open
     process: subprocess.Popen[bytes] | None = field(init=False, default=None)
@@ -71,12 +93,13 @@ class Child:
         """Start the process, or start it again."""
         self._close()
         self._ready, theirs = os.pipe()
-        command = [sys.executable, "-m", "nexus_tasks.cli.stack.child", str(theirs), *self.arguments]
+        command = [sys.executable, "-P", "-m", "nexus_tasks.cli.stack.child", str(theirs), *self.arguments]
         output = subprocess.PIPE if self.log is None else open_log(os.fspath(self.log))
         try:
             self.process = subprocess.Popen(
                 command,
                 env=self.env,
+                cwd=self.folder,
                 stdin=subprocess.PIPE,  # child.py ends the child when this pipe closes
                 stdout=output,
                 stderr=subprocess.STDOUT,

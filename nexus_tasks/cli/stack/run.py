@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nexus_tasks import embedded
+from nexus_tasks.cli.stack.flower import user_variables
 from nexus_tasks.cli.stack.lifetime import claim_children
-from nexus_tasks.cli.stack.processes import GRACE_SECONDS, Child, environment, log_file
+from nexus_tasks.cli.stack.processes import GRACE_SECONDS, Child, environment, log_file, working_folder
 from nexus_tasks.cli.stack.supervisor import READY_SECONDS, Supervisor
 from nexus_tasks.cli.stack.workers import beat_arguments, worker_arguments
 from nexus_tasks.errors import EmbeddedError
@@ -57,12 +58,21 @@ def supervise(settings: Settings, options: StackOptions, on_ready: Callable[[], 
 def _children(settings: Settings, options: StackOptions, held: FileLock, *, logs: bool) -> list[Child]:
     worker = worker_arguments(settings, f"nexus-{os.getpid()}", options.concurrency)
     wanted = {"worker": worker, "beat": beat_arguments(settings)}
+    users: dict[str, dict[str, str]] = {}
     if options.flower_port is not None:
         address = ["--address=127.0.0.1", f"--port={options.flower_port}"]
         wanted["flower"] = ["-A", "nexus_tasks", "flower", *address]
-    env = environment(settings)
+        users["flower"] = user_variables(settings.home)
+    env, folder = environment(settings), working_folder(settings.home)
     return [
-        Child(name, arguments, env, log_file(settings.home, name) if logs else None, (held.fd,))
+        Child(
+            name,
+            arguments,
+            env | users.get(name, {}),
+            folder,
+            log_file(settings.home, name) if logs else None,
+            (held.fd,),
+        )
         for name, arguments in wanted.items()
     ]
 
@@ -87,8 +97,9 @@ def detach(settings: Settings, options: StackOptions, held: FileLock) -> int:
     log = open_log(os.fspath(log_file(settings.home, "stack")))
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "nexus_tasks.cli.stack.run", *arguments],
+            [sys.executable, "-P", "-m", "nexus_tasks.cli.stack.run", *arguments],
             env=environment(settings),
+            cwd=working_folder(settings.home),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

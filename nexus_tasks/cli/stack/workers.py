@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from nexus_tasks.cli.stack.processes import Child, environment, log_file
+from nexus_tasks.cli.stack.processes import Child, environment, log_file, working_folder
 from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.settings import Settings
 
@@ -53,10 +53,12 @@ def temporary_worker(settings: Settings, concurrency: int | None = None, *, beat
     node = f"nexus-temporary-{os.getpid()}"
     env = environment(settings)
     log = log_file(settings.home, "temporary-worker")
-    worker = Child("worker", worker_arguments(settings, node, concurrency), env, log)
+    folder = working_folder(settings.home)
+    worker = Child("worker", worker_arguments(settings, node, concurrency), env, folder, log)
     children = [worker]
     if beat:
-        children.append(Child("beat", beat_arguments(settings), env, log_file(settings.home, "temporary-beat")))
+        beat_log = log_file(settings.home, "temporary-beat")
+        children.append(Child("beat", beat_arguments(settings), env, folder, beat_log))
     started: list[Child] = []
     try:
         for child in children:

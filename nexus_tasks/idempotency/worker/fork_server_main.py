@@ -1,13 +1,15 @@
 """Starts a fork server (a process that forks a child per run) for a worker that could not fork the server itself.
 
-``python -m nexus_tasks.idempotency.worker.fork_server_main APP [MODULE …]``: APP is the import path of the worker's
-Celery application (``package.module:name``). Each MODULE is a module that ``celery worker --include`` named.
+``python -P -m nexus_tasks.idempotency.worker.fork_server_main PATH APP [MODULE …]``: PATH is the worker's ``sys.path``
+as JSON. APP is the import path of the worker's Celery application (``package.module:name``). Each MODULE is a module
+that ``celery worker --include`` named.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import json
 import logging
 import os
 import socket
@@ -23,9 +25,12 @@ from nexus_tasks.idempotency.worker.executor import take_up
 from nexus_tasks.idempotency.worker.fork_server import IDLE_SECONDS, serve
 
 
-def main(path: str, *modules: str) -> None:
+def main(path: str, application: str, *modules: str) -> None:
     """Load the code that jobs need, then serve the socket on standard input."""
-    app = find_app(path)
+    # Celery would put the current folder first, where its modules shadow others. At the end it finds an operator's own
+    # modules and shadows nothing.
+    sys.path[:] = [*json.loads(path), os.getcwd()]
+    app = find_app(application, imp=importlib.import_module)
     app.loader.import_default_modules()
     for module in modules:
         importlib.import_module(module)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nexus_tasks.buffer import SessionBuffer, default_home
+from nexus_tasks.files import make_folder
 from nexus_tasks.transcripts import context_file, events
 from nexus_tasks.transcripts.project import project_namespace
 
@@ -57,7 +58,8 @@ def _print_context(text: str) -> None:
 def _store_in_background() -> None:
     """Start a process that stores the buffer and outlives the hook.
 
-    The option ``-P`` keeps Python from importing modules from the agent's project folder.
+    The option ``-P`` keeps Python from importing modules from the agent's project folder. ``store`` then leaves this
+    folder.
     """
     command = [sys.executable, "-P", "-m", "nexus_tasks.integrations.claude_code.store"]
     nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
@@ -82,7 +84,7 @@ def _log(error: BaseException) -> None:
         from time import gmtime, strftime
 
         folder = os.path.join(default_home(), "logs")
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        make_folder(folder)
         path = os.path.join(folder, "hook.log")
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         if os.path.exists(path) and os.path.getsize(path) > _LOG_BYTES:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 
+from nexus_tasks.buffer import default_home
 from nexus_tasks.errors import NexusError
 from nexus_tasks.settings import load_settings
 
@@ -37,5 +39,12 @@ def main() -> None:
         log.warning("%s", error)
 
 
+def _leave_project() -> None:
+    """Make ``NEXUS_HOME`` the working folder. The hook starts this process in the folder of an untrusted project."""
+    os.environ["NEXUS_HOME"] = home = default_home()
+    os.chdir(home)
+
+
 if __name__ == "__main__":
+    _leave_project()
     main()
