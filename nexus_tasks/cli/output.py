@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from nexus_tasks.types import plain
+from nexus_tasks.types.hidden_characters import escape_in_json, show_hidden
 
 PAGE_WIDTH, _ENDLESS = 80, 1_000_000  # columns
 
@@ -36,19 +39,32 @@ def json_wanted() -> bool:
 def emit(document: object) -> None:
     """Print one JSON document. Times in the document have the format ISO 8601 with a zone."""
     unicode = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
-    print(json.dumps(plain(document), ensure_ascii=not unicode, indent=2))
+    print(escape_in_json(json.dumps(plain(document), ensure_ascii=not unicode, indent=2)))
+
+
+def say(text: str) -> None:
+    """Print a text that may contain stored text. Characters that control a terminal are printed as escapes."""
+    print(show_hidden(text))
+
+
+class _Console(Console):
+    """A console that prints hidden characters of a text as escapes, and its own colours as they are."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=show_hidden(segment.text))
 
 
 # A message may contain "[bold]" or ":smile:". Therefore every console prints markup and emoji codes as plain text.
 # Each call makes a new console, because tests replace the streams between calls.
 def out() -> Console:
     """The console for results. In a pipe the console wraps no line, so that `grep` finds whole lines."""
-    return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else _ENDLESS)
+    return _Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else _ENDLESS)
 
 
 def page() -> Console:
     """The console for a whole page, such as the demo's report. The page is at most 80 columns wide, also in a pipe."""
-    console = Console(markup=False, emoji=False, highlight=False)
+    console = _Console(markup=False, emoji=False, highlight=False)
     console.width = min(console.width, PAGE_WIDTH) if sys.stdout.isatty() else PAGE_WIDTH
     return console
 
@@ -56,7 +72,7 @@ def page() -> Console:
 def err() -> Console:
     """The console for hints, warnings and progress."""
     # A terminal wraps long lines. In a log, long lines stay whole.
-    return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=not sys.stderr.isatty())
+    return _Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=not sys.stderr.isatty())
 
 
 def hint(text: str) -> None:

@@ -22,7 +22,8 @@ from nexus_tasks.cli.options import (
     Subject,
     Until,
 )
-from nexus_tasks.cli.output import emit, hint, warn
+from nexus_tasks.cli.output import emit, hint, say, warn
+from nexus_tasks.types.hidden_characters import escape_in_json
 
 
 def search(
@@ -114,10 +115,10 @@ def context(
         emit(block)
         return
     if format == "anthropic":
-        print(encoder.dumps(block.messages, ensure_ascii=False, indent=2))
+        print(escape_in_json(encoder.dumps(block.messages, ensure_ascii=False, indent=2)))
     else:
-        # The text goes into a prompt, so its lines must stay whole. `print` wraps no line.
-        print(block.text)
+        # The text goes into a prompt, so its lines must stay whole. `say` wraps no line.
+        say(block.text)
     for note in block.notes:
         warn(note)
     how = "" if block.counted_by == "estimate" else ", counted by Claude"

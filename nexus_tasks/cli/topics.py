@@ -8,7 +8,7 @@ import typer
 
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.options import Json, Namespace
-from nexus_tasks.cli.output import emit, hint
+from nexus_tasks.cli.output import emit, hint, say
 
 app = typer.Typer(help="Read topics.", no_args_is_help=True)
 
@@ -21,7 +21,7 @@ def list_(namespace: Namespace, json: Json = False) -> None:
         emit({"namespace": namespace, "topics": found})
         return
     for topic in found:
-        print(f"{topic.filename}  [{topic.type}]  {topic.description}")
+        say(f"{topic.filename}  [{topic.type}]  {topic.description}")
     if not found:
         hint("No topics yet. They are written after a coding agent's turn, and by `nexus extract SESSION`.")
 
@@ -37,4 +37,4 @@ def show(
     if json:
         emit({"namespace": namespace} | found.to_dict())
     else:
-        print(found.content)
+        say(found.content)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from nexus_tasks.types import ObservationStats, WaitingJob
+from nexus_tasks.types.hidden_characters import show_hidden
 
 _NAMES = {
     "raw": ("message", "messages"),
@@ -112,5 +113,5 @@ def observation(found: ObservationStats) -> str:
 
 
 def line(text: str) -> str:
-    """``text`` on one line. Each run of white space becomes one space."""
-    return " ".join(text.split())
+    """``text`` on one line. Each run of white space becomes one space, and hidden characters become escapes."""
+    return show_hidden(" ".join(text.split()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 from mcp.server.mcpserver import MCPServer
@@ -19,6 +19,7 @@ from nexus_tasks.client import Nexus
 from nexus_tasks.errors import InvalidInput, JobFailed, NexusError, NotFound, WaitTimeout
 from nexus_tasks.integrations.mcp import results
 from nexus_tasks.integrations.mcp.results import Context, Digested, DigestEntry, Forgotten, Recalled, Remembered, Status
+from nexus_tasks.types.hidden_characters import strip_hidden
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -189,7 +190,7 @@ class Memory:
             made = results.digested(space, self.nexus.session(space, session_key), "completed", "")
             if made.long is None and made.short is None:
                 raise NotFound(f"The session {session_key!r} has no digest yet.")
-        return made.text()
+        return strip_hidden(made.text())
 
     def topics(self, namespace: str) -> str:
         """The topics of a namespace, as JSON: ``[{filename, uri, name, description, type}]``."""
@@ -200,12 +201,12 @@ class Memory:
                 {"uri": topic_uri(space, one.filename)} | {field: getattr(one, field) for field in fields}
                 for one in self.nexus.topics(space)
             ]
-        return json.dumps(found, ensure_ascii=False, indent=2)
+        return json.dumps(_without_hidden(found), ensure_ascii=False, indent=2)
 
     def topic(self, namespace: str, filename: str) -> str:
         """A topic's content, as Markdown."""
         with _resource_errors():
-            return str(self.nexus.topic(self._namespace(namespace), filename).content)
+            return strip_hidden(str(self.nexus.topic(self._namespace(namespace), filename).content))
 
 
 def topic_uri(namespace: str, filename: str) -> str:
@@ -240,8 +241,18 @@ def _resource_errors() -> Iterator[None]:
 
 def _result(done: BaseModel, text: str) -> CallToolResult:
     return CallToolResult(
-        content=[TextContent(type="text", text=text)], structured_content=done.model_dump(mode="json")
+        content=[TextContent(type="text", text=strip_hidden(text))],
+        structured_content=_without_hidden(done.model_dump(mode="json")),
     )
+
+
+def _without_hidden(value: Any) -> Any:
+    """``value``, data of JSON, whose texts have lost the characters that hide text from people but not from a model."""
+    if isinstance(value, str):
+        return strip_hidden(value)
+    if isinstance(value, dict):
+        return {key: _without_hidden(each) for key, each in value.items()}
+    return [_without_hidden(each) for each in value] if isinstance(value, list) else value
 
 
 def server(namespace: str | None) -> MCPServer:

@@ -1,0 +1,40 @@
+"""Make characters visible, or remove them, that control a terminal or hide text from a reader.
+
+Stored text comes from users, tools and web pages. An escape sequence in it could rewrite a terminal's screen. Bidi
+overrides change the order in which a line is shown. Tag characters are invisible to people, and models read them.
+"""
+
+from __future__ import annotations
+
+import re
+
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and line feed, DEL, C1
+_BIDI = (
+    "\u202a-\u202e\u2066-\u2069"  # embeddings, overrides, isolates; the marks of Arabic and Hebrew text are harmless
+)
+_TAGS = "\U000e0000-\U000e007f"
+_HIDDEN = re.compile(f"[{_CONTROLS}{_BIDI}{_TAGS}]")
+
+
+def show_hidden(text: str) -> str:
+    """``text`` for a terminal: such characters become escapes such as ``\\x1b``, and CR LF becomes a line feed."""
+    return _HIDDEN.sub(lambda found: _escape(found[0]), text.replace("\r\n", "\n"))
+
+
+def strip_hidden(text: str) -> str:
+    """``text`` for a prompt, without such characters."""
+    return _HIDDEN.sub("", text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def escape_in_json(document: str) -> str:
+    """A JSON document whose strings show such characters as JSON's escapes (``\\u202e``). The values stay the same."""
+    return _HIDDEN.sub(lambda found: _utf16(found[0]), document)
+
+
+def _utf16(character: str) -> str:
+    units = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
