@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -10,10 +11,10 @@ from typing import Any
 import pytest
 
 from nexus_tasks import Nexus
-from nexus_tasks.errors import JobFailed, Permanent, QueueUnavailable, Transient
+from nexus_tasks.errors import JobFailed, Permanent, QueueUnavailable, Throttled, Transient
 from nexus_tasks.idempotency.claim import Claim, Claimed, Wakeup
 from nexus_tasks.idempotency.worker import executor
-from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.idempotency.worker.run import Run, Wait
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.types import JobOutcome
 from tests.integration.claiming import Bench
@@ -137,6 +138,40 @@ def test_a_body_that_returns_no_outcome_is_told_so(bench: Bench) -> None:
     due(bench)
     BODIES["a"] = lambda *_: OK
     assert work()[0]["status"] == "completed"
+
+
+class Unreadable(Exception):
+    """An error whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Unreadable(), Wait("odd", math.nan), Wait("odd", 5.0, "a\ud800"), Throttled(retry_after=math.inf)],
+    ids=["a text", "seconds", "a detail", "seconds of a server"],
+)
+def test_an_error_that_cannot_be_recorded_counts_and_leaves_its_traceback(
+    here: Sandbox, bench: Bench, error: Exception
+) -> None:
+    def ends_badly(*_: Any) -> None:
+        raise error
+
+    BODIES["a"] = ends_badly
+    play.delay()
+    work()
+    claim = claim_of()
+    assert (claim.state, claim.wait_reason, claim.errors, claim.crashes) == ("waiting", "retry", 1, 0)
+    assert type(error).__name__ in claim.error
+    for _ in range(4):
+        due(bench)
+        work()
+    [(_, error_type, message, errors, crashes)] = letters(here)
+    assert (error_type, errors, crashes) == ("JobError", 5, 0)
+    assert f"raised {type(error).__name__}, and its" in message
+    [(shown,)] = here.sql("SELECT traceback FROM dead_letters")
+    assert "in ends_badly" in shown
 
 
 @pytest.mark.parametrize("word", ["exit", "interrupt"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,7 +29,7 @@ from nexus_tasks.errors import (
     Transient,
 )
 from nexus_tasks.idempotency.claim import Claim
-from nexus_tasks.idempotency.worker.retry_policy import PROBE_EVERY, Decision, backoff, decide
+from nexus_tasks.idempotency.worker.retry_policy import PROBE_EVERY, Decision, backoff, decide, usable
 from nexus_tasks.idempotency.worker.run import Wait
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC).timestamp()
@@ -126,3 +128,40 @@ def test_a_claim_reads_back_as_it_is_written() -> None:
     assert (found.also, found.flags.force, found.flags.reasons) == (("x", "y"), True, ("a", "b"))
     assert (found.flags.urgency, found.due_at, found.args) == ("dream", 1.5, {"n": 1})
     assert (claim().also, claim().flags.reasons, claim().due_at) == ((), (), None)
+
+
+class Unreadable(Exception):
+    """An error of an application whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (Unreadable(), r"raised Unreadable, and its text .* cannot be read \(RuntimeError\)"),
+        (Wait("odd", math.nan), "its seconds are not a number .*: nan"),
+        (Wait("odd", math.inf), "its seconds are not a number .*: inf"),
+        (Wait("odd", 1e12), "its seconds are not a number of at most"),
+        (Wait("", 5.0), "its reason is not a line of text"),
+        (Wait("a\nb", 5.0), "its reason is not a line of text"),
+        (Wait("odd", 5.0, "a\x00b"), r"its detail has characters that are no text: 'a\\x00b'"),
+        (Wait("odd", 5.0, "a\ud800b"), "its detail has characters that are no text"),
+        (Throttled(retry_after=math.nan), "raised Throttled, and its seconds are not a number .*: nan"),
+        (Throttled(retry_after=-math.inf), "its seconds are not a number .*: -inf"),
+        (Throttled(retry_after="soon"), "its seconds are not a number .*: 'soon'"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_error_that_cannot_be_recorded_counts_as_a_bug(error: Exception, fault: str) -> None:
+    bug = usable(error, now=NOW)
+    assert re.search(fault, str(bug))
+    assert str(bug).isprintable()
+    assert bug.__cause__ is error
+    assert decided(bug).error
+    assert decided(bug, errors=4).dead
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("x"), Wait("odd", 0, "line\nline"), Throttled(), OverBudget()])
+def test_an_error_that_can_be_recorded_stays_as_it_is(error: Exception) -> None:
+    assert usable(error, now=NOW) is error

@@ -37,7 +37,7 @@ from nexus_tasks.idempotency.kind import JobKind
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.idempotency.worker.isolation import ProcessDied, in_pool_child
 from nexus_tasks.idempotency.worker.orphans import give_back
-from nexus_tasks.idempotency.worker.retry_policy import Decision, decide, retry_later
+from nexus_tasks.idempotency.worker.retry_policy import Decision, decide, retry_later, usable
 from nexus_tasks.idempotency.worker.run import ISOLATED_FROM, Run, Superseded, Wait, new_token
 from nexus_tasks.types import JobOutcome, Status, clean_text
 
@@ -308,11 +308,11 @@ def _failed(engine: JobEngine, kind: JobKind, run: Run, error: BaseException) ->
     if not run.claims:
         log.error("%s raised after the end of its last claim.", kind.name, exc_info=error)
         return JobOutcome(status="completed")
-    run.error = error
+    now = _redis_time(engine)
+    run.error = error = usable(error, now=now)
     primary, limits = run.primary, engine.limits
     if isinstance(error, StorageUnavailable):
         engine.breaker.trip(error)
-    now = _redis_time(engine)
     decisions = {
         claim.key: decide(error, claim, now=now, max_attempts=limits.max_attempts, retry_for=limits.retry_for)
         for claim in run.claims
