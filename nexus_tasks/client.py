@@ -11,6 +11,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TextIO, TypeVar
 
 from nexus_tasks.cognition.context import Format
 from nexus_tasks.deployment import Deployment, default_deployment
+from nexus_tasks.errors import InvalidInput
 from nexus_tasks.idempotency import quarantine
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.repair import repair
@@ -28,6 +29,7 @@ from nexus_tasks.services import (
     topics,
     transfer,
 )
+from nexus_tasks.services.arguments import checked_methods
 from nexus_tasks.settings import Settings
 from nexus_tasks.types import (
     ContextBlock,
@@ -69,7 +71,8 @@ def _twin(method: Callable[Concatenate[Nexus, P], R]) -> Callable[Concatenate[Ne
     """Make the asynchronous twin of ``method``. It calls ``method`` in a thread, so the event loop is not blocked."""
 
     async def twin(self: Nexus, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.to_thread(method, self, *args, **kwargs)
+        checked: Callable[..., R] = getattr(self, method.__name__)  # the class's decorator has replaced `method`
+        return await asyncio.to_thread(checked, *args, **kwargs)
 
     functools.update_wrapper(twin, method)
     return twin
@@ -79,6 +82,7 @@ def _file(given: str | Path | TextIO) -> Path | TextIO:
     return Path(given) if isinstance(given, str) else given
 
 
+@checked_methods
 class Nexus:
     """The memory of agents: store messages, search memories, and control the jobs that make memories from messages.
 
@@ -107,6 +111,8 @@ class Nexus:
     """
 
     def __init__(self, deployment: Deployment | Settings | None = None) -> None:
+        if not isinstance(deployment, Deployment | Settings | None):
+            raise InvalidInput(f"Nexus takes a Deployment or Settings, not {type(deployment).__name__}.")
         self._deployment = Deployment(deployment) if isinstance(deployment, Settings) else deployment
 
     @property

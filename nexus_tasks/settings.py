@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import platformdirs
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from nexus_tasks.errors import ConfigurationError
 
@@ -227,6 +227,10 @@ def load_settings() -> Settings:
     """
     try:
         settings = Settings()
+    except SettingsError as error:  # a variable of JSON, such as NEXUS_PRICES
+        field = re.search(r'field "(\w+)"', str(error))
+        name = f"NEXUS_{field[1].upper()}" if field else "A variable"
+        raise ConfigurationError(f"Settings do not parse: {name}: it is not JSON.") from None
     except ValidationError as error:
         faults = "; ".join(f"NEXUS_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors())
         raise ConfigurationError(f"Settings do not parse: {faults}.") from None

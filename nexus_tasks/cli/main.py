@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from io import TextIOWrapper
 from typing import Annotated
@@ -91,6 +93,7 @@ def main() -> None:
 
 
 def _run() -> int:
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # replaces characters that the terminal cannot print
@@ -109,9 +112,27 @@ def _run() -> int:
         return FAILED
     except NexusError as error:
         return fail(error)
+    except OSError as error:
+        return fail(_unwritable(error)) if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else crash(error)
     except Exception as error:  # people get one line instead of a traceback
         return crash(error)
     return 0
+
+
+def _open_closed_streams() -> None:
+    """Give a command that was started with a closed standard stream (`nexus status >&-`) an empty one."""
+    # Python has None in place of a closed stream. A file that is opened later would get the stream's number.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the end
+
+
+def _unwritable(error: OSError) -> NexusError:
+    hang_up()  # else the flush at exit fails again
+    return NexusError(
+        f"The output cannot be written: {os.strerror(error.errno or 0)}.",
+        remedy="Free some space, or write the output elsewhere.",
+    )
 
 
 if __name__ == "__main__":

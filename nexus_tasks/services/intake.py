@@ -66,5 +66,7 @@ def _message(position: int, message: Message | Mapping[str, Any]) -> Message:
         raise InvalidInput(f"messages[{position}] must be a Message or a mapping, not {type(message).__name__}.")
     try:
         return _MESSAGE.validate_python(dict(message))
+    except (TypeError, RecursionError, OverflowError) as error:
+        raise InvalidInput(f"messages[{position}] is not a message: {error}.") from None
     except ValidationError as error:
         raise InvalidInput(f"messages[{position}] is not a message: {faults(error.errors(), root='it')}.") from None

@@ -8,12 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
-from sqlalchemy.exc import DataError, IntegrityError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import InvalidInput
+from nexus_tasks.errors import InvalidInput, NexusError
 from nexus_tasks.services.writing_files import replacing
 from nexus_tasks.storage import namespaces
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.transfer import reading, writing
 from nexus_tasks.types import TransferReceipt, check_namespace
 
@@ -87,10 +88,12 @@ def import_(
             file = stack.enter_context(source.open(encoding="utf-8")) if isinstance(source, Path) else source
             tx = stack.enter_context(deployment.database.transaction())
             known = namespaces.ensure(tx, namespace)
-            rows = reading.store(tx, known.id, _documents(file, note))
+            rows = _store(tx, known.id, _documents(file, note))
     except (IntegrityError, DataError) as error:
         said = str(error.orig).strip().splitlines()[0]
         raise InvalidInput(f"{name} contains a row that Postgres refuses: {said}.") from None
+    except NexusError:
+        raise
     except OSError as error:
         raise InvalidInput(f"{name} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError:
@@ -98,10 +101,31 @@ def import_(
     return TransferReceipt(namespace=namespace, file=name, rows=rows)
 
 
+def _store(tx: Transaction, namespace_id: int, documents: Iterator[tuple[int, Any]]) -> dict[str, int]:
+    reached = 0
+
+    def counted() -> Iterator[tuple[int, Any]]:
+        nonlocal reached
+        for numbered in documents:
+            reached = numbered[0]
+            yield numbered
+
+    try:
+        return reading.store(tx, namespace_id, counted())
+    except (TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError, StatementError) as error:
+        # A value of another type than an export has, somewhere in the rows that were read last.
+        if isinstance(error, DBAPIError):
+            raise
+        raise InvalidInput(
+            f"A row in or before line {reached} is not as an export writes it ({type(error).__name__}).",
+            remedy="Write the export again with `nexus export`; nothing was stored.",
+        ) from error
+
+
 def _documents(file: TextIO, note: Callable[[int], None]) -> Iterator[tuple[int, Any]]:
     for number, line in enumerate(file, start=1):
         try:
             yield number, json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InvalidInput(f"Line {number} is not JSON.") from None
         note(number)

@@ -44,6 +44,7 @@ from nexus_tasks.types.names import (
     as_stored,
     check_name,
     check_namespace,
+    check_time,
     clean_text,
     to_utc,
 )
@@ -127,6 +128,7 @@ __all__ = [
     "as_stored",
     "check_name",
     "check_namespace",
+    "check_time",
     "clean_text",
     "iso",
     "plain",

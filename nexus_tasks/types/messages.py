@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,9 +11,10 @@ from typing import Any
 
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.types.document import Document
-from nexus_tasks.types.names import ROLES, Role, check_name, clean_text
+from nexus_tasks.types.names import ROLES, Role, check_name, check_time, clean_text
 
 MAX_CONTENT = 1_000_000  # characters of a message
+_NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # behind an even number of backslashes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +46,25 @@ class Message:
             object.__setattr__(self, "author", check_name("author", self.author))
         if self.id is not None:
             object.__setattr__(self, "id", check_name("id", self.id))
-        if self.occurred_at is not None and not isinstance(self.occurred_at, datetime):
-            raise InvalidInput(f"occurred_at must be a datetime, not {self.occurred_at!r}.")
-        object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
+        if self.occurred_at is not None:
+            check_time("occurred_at", self.occurred_at)
+        object.__setattr__(self, "tool_calls", _tool_calls(self.tool_calls))
+
+
+def _tool_calls(given: object) -> tuple[Mapping[str, Any], ...]:
+    """Check that tool calls are objects that Postgres can store as JSON, and return them."""
+    if not isinstance(given, list | tuple) or not all(isinstance(call, Mapping) for call in given):
+        raise InvalidInput("tool_calls must be a list of mappings.")
+    try:
+        text = json.dumps([dict(call) for call in given], allow_nan=False, ensure_ascii=False) if given else ""
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("tool_calls hold half a surrogate pair, which is no character.") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"tool_calls are not JSON: {error}.") from None
+    if _NUL_IN_JSON.search(text):
+        raise InvalidInput("tool_calls hold a NUL character, which Postgres cannot store.")
+    return tuple(given)
 
 
 @dataclass(frozen=True, kw_only=True)

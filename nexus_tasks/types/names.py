@@ -40,9 +40,11 @@ def check_namespace(value: object) -> str:
     Raises:
         InvalidInput: ``value`` is not a namespace name.
     """
-    if not isinstance(value, str) or not NAMESPACE.fullmatch(value):
+    if not isinstance(value, str):
+        raise InvalidInput(f"namespace must be text, not {type(value).__name__}.")
+    if not NAMESPACE.fullmatch(value):
         raise InvalidInput(
-            f"namespace {value!r} is not a name: 1 to 128 of letters, digits, . _ - : / without a leading dot."
+            f"namespace {value!r:.200} is not a name: 1 to 128 of letters, digits, . _ - : / without a leading dot."
         )
     return value
 
@@ -53,8 +55,10 @@ def check_name(field_name: str, value: object) -> str:
     Raises:
         InvalidInput: ``value`` is empty, longer than 256 characters or not printable. The message names the field.
     """
-    if not isinstance(value, str) or not value.strip():
-        raise InvalidInput(f"{field_name} must be a non-empty text, not {value!r}.")
+    if not isinstance(value, str):
+        raise InvalidInput(f"{field_name} must be a non-empty text, not {type(value).__name__}.")
+    if not value.strip():
+        raise InvalidInput(f"{field_name} must be a non-empty text.")
     value = as_stored(value)
     if len(value) > MAX_NAME or not value.isprintable():
         raise InvalidInput(f"{field_name} must be one line of at most {MAX_NAME} printable characters.")
@@ -69,6 +73,20 @@ def as_stored(name: str) -> str:
 def clean_text(value: str) -> str:
     """Remove control characters from ``value``, and replace lone surrogates by ``?``. Tabs and line breaks stay."""
     return _CONTROL.sub("", value).encode("utf-8", "replace").decode("utf-8")
+
+
+def check_time(field_name: str, value: object) -> datetime:
+    """Return ``value`` in UTC.
+
+    Raises:
+        InvalidInput: ``value`` is no time, or is not in the years 1 to 9999 in UTC. The message names the field.
+    """
+    if not isinstance(value, datetime):
+        raise InvalidInput(f"{field_name} must be a datetime, not {type(value).__name__}.")
+    try:
+        return to_utc(value)
+    except OverflowError:
+        raise InvalidInput(f"{field_name} must be in the years 1 to 9999, in UTC.") from None
 
 
 def to_utc(value: datetime) -> datetime:

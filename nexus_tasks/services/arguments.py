@@ -1,0 +1,162 @@
+"""Check the arguments of the client's methods, so that a wrong argument raises ``InvalidInput`` and nothing else.
+
+A check belongs to the name of a parameter, because a parameter means the same in every method. The check of a type and
+a range is here. What only one method knows, such as the names of statuses, that method checks.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.types import check_time
+
+T = TypeVar("T")
+Check = Callable[[str, Any], None]
+
+LARGEST_ID = 2**63 - 1  # the largest bigint of Postgres
+MOST_ROWS = 1_000_000  # the largest `limit` and `offset`
+LONGEST_NAME = 1_000  # characters of a name, an id or a word; what is stored is limited further
+LONGEST_PATH = 4_096  # characters; the limit of Linux
+MOST_USD = 1e12  # also excludes NaN and infinity
+MOST_RUNS = 2**31 - 1  # the largest integer of Postgres
+
+
+def checked_methods(client: type[T]) -> type[T]:
+    """A class decorator: every public method checks its arguments before it does anything.
+
+    Raises:
+        KeyError: a parameter has no check in ``CHECKS``.
+    """
+    for name, method in list(vars(client).items()):
+        if inspect.isfunction(method) and not name.startswith("_") and not inspect.iscoroutinefunction(method):
+            setattr(client, name, _checked(method))
+    return client
+
+
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(method)
+    checks = {name: CHECKS[name] for name in list(signature.parameters)[1:]}  # without `self`
+    optional = {name for name in checks if signature.parameters[name].default is None}
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        for name, check in checks.items():
+            if name in given and not (given[name] is None and name in optional):
+                check(name, given[name])
+        return method(*args, **kwargs)
+
+    return call
+
+
+def _text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name} must be text, not {_shown(value)}.")
+
+
+def _line(name: str, value: Any) -> None:
+    """Text that Postgres and Redis can keep."""
+    _text(name, value)
+    if "\0" in value:
+        raise InvalidInput(f"{name} holds a NUL character.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{name} holds half a surrogate pair, which is no character.") from None
+
+
+def _name(name: str, value: Any) -> None:
+    _line(name, value)
+    if len(value) > LONGEST_NAME:
+        raise InvalidInput(f"{name} has {len(value):,} characters; at most {LONGEST_NAME:,} are allowed.")
+
+
+def _lines(name: str, value: Any) -> None:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise InvalidInput(f"{name} must be a list of texts, not {_shown(value)}.")
+    for one in value:
+        _name(name, one)
+
+
+def _messages(name: str, value: Any) -> None:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise InvalidInput(f"{name} must be a list of messages, not {_shown(value)}.")
+
+
+def _flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} must be True or False, not {_shown(value)}.")
+
+
+def _whole(least: int, most: int) -> Check:
+    def check(name: str, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidInput(f"{name} must be a whole number, not {_shown(value)}.")
+        if not least <= value <= most:
+            raise InvalidInput(f"{name} must be {least:,} to {most:,}.")
+
+    return check
+
+
+def _amount(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MOST_USD:
+        raise InvalidInput(f"{name} must be a number, not {_shown(value)}.")
+
+
+def _time(name: str, value: Any) -> None:
+    check_time(name, value)
+
+
+def _path(name: str, value: Any) -> None:
+    if not isinstance(value, str | Path) or not str(value):
+        raise InvalidInput(f"{name} must be the path of a file or folder, not {_shown(value)}.")
+    try:
+        bad = "\0" in str(value) or len(os.fsencode(value)) > LONGEST_PATH
+    except UnicodeEncodeError:
+        bad = True
+    if bad:
+        raise InvalidInput(f"{name} must be a path of at most {LONGEST_PATH:,} bytes, without NUL characters.")
+
+
+def _path_or_stream(name: str, value: Any) -> None:
+    if not (hasattr(value, "read") and hasattr(value, "write")):
+        _path(name, value)
+
+
+def _number_or_job(name: str, value: Any) -> None:
+    if isinstance(value, str):
+        _name(name, value)
+    else:
+        _whole(-LARGEST_ID, LARGEST_ID)(name, value)
+
+
+def _shown(value: Any) -> str:
+    return type(value).__name__ if not isinstance(value, int | float | bool | type(None)) else f"{value!r:.40}"
+
+
+CHECKS: Mapping[str, Check] = {
+    **dict.fromkeys(
+        ("namespace", "session_key", "observer", "subject", "filename", "job_id", "status", "kind", "error"), _name
+    ),
+    **dict.fromkeys(("urgency", "format", "count"), _name),
+    **dict.fromkeys(("query", "reason"), _line),
+    **dict.fromkeys(("text", "author"), _text),
+    **dict.fromkeys(("observers", "levels", "categories", "unset", "ids"), _lines),
+    **dict.fromkeys(("observe", "end", "rebuild", "everything", "overwrite"), _flag),
+    **dict.fromkeys(("since", "until", "as_of"), _time),
+    **dict.fromkeys(("limit", "offset"), _whole(0, MOST_ROWS)),
+    "memory_id": _whole(-LARGEST_ID, LARGEST_ID),
+    "concurrency": _whole(-MOST_RUNS, MOST_RUNS),
+    "max_tokens": _whole(-LARGEST_ID, LARGEST_ID),
+    "budget_usd_per_day": _amount,
+    "messages": _messages,
+    "reflection": _number_or_job,
+    "path": _path_or_stream,
+    "folder": _path,
+}
