@@ -19,9 +19,10 @@ from nexus_tasks.types import check_time
 T = TypeVar("T")
 Check = Callable[[str, Any], None]
 
-LARGEST_ID = 2**63 - 1  # the largest bigint of Postgres
+LARGEST_BIGINT = 2**63 - 1  # the largest bigint of Postgres
 MOST_ROWS = 1_000_000  # the largest `limit` and `offset`
 LONGEST_NAME = 1_000  # characters of a name, an id or a word; what is stored is limited further
+LONGEST_ID = 10_000  # characters of a job's id, which a caller may have from elsewhere
 LONGEST_PATH = 4_096  # characters; the limit of Linux
 MOST_USD = 1e12  # also excludes NaN and infinity
 MOST_RUNS = 2**31 - 1  # the largest integer of Postgres
@@ -73,8 +74,18 @@ def _line(name: str, value: Any) -> None:
 
 def _name(name: str, value: Any) -> None:
     _line(name, value)
-    if len(value) > LONGEST_NAME:
-        raise InvalidInput(f"{name} has {len(value):,} characters; at most {LONGEST_NAME:,} are allowed.")
+    _at_most(name, value, LONGEST_NAME)
+
+
+def _job_id(name: str, value: Any) -> None:
+    """An id that is only looked up. No job has an id with an odd character."""
+    _text(name, value)
+    _at_most(name, value, LONGEST_ID)
+
+
+def _at_most(name: str, value: str, most: int) -> None:
+    if len(value) > most:
+        raise InvalidInput(f"{name} has {len(value):,} characters; at most {most:,} are allowed.")
 
 
 def _lines(name: str, value: Any) -> None:
@@ -131,9 +142,9 @@ def _path_or_stream(name: str, value: Any) -> None:
 
 def _number_or_job(name: str, value: Any) -> None:
     if isinstance(value, str):
-        _name(name, value)
+        _job_id(name, value)
     else:
-        _whole(-LARGEST_ID, LARGEST_ID)(name, value)
+        _whole(-LARGEST_BIGINT, LARGEST_BIGINT)(name, value)
 
 
 def _shown(value: Any) -> str:
@@ -141,19 +152,18 @@ def _shown(value: Any) -> str:
 
 
 CHECKS: Mapping[str, Check] = {
-    **dict.fromkeys(
-        ("namespace", "session_key", "observer", "subject", "filename", "job_id", "status", "kind", "error"), _name
-    ),
+    **dict.fromkeys(("namespace", "session_key", "observer", "subject", "filename", "status", "kind", "error"), _name),
     **dict.fromkeys(("urgency", "format", "count"), _name),
-    **dict.fromkeys(("query", "reason"), _line),
-    **dict.fromkeys(("text", "author"), _text),
+    "reason": _line,
+    "job_id": _job_id,
+    **dict.fromkeys(("text", "author", "query"), _text),
     **dict.fromkeys(("observers", "levels", "categories", "unset", "ids"), _lines),
     **dict.fromkeys(("observe", "end", "rebuild", "everything", "overwrite"), _flag),
     **dict.fromkeys(("since", "until", "as_of"), _time),
     **dict.fromkeys(("limit", "offset"), _whole(0, MOST_ROWS)),
-    "memory_id": _whole(-LARGEST_ID, LARGEST_ID),
+    "memory_id": _whole(-LARGEST_BIGINT, LARGEST_BIGINT),
     "concurrency": _whole(-MOST_RUNS, MOST_RUNS),
-    "max_tokens": _whole(-LARGEST_ID, LARGEST_ID),
+    "max_tokens": _whole(-LARGEST_BIGINT, LARGEST_BIGINT),
     "budget_usd_per_day": _amount,
     "messages": _messages,
     "reflection": _number_or_job,
