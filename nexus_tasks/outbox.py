@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import text
 
-from nexus_tasks.errors import ForeignDatabase, QueueUnavailable, Transient
+from nexus_tasks.errors import ForeignDatabase, QueueUnavailable, StorageUnavailable, Transient
 from nexus_tasks.idempotency import kind as kinds
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claims import Claims
@@ -26,6 +26,8 @@ from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.types import JobOutcome, clean_text
 
 log = logging.getLogger(__name__)
+
+WANT_TRIES = 3  # for the rows of `.delay()`, when other transactions are in the way
 
 # This query lets Postgres read a page of wanted rows in the order of an index. With old statistics, Postgres would
 # otherwise expect few wanted rows, and sort all of them for every page.
@@ -173,13 +175,22 @@ class PostgresJobStorage:
 
         Raises:
             NotFound: there is no such namespace.
+            Transient: Postgres works, but other transactions were in the way: they locked the rows for too long.
         """
         if kind.outbox is None or kind.outbox.want is None:
             return
         try:
-            with self.deployment.database.transaction() as tx:
-                kind.outbox.want(tx, arguments)
-        except Transient as error:
+            for tries_left in range(WANT_TRIES - 1, -1, -1):
+                try:
+                    with self.deployment.database.transaction() as tx:
+                        kind.outbox.want(tx, arguments)
+                    return
+                except StorageUnavailable:
+                    raise
+                except Transient:  # such as a deadlock: its other transaction has gone on
+                    if not tries_left:
+                        raise
+        except StorageUnavailable as error:
             log.warning("No row wants the %d jobs of %s; Redis alone keeps them: %s", len(arguments), kind.name, error)
 
     def newest(self, kind: JobKind, rows: int) -> int | None:

@@ -253,11 +253,12 @@ class Claims:
         """
         return [Wakeup.parse(row) for row in self._run("leave_to_others", [key], dialect)]
 
-    def understood(self, dialects: Mapping[str, str]) -> Iterator[list[Wakeup]]:
+    def understood(self, dialects: Mapping[str, str], *, try_all: bool = False) -> Iterator[list[Wakeup]]:
         """Wake claims that other workers did not understand, and that this worker understands.
 
         Args:
             dialects: for each kind, this worker's version of it (:attr:`JobKind.dialect`).
+            try_all: also wake claims that a worker of the same dialect did not understand.
 
         Returns:
             Wake-ups to publish, a list per 1,000 claims.
@@ -266,7 +267,7 @@ class Claims:
             waiting = self.redis.smembers(f"{self.prefix}:versions")
         for one in sorted(waiting):
             kind, _, strange_to = one.partition("|")
-            if kind in dialects and dialects[kind] not in strange_to.split(","):
+            if kind in dialects and (try_all or dialects[kind] not in strange_to.split(",")):
                 yield from self.hurry_all("version", one)
 
     def forget_errors(self, keys: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError
 
 from nexus_tasks.errors import ConfigurationError, InvalidInput, faults
 from nexus_tasks.idempotency.request import VERSION, Flags, Request, WhileRunning, canonical, compact
@@ -131,11 +131,12 @@ class JobKind:
 
     @cached_property
     def dialect(self) -> str:
-        """This release's version of the kind: the version of claims, and a hash of the scope and the arguments."""
-        fields = [
-            (name, str(field.annotation), field.is_required()) for name, field in self.arguments.model_fields.items()
-        ]
-        text = repr((self.arguments.scope, sorted(fields)))
+        """This release's version of the kind: the version of claims, and a hash of the scope and the arguments.
+
+        The hash covers types, limits and permitted values, also those of nested models. It cannot cover the code of
+        validators. Therefore a worker that starts tries every claim once that waits for another version.
+        """
+        text = repr((self.arguments.scope, _shape(self.arguments)))
         return f"{VERSION}.{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def named(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -191,6 +192,22 @@ class JobKind:
 
 _declared: dict[str, JobKind] = {}
 _listeners: list[Callable[[JobKind], None]] = []
+
+
+def _shape(arguments: type[Arguments]) -> str:
+    """The types, limits and permitted values of a kind's arguments, as text."""
+    try:
+        return compact(_without_words(arguments.model_json_schema()))
+    except PydanticUserError:  # a type that has no JSON schema
+        return repr(sorted((name, repr(field)) for name, field in arguments.model_fields.items()))
+
+
+def _without_words(schema: Any) -> Any:
+    """A JSON schema without the texts that are for people only."""
+    if isinstance(schema, dict):
+        kept = {name: _without_words(value) for name, value in schema.items() if name != "description"}
+        return {name: value for name, value in kept.items() if name != "title" or not isinstance(value, str)}
+    return [_without_words(one) for one in schema] if isinstance(schema, list) else schema
 
 
 def declare(kind: JobKind) -> None:

@@ -38,7 +38,7 @@ USE_URGENCY = (
     " that kinds do not wait for each other, start a worker for each queue: `celery worker --queues digest`."
 )
 AT_ONCE = 500  # claims that one script makes; Redis serves no other client while a script runs
-_JOB_ID = re.compile(r"[^\s,]{1,255}")
+_JOB_ID = re.compile(r"[^\s,\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}")
 
 
 class JobTask(Task):  # type: ignore[misc]
@@ -101,7 +101,9 @@ class JobTask(Task):  # type: ignore[misc]
             raise UnsupportedOption(f"{', '.join(refused)} cannot be set on {self.kind.name}.", remedy=remedy)
         self._check_serializer(options.get("serializer"))
         if task_id is not None and not _JOB_ID.fullmatch(task_id):
-            raise InvalidInput(f"task_id {task_id!r} is no job id: it must have no spaces or commas.")
+            raise InvalidInput(
+                f"task_id {task_id!r} is no job id: it must have no spaces, commas or control characters."
+            )
         delay = countdown or ((_utc(eta) - datetime.now(UTC)).total_seconds() if eta else 0.0)
         eager = self.app.conf.task_always_eager
         if eager:

@@ -107,7 +107,9 @@ def _translate(error: DBAPIError) -> Exception:
     if is_refusal(str(error.orig), state):
         return StorageMisconfigured(f"Postgres: {_first_line(error)}.", remedy=_REMEDIES.get(state))
     if error.connection_invalidated or isinstance(error, OperationalError) or state.startswith(_PASSING):
-        kind = Transient if state.startswith("40") else StorageUnavailable  # 40: a running server rolled back
+        # Class 40 (such as a deadlock) and 55P03 (a lock held for too long): the server works, but another transaction
+        # was in the way.
+        kind = Transient if state.startswith(("40", "55P03")) else StorageUnavailable
         return kind(f"Postgres: {_first_line(error)}.")
     if isinstance(error, DataError) and "NUL" in str(error.orig):  # psycopg's own check gives no error code
         return InvalidInput("A text holds a NUL character, which Postgres cannot store.")

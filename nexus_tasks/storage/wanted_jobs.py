@@ -7,6 +7,7 @@ jobs is the outbox of these kinds: its rows ask for their jobs until the jobs ha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Connection, delete, select, text, update
@@ -48,7 +49,9 @@ def want_all(tx: Session | Connection, kind: str, jobs: Mapping[str, tuple[str, 
         )
     rows = [
         {"namespace_id": ids[namespace], "kind": kind, "scope": scope, "args": dict(args)}
-        for scope, (namespace, args) in jobs.items()
+        for scope, (namespace, args) in sorted(
+            jobs.items(), key=itemgetter(0)
+        )  # in one order, so that two callers do not deadlock
     ]
     for first in range(0, len(rows), 500):
         made = insert(WantedJob).values(rows[first : first + 500])
@@ -56,20 +59,26 @@ def want_all(tx: Session | Connection, kind: str, jobs: Mapping[str, tuple[str, 
         tx.execute(made.on_conflict_do_update(index_elements=["kind", "scope"], set_=again))
 
 
-def asked(tx: Transaction, kind: str, scope: str) -> int | None:
-    """How often the job was asked for since its row was inserted, or ``None`` when no row asks for the job."""
-    return tx.scalar(
-        select(WantedJob.asked).where(WantedJob.kind == kind, WantedJob.scope == scope, WantedJob.state == "wanted")
-    )
+Row = tuple[int, int]  # the id of a wanted job's row, and how often the job was asked for since the row was made
 
 
-def settle(tx: Transaction, kind: str, scope: str, asked: int) -> None:
+def asked(tx: Transaction, kind: str, scope: str) -> Row | None:
+    """The row that asks for the job, or ``None`` when no row does."""
+    found = tx.execute(
+        select(WantedJob.id, WantedJob.asked).where(
+            WantedJob.kind == kind, WantedJob.scope == scope, WantedJob.state == "wanted"
+        )
+    ).first()
+    return (found.id, found.asked) if found else None
+
+
+def settle(tx: Transaction, row: Row) -> None:
     """Delete the job's row after a run, unless the job was asked for again during the run.
 
     Args:
-        asked: the result of :func:`asked` when the run began.
+        row: the result of :func:`asked` when the run began. A row that was inserted later has another id.
     """
-    tx.execute(delete(WantedJob).where(WantedJob.kind == kind, WantedJob.scope == scope, WantedJob.asked == asked))
+    tx.execute(delete(WantedJob).where(WantedJob.id == row[0], WantedJob.asked == row[1]))
 
 
 _IS_WANTED = text("wanted_jobs.state = 'wanted'")  # a literal, so that Postgres can use the partial index

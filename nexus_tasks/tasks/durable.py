@@ -131,11 +131,11 @@ def settling(handler: Callable[[Run, Any], JobOutcome]) -> Callable[[Run, Any], 
     def handle(run: Run, arguments: Any) -> JobOutcome:
         database, primary = run.deployment.database, run.primary
         with database.reading() as tx:
-            asked = wanted_jobs.asked(tx, primary.kind, primary.scope)
+            row = wanted_jobs.asked(tx, primary.kind, primary.scope)
         outcome = handler(run, arguments)
-        if asked is not None:
+        if row is not None:
             with database.transaction() as tx:
-                wanted_jobs.settle(tx, primary.kind, primary.scope, asked)
+                wanted_jobs.settle(tx, row)
         return outcome
 
     return handle

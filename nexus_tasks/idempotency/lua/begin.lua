@@ -22,7 +22,7 @@ local key, token, lease, cap = KEYS[1], ARGV[2], number(ARGV[3]), number(ARGV[4]
 local request = cjson.decode(ARGV[7])
 
 local watermark = prefix .. ':delivered:' .. request.queue
-if number(ARGV[6]) > number(redis.call('GET', watermark)) then redis.call('SET', watermark, ARGV[6]) end
+note_delivery(watermark, ARGV[6])
 
 local state = field(key, 'state')
 if request.delivery then

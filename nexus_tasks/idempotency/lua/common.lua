@@ -500,6 +500,13 @@ local function conclude(key, status, wakeups, own)
   redis.call('SET', done_key(key), id .. ' ' .. status, 'EX', DONE_SECONDS)
 end
 
+-- Moves a queue's watermark to the published_at of a message that arrived. A time in the future is a fault of the message
+-- or of an earlier clock: it would hide every later loss.
+local function note_delivery(watermark, published_at)
+  local at = number(published_at)
+  if at <= now and at > number(redis.call('GET', watermark)) then redis.call('SET', watermark, integer(at)) end
+end
+
 -- Returns a time. A message that was published to the queue up to this time and that no worker has begun is lost. It is
 -- older than `age` (the time that every message has to arrive). And the queue is empty, or a worker has already
 -- begun a later message.

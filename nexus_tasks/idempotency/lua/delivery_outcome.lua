@@ -7,7 +7,7 @@
 -- Celery has accounted for the delivery.
 
 local record, watermark = delivery_key(ARGV[2]), prefix .. ':delivered:' .. ARGV[3]
-if number(ARGV[4]) > number(redis.call('GET', watermark)) then redis.call('SET', watermark, ARGV[4]) end
+note_delivery(watermark, ARGV[4])
 if not redis.call('ZSCORE', prefix .. ':settle:' .. ARGV[3], ARGV[2]) then return false end
 if redis.call('HSETNX', record, 'taken', integer(now)) == 0 then return false end
 return redis.call('HMGET', record, 'status', 'job_id')

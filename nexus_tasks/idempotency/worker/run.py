@@ -9,9 +9,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from nexus_tasks.errors import QueueUnavailable
 from nexus_tasks.idempotency.claim import Claim, Wakeup
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import RUN_LIMIT
@@ -99,7 +101,15 @@ class Run:
         return time.monotonic() - self.began > self.limit
 
     def check(self) -> None:
-        """Raise :class:`Superseded` when the run has lost a claim. Call it before a commit."""
+        """Raise :class:`Superseded` when the run has lost a claim. Call it before a commit.
+
+        The leases are renewed here too, because the heartbeat notices a loss only with its next renewal. While Redis
+        does not answer, the heartbeat alone decides.
+        """
+        if not self.lost.is_set() and not self.eager:
+            with suppress(QueueUnavailable):
+                if self.store.renew(self.claims, lease=self.lease):
+                    self.lost.set()
         if self.lost.is_set():
             raise Superseded
 

@@ -117,7 +117,7 @@ class Sweeper:
         works = self.engine.breaker.closed()  # otherwise no message is sent, because workers begin no job
         if works:
             yield self._half_resumed
-            yield self._versions
+            yield self.wake_versions
             yield self._due
         yield self._leases
         if works:
@@ -168,9 +168,14 @@ class Sweeper:
     def _lines(self) -> None:
         self.engine.publisher.publish(self.claims.sweep_lines(LINES_AT_ONCE, every=GRACE))
 
-    def _versions(self) -> None:
+    def wake_versions(self, *, try_all: bool = False) -> None:
+        """Wake the claims that other workers did not understand and that this worker understands.
+
+        Args:
+            try_all: wake every such claim of the kinds that this worker knows.
+        """
         dialects = {name: kind.dialect for name, kind in self.engine.kinds().items()}
-        for wakeups in self.claims.understood(dialects):
+        for wakeups in self.claims.understood(dialects, try_all=try_all):
             self.engine.publisher.publish(wakeups)
 
     def _half_resumed(self) -> None:
@@ -257,8 +262,12 @@ class SweepStep(BackgroundStep):
 
 
 def _first_look(app: Celery) -> Sweeper:
-    """The sweeper of a worker that starts. It lifts every pause, because the new worker may bring the remedy."""
+    """The sweeper of a worker that starts. The new worker may bring a remedy.
+
+    Therefore it lifts every pause, and wakes every claim that earlier workers did not understand.
+    """
     sweeper = Sweeper(engine_of(app))
     for kind in sweeper.engine.kinds():
         sweeper.resume(kind)
+    sweeper.wake_versions(try_all=True)
     return sweeper

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sqlalchemy import text
 
-from nexus_tasks.errors import StorageUnavailable
+from nexus_tasks.errors import Transient
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.models import Base
 
@@ -53,6 +53,6 @@ def rewrite_tables(database: Database, *, files: bool) -> list[str]:
             with database.dedicated_connection() as connection:
                 connection.execute(text(f"SET lock_timeout = {LOCK_TIMEOUT_MS}"))
                 connection.execute(text(f'{command} "{table}"'))
-        except StorageUnavailable:
+        except Transient:
             busy.append(table)
     return busy
