@@ -188,9 +188,11 @@ class Bench:
         """Canvas deliveries that are to be completed and whose message is lost."""
         return self.claims.sweep_settle(queue, 500, empty=empty, grace=GRACE, longest=LONGEST)
 
-    def sweep_lost(self, queue: str = "maintenance", *, empty: bool = True, limit: int = 500) -> list[Wakeup]:
+    def sweep_lost(
+        self, queue: str = "maintenance", *, empty: bool = True, limit: int = 500, age: float | None = None
+    ) -> list[Wakeup]:
         """The other half, for one queue."""
-        return self.claims.sweep_lost(queue, limit, empty=empty, grace=GRACE, longest=LONGEST)
+        return self.claims.sweep_lost(queue, limit, empty=empty, grace=GRACE, longest=LONGEST, age=age)
 
     def jump(self, seconds: float) -> None:
         """Make it ``seconds`` later."""
@@ -259,7 +261,7 @@ class Bench:
                 score = float(claim["published_at"]) + grown * 1000
                 indexes[f"{prefix}:published:{claim['queue']}"][key] = score
                 ahead = f"{prefix}:ahead:{claim['namespace']}|{claim['queue']}"
-                if lines:
+                if lines and int(claim.get("republished", 0)) < 2:
                     indexes[ahead][key] = dump.get(ahead, {}).get(key, 0.0)
             else:
                 assert claim["token"], claim

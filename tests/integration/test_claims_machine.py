@@ -562,9 +562,9 @@ class ClaimsMachine(RuleBasedStateMachine):
         used = max(ATTEMPTS - left - int(claim.get("errors", 0)), int(claim.get("crashes", 0)))
         self.bench.client.hset(key, "crashes", used)
         if claim["state"] == "pending":
-            self.bench.client.hset(key, "republished", 2)
+            self.bench.client.hset(key, "republished", 1)
             index = f"{self.claims.prefix}:published:{claim['queue']}"
-            self.bench.client.zadd(index, {key: int(claim["published_at"]) + 3 * 10_000})
+            self.bench.client.zadd(index, {key: int(claim["published_at"]) + 10_000})
 
     # --- time and bad luck --------------------------------------------------------------------------------------------
     # No sum of these is near a lease, a grace or a wait: the few milliseconds that a step takes decide nothing.

@@ -155,6 +155,29 @@ def test_the_grace_doubles_and_a_message_that_never_arrives_is_no_crash(bench: B
     assert (run.crashes, run.errors) == (0, 0)
 
 
+def test_messages_that_never_arrive_hold_up_no_line(bench: Bench) -> None:
+    bench.claims.claim([bench.request(f"job-{n:02}") for n in range(20)])
+    assert len(bench.sweep_lost(limit=100)) == 0
+    for grace, sent in ((10, 8), (20, 8 + 8)):
+        bench.jump(grace + 1)
+        assert len(bench.sweep_lost(limit=100)) == sent, "the second time as many others go on"
+    bench.audit()
+    bench.jump(11)
+    assert len(bench.sweep_lost(limit=100)) == 8, "those others are lost too; the first have a longer grace"
+
+
+def test_a_message_is_sent_again_early_only_once(bench: Bench) -> None:
+    asked = bench.request()
+    bench.claims.claim([asked])
+    bench.jump(4)
+    assert bench.sweep_lost() == []
+    assert len(bench.sweep_lost(age=3.0)) == 1
+    bench.jump(30)
+    assert bench.sweep_lost(age=3.0) == [], "a message that kills its worker would kill one every few seconds"
+    assert len(bench.sweep_lost()) == 1
+    bench.audit()
+
+
 def test_a_message_that_arrived_starts_the_grace_anew(bench: Bench) -> None:
     asked = bench.request()
     bench.claims.claim([asked])

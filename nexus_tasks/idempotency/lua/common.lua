@@ -70,7 +70,8 @@
 -- `concurrency` and has no due_at. `fill` publishes the first claims of a line when there is room.
 --
 --   <prefix>:line:<namespace>|<queue>   zset  a line: claims of urgency `live` before others, then by enqueued_at
---   <prefix>:ahead:<namespace>|<queue>  zset  pending claims of the namespace in the queue, by published_at
+--   <prefix>:ahead:<namespace>|<queue>  zset  pending claims of the namespace in the queue, by published_at,
+--                                             without those that were published three times or more
 --   <prefix>:lines                      zset  namespaces that have lines, by when the sweep last looked at their lines
 --   <prefix>:lines:<namespace>          set   queues in which the namespace has a line
 --
@@ -94,6 +95,7 @@ local DEFAULT_CAP = 16
 local CAP_SECONDS = 86400
 local PAUSED_SECONDS = 60 -- how long a cap of 0 is kept. A worker may write this cap just after the pause has ended
 local AHEAD = 8 -- how many wake-ups of a namespace may be on their way in a queue
+local SUSPECT = 2 -- a wake-up that was sent again so many times counts no longer as on its way
 local BEHIND = 2 ^ 42 -- ms, added to the place in line of claims that are not live; no time before 2109 is larger
 
 local clock = redis.call('TIME')

@@ -46,7 +46,7 @@ for _, key in ipairs(KEYS) do
     if state == 'running' then put(prefix .. ':leases', f[5], key) end
     if state == 'pending' then
       put(prefix .. ':published:' .. f[3], f[6], key)
-      put(ahead_key(f[2], f[3]), f[6], key)
+      if number(field(key, 'republished')) < SUSPECT then put(ahead_key(f[2], f[3]), f[6], key) end
     end
   end
 end

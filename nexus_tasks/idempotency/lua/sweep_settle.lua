@@ -5,13 +5,13 @@
 -- A message is lost under the same conditions as in sweep_lost.lua, and the grace grows as it does there.
 -- Returns wake-ups to publish (see common.lua), none when no delivery is lost.
 
-local index, grace, wakeups = prefix .. ':settle:' .. ARGV[2], number(ARGV[6]), {}
-local newest = lost_before(ARGV[2], ARGV[3] == '1', number(ARGV[5]))
+local index, age, grace, wakeups = prefix .. ':settle:' .. ARGV[2], number(ARGV[5]), number(ARGV[6]), {}
+local newest = lost_before(ARGV[2], ARGV[3] == '1', age)
 for _, id in ipairs(redis.call('ZRANGE', index, '-inf', integer(newest), 'BYSCORE', 'LIMIT', 0, ARGV[4])) do
   local record = delivery_key(id)
   if redis.call('EXISTS', record) == 0 then
     redis.call('ZREM', index, id) -- no worker completed it within 7 days
-  else
+  elseif age >= grace or number(redis.call('HGET', record, 'republished')) == 0 then
     local times = redis.call('HINCRBY', record, 'republished', 1)
     redis.call('HDEL', record, 'taken')
     redis.call('HSET', record, 'published_at', integer(now))
