@@ -271,3 +271,17 @@ def test_claims_that_were_deleted_one_by_one_do_not_stop_the_others(bench: Bench
     left = [key for key in bench.dump() if ":waits:" in key and "retry" not in key]
     assert left == []
     bench.client.delete(*bench.client.keys(f"{bench.claims.prefix}:waits:*"))
+
+
+@pytest.mark.parametrize("published_at", ["1e300", "nan", "inf", "99999999999999"])
+def test_a_message_from_the_future_hides_no_lost_message(bench: Bench, published_at: str) -> None:
+    forged, lost = bench.request("forged"), bench.request("lost")
+    bench.claims.claim([forged])
+    bench.begin(forged, "t1", published_at=published_at)
+    bench.claims.claim([lost])
+    bench.jump(GRACE + 1)
+    assert bench.sweep_lost(empty=False) == [], "no later message was delivered"
+    later = bench.request("later")
+    bench.claims.claim([later])
+    bench.begin(later, "t2", published_at=bench.fields(later)["published_at"])
+    assert [one.job_id for one in bench.sweep_lost(empty=False)] == [lost.id]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from nexus_tasks import Nexus
-from nexus_tasks.errors import ConfigurationError, InvalidInput, NotFound
+from nexus_tasks.errors import ConfigurationError, InvalidInput, NotFound, StorageUnavailable, Transient
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.jobs import Arguments, JobOutcome, Run, job
+from nexus_tasks.storage import wanted_jobs
 from nexus_tasks.tasks import follow_ups
 from tests.integration.inline import pending, time_passes, waiting, work, work_as_asked
 from tests.integration.parcels import TABLES, WITH_PARCELS, Parcel, announce, meets, ship
@@ -210,3 +212,39 @@ def test_a_scope_that_names_no_field_is_refused() -> None:
         @job(arguments=Odd, queue="maintenance")
         def odd(run: Run, arguments: Odd) -> JobOutcome:
             raise NotImplementedError
+
+
+def test_a_run_deletes_no_row_that_was_made_after_it_began(shop: Sandbox) -> None:
+    """Its job was dropped and asked for again meanwhile: the new row looks the same but for its id."""
+
+    def asked() -> wanted_jobs.Row:
+        with shop.deployment.database.transaction() as tx:
+            ship.want(tx, namespace="shop", parcel=1)
+            found = wanted_jobs.asked(tx, SHIP, '{"namespace":"shop","parcel":1}')
+        assert found
+        return found
+
+    began = asked()
+    with shop.deployment.database.transaction() as tx:
+        wanted_jobs.settle(tx, began)
+    assert rows(shop) == []
+    asked()
+    with shop.deployment.database.transaction() as tx:
+        wanted_jobs.settle(tx, began)
+    assert rows(shop) == [(SHIP, "wanted")]
+
+
+@pytest.mark.parametrize(("error", "queued"), [(StorageUnavailable("away"), 1), (Transient("locked"), 0)])
+def test_only_an_outage_lets_a_job_be_queued_without_its_row(
+    shop: Sandbox, monkeypatch: pytest.MonkeyPatch, error: Transient, queued: int
+) -> None:
+    tries = []
+
+    def fail(*_: object) -> None:
+        tries.append(1)
+        raise error
+
+    monkeypatch.setattr(wanted_jobs, "want_all", fail)
+    with suppress(Transient):
+        ship.delay(namespace="shop", parcel=1)
+    assert (len(pending()), len(tries), rows(shop)) == (queued, 1 if queued else 3, [])

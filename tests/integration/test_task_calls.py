@@ -15,6 +15,7 @@ from nexus_tasks import Nexus, derive_memory
 from nexus_tasks.deployment import use
 from nexus_tasks.errors import ConfigurationError, InvalidInput, JobFailed, UnsupportedOption, WaitTimeout
 from nexus_tasks.idempotency.claim import Claim, Claimed
+from nexus_tasks.idempotency.worker.run import Run, Superseded
 from nexus_tasks.idempotency.worker.sweeper import Sweeper
 from nexus_tasks.types import JobOutcome
 from tests.broker import holds, queued, take
@@ -243,3 +244,30 @@ def test_a_rerun_that_was_asked_for_eagerly_runs_after_the_first() -> None:
     BODIES["a"] = ask_once_more
     play.delay(reason="first")
     assert [reasons for _, reasons in attempts()] == ["first", "again"]
+
+
+# --- a run that has lost its claim ------------------------------------------------------------------------------------
+def test_a_run_whose_job_was_dropped_commits_nothing_even_before_the_heartbeat_notices() -> None:
+    seen = []
+
+    def drop_and_commit(run: Run, _arguments: Any) -> JobOutcome:
+        run.check()
+        Nexus().drop_job(run.primary.job_id)
+        try:
+            run.check()
+        except Superseded:
+            seen.append("superseded")
+            raise
+        return JobOutcome(status="completed")
+
+    BODIES["a"] = drop_and_commit
+    play.delay(name="a")
+    work()
+    assert seen == ["superseded"]
+
+
+@pytest.mark.parametrize("task_id", ["nul\x00", "escape\x1b", "half \ud800", "two words", "a,b", "next\x85"])
+def test_an_id_that_postgres_or_a_terminal_cannot_take_is_refused(task_id: str) -> None:
+    with pytest.raises(InvalidInput, match="is no job id"):
+        play.apply_async(kwargs={"name": "a"}, task_id=task_id)
+    assert queued() == 0

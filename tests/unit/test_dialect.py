@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from typing import Any, ClassVar
 
 import pytest
+from pydantic import Field
 
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.idempotency.kind import Arguments, JobKind
@@ -71,3 +73,39 @@ def test_a_dialect_names_what_a_release_understands() -> None:
     assert dialects[0] == dialects[3]
     assert len(set(dialects)) == 3
     assert all(dialect.startswith("1.") and "," not in dialect and "|" not in dialect for dialect in dialects)
+
+
+class Shade(StrEnum):
+    """A value that an old release does not know may come later."""
+
+    DARK = "dark"
+
+
+class Painted(Arguments):
+    """With permitted values and limits."""
+
+    scope: ClassVar = ("namespace", "name")
+    name: str
+    shade: Shade = Shade.DARK
+    coats: int = Field(default=1, le=10)
+
+
+def test_a_wider_limit_and_a_new_permitted_value_are_another_dialect() -> None:
+    class Brighter(StrEnum):
+        DARK = "dark"
+        LIGHT = "light"
+
+    class Shaded(Painted):
+        shade: Brighter = Brighter.DARK
+
+    class Thicker(Painted):
+        coats: int = Field(default=1, le=100)
+
+    class Described(Painted):
+        """The same in other words."""
+
+        coats: int = Field(default=1, le=10, description="layers of paint", title="Coats")
+
+    dialects = [kind(one).dialect for one in (Painted, Shaded, Thicker)]
+    assert len(set(dialects)) == 3
+    assert kind(Described).dialect == kind(Painted).dialect

@@ -106,7 +106,7 @@ class Run:
         The leases are renewed here too, because the heartbeat notices a loss only with its next renewal. While Redis
         does not answer, the heartbeat alone decides.
         """
-        if not self.lost.is_set() and not self.eager:
+        if not self.lost.is_set():
             with suppress(QueueUnavailable):
                 if self.store.renew(self.claims, lease=self.lease):
                     self.lost.set()
