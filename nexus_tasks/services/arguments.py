@@ -158,7 +158,7 @@ CHECKS: Mapping[str, Check] = {
     "job_id": _job_id,
     **dict.fromkeys(("text", "author", "query"), _text),
     **dict.fromkeys(("observers", "levels", "categories", "unset", "ids"), _lines),
-    **dict.fromkeys(("observe", "end", "rebuild", "everything", "overwrite"), _flag),
+    **dict.fromkeys(("observe", "scrub", "end", "rebuild", "everything", "overwrite"), _flag),
     **dict.fromkeys(("since", "until", "as_of"), _time),
     **dict.fromkeys(("limit", "offset"), _whole(0, MOST_ROWS)),
     "memory_id": _whole(-LARGEST_BIGINT, LARGEST_BIGINT),
