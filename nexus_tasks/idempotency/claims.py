@@ -296,6 +296,11 @@ class Claims:
         found = self._run("delivery_outcome", [], delivery, queue, published_at or 0)
         return (found[0], found[1]) if found else None
 
+    def has_delivery(self, delivery: str) -> bool:
+        """Whether Celery has not yet accounted for a canvas delivery of this id."""
+        with answering():
+            return bool(self.redis.exists(f"{self.prefix}:delivery:{delivery}"))
+
     def delivery_accounted(self, delivery: str) -> None:
         """Forget a canvas delivery, because Celery has stored its result and sent its links."""
         self._run("delivery_accounted", [], delivery)

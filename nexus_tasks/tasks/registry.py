@@ -19,7 +19,7 @@ from nexus_tasks.deployment import Deployment, default_deployment
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.idempotency.engine import engine_of
 from nexus_tasks.idempotency.kind import OURS, RUN_LIMIT, Arguments, JobKind, Outbox, declare
-from nexus_tasks.idempotency.producer.result import JobResult
+from nexus_tasks.idempotency.producer.result import JobResult, RunResult
 from nexus_tasks.idempotency.request import Request, WhileRunning
 from nexus_tasks.idempotency.task import JobTask, on_every_app
 from nexus_tasks.idempotency.worker.run import Run
@@ -130,6 +130,16 @@ class Job(Generic[P]):
     def si(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Celery's immutable signature of the job, which takes no result of the task before it."""
         return self.task.si(*args, **kwargs)
+
+    def AsyncResult(self, job_id: str) -> RunResult:
+        """The result of a job that was asked for, by its id.
+
+        Its ``get()`` raises :class:`NotFound` when neither Redis nor Postgres knows the job. A later step of
+        a chain was not asked for yet. For such a step use the result of the canvas, or ``app.AsyncResult``: they wait.
+        """
+        result: RunResult = self.task.AsyncResult(job_id)
+        result.asked = True
+        return result
 
     def request_for(self, arguments: Arguments, **options: Any) -> Request:
         """See :meth:`JobKind.request_for`."""

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import chain
 from celery.concurrency.thread import TaskPool
 from celery.exceptions import TimeoutError
 from celery.result import EagerResult
 
 from nexus_tasks import Nexus
-from nexus_tasks.errors import ConfigurationError, JobFailed, UnsupportedOption
+from nexus_tasks.errors import ConfigurationError, JobFailed, NotFound, UnsupportedOption
 from nexus_tasks.idempotency.celery_patches.thread_pool import answer_honestly
 from nexus_tasks.worker import _refuse_green_threads
-from tests.integration.jobkinds import attempts, play, play_kept, work
+from tests.integration.jobkinds import Play, attempts, play, play_kept, work
 from tests.sandbox import Sandbox, app, engine
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -61,6 +62,52 @@ def test_a_result_known_by_its_id_alone_is_read_from_the_run_row() -> None:
     work()
     with pytest.raises(JobFailed, match="Permanent: never"):
         play_kept.AsyncResult(dead.id).get(timeout=5)
+
+
+def test_a_result_of_a_job_that_left_nothing_says_so_at_once() -> None:
+    """Forgotten, dropped as a rerun, or of a kind without run rows: none of these leaves an outcome under its id."""
+    client = Nexus()
+    client.create_namespace("acme")
+    forgotten = play_kept.apply_async(kwargs={"name": "later"}, countdown=300)
+    waited_for = app.AsyncResult(forgotten.id)
+    with pytest.raises(TimeoutError):
+        waited_for.get(timeout=0.1)
+    client.forget("acme", everything=True)
+    done = play.delay(name="norow")
+    work()
+    running = play_kept.delay(name="held")
+    engine.claims.begin(play_kept.request_for(Play(name="held")), "t", lease=60, cap=8, gathers=False, published_at="")
+    rerun = play_kept.delay(name="held")
+    client.drop_job(running.job_id)
+    by_id = [play_kept.AsyncResult(job_id) for job_id in (forgotten.id, done.id, rerun.job_id)]
+    for result in (waited_for, *by_id):
+        with pytest.raises(NotFound, match="not queued any more"):
+            result.get(timeout=5)
+
+
+def test_a_job_that_ends_before_the_look_at_its_claim_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    Nexus().create_namespace("acme")
+    result = play_kept.AsyncResult(play_kept.delay().id)
+    monkeypatch.setattr(result, "_claim", lambda: work() and None)
+    assert result.get(timeout=5)["answer"] == 42
+
+
+def test_a_job_without_a_run_row_that_ends_during_the_wait_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    Nexus().create_namespace("acme")
+    asked = play.delay()
+    result = play.AsyncResult(asked.id)
+    claims = iter([result._claim()])
+    monkeypatch.setattr(result, "_claim", lambda: (next(claims, None), work())[0])
+    assert result.get(timeout=5) == {"status": "completed", "job_id": asked.id, "reasons": []}
+
+
+def test_a_later_step_of_a_chain_is_waited_for() -> None:
+    Nexus().create_namespace("acme")
+    steps = chain(play_kept.si(name="one"), play_kept.si(name="two"))()
+    with pytest.raises(TimeoutError):
+        steps.get(timeout=0.2)
+    with pytest.raises(TimeoutError):
+        app.AsyncResult(steps.id).get(timeout=0.2)
 
 
 # --- refused ----------------------------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from typing import Any, cast
 from celery.exceptions import TimeoutError
 from celery.result import AsyncResult, EagerResult, assert_will_not_block
 
-from nexus_tasks.errors import JobFailed, WaitTimeout
-from nexus_tasks.idempotency.claim import Claimed
+from nexus_tasks.errors import JobFailed, NotFound, WaitTimeout
+from nexus_tasks.idempotency.claim import Claim, Claimed
+from nexus_tasks.idempotency.claim_index import ClaimIndex
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.request import claim_key
 from nexus_tasks.types import JobOutcome, Status
@@ -121,6 +122,10 @@ class RunResult(AsyncResult):  # type: ignore[misc]
     job's run row or dead letter.
     """
 
+    # Whether the job was asked for, so that Redis or Postgres must know it. It is not set for a result of a canvas,
+    # because a chain asks for its later steps only when the earlier steps have ended.
+    asked = False
+
     def get(self, timeout: float | None = None, propagate: bool = True, **options: Any) -> Any:
         """Wait for the result that Celery stores, or for the outcome of the job's run. Returns the first of the two.
 
@@ -130,18 +135,24 @@ class RunResult(AsyncResult):  # type: ignore[misc]
 
         Raises:
             JobFailed: the job is a dead letter, and ``propagate`` is set.
-            celery.exceptions.TimeoutError: there was neither a result nor an outcome within ``timeout``. This is always
-                so for a job whose result is ignored and whose kind writes no run rows.
+            NotFound: the job is not queued any more and has left no outcome. It was forgotten or dropped, or its kind
+                writes no run rows.
+            celery.exceptions.TimeoutError: there was neither a result nor an outcome within ``timeout``.
         """
         if options.get("disable_sync_subtasks", True):
             assert_will_not_block()
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = _FIRST_LOOK
-        storage = engine_of(self.app).storage
+        seen: Claim | None = None
         while not self.ready():
             if propagate and self.parent:
                 self._maybe_reraise_parent_error()
-            outcome = storage.outcome(str(self.id), "", "", 0.0)
+            outcome = self._outcome()
+            if outcome is None:
+                claim = self._claim()
+                seen, self.asked = claim or seen, self.asked or claim is not None
+                if claim is None and self.asked and not self._has_delivery() and not self.ready():
+                    outcome = self._last_outcome(seen)
             if outcome and outcome.status == "dead":
                 failure = job_failed("Job", outcome)
                 if propagate:
@@ -154,6 +165,35 @@ class RunResult(AsyncResult):  # type: ignore[misc]
             time.sleep(pause if deadline is None else min(pause, max(deadline - time.monotonic(), 0.0)))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
         return super().get(timeout, propagate=propagate, **options)
+
+    def _outcome(self) -> JobOutcome | None:
+        return engine_of(self.app).storage.outcome(str(self.id), "", "", 0.0)
+
+    def _claim(self) -> Claim | None:
+        return ClaimIndex(engine_of(self.app).claims).find(str(self.id))
+
+    def _has_delivery(self) -> bool:
+        return engine_of(self.app).claims.has_delivery(str(self.id))
+
+    def _last_outcome(self, seen: Claim | None) -> JobOutcome:
+        """The outcome of a job whose claim is gone. A run commits its row before it ends its claim.
+
+        Args:
+            seen: the job's claim, if there was one at an earlier look.
+
+        Raises:
+            NotFound: there is no outcome.
+        """
+        marker = engine_of(self.app).claims.marker(seen.key) if seen else None
+        if outcome := self._outcome():
+            return outcome
+        if seen and marker and marker[0] in (seen.job_id, self.id):
+            return JobOutcome(status=cast(Status, marker[1]), job_id=marker[0])
+        raise NotFound(
+            f"Job {self.id} is not queued any more, and there is neither a run row nor a dead letter of it.",
+            remedy="It was forgotten or dropped, or its kind writes no run rows. Ask for it again if it is needed. To"
+            " wait for a job of a kind without run rows, use the result of `.delay()`.",
+        )
 
 
 def as_result(outcome: JobOutcome) -> dict[str, Any]:
