@@ -148,6 +148,13 @@ class Fleet:
             self.exits += 1
             self.kill(worker)
 
+    def end_rollout(self) -> None:
+        """Kill the workers of the earlier commit for good. They drop every message of a kind that they do not know."""
+        for victim in [one for one in self.alive if one[1].endswith(" old")]:
+            self.alive.remove(victim)
+            _signal(victim[0], signal.SIGKILL)
+            victim[0].wait()
+
     def close(self) -> None:
         """Kill all workers."""
         for worker, _ in self.alive:
