@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -147,11 +148,20 @@ class Unreadable(Exception):
         raise RuntimeError("no text")
 
 
+@pytest.fixture
+def no_log() -> Iterator[None]:
+    """Capture no log: pytest cannot send half a surrogate pair from one of its processes to another."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
 @pytest.mark.parametrize(
     "error",
     [Unreadable(), Wait("odd", math.nan), Wait("odd", 5.0, "a\ud800"), Throttled(retry_after=math.inf)],
     ids=["a text", "seconds", "a detail", "seconds of a server"],
 )
+@pytest.mark.usefixtures("no_log")
 def test_an_error_that_cannot_be_recorded_counts_and_leaves_its_traceback(
     here: Sandbox, bench: Bench, error: Exception
 ) -> None:
