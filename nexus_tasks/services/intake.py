@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import EmbeddedUnavailable, InvalidInput, StorageMisconfigured, StorageUnavailable, faults
+from nexus_tasks.errors import EmbeddedUnavailable, InvalidInput, StorageMisconfigured, Transient, faults
 from nexus_tasks.services import buffer_flush
 from nexus_tasks.services.ingestion import SessionWriter
 from nexus_tasks.storage import namespaces
@@ -46,7 +46,7 @@ def ingest(
                 writer.end(stored.session)
     except StorageMisconfigured:  # waiting does not help, so the messages could never be stored from the buffer
         raise
-    except (StorageUnavailable, EmbeddedUnavailable):
+    except (Transient, EmbeddedUnavailable):
         return buffer_flush.keep(deployment, namespace, session_key, said, wanted, observe=observe, end=end)
     enqueued = writer.enqueue()
     return Receipt(

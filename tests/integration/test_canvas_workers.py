@@ -176,7 +176,7 @@ def test_each_callers_link_fires_once(tag: str) -> None:
 def test_link_error_fires_for_those_who_were_merged_into_what_died(tag: str) -> None:
     play.apply_async(kwargs={"name": f"{tag}x", "plan": ("permanent",)}, countdown=600)
     options = {"link": note.si(name=f"{tag}ok"), "link_error": note.si(name=f"{tag}ill")}
-    later = play.apply_async(kwargs={"name": f"{tag}x"}, **options)
+    later = play.apply_async(kwargs={"name": f"{tag}x", "plan": ("permanent",)}, **options)
     over(f"{tag}ill")
     assert heard(f"{tag}ok") == []
     assert engine.storage.outcome(later.job_id, "play", later.scope, 0.0).status == "dead"

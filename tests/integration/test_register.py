@@ -369,7 +369,7 @@ def test_messages_without_headers_are_refused_before_a_claim_is_made(here: Sandb
 def test_a_worker_is_found_by_its_applications_import_path(monkeypatch: pytest.MonkeyPatch, here: Sandbox) -> None:
     app = Celery("shop", set_as_current=False)
     deployment = Deployment(here.deployment.settings, app=app)
-    with pytest.raises(ConfigurationError, match="no global"):
+    with pytest.raises(ConfigurationError, match="not a global variable"):
         deployment.app_path()
     from celery import _state
 
