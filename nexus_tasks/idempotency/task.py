@@ -52,6 +52,9 @@ class JobTask(Task):  # type: ignore[misc]
     reject_on_worker_lost = True
     acks_on_failure_or_timeout = acks_on_failure = acks_on_timeout = True  # a failed message is not delivered again
     ignore_result = True  # the run row says how a job ended
+    # Several messages have the id of a job. The `STARTED` of a later message would replace the end that another message
+    # has stored as the result, and `.get()` would wait for ever.
+    track_started = False
     kind: JobKind
 
     @property

@@ -26,7 +26,7 @@ def test_a_job_kind_of_ones_own_runs_in_a_worker(here: Sandbox) -> None:
     assert (again.id, again.created) == (job.id, False), "the same scope is the same work"
     here.worker("--include", "count_words", PYTHONPATH=os.pathsep.join([str(EXAMPLE.parent)]))
     outcome = job.wait(timeout=120)
-    assert (outcome.status, outcome.details["words"]) == ("completed", 5)
+    assert (outcome.status, outcome.details["words"]) == ("completed", 3), "the newest request gives the other values"
     # Its effects are committed; its claim ends a moment later.
     eventually(lambda: Nexus().job(job.id).status == "completed", within=60)
     assert Nexus().job(job.id).kind == "count_words.count_words"
