@@ -374,7 +374,7 @@ def test_a_worker_is_found_by_its_applications_import_path(monkeypatch: pytest.M
     from celery import _state
 
     monkeypatch.setattr(_state, "default_app", app)  # as `app.set_default()` does
-    with pytest.raises(ConfigurationError, match="no global"):
+    with pytest.raises(ConfigurationError, match="not a global variable"):
         deployment.app_path()
     module = type(sys)("shop_of_a_test")
     module.celery_app = app  # type: ignore[attr-defined]
