@@ -47,7 +47,9 @@ def pickled(producer: Producer) -> None:
 def terminated() -> None:
     """Flower's `terminate`: the job and its claim are gone, and whoever waits for it hears of that."""
     asked = play.delay(name="held", plan=("hold",))
-    play.apply_async(kwargs={"name": "held"}, link_error=note.si(name="error"), link=note.si(name="ok"))
+    play.apply_async(
+        kwargs={"name": "held", "plan": ("hold",)}, link_error=note.si(name="error"), link=note.si(name="ok")
+    )
     eventually(lambda: attempts("held"), within=60)
     app.control.revoke(asked.id, terminate=True, signal="SIGKILL")
     assert asked.wait(60).status == "dropped"
