@@ -58,7 +58,8 @@ def test_an_answer_that_came_before_the_worker_was_killed_is_used_by_the_rerun(
     assert "(context)" in asked[1].text
     assert sorted(fact.content for fact in facts()) == sorted(f"ann said: {t}" for t in (*SAID, "And I have a cat."))
     assert {fact.times_reinforced for fact in facts()} == {0}
-    assert here.sql("SELECT * FROM saved_answers") == []
+    # A reflection may have an answer by now. No derivation has one.
+    assert here.sql("SELECT * FROM saved_answers WHERE NOT jsonb_exists(answer, 'insights')") == []
     eventually(lambda: len(here.sql("SELECT 1 FROM job_runs WHERE kind = 'derive_memory'")) == 6)
     totals = "SELECT count(*), sum(model_calls), sum(cost_usd) FROM job_runs WHERE kind = 'derive_memory'"
     [(rows, calls, usd)] = here.sql(totals)
