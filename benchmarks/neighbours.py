@@ -222,7 +222,7 @@ def main() -> None:
 
 
 def _shown(row: list[object]) -> list[object]:
-    """Show a row on stderr as soon as it is measured: all take half an hour."""
+    """Print a row on stderr as soon as it is measured, because all rows together take 15 minutes."""
     print(*row, sep=" | ", file=sys.stderr, flush=True)
     return row
 
