@@ -26,8 +26,12 @@ from pathlib import Path
 from typing import TypedDict
 
 from nexus_tasks.errors import EmbeddedError
+from nexus_tasks.file_locks import lock
 
 NAME = "pgserver"
+
+# Held while root makes the user. Only root may write in /run.
+_LOCK = "/run/nexus-tasks-user.lock"
 
 
 class PopenUser(TypedDict, total=False):
@@ -66,13 +70,22 @@ def postgres_account(*, create: bool = True) -> Account | None:
     """
     if os.geteuid() != 0:
         return None
+    account = _existing()
+    if account is None and create:
+        # Two runs of useradd at the same time can both succeed, and the later one replaces the user of the earlier one.
+        with lock(_LOCK):
+            account = _existing()
+            if account is None:
+                _make_user()
+                account = _existing()
+    return account
+
+
+def _existing() -> Account | None:
     try:
         entry = pwd.getpwnam(NAME)
     except KeyError:
-        if not create:
-            return None
-        _make_user()
-        entry = pwd.getpwnam(NAME)
+        return None
     return Account(entry.pw_uid, entry.pw_gid)
 
 
