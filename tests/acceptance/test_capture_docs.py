@@ -35,10 +35,10 @@ def execute(page: str, folder: Path) -> dict[str, str]:
 @pytest.mark.long
 def test_the_page_about_the_buffer_works_as_written(folder: Path) -> None:
     said = execute("buffer.md", folder)
-    assert said["example 0"] == "3\nacme chat-42 3 True\n"
+    assert said["example 0"] == "3\nkiosk chat-42 3 True\n"
     assert "3 entries of 1 session" in said["nexus buffer status"]
     assert "Stored 2 messages" in said["nexus buffer flush"]
-    assert "Lisbon" in said['nexus search "Lisbon" --namespace acme']
+    assert "Lisbon" in said['nexus search "Lisbon" --namespace kiosk']
     assert said["example 2"] == "chat-43 1 mine {'anything': ['JSON', 1]}\nFalse []\n"
 
 

@@ -82,4 +82,5 @@ def test_the_readme_works_as_written(folder: Path) -> None:
     assert "[m" in said
     assert "unchanged" in said
     output = {command: run(command, folder) for command in todo[1:]}
+    assert output["nexus ingest chat.jsonl --namespace acme --wait"].startswith("Stored 1 message in namespace acme.")
     assert "Lisbon" in output['nexus search "where does ann live" --namespace acme']

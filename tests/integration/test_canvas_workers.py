@@ -153,7 +153,7 @@ def test_the_documented_canvas_does_what_the_page_says(here: Sandbox) -> None:
     page = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
     code = page.partition("## Canvas")[2].partition("```python\n")[2].partition("```")[0]
     exec(code, {})
-    runs = "SELECT status FROM job_runs WHERE kind = 'reflect_namespace' AND scope LIKE '%canvas%'"
+    runs = "SELECT status FROM job_runs WHERE kind = 'reflect_namespace' AND scope LIKE '%harbour%'"
     eventually(lambda: here.sql(runs), within=LONG)
     [(digests,)] = here.sql("SELECT count(DISTINCT scope) FROM job_runs WHERE kind = 'digest_session'")
     assert digests == 2
