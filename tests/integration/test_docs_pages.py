@@ -1,7 +1,7 @@
 """Every page of the docs, executed in order in one Python, as its reader pastes it; each page has its own namespaces.
 
-A worker runs between the blocks, and the page prints what it says. The README, and the pages on the buffer and on coding
-agents, are executed by ``tests/acceptance`` with the real stack.
+A worker runs between the blocks, and the page prints what it says. The README, and the pages on the buffer and on
+coding agents, are executed by ``tests/acceptance`` with the real stack.
 """
 
 from __future__ import annotations
