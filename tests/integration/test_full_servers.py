@@ -20,7 +20,7 @@ from nexus_tasks.embedded import ServerAddresses
 from nexus_tasks.errors import NexusError
 from tests.databases import make_template
 from tests.integration.jobkinds import ROOT, WITH_KINDS, attempts, go, play
-from tests.sandbox import Sandbox, eventually, sandbox
+from tests.sandbox import Sandbox, engine, eventually, sandbox
 
 POOLS = [pytest.param(("threads", 4), id="threads"), pytest.param(("processes", 2), id="prefork")]
 
@@ -62,6 +62,35 @@ class Disk:
 
     def free(self) -> None:
         self._ballast.unlink()
+
+
+def test_storage_does_not_answer_while_its_disk_is_full(own_servers: Path) -> None:
+    """Postgres still connects and reads. Without a trial write, jobs would begin, fail and wait again and again."""
+    with sandbox(embedded.ensure(own_servers)) as here:
+        disk = Disk(own_servers)
+        assert engine.storage.answers()
+        disk.fill()
+        assert here.sql("SELECT count(*) FROM namespaces") == [(0,)], "reading works"
+        assert not engine.storage.answers()
+        disk.free()
+        eventually(engine.storage.answers, within=20)
+        assert here.sql("SELECT count(*) FROM namespaces") == [(0,)], "the trial write leaves no row"
+
+
+def test_storage_does_not_answer_while_postgres_only_reads(here: Sandbox) -> None:
+    """As after a failover to a replica."""
+    assert engine.storage.answers()
+    here.sql(f'ALTER DATABASE "{here.database_name}" SET default_transaction_read_only = on')
+    here.deployment.database.dispose()  # a new connection reads the setting
+    try:
+        assert here.sql("SELECT count(*) FROM namespaces") == [(0,)], "reading works"
+        assert not engine.storage.answers()
+    finally:
+        with here.deployment.database.dedicated_connection() as connection:
+            connection.exec_driver_sql("SET default_transaction_read_only = off")
+            connection.exec_driver_sql(f'ALTER DATABASE "{here.database_name}" RESET default_transaction_read_only')
+        here.deployment.database.dispose()
+    assert engine.storage.answers()
 
 
 def records(here: Sandbox) -> int:
