@@ -6,10 +6,12 @@ process a function in ``BODIES``. Every attempt is noted in Redis, with the proc
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -96,6 +98,8 @@ def perform(run: Run, arguments: Play) -> Any:
     if word == "hang":  # until the test lets it go on; it never asks whether its claim is lost
         while not _go(arguments.name).exists():
             time.sleep(0.02)
+    if word == "block":  # for ever in C code that lets no other thread of this process run
+        deque(itertools.repeat(None), maxlen=0)
     return JobOutcome(status="completed")
 
 

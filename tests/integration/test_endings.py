@@ -216,3 +216,39 @@ def test_a_cold_shutdown_counts_no_failure(quick: Sandbox, pool: str, signals: t
     assert "Traceback" not in worker.text()
     for name in "ab":
         assert given_back(name)
+
+
+# --- code that blocks the interpreter ---------------------------------------------------------------------------------
+@pytest.mark.long
+@pytest.mark.parametrize("told", [False, True], ids=["by itself", "after SIGTERM"])
+def test_a_worker_whose_interpreter_is_blocked_ends_and_counts_a_crash(quick: Sandbox, told: bool) -> None:
+    """No thread of it can run, and none handles a signal."""
+    worker = start(quick, concurrency=4)
+    asked = [play.delay(name="neighbour", plan=("hold", "ok")), play.delay(name="a", plan=("block", "ok"))]
+    eventually(lambda: runs(name="neighbour") and runs())
+    if told:
+        worker.process.terminate()
+    assert ended(worker, within=1 + 10 + 5) == 1
+    assert "in perform" in worker.text(), "the log says where it was blocked"
+    start(quick, concurrency=4)
+    assert [job.wait(30).status for job in asked] == ["completed"] * 2
+    assert len(attempts()) == len(attempts("neighbour")) == 2
+
+
+@pytest.mark.long
+def test_a_job_that_always_blocks_the_interpreter_ends_no_third_worker(quick: Sandbox) -> None:
+    """From its second crash on it runs in a process of its own, and there it is over its limit."""
+    asked = play_briefly.delay(plan=("block",))
+    for crashes in (1, 2):
+        worker = start(quick, concurrency=2)
+        assert ended(worker, within=1 + 10 + 10) == 1
+        found = claim_of(kind=play_briefly)
+        assert found is not None
+        assert found.crashes < crashes + 1
+    third = start(quick, concurrency=2)
+    eventually(lambda: len(attempts()) >= 3, within=30)
+    assert play.delay(name="b").wait(30).status == "completed"
+    found = eventually(lambda: (one := claim_of(kind=play_briefly)) and one.errors and one, within=30)
+    assert (found.crashes, found.errors) == (2, 1)
+    assert third.process.poll() is None
+    asked.revoke()

@@ -7,6 +7,8 @@
 3. The process ends, also when a run, the broker or Celery's own shutdown hangs. A warm shutdown first waits for tasks
    that are not this package's jobs, as Celery does.
 
+When code blocks the interpreter, this thread cannot run either. Then ``interpreter_guard.py`` ends the worker.
+
 A run that is over its limit has lost its claim (the job's record in Redis). But the run's thread cannot be ended: it is
 held. The worker reports held threads, which ``nexus status`` shows. When half of all threads are held, the worker ends
 with exit code 1, so that its supervisor restarts it. In a prefork pool no thread is held: the worker kills the child.
@@ -27,6 +29,7 @@ from weakref import WeakKeyDictionary
 from billiard import active_children
 from celery import bootsteps
 from celery.apps.worker import Worker
+from celery.concurrency.prefork import TaskPool as ProcessPool
 from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.platforms import EX_FAILURE
 from celery.worker import state
@@ -36,6 +39,7 @@ from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.kind import OURS, JobKind
 from nexus_tasks.idempotency.worker.circuit_breaker import HOLD_SECONDS
 from nexus_tasks.idempotency.worker.executor import release
+from nexus_tasks.idempotency.worker.interpreter_guard import MARGIN, InterpreterGuard
 from nexus_tasks.idempotency.worker.run import Run
 
 log = logging.getLogger(__name__)
@@ -73,11 +77,17 @@ class _Ending:
         self._begun = WeakKeyDictionary[Any, float]()  # for each request in a child: when it was first seen
         self._reported_at = float("-inf")
         self._engine: JobEngine | None = None
+        self._guard: InterpreterGuard | None = None
 
     def watch(self) -> None:
         """Handle runs that are over their limit until the worker is asked to end. Then end the worker in time."""
+        owns_process = isinstance(self.worker, Worker)  # not in tests, where the worker is part of another process
+        guarded = owns_process and not isinstance(self.worker.pool, ProcessPool)
         while not self._asked():
             try:
+                if guarded and self._guard is None:
+                    self._guard = InterpreterGuard(self.engine.limits.shutdown_grace)
+                    self._guard.start()
                 self._kill_hung_children()
                 self._report_held_threads()
             except NexusError as error:
@@ -85,8 +95,11 @@ class _Ending:
             except Exception:  # the thread must go on, because otherwise a hung run keeps the worker from ending
                 log.exception("The check for runs over their limit failed, it is tried again.")
             time.sleep(LOOK_EVERY)
-        if isinstance(self.worker, Worker):  # not in tests, where the worker is part of a process that goes on
-            self._end()
+        if owns_process:
+            try:
+                self._end()
+            finally:
+                self._end_by(float("inf"))
 
     # --- while the worker works ---------------------------------------------------------------------------------------
     def _kill_hung_children(self) -> None:
@@ -145,10 +158,13 @@ class _Ending:
 
     def _end(self) -> None:
         deadline = time.monotonic() + self.engine.limits.shutdown_grace
+        self._end_by(deadline + MARGIN)
         while not (time.monotonic() >= deadline or _cold() or self._only_held_threads()):
             if self._complete(after=POLL_EVERY):
                 return
         self._give_back()
+        if self._others_run():
+            self._end_by(float("inf"))
         deadline = time.monotonic() + PATIENCE
         while self._others_run() or (active_children() and time.monotonic() < deadline):
             if self._complete(after=POLL_EVERY):
@@ -160,6 +176,10 @@ class _Ending:
             self.worker.pidlock.release()
         code = _exit_code(state.should_terminate, state.should_stop, self.worker.exitcode)
         os._exit(code or 0)  # `sys.exit` would wait for threads that do not end
+
+    def _end_by(self, deadline: float) -> None:
+        if self._guard is not None:
+            self._guard.end_by(deadline)
 
     def _complete(self, *, after: float) -> bool:
         """Wait for ``after`` seconds. Returns whether Celery's warm shutdown is complete and ends the process."""
