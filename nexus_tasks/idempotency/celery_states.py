@@ -50,7 +50,9 @@ def answer(task: Any, request: Request, ended: Ended, *, eager: bool = False) ->
         outcome = _known(task, request, outcome, error, eager=eager)
     if outcome.status == "dead":
         raise job_failed(request.kind, _letter(task, request, outcome, error)) from error
-    if outcome.status == "dropped" and not eager:
+    if outcome.status == "dropped":
+        if eager:
+            raise TaskRevokedError("The job was dropped.")
         revoke(task)
     return as_result(outcome)
 
@@ -113,8 +115,6 @@ def _known(task: Any, request: Request, outcome: JobOutcome, error: BaseExceptio
         raise Ignore("The state of the job is not known.") from unread
     if marker and marker[0] == request.id:
         return JobOutcome(status=cast(Status, marker[1]), job_id=marker[0])
-    if eager:
-        return outcome
     raise_if_it_waits(outcome, error)
     raise Ignore("Another run has the job, or it ended under another id.")
 

@@ -25,7 +25,7 @@ from nexus_tasks.idempotency import canvas, celery_states
 from nexus_tasks.idempotency.claim import Claimed, Ticket
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.kind import Arguments, JobKind, on_declared
-from nexus_tasks.idempotency.producer.result import EagerJobResult, JobResult, RunResult
+from nexus_tasks.idempotency.producer.result import EagerJobResult, EagerRunResult, JobResult, RunResult
 from nexus_tasks.idempotency.producer.wire_format import HEADER, trace_of_message
 from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.idempotency.worker.executor import execute, leave_to_others
@@ -144,6 +144,10 @@ class JobTask(Task):  # type: ignore[misc]
             options = {}  # only the first task gets the links
         results[0].joined(results[1:])
         return results[0]
+
+    def apply(self, *args: Any, **options: Any) -> EagerRunResult:
+        """Run the job in this process, as Celery's method does. With ``throw=True`` its error is raised here."""
+        return EagerRunResult.of(super().apply(*args, **options))
 
     def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> list[JobResult]:
         """Ask for many jobs of this kind at once, each given by its keyword arguments.

@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
-from celery.exceptions import TimeoutError
+from celery import states
+from celery.exceptions import Retry, TaskRevokedError, TimeoutError
 from celery.result import AsyncResult, EagerResult, assert_will_not_block
 
 from nexus_tasks.errors import JobFailed, NotFound, WaitTimeout
@@ -103,7 +104,39 @@ class JobResult(AsyncResult):  # type: ignore[misc]
         return None
 
 
-class EagerJobResult(EagerResult, JobResult):  # type: ignore[misc]
+class EagerRunResult(EagerResult):  # type: ignore[misc]
+    """Celery's result of a job that ran in this process. Its state is that of the job's message in a worker.
+
+    ``RETRY``: the job waits, for example because its kind is paused. ``IGNORED``: another run has the job. ``REVOKED``:
+    the job was dropped.
+    """
+
+    @classmethod
+    def of(cls, ended: EagerResult) -> EagerRunResult:
+        """The result that Celery made. Celery has no state ``REVOKED`` for a call that it ran itself."""
+        state = states.REVOKED if isinstance(ended._result, TaskRevokedError) else ended.state
+        return cls(ended.id, ended._result, state, traceback=ended.traceback, name=ended._name)
+
+    def get(self, timeout: float | None = None, propagate: bool = True, **options: Any) -> Any:
+        """The job's outcome. With ``propagate`` the error of a job without an outcome is raised, else returned.
+
+        Raises:
+            WaitTimeout: the job has not ended, because it waits or because another run has it.
+            JobFailed: the job is a dead letter.
+            celery.exceptions.TaskRevokedError: the job was dropped.
+        """
+        if self.state not in (states.RETRY, states.IGNORED):
+            return super().get(timeout, propagate=propagate, **options)
+        why = self.result
+        error = WaitTimeout(f"{self._name} {self.id} has not ended: {why.exc if isinstance(why, Retry) else why}")
+        if propagate:
+            raise error
+        return error
+
+    wait = get
+
+
+class EagerJobResult(EagerRunResult, JobResult):
     """A job that ran in this process (``task_always_eager``): Celery's ``EagerResult`` that is also a ``JobResult``."""
 
     def __init__(self, ended: EagerResult, asked: JobResult) -> None:
@@ -112,7 +145,7 @@ class EagerJobResult(EagerResult, JobResult):  # type: ignore[misc]
         self.job_id, self.outcome, self.created = asked.job_id, asked.outcome, asked.created
         self.kind, self.scope, self.parts = asked.kind, asked.scope, ()
 
-    wait = JobResult.wait  # `EagerResult.wait` is another name of `get`
+    wait = JobResult.wait  # `EagerRunResult.wait` is another name of `get`
 
 
 class RunResult(AsyncResult):  # type: ignore[misc]
