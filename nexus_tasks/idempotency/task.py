@@ -18,13 +18,13 @@ from weakref import WeakSet
 from celery import Celery, Task
 from celery.exceptions import Ignore
 from kombu.exceptions import OperationalError
-from kombu.serialization import prepare_accept_content, registry
 
 from nexus_tasks.errors import ConfigurationError, InvalidInput, QueueUnavailable, UnsupportedOption
 from nexus_tasks.idempotency import canvas, celery_states
 from nexus_tasks.idempotency.claim import Claimed, Ticket
 from nexus_tasks.idempotency.engine import JobEngine, engine_of
 from nexus_tasks.idempotency.kind import Arguments, JobKind, on_declared
+from nexus_tasks.idempotency.producer.message_options import check_message_options
 from nexus_tasks.idempotency.producer.result import EagerJobResult, EagerRunResult, JobResult, RunResult
 from nexus_tasks.idempotency.producer.wire_format import HEADER, trace_of_message
 from nexus_tasks.idempotency.request import Flags, Request
@@ -37,6 +37,7 @@ USE_URGENCY = (
     "Use the argument `urgency` where the kind has it: a `live` job waits for no message batch, a `dream` job may. So"
     " that kinds do not wait for each other, start a worker for each queue: `celery worker --queues digest`."
 )
+LONGEST_DELAY = 100 * 366 * 86_400.0  # seconds
 AT_ONCE = 500  # claims that one script makes; Redis serves no other client while a script runs
 _JOB_ID = re.compile(r"[^\s,\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}")
 
@@ -102,19 +103,18 @@ class JobTask(Task):  # type: ignore[misc]
         if refused:
             remedy = USE_URGENCY if refused == ["priority"] else None
             raise UnsupportedOption(f"{', '.join(refused)} cannot be set on {self.kind.name}.", remedy=remedy)
-        self._check_serializer(options.get("serializer"))
+        check_message_options(self.app, options)
         if task_id is not None and not _JOB_ID.fullmatch(task_id):
             raise InvalidInput(
                 f"task_id {task_id!r} is no job id: it must have no spaces, commas or control characters."
             )
-        delay = countdown or ((_utc(eta) - datetime.now(UTC)).total_seconds() if eta else 0.0)
+        delay = _delay(countdown, eta)
         eager = self.app.conf.task_always_eager
         if eager:
             delay = 0.0  # as in Celery: there is no worker that could wait
         each = self.kind.parse(args, kwargs).each(self.engine.deployment)
         requests = [
-            self.kind.request_for(one, job_id=task_id if i == 0 else None, delay=max(delay, 0.0))
-            for i, one in enumerate(each)
+            self.kind.request_for(one, job_id=task_id if i == 0 else None, delay=delay) for i, one in enumerate(each)
         ]
         self.engine.storage.want(self.kind, each)
         if eager:
@@ -240,13 +240,6 @@ class JobTask(Task):  # type: ignore[misc]
             return self.kind.parse((), call)
         except InvalidInput as error:
             raise InvalidInput(f"calls[{n}]: {error.message}", remedy="Correct the call; nothing was queued.") from None
-
-    def _check_serializer(self, serializer: str | None) -> None:
-        if not serializer:
-            return
-        accepted = self.app.conf.accept_content
-        if registry.name_to_type.get(serializer) not in prepare_accept_content(accepted):
-            raise UnsupportedOption(f"No worker reads a message in {serializer!r}; they read {', '.join(accepted)}.")
 
     def _check_application(self) -> None:
         queue = self.kind.queue
@@ -387,5 +380,21 @@ def _add_task(kind: JobKind, app: Celery) -> None:
 on_declared(lambda kind: on_every_app(partial(_add_task, kind)))
 
 
-def _utc(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+def _delay(countdown: float | None, eta: datetime | None) -> float:
+    """The seconds until a job is due; 0 for a moment in the past. An ``eta`` without a time zone is in UTC.
+
+    Raises:
+        InvalidInput: one of the two has the wrong type, or is more than ``LONGEST_DELAY`` away.
+    """
+    if countdown is not None and (isinstance(countdown, bool) or not isinstance(countdown, int | float)):
+        raise InvalidInput(f"countdown must be a number of seconds, not {type(countdown).__name__}.")
+    if eta is not None and not isinstance(eta, datetime):
+        raise InvalidInput(f"eta must be a datetime, not {type(eta).__name__}.")
+    delay: float = countdown or 0.0
+    if not delay and eta is not None:
+        delay = ((eta if eta.tzinfo else eta.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()
+    if not delay <= LONGEST_DELAY:  # also for NaN
+        raise InvalidInput(
+            "countdown or eta is more than 100 years away, or no number.", remedy="Give a smaller number of seconds."
+        )
+    return max(float(delay), 0.0)

@@ -53,6 +53,9 @@ MESSAGES: dict[str, tuple[dict[str, Any], Any]] = {
     "an eta that is no time": (headers(eta="soon"), GOOD_BODY),
     "expires that is no time": (headers(expires="soon"), GOOD_BODY),
     "retries that are a text": (headers(retries="x"), GOOD_BODY),
+    "an unknown compression": (headers(compression="x"), GOOD_BODY),
+    "a compression that is a list": (headers(compression=["x"]), GOOD_BODY),
+    "a body that is not compressed": (headers(compression="application/x-gzip"), GOOD_BODY),
     "a header of ours that is a text": (headers(nexus="x"), GOOD_BODY),
 }
 # (content type, bytes)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ from celery.exceptions import TimeoutError
 from celery.result import EagerResult
 
 from nexus_tasks import Nexus
-from nexus_tasks.errors import ConfigurationError, JobFailed, NotFound, UnsupportedOption
+from nexus_tasks.errors import ConfigurationError, InvalidInput, JobFailed, NotFound, UnsupportedOption
 from nexus_tasks.idempotency.celery_patches.thread_pool import answer_honestly
+from nexus_tasks.idempotency.producer.message_options import RESERVED_HEADERS
 from nexus_tasks.worker import _refuse_green_threads
 from tests.integration.jobkinds import Play, attempts, play, play_kept, work
 from tests.sandbox import Sandbox, app, engine
@@ -111,6 +114,44 @@ def test_a_later_step_of_a_chain_is_waited_for() -> None:
 
 
 # --- refused ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        *(({"headers": {name: "x"}}, name) for name in ("task", "id", "eta", "expires", "nexus", "compression")),
+        ({"headers": "x"}, "mapping"),
+        ({"headers": {1: "x"}}, "texts"),
+        ({"headers": {"mine": object()}}, "JSON"),
+        ({"compression": "x"}, "gzip"),
+        ({"compression": ["gzip"]}, "gzip"),
+        *(({"countdown": value}, "countdown") for value in (math.inf, math.nan, 1e300, 10**400, "5", True, [])),
+        *(({"eta": value}, "eta") for value in (datetime.max, 5, "soon")),
+    ],
+)
+def test_an_option_that_would_make_a_wrong_message_is_refused(options: dict[str, Any], named: str) -> None:
+    with pytest.raises((InvalidInput, UnsupportedOption), match=named) as refused:
+        play.apply_async(kwargs={}, **options)
+    assert refused.value.remedy
+    assert engine.claims.counts("acme") == {}
+
+
+def test_a_message_may_be_compressed_and_have_headers_of_the_callers_own() -> None:
+    for name, options in {
+        "a": {"compression": "gzip"},
+        "b": {"headers": {"mine": [1]}},
+        "c": {"countdown": -1},
+    }.items():
+        assert play.apply_async(kwargs={"name": name}, **options).created
+    for name, eta in {"d": datetime.min, "e": datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))}.items():
+        assert play.apply_async(kwargs={"name": name}, eta=eta).created
+    assert engine.claims.counts("acme") == {"pending": 5}
+
+
+def test_every_header_of_celery_is_reserved() -> None:
+    """Celery takes stamps from callers."""
+    written = set(app.amqp.as_task_v2("id", "task").headers) - {"stamped_headers", "stamps"}
+    assert written == RESERVED_HEADERS - {"nexus", "compression"}
+
+
 def test_what_no_worker_could_do_is_refused_in_the_producer() -> None:
     for serializer in ("pickle", "yaml"):
         with pytest.raises(UnsupportedOption, match=f"{serializer}.*json"):

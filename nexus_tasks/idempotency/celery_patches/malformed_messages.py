@@ -34,6 +34,7 @@ _TEXTS = ("root_id", "parent_id", "group", "shadow", "eta", "expires")  # header
 _read_handler = Consumer.create_task_handler
 _loads = redis.loads
 _consume = redis.Channel.basic_consume
+_drop_undecoded = Consumer.on_decode_error
 
 
 def fault_of(message: Any) -> str:
@@ -98,6 +99,7 @@ def _is_number(value: Any) -> bool:
 def move_malformed_aside() -> None:
     """Make the workers of this process move malformed messages to quarantine."""
     Consumer.create_task_handler = _create_task_handler
+    Consumer.on_decode_error = _on_decode_error
     redis.loads = _loads_or_wraps
     redis.Channel.basic_consume = _basic_consume
 
@@ -105,11 +107,10 @@ def move_malformed_aside() -> None:
 def _create_task_handler(consumer: Any, *args: Any, **options: Any) -> Callable[[Any], object]:
     if not has_jobs(consumer.app):
         return _read_handler(consumer, *args, **options)  # type: ignore[no-any-return]
-    # Celery reads these three methods when it makes its handler. They quarantine malformed messages that the check did
+    # Celery reads these two methods when it makes its handler. They quarantine malformed messages that the check did
     # not find.
     consumer.on_unknown_message = lambda _body, message: _reject(consumer, message, "it names no task")
     consumer.on_invalid_task = lambda _body, message, error: _reject(consumer, message, str(error))
-    consumer.on_decode_error = lambda message, error: _reject(consumer, message, str(error))
     handle, engine = _read_handler(consumer, *args, **options), engine_of(consumer.app)
 
     def on_task_received(message: Any) -> None:
@@ -121,6 +122,16 @@ def _create_task_handler(consumer: Any, *args: Any, **options: Any) -> Callable[
         engine.messages_taken += 1
 
     return on_task_received
+
+
+def _on_decode_error(consumer: Any, message: Any, error: Exception) -> None:
+    """kombu calls this instead of the handler when it cannot decompress a body."""
+    if not has_jobs(consumer.app):
+        _drop_undecoded(consumer, message, error)
+        return
+    fault = f"its body cannot be read ({type(error).__name__}: {error})"
+    _reject(consumer, message, fault)
+    engine_of(consumer.app).messages_taken += 1
 
 
 def _reject(consumer: Any, message: Any, fault: str) -> None:

@@ -133,7 +133,9 @@ class EagerRunResult(EagerResult):  # type: ignore[misc]
             raise error
         return error
 
-    wait = get
+    def wait(self, timeout: float | None = None, **options: Any) -> Any:
+        """Another name of :meth:`get`, as in Celery."""
+        return self.get(timeout, **options)
 
 
 class EagerJobResult(EagerRunResult, JobResult):
