@@ -14,19 +14,28 @@ _CITED = re.compile(
     r"|\"(?:text|cited|short|long)\":.*(?:\[m\d+\]|<observation-log>)"
     r")"
 )
-# Matches a rendered observation log by its tags, because the lines of a log have no citation ids.
-_LOG = re.compile(r"<observation-log>.*?</observation-log>", re.DOTALL)
+# The tags of a rendered observation log. The lines of a log have no citation ids.
+_LOG, _END_OF_LOG = "<observation-log>", "</observation-log>"
 
 
 def without_echo(text: str) -> str:
     """``text`` without its echoed lines. The result is empty when all lines are echoes."""
     kept, echo = list[str](), False
-    for line in _LOG.sub("", text).splitlines():
+    for line in _without_logs(text).splitlines():
         # context() indents the later lines of a message by four spaces. Such a line after an echo is an echo too.
         echo = bool(_CITED.match(line)) or (echo and line.startswith("    "))
         if not echo:
             kept.append(line)
     return "\n".join(kept).strip()
+
+
+def _without_logs(text: str) -> str:
+    """``text`` without its observation logs. A regular expression would search for the end of each unended log."""
+    parts, done = list[str](), 0
+    while (start := text.find(_LOG, done)) >= 0 and (end := text.find(_END_OF_LOG, start)) >= 0:
+        parts.append(text[done:start])
+        done = end + len(_END_OF_LOG)
+    return "".join((*parts, text[done:]))
 
 
 def is_echo(text: str) -> bool:

@@ -9,7 +9,6 @@ fields are skipped.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,7 +21,6 @@ SUBAGENT = "subagent"
 # The most characters that are kept of a tool's result, and of each text in a tool's input. Chosen by hand.
 _RESULT_CHARACTERS, _INPUT_CHARACTERS = 2_000, 1_000
 _EDITS = frozenset(("Edit", "MultiEdit", "Write", "NotebookEdit", "FileEdit", "FileWrite"))
-_COMMAND = re.compile(r"<command-name>(.*?)</command-name>(?:.*?<command-args>(.*?)</command-args>)?", re.DOTALL)
 _LOCAL = ("<local-command-stdout>", "<local-command-stderr>", "<local-command-caveat>", "Caveat: The messages below")
 
 
@@ -155,8 +153,23 @@ def _prompt_text(block: dict[str, Any]) -> str:
     text = block.get("text")
     if not isinstance(text, str) or text.startswith(_LOCAL):
         return ""
-    command = _COMMAND.search(text) if text.startswith("<command-") else None
-    return scrub(" ".join(filter(None, command.groups())) if command else text)
+    command = _command(text) if text.startswith("<command-") else None
+    return scrub(text if command is None else command)
+
+
+def _command(text: str) -> str | None:
+    """The name and the arguments of a slash command. ``None`` if ``text`` is no command."""
+    name, rest = _inside("command-name", text)
+    if name is None:
+        return None
+    arguments, _ = _inside("command-args", rest)
+    return " ".join(filter(None, (name, arguments)))
+
+
+def _inside(tag: str, text: str) -> tuple[str | None, str]:
+    """The text between the first ``<tag>`` and the next ``</tag>``, and the text after them. ``None`` without them."""
+    inside, closed, rest = text.partition(f"<{tag}>")[2].partition(f"</{tag}>")
+    return (inside, rest) if closed else (None, text)
 
 
 def _result_text(content: Any) -> str:

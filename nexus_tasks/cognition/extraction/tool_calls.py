@@ -9,8 +9,9 @@ from typing import Any
 from nexus_tasks.storage.models import Memory
 
 _WRITERS = frozenset(("Write", "Edit", "MultiEdit", "FileWrite", "FileEdit"))
-# Matches "~/.claude/projects/x/memory/deploys.md", and a file MEMORY.md in any folder.
-_MEMORY_FOLDER = re.compile(r"(?:^|[/\\])\.[\w.-]+[/\\](?:.*[/\\])?memor(?:y|ies)[/\\]|(?:^|[/\\])MEMORY\.md$")
+_HIDDEN_FOLDER = re.compile(r"(?:^|[/\\])\.[\w.-]+[/\\]")
+_MEMORY_FOLDER = re.compile(r"[/\\]memor(?:y|ies)[/\\]")
+_MEMORY_FILE = re.compile(r"(?:^|[/\\])MEMORY\.md$")
 _REMEMBER = re.compile(r"(?:^|__)remember$")
 _COMMAND = re.compile(r"(?:^|[\s;&|(])nexus\s+remember\b")
 _ANSWERS = ("result_of", "tool_use_id", "tool_call_id")
@@ -59,11 +60,25 @@ def _writes_memory(call: dict[str, Any]) -> bool:
     if _REMEMBER.search(str(name)):
         return True
     if not isinstance(given, dict):
-        return name in _WRITERS and isinstance(given, str) and bool(_MEMORY_FOLDER.search(given))
+        return name in _WRITERS and isinstance(given, str) and _names_memory(given)
     path = given.get("file_path") or given.get("path") or ""
     if name in _WRITERS:
-        return bool(_MEMORY_FOLDER.search(str(path)))
+        return _names_memory(str(path))
     return bool(_COMMAND.search(str(given.get("command") or "")))
+
+
+def _names_memory(text: str) -> bool:
+    """Whether a line of ``text`` has a path such as ``~/.claude/projects/x/memory/deploys.md``, or ends in MEMORY.md.
+
+    Each line is read once. One regular expression would search for the folder ``memory`` behind each hidden folder.
+    """
+    end = -1
+    for hidden in _HIDDEN_FOLDER.finditer(text):
+        if hidden.start() >= end:
+            end = text.find("\n", hidden.end()) + 1 or len(text)
+            if _MEMORY_FOLDER.search(text, hidden.end() - 1, end):
+                return True
+    return bool(_MEMORY_FILE.search(text))
 
 
 def _calls(message: Memory) -> Iterator[dict[str, Any]]:

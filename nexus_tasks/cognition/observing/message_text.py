@@ -14,7 +14,7 @@ from nexus_tasks.types import to_utc
 
 # At most this many characters of a tool call's arguments are shown. Chosen by hand, not measured.
 MOST_OF_A_CALL = 400
-_REASONING = re.compile(r"<(thinking|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
+_REASONING_TAG = re.compile(r"<(/?)(thinking|reasoning)>", re.IGNORECASE)
 _ATTACHED = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,[A-Za-z0-9+/=\s]{64,}")
 
 
@@ -25,9 +25,23 @@ def text_of(message: Memory) -> str:
     """
     if message.role == "system":
         return ""
-    text = _ATTACHED.sub(r"[attachment: \1]", _REASONING.sub("", message.content)).strip()
+    text = _ATTACHED.sub(r"[attachment: \1]", _without_reasoning(message.content)).strip()
     calls = (_call_text(call) for call in message.tool_calls or ())
     return "\n".join(part for part in (text, *calls) if part)
+
+
+def _without_reasoning(text: str) -> str:
+    """``text`` without each part from a tag of reasoning to the next closing tag of that name."""
+    tags = [(tag, tag[2].lower()) for tag in _REASONING_TAG.finditer(text)]
+    last_end = {name: tag.start() for tag, name in tags if tag[1]}
+    parts, done, opened, reasoning = list[str](), 0, 0, ""
+    for tag, name in tags:
+        if not reasoning and not tag[1] and last_end.get(name, -1) > tag.start():
+            opened, reasoning = tag.start(), name
+        elif tag[1] and name == reasoning:
+            parts.append(text[done:opened])
+            done, reasoning = tag.end(), ""
+    return "".join((*parts, text[done:]))
 
 
 def _call_text(call: object) -> str:

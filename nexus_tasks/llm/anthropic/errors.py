@@ -24,6 +24,7 @@ RETRY_AFTER_DEFAULT = 5.0  # when no header is readable
 RETRY_AFTER_BOUNDS = (0.5, 3600.0)  # the least and the greatest wait that a header can set
 
 _LONGEST_DETAIL = 300  # the most characters of the server's text in an error
+_LONGEST_READ = 4_000  # the most characters of that text that are searched for secrets; the rest is left out
 _SECRET_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_IDENTITY_TOKEN")
 _SECRETS = re.compile(
     r"sk-ant-[\w-]+"  # API keys and OAuth tokens
@@ -50,7 +51,7 @@ def redact(text: str) -> str:
         value = os.environ.get(name, "").strip()
         if value:
             text = text.replace(value, "***")
-    line = " ".join(_SECRETS.sub("***", text).split())
+    line = " ".join(_SECRETS.sub("***", text[:_LONGEST_READ]).split())
     return line if len(line) <= _LONGEST_DETAIL else line[: _LONGEST_DETAIL - 1] + "…"
 
 

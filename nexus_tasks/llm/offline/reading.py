@@ -52,7 +52,7 @@ _MARKER = _rule(
     r"\b(?:now|nowadays|these days|from now on|any ?more|instead(?! of)|currently|actually|again|already|still)\b",
     r"\b(?:finally|lately|recently)\b",
 )
-_BREAK = _rule(r"[,.;:!?()–—]+(?=\s|$)|\s-+\s|\b(?:but|and|because|so|when|while|if)\b")
+_BREAK = _rule(r"(?<![,.;:!?()–—])[,.;:!?()–—]++(?=\s|$)|\s-+\s|\b(?:but|and|because|so|when|while|if)\b")
 _PAST = _rule(
     r"\b(?:went|ran|was|were|did|had|got|took|made|met|saw|bought|found|came|gave|told|spent|won|lost|left|ate|drank)\b",
     r"\b(?:drove|flew|felt|held|kept|said|sent|slept|spoke|swam|taught|thought|wrote|woke|yesterday|ago|last \w+)\b",

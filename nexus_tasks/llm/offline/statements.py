@@ -37,7 +37,7 @@ _GREETING = _any(
     _words("honestly sorry morning congrats congratulations"),
     "thanks (?:so much|a lot)|thank you|by the way|good morning",
 )
-_OPENING = _rule(rf"(?:{_GREETING}(?:,? (?-i:[A-Z])\w+)?\s?[,!.:;–—-]+\s+)+")
+_OPENING = _rule(rf"(?:{_GREETING}(?:,? (?-i:[A-Z])\w+)?\s?[,!.:;–—-]+\s+)++")
 # Matches the name of the listener at the end of a sentence: "Sounds good, Ann!"
 _CALL = re.compile(r",\s[A-Z]\w+[\s!.…]*$")
 
@@ -138,7 +138,8 @@ def is_statement(sentence: str, *, alone: bool = False) -> bool:
     if sentence.startswith("[") and sentence.endswith("]"):
         return False  # The sentence is a marker, such as the marker for an attachment.
     head = sentence[:LONGEST]
-    core = _CALL.sub("", _OPENING.sub("", head, count=1) if _OPENING.match(head) else head)
+    opening = _OPENING.match(head)
+    core = _CALL.sub("", head[opening.end() :] if opening else head)
     if "?" in sentence[-4:] and not _STATEMENT_AND_QUESTION.match(core):
         return False
     specific = bool(_SPECIFIC.search(core) or _NAME.search(core))

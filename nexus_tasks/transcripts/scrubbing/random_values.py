@@ -48,7 +48,7 @@ _SENTENCE_BEFORE = lazy(rf"\b{_THING}\b(?P<gap>[^\n\d={{}}<>]{{0,50}})\Z", re.IG
 _SENTENCE_AFTER = lazy(
     rf"[\"'`*)]{{0,4}},?[ \t]{{1,3}}(?:(?:is|as|for|was|are)\b|\()[^\n\d={{}}]{{0,30}}?\b{_THING}\b", re.IGNORECASE
 )
-_TELLS = lazy(r"(?:\A|\b(?:is|was|are|to|with)\s*:?|[:,]|->|→)[\s\"'`(*]*\Z", re.IGNORECASE)
+_TELLS = lazy(r"(?:\A|\b(?:is|was|are|to|with)\s{0,50}+:?|[:,]|->|→)[\s\"'`(*]{0,50}\Z", re.IGNORECASE)
 _OPEN_SENTENCE = lazy(
     r"\b(?:sha\d*|md5|hash|digest|checksum|commit|revision|etag|uuid|guid|fingerprint|public|id|ids|url|request|trace)\b|://",
     re.IGNORECASE,

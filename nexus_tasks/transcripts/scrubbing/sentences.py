@@ -45,9 +45,10 @@ _OPEN = r"(?P<open>[\"'“‘`*]{0,3})"
 def _told() -> re.Pattern[str]:
     """ "password for the router is X", "password: X", "password to X", "PIN is 1234"."""
     return re.compile(
-        rf"(?P<noun>{_NOUN})\b(?:\s+(?:for|of|on|at|to)\s+[\w .@'’/-]{{1,40}}?)?"
-        r"(?P<verb>\s+(?:is|was|will\s+be|should\s+be|has\s+been\s+set\s+to|is\s+set\s+to|to|=)\s*:?|\s*[:=])\s+"
-        rf"(?:(?:now|still|just|currently|set\s+to)\s+)?{_OPEN}(?P<value>\S{{3,80}})",
+        rf"(?P<noun>{_NOUN})\b(?:\s++(?:for|of|on|at|to)\s++[\w .@'’/-]{{1,40}}?)?"
+        r"(?P<verb>\s++(?:is|was|will\s++be|should\s++be|has\s++been\s++set\s++to|is\s++set\s++to|to|=)(?:\s*+:)?"
+        r"|\s*+[:=])\s++"
+        rf"(?:(?:now|still|just|currently|set\s++to)\s++)?{_OPEN}(?P<value>\S{{3,80}})",
         re.IGNORECASE,
     )
 
@@ -58,7 +59,7 @@ def _told_key() -> re.Pattern[str]:
     return re.compile(
         r"(?:(?:client |shared )?secret(?: key| token)?|token|"
         r"(?:api|access|auth|private|license|bot|admin)[ _-]?(?:token|key))"
-        r"\b(?:\s+(?:for|of|on|to)\s+[\w .@'’/-]{1,40}?)?(?:\s+(?:is|was)\s*:?|\s*:)\s+"
+        r"\b(?:\s++(?:for|of|on|to)\s++[\w .@'’/-]{1,40}?)?(?:\s++(?:is|was)(?:\s*+:)?|\s*+:)\s++"
         rf"{_OPEN}(?P<value>[\w+/=.~!@#$%^&*-]{{10,80}})",
         re.IGNORECASE,
     )
@@ -68,7 +69,7 @@ def _told_key() -> re.Pattern[str]:
 def _adjacent() -> re.Pattern[str]:
     """ "password X", "the passphrase X"; the value has a digit."""
     return re.compile(
-        rf"(?:password|passwd|passphrase|passcode|pwd)\s+{_OPEN}(?P<value>(?=[^\s]{{0,60}}[0-9])\S{{6,80}})",
+        rf"(?:password|passwd|passphrase|passcode|pwd)\s++{_OPEN}(?P<value>(?=[^\s]{{0,60}}[0-9])\S{{6,80}})",
         re.IGNORECASE,
     )
 

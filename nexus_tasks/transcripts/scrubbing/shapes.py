@@ -12,7 +12,10 @@ from nexus_tasks.transcripts.scrubbing.token_formats import FORMATS
 _ESCAPED = lazy(r"\\[nrtbf]|\\u[0-9a-fA-F]{4}|%[0-9a-fA-F]{2}")
 # The text between two literals that code joins, for example in "AKIA" + "…" or 'sk-' 'ant'. The code may be a part of a
 # JSON text and then has escaped quotes.
-_JOINT = r"\\{0,4}[\"']\s{0,40}(?:[+.&]\s{0,40}|\\\s{0,40}|\\{1,4}n\s{0,40})?(?:[fbr]\b)?\\{0,4}[\"']|\\\r?\n\s{0,40}"
+_JOINT = lazy(
+    r"\\{0,4}[\"']\s{0,40}(?:[+.&]\s{0,40}|\\\s{0,40}|\\{1,4}n\s{0,40})?(?:[fbr]\b)?\\{0,4}[\"']|\\\r?\n\s{0,40}",
+    re.ASCII,
+)
 
 
 @cache
@@ -91,7 +94,7 @@ def _replaced(text: str, spans: list[tuple[int, int, str]]) -> str:
 
 def _scrub_joined(text: str) -> str:
     """Replace the tokens that ``text`` contains after its joined literals are put together."""
-    joints = list(_compiled(_JOINT).finditer(text))
+    joints = list(_JOINT().finditer(text))
     if not joints:
         return text
     pieces, starts, done, length = list[str](), list[tuple[int, int]](), 0, 0
