@@ -131,11 +131,12 @@ class Wire:
     def render(self, request: Request) -> tuple[str, str, str]:
         """The key of the list, and the two halves of the message for ``request``."""
         body = base64.b64encode(f"[[], {request.args}, {self.embed}]".encode())
+        job_id = json.dumps(request.id)
         trace = json.loads(request.trace) if request.trace else {}
         values = {
-            "id": json.dumps(request.id),
-            "root": json.dumps(trace.get("root_id") or request.id),
-            "parent": json.dumps(trace.get("parent_id")),
+            "id": job_id,
+            "root": json.dumps(trace["root_id"]) if trace.get("root_id") else job_id,
+            "parent": json.dumps(trace.get("parent_id")) if trace else "null",
             "shown": json.dumps(request.args[:LONGEST_SHOWN]),
             "body": f'"{body.decode()}"',
             "tag": f'"{self.tag}-{next(self.numbers)}"',
