@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -138,7 +139,10 @@ class PostgresJobStorage:
             for claim in claims:
                 if namespace := known[claim.namespace]:
                     mark(tx, namespace.id, claim.kind, claim.args, dead=True)
-                    job_runs.record(tx, namespace.id, [job_header(claim)], JobOutcome(status="dropped"))
+                    header = job_header(claim)
+                    reruns = (claim.rerun_id,) if claim.rerun_id else ()  # they are dropped with the claim
+                    header = replace(header, ids=(*header.ids, *reruns))
+                    job_runs.record(tx, namespace.id, [header], JobOutcome(status="dropped"))
 
     def ended(self, claim: Claim, *, since: float | None) -> JobOutcome | None:
         """How the job of a claim has ended, or ``None`` when the job is still to be done.

@@ -90,7 +90,8 @@ def _drop_claims(
     """Drop the claims of queued jobs that the erased rows asked for.
 
     A running claim stays, because its run may also derive messages that are not erased. Before its commit, the run
-    itself leaves out the erased messages.
+    itself leaves out the erased messages. When a whole namespace is erased, running claims are dropped too, so that
+    their runs commit nothing.
     """
     try:
         index = ClaimIndex(deployment.claims)
@@ -101,7 +102,7 @@ def _drop_claims(
             if session_key is not None:
                 requests.append(digest_session.request(namespace, session_key, "session_end"))
             found = (deployment.claims.get(deployment.claims.key(request)) for request in requests)
-            gone = [claim for claim in found if claim is not None]
+            gone = [claim for claim in found if claim is not None and claim.state != "running"]
         _drop(deployment, gone)
         # A claim keeps the text of its last error, and this text may quote an erased memory.
         deployment.claims.forget_errors(claim.key for state in STATES for claim in index.every(state, namespace))
@@ -111,6 +112,5 @@ def _drop_claims(
 
 def _drop(deployment: Deployment, gone: Sequence[Claim]) -> None:
     for claim in gone:
-        if claim.state != "running":
-            _, wakeups = deployment.claims.drop(claim.key)
-            deployment.engine.publisher.publish(wakeups)
+        _, wakeups = deployment.claims.drop(claim.key)
+        deployment.engine.publisher.publish(wakeups)

@@ -56,7 +56,9 @@ class NamespaceRun:
         namespace = self.namespace
 
         def record(tx: Transaction, outcome: JobOutcome) -> None:
-            job_runs.record(tx, namespace.id, [job_header(claim) for claim in chosen], outcome)
+            gone = outcome.status == "gone"
+            headers = [_naming_only(namespace.name, claim) if gone else job_header(claim) for claim in chosen]
+            job_runs.record(tx, namespace.id, headers, outcome)
 
         return JobContext(
             namespace_id=namespace.id,
@@ -103,13 +105,16 @@ def in_namespace(handler: Callable[[NamespaceRun, A], JobOutcome]) -> Callable[[
 
 
 def _gone(run: Run, namespace: str) -> JobOutcome:
-    """Write run rows that only name the namespace, because it may have been erased together with its sessions."""
+    """Write the run rows of jobs whose namespace does not exist."""
     outcome = JobOutcome(status="gone", details={"namespace": namespace})
-    scope = json.dumps({"namespace": namespace}, ensure_ascii=False)
-    headers = [replace(job_header(claim), scope=scope) for claim in run.claims]
     with run.deployment.database.transaction() as tx:
-        job_runs.record(tx, None, headers, outcome)
+        job_runs.record(tx, None, [_naming_only(namespace, claim) for claim in run.claims], outcome)
     return outcome
+
+
+def _naming_only(namespace: str, claim: Claim) -> job_runs.JobHeader:
+    """The header of a run row that only names the namespace, because what else the scope names may be erased."""
+    return replace(job_header(claim), scope=json.dumps({"namespace": namespace}, ensure_ascii=False))
 
 
 def probe_model(deployment: Deployment) -> None:

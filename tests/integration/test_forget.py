@@ -19,8 +19,11 @@ from nexus_tasks.errors import InvalidInput, NotFound
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.storage.erasure.vacuum import WORDLESS
 from nexus_tasks.storage.models import Base
+from nexus_tasks.types import JobOutcome
 from tests import commandline
 from tests.integration.inline import NAMESPACE, dump, facts, observations, pending, say, time_passes, waiting, work
+from tests.integration.jobkinds import BODIES, play_kept
+from tests.integration.jobkinds import work as work_kinds
 from tests.sandbox import Sandbox, engine
 from tests.standin import Call, StandIn, faults
 
@@ -374,6 +377,46 @@ def test_a_digest_in_flight_keeps_nothing_of_what_is_erased(claude: Any, standin
     time_passes(here)
     work()
     assert Nexus().session(NAMESPACE, "chat").digests["summary_long"].content == "Ann likes tea."
+
+
+@pytest.mark.parametrize(
+    "erase", [{"everything": True}, {"session_key": f"chat-{SECRET}"}], ids=["of the namespace", "of the session"]
+)
+@pytest.mark.parametrize("kind", ["derive", "digest"])
+def test_a_run_in_flight_writes_nothing_of_an_erased(
+    claude: Any, standin: StandIn, kind: str, erase: dict[str, Any]
+) -> None:
+    """Neither its effects nor a run row, whose scope would name the session or the observer."""
+    here = claude()
+    say(*TALK, session=f"chat-{SECRET}", end=True)
+    erased: list[Any] = []
+
+    def answered(_: Call) -> Any:
+        if not erased:
+            erased.append(Nexus().forget(NAMESPACE, **erase))
+        return observations((f"Ann is {SECRET}", [1])) if kind == "derive" else {"short": SECRET, "long": SECRET}
+
+    standin.answer("derive", lambda _: observations())
+    standin.answer(kind, answered)
+    for _ in range(3):
+        work()
+        time_passes(here)
+    assert erased
+    assert [*pending(), *waiting()] == []
+    for key in here.redis().scan_iter(f"{here.name}:celery:*"):  # messages on their way name their sessions
+        here.redis().delete(key)
+    assert traces(here) == []
+
+
+def test_a_run_of_a_job_kind_of_ones_own_writes_no_row_for_an_erased_namespace(here: Sandbox) -> None:
+    Nexus().create_namespace(NAMESPACE)
+    BODIES[SECRET] = lambda *_: Nexus().forget(NAMESPACE, everything=True) and JobOutcome(status="completed")
+    try:
+        play_kept.delay(namespace=NAMESPACE, name=SECRET)
+        assert [one["status"] for one in work_kinds()] == ["superseded"]
+    finally:
+        BODIES.clear()
+    assert here.sql("SELECT scope FROM job_runs") == []
 
 
 @pytest.mark.usefixtures("here")

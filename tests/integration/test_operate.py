@@ -208,3 +208,20 @@ def test_what_is_wanted_again_is_asked_for_past_its_marker(here: Sandbox) -> Non
     inline.work()
     assert here.sql("UPDATE derivations SET state = 'wanted' WHERE state = 'done' RETURNING 1") == [(1,)]
     assert Reconciler(engine).round() == 1
+
+
+def test_a_rerun_that_is_dropped_with_its_running_job_has_a_run_row(here: Sandbox, bench: Bench) -> None:  # noqa: ARG001
+    asked = list[Any]()
+
+    def body(run: Any, _arguments: Any) -> None:
+        asked.append(play.delay(reason="again"))
+        Nexus().drop_job(run.primary.job_id)
+        run.check()
+
+    BODIES["a"] = body
+    asked.append(play.delay(reason="first"))
+    work()
+    assert len({one.id for one in asked}) == 2
+    assert [one.wait(5).status for one in asked] == ["dropped"] * 2
+    rows = here.sql("SELECT job_id, status FROM job_runs")
+    assert sorted(rows) == sorted((one.id, "dropped") for one in asked)
