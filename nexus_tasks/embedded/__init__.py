@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from nexus_tasks.embedded.origin import is_copy, take_into_use
 from nexus_tasks.embedded.places import Places, forget_run_folder, locate, prepare, prepare_home, start_lock
 from nexus_tasks.embedded.postgres import DATABASE, USER, initialise, postgres_server
 from nexus_tasks.embedded.redis import redis_server
@@ -59,6 +60,7 @@ def ensure(home: Path) -> ServerAddresses:
 
             - The extra ``embedded`` is not installed.
             - The folder belongs to another user or cannot be written, or the disk is full.
+            - The folder is a copy of another home folder, made while the servers of that folder ran.
             - Another process has held the start lock for 120 s.
             - A server does not start, or a running server has not answered for 60 s.
 
@@ -67,7 +69,7 @@ def ensure(home: Path) -> ServerAddresses:
     """
     home = _absolute(home)
     try:
-        places = locate(home)
+        places = None if is_copy(home) else locate(home)
         if places is None or any(server.probe() is not State.UP for server in _servers(places)):
             places = _bring_up(home)
     except OSError as error:
@@ -77,7 +79,8 @@ def ensure(home: Path) -> ServerAddresses:
 
 def running(home: Path) -> ServerAddresses | None:
     """The addresses of the servers of ``home``; ``None`` when a server does not answer. The call starts no server."""
-    places = locate(_absolute(home))
+    home = _absolute(home)
+    places = None if is_copy(home) else locate(home)
     if places is None or any(server.probe() in (State.DOWN, State.STARTING) for server in _servers(places)):
         return None
     return _addresses(places)
@@ -93,7 +96,7 @@ def stop(home: Path) -> list[str]:
         EmbeddedError: a server does not end, or another process has held the start lock for 120 s.
     """
     home = _absolute(home)
-    if not start_lock(home).exists():
+    if not start_lock(home).exists() or is_copy(home):
         return []
     with await_lock(start_lock(home), _START_LOCK_SECONDS):
         # Stopping uses the lock files and pid files, but no socket. So any folder will do for the sockets here.
@@ -106,6 +109,7 @@ def stop(home: Path) -> list[str]:
 def _bring_up(home: Path) -> Places:
     account = prepare_home(home)
     with await_lock(start_lock(home), _START_LOCK_SECONDS):
+        take_into_use(home)
         places = prepare(home, account)
         _probe_disk(home)
         launched: list[Server] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -51,6 +52,15 @@ def test_a_dead_process_whose_claims_could_not_be_given_back_is_seen_again(tmp_p
         for _ in mine.dead():
             raise ConnectionError("Redis is away")
     assert list(mine.dead()) == [other]
+
+
+def test_a_copied_file_does_not_make_its_living_process_dead(tmp_path: Path) -> None:
+    """As when all of a running worker's ``NEXUS_HOME`` is copied, and another worker starts on the copy."""
+    home, copy = tmp_path / "home", tmp_path / "copy"
+    with another(home):
+        shutil.copytree(home, copy)
+        assert list(LeaseHolder(copy).dead()) == []
+    assert list(LeaseHolder(home).dead()) != []
 
 
 def test_another_machine_with_the_same_folder_is_not_judged(tmp_path: Path) -> None:

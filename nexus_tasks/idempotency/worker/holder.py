@@ -73,7 +73,9 @@ class LeaseHolder:
                 _forget_in_time(path)
             elif taken := _try_lock(path):
                 with taken:
-                    yield holder
+                    # The holder of a copied file may live, because its lock is on the original file.
+                    if not _is_copy(taken.fd):
+                        yield holder
                     _unlink(path)
 
     def leave_to_parent(self) -> None:
@@ -94,6 +96,7 @@ class LeaseHolder:
         while True:
             if taken := try_lock(path):
                 if os.fstat(taken.fd).st_nlink:
+                    taken.write(str(os.fstat(taken.fd).st_ino))  # see `_is_copy`
                     return taken
                 taken.release()  # before this process locked the file, a sweep of another process deleted it
 
@@ -112,6 +115,12 @@ def _try_lock(path: Path) -> FileLock | None:
         return try_lock(path)
     except OSError:  # the file of another user's process cannot be opened
         return None
+
+
+def _is_copy(fd: int) -> bool:
+    """Whether a holder's file was copied, for example with all of ``NEXUS_HOME``: it then names another inode."""
+    made = os.pread(fd, 32, 0)
+    return bool(made) and made != str(os.fstat(fd).st_ino).encode()
 
 
 def _unlink(path: Path) -> None:
