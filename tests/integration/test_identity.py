@@ -65,6 +65,19 @@ def test_an_operator_accepts_a_database_that_takes_the_place_of_another(elsewher
     assert [one["status"] for one in work("derive_memory")] == ["completed"]
 
 
+def test_after_a_flush_the_first_worker_decides_whose_the_claims_are(elsewhere: Sandbox) -> None:
+    """What the page on guarantees says is not guaranteed. The right workers stop, and an operator sets it right."""
+    elsewhere.flush()
+    engine.storage.verify()  # the worker of staging comes first
+    elsewhere.sql("UPDATE database_identity SET id = 'production'")
+    with pytest.raises(ForeignDatabase):
+        Reconciler(engine).round()
+    assert not engine.breaker.closed()
+    elsewhere.sql("UPDATE namespaces SET name = :name", name=NAMESPACE)
+    assert CliRunner().invoke(cli, ["db", "accept"]).exit_code == 0
+    assert Reconciler(engine).round() == 1, "what Postgres wants is asked for again"
+
+
 @pytest.mark.usefixtures("here")
 def test_a_job_of_a_namespace_that_nobody_made_says_so(caplog: pytest.LogCaptureFixture) -> None:
     Nexus().create_namespace(NAMESPACE)

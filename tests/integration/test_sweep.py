@@ -453,3 +453,21 @@ def test_the_sweep_starts_when_what_it_needs_comes_up_late(bench: Bench, monkeyp
         eventually(lambda: queued() == 1)
     finally:
         step.stop(None)
+
+
+def test_a_probe_that_redis_does_not_answer_is_a_warning(
+    here: Sandbox,  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It runs in a thread, whose error nobody would handle."""
+
+    def away(*_: Any) -> Any:
+        raise QueueUnavailable
+
+    engine.claims.pause(play.kind.name, "no key")
+    sweeper = Sweeper(engine)
+    monkeypatch.setattr(sweeper.claims, "resume", away)
+    for step in sweeper._steps():
+        step()
+    eventually(lambda: "could not be probed" in caplog.text, within=10)

@@ -130,7 +130,14 @@ class Sweeper:
         if now - self._probed_at >= PROBE_EVERY and self.claims.paused():
             self._probed_at = now
             # In a thread of its own, because a probe of a model may hang and must not hold up the sweep.
-            yield threading.Thread(target=self.probe, name="nexus-probe", daemon=True).start
+            yield threading.Thread(target=self.probe_in_background, name="nexus-probe", daemon=True).start
+
+    def probe_in_background(self) -> None:
+        """Call :meth:`probe`, and log an outage of Redis. The next probe, a minute later, may then lift the pauses."""
+        try:
+            self.probe()
+        except QueueUnavailable as error:
+            log.warning("The causes of the pauses could not be probed: %s", error)
 
     def probe(self) -> None:
         """Lift each pause whose cause is gone."""
