@@ -47,7 +47,7 @@ NAMESPACES = [f"n{i}" for i in range(5)]
 FLOODING = "flood"
 PAUSE = 1.0, 6.0  # seconds between two faults
 GIVE_UP_SECONDS = 660.0  # without progress, after the last fault; a message that was lost often is sent after 600 s
-OVERDUE_SECONDS = 60.0  # a job whose message has waited longer than this counts as a wait without a reason
+OVERDUE_SECONDS = 60.0  # a job that is pending (it has no wait reason) for longer than this is a wait without a reason
 
 _DERIVED = "SELECT count(*) FILTER (WHERE state = 'done'), count(*) FILTER (WHERE state = 'dead') FROM derivations"
 _TWICE = """

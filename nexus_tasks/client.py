@@ -827,7 +827,7 @@ class Nexus:
         return quarantine.drop(self.deployment.claims, ids)
 
     def repair_jobs(self) -> JobRepair:
-        """Compare the counters and indexes in Redis with the jobs themselves, and correct what is wrong.
+        """Correct the counters and indexes in Redis that differ from the jobs' own records.
 
         Jobs go on during the repair. Without this call, the workers' sweep corrects the counters of running jobs only.
 

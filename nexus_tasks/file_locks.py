@@ -15,7 +15,7 @@ import fcntl
 import os
 import time
 
-_PAUSE = 0.01  # seconds between two tries
+_PAUSE = 0.01  # seconds between two tries: a wait in the kernel could not end at a deadline
 
 
 class FileLock:

@@ -190,9 +190,9 @@ class SessionBuffer:
         return found
 
     def acknowledge(self, segments: Iterable[Segment]) -> int:
-        """Delete segments whose entries the caller has stored. Returns how many entries the deleted segments had.
+        """Delete the given segments. The caller has stored their entries.
 
-        A segment is skipped when it changed after it was read, or when it is deleted already.
+        A segment that changed after it was read stays. Returns how many entries the deleted segments had.
 
         Raises:
             BufferError: a file cannot be deleted.

@@ -58,5 +58,5 @@ class Syncer:
         while self._pid == pid:
             self._wake.wait()
             self._wake.clear()
-            time.sleep(self._interval)
+            time.sleep(self._interval)  # one fsync then serves all entries of the interval
             self.now()

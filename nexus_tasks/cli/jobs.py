@@ -206,7 +206,7 @@ def resume(
 
 @app.command()
 def repair(json: Json = False) -> None:
-    """Compare the counters and indexes in Redis with the jobs themselves, and correct what is wrong."""
+    """Correct the counters and indexes in Redis that differ from the jobs' own records."""
     found = connect().repair_jobs()
     if json:
         emit(found)

@@ -141,6 +141,7 @@ def _wait(nexus: Nexus, receipt: Receipt, known: Collection[str], *, timeout: fl
         meter.at(total - backlog.underived, total, backlog.note)
         if backlog.empty or time.monotonic() >= deadline:
             break
+        # Other machines' workers do the jobs, and nothing tells this process when they end.
         time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
     dead = [job for id, job in _dead_letters(nexus, receipt.namespaces).items() if id not in known]

@@ -78,7 +78,7 @@ def start(server: Server) -> bool:
         # the same files.
         if time.monotonic() > deadline:
             halt(server)
-        time.sleep(0.02)
+        time.sleep(0.02)  # no event says when another process releases its lock or makes its socket
     return False
 
 
@@ -158,7 +158,7 @@ def halt(server: Server) -> bool:
             sent = sent or _signal(server, sign)
             if not is_locked(server.lock):
                 return True
-            time.sleep(0.005)
+            time.sleep(0.005)  # the server is not this process's child, so there is nothing to wait on
     raise EmbeddedError(
         f"{server.name} does not end.", remedy=f"See which processes hold {server.lock} (`fuser {server.lock}`)."
     )

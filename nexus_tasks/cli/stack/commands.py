@@ -81,7 +81,7 @@ def _stop_unless_used(settings: Settings) -> None:
         if time.monotonic() > deadline:
             typer.echo("Redis and Postgres go on: another process uses them. `nexus down` stops them.")
             return
-        time.sleep(0.05)
+        time.sleep(0.05)  # the servers do not tell when a connection closes
     embedded.stop(settings.home)
 
 

@@ -66,7 +66,7 @@ def claim_children(home: Path) -> FileLock:
     while (held := try_lock(_children_lock(home))) is None:
         if time.monotonic() > deadline:
             raise _not_ended(home)
-        time.sleep(0.05)
+        time.sleep(0.05)  # a wait in the kernel (`flock`) could not end at the deadline
     return held
 
 
@@ -87,7 +87,7 @@ def end(home: Path) -> bool:
         while time.monotonic() < deadline:
             if not is_locked(_pid_file(home)) and not is_locked(_children_lock(home)):
                 return True
-            time.sleep(0.02)
+            time.sleep(0.02)  # the stack is not this process's child, so there is nothing to wait on
     raise _not_ended(home)
 
 
