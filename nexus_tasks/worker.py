@@ -9,7 +9,8 @@
 5. :class:`DatabasePoolStep`: fits the pool of Postgres connections to the number of threads.
 6. :class:`ForkServerStep`: forks the fork server for jobs that have crashed twice (pool of threads only).
 7. Celery starts its pool and its consumer.
-8. :class:`EndStep`: starts a thread that limits how long runs and the worker's shutdown may last.
+8. :class:`EndStep`: starts a thread that limits how long runs and the worker's shutdown may last. In a worker whose
+   runs are threads it also starts the interpreter guard, which ends a worker in which code blocks the interpreter.
 9. :class:`IdentityStep`: ends the worker if the claims (the records of jobs in Redis) belong to another database.
 10. :class:`SweepStep`: starts a thread for the sweep. Every 2 s the sweep queues the jobs of dead workers again, sends
     lost messages again, and publishes jobs that have become due.
