@@ -56,6 +56,7 @@ from nexus_tasks.idempotency.worker.reconciler import ReconcileStep
 from nexus_tasks.idempotency.worker.reserved import listen_for_revokes
 from nexus_tasks.idempotency.worker.sweeper import SweepStep
 from nexus_tasks.idempotency.worker.watchdog import WatchdogStep
+from nexus_tasks.mistyped_settings import mistyped_settings
 from nexus_tasks.services import buffer_flush, context_cache
 from nexus_tasks.tasks.registry import tick
 
@@ -68,9 +69,14 @@ STORE_EVERY, REFRESH_EVERY = 300.0, 30.0
 
 @worker_init.connect  # type: ignore[untyped-decorator]
 def preload(sender: Any, **_kwargs: object) -> None:
-    """Choose the model, and load the model's library and the embedder. ``sender`` is Celery's worker."""
+    """Choose the model, and load the model's library and the embedder. ``sender`` is Celery's worker.
+
+    Variables that look like mistyped settings are logged.
+    """
     if not has_jobs(sender.app):
         return
+    for one in mistyped_settings():
+        log.warning("%s", one)
     try:
         deployment: Deployment = engine_of(sender.app).deployment
         deployment.preload()

@@ -34,6 +34,7 @@ from nexus_tasks.cli import (
 )
 from nexus_tasks.cli.failing import FAILED, INTERRUPTED, crash, fail, hang_up
 from nexus_tasks.errors import NexusError
+from nexus_tasks.types.hidden_characters import show_hidden
 
 app = typer.Typer(
     name="nexus",
@@ -99,6 +100,7 @@ def _run() -> int:
             stream.reconfigure(errors="replace")  # replaces characters that the terminal cannot print
     try:
         try:
+            _warn_of_mistyped_settings()
             app(prog_name="nexus")
         finally:
             # If the pipe's reader has ended, this raises BrokenPipeError here, and not during the exit of Python.
@@ -117,6 +119,15 @@ def _run() -> int:
     except Exception as error:  # people get one line instead of a traceback
         return crash(error)
     return 0
+
+
+def _warn_of_mistyped_settings() -> None:
+    """Name mistyped variables on standard error, even if the command then fails because of them."""
+    if any(name.startswith("NEXUS_") for name in os.environ):
+        from nexus_tasks.mistyped_settings import mistyped_settings
+
+        for one in mistyped_settings():
+            print(f"warning: {show_hidden(str(one))}", file=sys.stderr)
 
 
 def _open_closed_streams() -> None:

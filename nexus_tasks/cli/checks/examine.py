@@ -35,6 +35,7 @@ def _settings(about: dict[str, Any], *, canary: bool) -> Iterator[Check]:
         return
     changed = sorted(f"NEXUS_{name.upper()}" for name in settings.model_fields_set)
     yield passed("settings", ", ".join(changed) or "all defaults")
+    yield from machine.mistyped()
     about |= {"model": settings.model, "embedder": settings.embedder, "home": str(settings.home)}
     yield from _servers(settings, about, canary=canary)
     yield machine.home(settings)

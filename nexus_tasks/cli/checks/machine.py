@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nexus_tasks.cli.checks.check import Check, failed, passed
+from nexus_tasks.mistyped_settings import mistyped_settings
 from nexus_tasks.settings import Settings, mask_url
 
 _OLDEST = (3, 11)
@@ -21,6 +22,19 @@ def python() -> Check:
     if sys.version_info[:2] >= _OLDEST:
         return passed("python", found)
     return failed("python", found, "Use Python 3.11 or later.")
+
+
+def mistyped() -> list[Check]:
+    """A failed check for each ``NEXUS_*`` variable that is nearly the name of a setting.
+
+    A variable that is far from every setting may belong to other software, so its check passes.
+    """
+    return [
+        failed("variable", f"{one.name} is no setting and is ignored", f"Did you mean {one.meant}?")
+        if one.meant
+        else passed("variable", str(one))
+        for one in mistyped_settings()
+    ]
 
 
 def home(settings: Settings) -> Check:
