@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nexus_tasks import limits
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.types import check_time
 
@@ -20,10 +21,6 @@ T = TypeVar("T")
 Check = Callable[[str, Any], None]
 
 LARGEST_BIGINT = 2**63 - 1  # the largest bigint of Postgres
-MOST_ROWS = 1_000_000  # the largest `limit` and `offset`
-LONGEST_NAME = 1_000  # characters of a name, an id or a word; what is stored is limited further
-LONGEST_ID = 10_000  # characters of a job's id, which a caller may have from elsewhere
-LONGEST_PATH = 4_096  # characters; the limit of Linux
 MOST_USD = 1e12  # also excludes NaN and infinity
 MOST_RUNS = 2**31 - 1  # the largest integer of Postgres
 
@@ -74,13 +71,18 @@ def _line(name: str, value: Any) -> None:
 
 def _name(name: str, value: Any) -> None:
     _line(name, value)
-    _at_most(name, value, LONGEST_NAME)
+    _at_most(name, value, limits.WORD_CHARACTERS)
 
 
 def _job_id(name: str, value: Any) -> None:
     """An id that is only looked up. No job has an id with an odd character."""
     _text(name, value)
-    _at_most(name, value, LONGEST_ID)
+    _at_most(name, value, limits.JOB_ID_CHARACTERS)
+
+
+def _query(name: str, value: Any) -> None:
+    _text(name, value)
+    _at_most(name, value, limits.QUERY_CHARACTERS)
 
 
 def _at_most(name: str, value: str, most: int) -> None:
@@ -91,7 +93,10 @@ def _at_most(name: str, value: str, most: int) -> None:
 def _lines(name: str, value: Any) -> None:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidInput(f"{name} must be a list of texts, not {_shown(value)}.")
-    for one in value:
+    most = limits.OBSERVERS_PER_CALL if name == "observers" else limits.LIST_ENTRIES
+    for number, one in enumerate(value):
+        if number == most:
+            raise InvalidInput(f"{name} has more than {most:,} entries.", remedy="Make several calls with fewer each.")
         _name(name, one)
 
 
@@ -128,11 +133,11 @@ def _path(name: str, value: Any) -> None:
     if not isinstance(value, str | Path) or not str(value):
         raise InvalidInput(f"{name} must be the path of a file or folder, not {_shown(value)}.")
     try:
-        bad = "\0" in str(value) or len(os.fsencode(value)) > LONGEST_PATH
+        bad = "\0" in str(value) or len(os.fsencode(value)) > limits.PATH_BYTES
     except UnicodeEncodeError:
         bad = True
     if bad:
-        raise InvalidInput(f"{name} must be a path of at most {LONGEST_PATH:,} bytes, without NUL characters.")
+        raise InvalidInput(f"{name} must be a path of at most {limits.PATH_BYTES:,} bytes, without NUL characters.")
 
 
 def _path_or_stream(name: str, value: Any) -> None:
@@ -156,11 +161,12 @@ CHECKS: Mapping[str, Check] = {
     **dict.fromkeys(("urgency", "format", "count"), _name),
     "reason": _line,
     "job_id": _job_id,
-    **dict.fromkeys(("text", "author", "query"), _text),
+    **dict.fromkeys(("text", "author"), _text),
+    "query": _query,
     **dict.fromkeys(("observers", "levels", "categories", "unset", "ids"), _lines),
     **dict.fromkeys(("observe", "scrub", "end", "rebuild", "everything", "overwrite"), _flag),
     **dict.fromkeys(("since", "until", "as_of"), _time),
-    **dict.fromkeys(("limit", "offset"), _whole(0, MOST_ROWS)),
+    **dict.fromkeys(("limit", "offset"), _whole(0, limits.PAGE_ROWS)),
     "memory_id": _whole(-LARGEST_BIGINT, LARGEST_BIGINT),
     "concurrency": _whole(-MOST_RUNS, MOST_RUNS),
     "max_tokens": _whole(-LARGEST_BIGINT, LARGEST_BIGINT),

@@ -7,17 +7,18 @@ An outage may end by itself. After a wrong setting, such as a wrong password, no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from nexus_tasks import limits
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import EmbeddedUnavailable, InvalidInput, StorageMisconfigured, Transient, faults
 from nexus_tasks.services import buffer_flush
 from nexus_tasks.services.ingestion import SessionWriter
 from nexus_tasks.storage import namespaces
-from nexus_tasks.types import Message, Receipt, check_name, check_namespace
+from nexus_tasks.types import Message, Receipt, check_name, check_namespace, check_size
 
 _MESSAGE = TypeAdapter(Message)
 
@@ -35,7 +36,7 @@ def ingest(
     """See :meth:`nexus_tasks.client.Nexus.ingest`."""
     check_namespace(namespace)
     session_key = check_name("session_key", session_key)
-    said = [_message(position, message) for position, message in enumerate(messages)]
+    said = _messages(messages)
     wanted = None if observers is None else [check_name("observers", observer) for observer in observers]
     try:
         buffer_flush.store_pending(deployment)  # messages that were buffered earlier are stored first
@@ -57,6 +58,19 @@ def ingest(
         duplicates=stored.duplicates,
         enqueued=enqueued,
     )
+
+
+def _messages(given: Iterable[Message | Mapping[str, Any]]) -> list[Message]:
+    said = list[Message]()
+    for position, message in enumerate(given):  # may be a generator without an end
+        if position == limits.MESSAGES_PER_CALL:
+            raise InvalidInput(
+                f"messages has more than {limits.MESSAGES_PER_CALL:,} messages.",
+                remedy="Give each message an id, and store them in several calls; nothing was stored.",
+            )
+        said.append(_message(position, message))
+        check_size(said[-1])
+    return said
 
 
 def _message(position: int, message: Message | Mapping[str, Any]) -> Message:

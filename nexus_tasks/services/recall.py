@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from nexus_tasks import limits
 from nexus_tasks.cognition import retrieval
 from nexus_tasks.cognition.context import ContextRequest, Format, assemble, fit_to_count, render_as
 from nexus_tasks.deployment import Deployment
@@ -15,8 +16,6 @@ from nexus_tasks.services.memories import memory_filter
 from nexus_tasks.storage import namespaces
 from nexus_tasks.types import ContextBlock, Recalls, as_stored, check_name, check_namespace, to_utc
 
-MOST_RESULTS = 1_000
-MOST_TOKENS = 1_000_000
 DEFAULT_TOKENS = 2_000  # the most tokens of a context when the caller names no number
 
 
@@ -38,8 +37,8 @@ def search(
     """See :meth:`nexus_tasks.client.Nexus.search`."""
     if not isinstance(query, str) or not query.strip():
         raise InvalidInput("query must be a non-empty text.")
-    if not 1 <= limit <= MOST_RESULTS:
-        raise InvalidInput(f"limit must be 1 to {MOST_RESULTS:,}, not {limit!r}.")
+    if not 1 <= limit <= limits.SEARCH_RESULTS:
+        raise InvalidInput(f"limit must be 1 to {limits.SEARCH_RESULTS:,}, not {limit!r}.")
     buffer_flush.store_pending(deployment)
     with deployment.database.reading() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
@@ -69,8 +68,8 @@ def context(
     """See :meth:`nexus_tasks.client.Nexus.context`."""
     if count not in ("estimate", "anthropic"):
         raise InvalidInput(f"count must be estimate or anthropic, not {count!r}.")
-    if max_tokens is not None and (not isinstance(max_tokens, int) or not 1 <= max_tokens <= MOST_TOKENS):
-        raise InvalidInput(f"max_tokens must be 1 to {MOST_TOKENS:,}, not {max_tokens!r}.")
+    if max_tokens is not None and (not isinstance(max_tokens, int) or not 1 <= max_tokens <= limits.CONTEXT_TOKENS):
+        raise InvalidInput(f"max_tokens must be 1 to {limits.CONTEXT_TOKENS:,}, not {max_tokens!r}.")
     if form not in ("text", "anthropic", "json"):
         raise InvalidInput(f"format must be text, anthropic or json, not {form!r}.")
     buffer_flush.store_pending(deployment)

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
+from nexus_tasks import limits
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, NexusError
 from nexus_tasks.services.writing_files import replacing
@@ -123,7 +124,14 @@ def _store(tx: Transaction, namespace_id: int, documents: Iterator[tuple[int, An
 
 
 def _documents(file: TextIO, note: Callable[[int], None]) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(file, start=1):
+    number = 0
+    while line := file.readline(limits.IMPORT_LINE_CHARACTERS + 1):
+        number += 1
+        if len(line) > limits.IMPORT_LINE_CHARACTERS:
+            raise InvalidInput(
+                f"Line {number} has more than {limits.IMPORT_LINE_CHARACTERS:,} characters.",
+                remedy="Give a file that `nexus export` wrote; nothing was stored.",
+            )
         try:
             yield number, json.loads(line)
         except (ValueError, RecursionError):

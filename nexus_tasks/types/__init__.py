@@ -31,7 +31,7 @@ from nexus_tasks.types.memories import (
     TopicDetails,
     TopicInfo,
 )
-from nexus_tasks.types.messages import MAX_CONTENT, Message, Receipt
+from nexus_tasks.types.messages import MAX_CONTENT, Message, Receipt, check_size
 from nexus_tasks.types.names import (
     LEVELS,
     MAX_NAME,
@@ -128,6 +128,7 @@ __all__ = [
     "as_stored",
     "check_name",
     "check_namespace",
+    "check_size",
     "check_time",
     "clean_text",
     "iso",

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from nexus_tasks import limits
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.types.document import Document
 from nexus_tasks.types.names import ROLES, Role, check_name, check_time, clean_text
 
-MAX_CONTENT = 1_000_000  # characters of a message
+MAX_CONTENT = limits.MESSAGE_CHARACTERS
 _NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # behind an even number of backslashes
+
+
+_SPLIT = "Split the text into several messages, or leave out what nobody will ask for; nothing was stored."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +43,9 @@ class Message:
         if not self.content.strip() and not self.tool_calls:
             raise InvalidInput("content is empty, and there are no tool_calls either.")
         if len(self.content) > MAX_CONTENT:
-            raise InvalidInput(f"content has {len(self.content):,} characters; at most {MAX_CONTENT:,} are stored.")
+            raise InvalidInput(
+                f"content has {len(self.content):,} characters; at most {MAX_CONTENT:,} are stored.", remedy=_SPLIT
+            )
         if self.role not in ROLES:
             raise InvalidInput(f"role must be one of {', '.join(ROLES)}, not {self.role!r}.")
         if self.author is not None:
@@ -49,6 +55,21 @@ class Message:
         if self.occurred_at is not None:
             check_time("occurred_at", self.occurred_at)
         object.__setattr__(self, "tool_calls", _tool_calls(self.tool_calls))
+
+
+def check_size(message: Message) -> None:
+    """Check that the content and the tool calls of a message are not too long together.
+
+    Raises:
+        InvalidInput: they are.
+    """
+    calls = json.dumps([dict(call) for call in message.tool_calls], ensure_ascii=False) if message.tool_calls else ""
+    size = len(message.content) + len(calls)
+    if size > MAX_CONTENT:
+        raise InvalidInput(
+            f"content and tool_calls have {size:,} characters together; at most {MAX_CONTENT:,} are stored.",
+            remedy=_SPLIT,
+        )
 
 
 def _tool_calls(given: object) -> tuple[Mapping[str, Any], ...]:

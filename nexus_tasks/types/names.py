@@ -7,6 +7,7 @@ import unicodedata
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
+from nexus_tasks import limits
 from nexus_tasks.errors import InvalidInput
 
 Role = Literal["user", "assistant", "system", "tool"]
@@ -29,7 +30,7 @@ ROLES: tuple[str, ...] = get_args(Role)
 LEVELS: tuple[str, ...] = get_args(Level)
 
 NAMESPACE = re.compile(r"[A-Za-z0-9_\-:/][A-Za-z0-9._\-:/]{0,127}")
-MAX_NAME = 256  # characters of a session key, observer, subject or author
+MAX_NAME = limits.NAME_CHARACTERS
 # Control characters. Postgres cannot store a NUL in text. The other control characters corrupt a terminal or a prompt.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 

@@ -266,7 +266,7 @@ def serving(namespace: str) -> Iterator[str]:
         listening.bind((http.LOOPBACK, 0))
         port = listening.getsockname()[1]
         application = http.application(server(namespace), TOKEN, http.LOOPBACK, port, allowed=["memory.example"])
-        running = uvicorn.Server(uvicorn.Config(application, log_level="error"))
+        running = uvicorn.Server(http.configuration(application))
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

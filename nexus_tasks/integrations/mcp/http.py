@@ -14,7 +14,9 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from nexus_tasks import limits
 from nexus_tasks.errors import ConfigurationError, InvalidInput
+from nexus_tasks.integrations.mcp.connections import BodyLimit, LimitedConnection
 
 LOOPBACK = "127.0.0.1"
 PATH = "/mcp"
@@ -65,7 +67,7 @@ def application(server: MCPServer, token: str, host: str, port: int, *, allowed:
     """The ASGI application of ``server``.
 
     A request without the token gets the answer 401. A request for a host that is not allowed gets 421. A request from
-    an origin that is not allowed gets 403.
+    an origin that is not allowed gets 403. A request with too long a body gets 413.
 
     Args:
         server: the MCP server.
@@ -86,7 +88,7 @@ def application(server: MCPServer, token: str, host: str, port: int, *, allowed:
     app = server.streamable_http_app(
         streamable_http_path=PATH, host=host, stateless_http=True, json_response=True, transport_security=security
     )
-    return TokenRequired(app, token)
+    return TokenRequired(BodyLimit(app), token)
 
 
 def _is_loopback(host: str) -> bool:
@@ -122,7 +124,19 @@ def serve(
         port = bound.getsockname()[1]
         app = application(server, token, host, port, allowed=allowed)
         listening(f"http://{_shown(host)}:{port}{PATH}")
-        uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[bound])
+        uvicorn.Server(configuration(app)).run(sockets=[bound])
+
+
+def configuration(app: ASGIApp) -> uvicorn.Config:
+    """The configuration of the HTTP server, with the limits of ``limits.py``."""
+    return uvicorn.Config(
+        app,
+        http=LimitedConnection,
+        ws="none",
+        h11_max_incomplete_event_size=limits.MCP_HEADER_BYTES,
+        log_level="warning",
+        access_log=False,
+    )
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -10,12 +10,14 @@ from typing import Any, cast
 
 from sqlalchemy import Table, text
 
+from nexus_tasks import limits
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import embeddings
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer.tables import FORMAT, SETTINGS, TABLES, VERSION
+from nexus_tasks.types import check_name, clean_text
 
 AT_ONCE = 1_000  # rows per insert
 _MODELS = {model.__tablename__: model for model in TABLES}
@@ -87,6 +89,7 @@ class _Reading:
             )
         given = header.get("settings", {})
         settings = {name: given[name] for name in SETTINGS if name in given}
+        _check_settings(line, settings)
         if settings:
             tables = ", ".join(f"{name} = s.{name}" for name in settings)
             self.tx.execute(
@@ -119,6 +122,8 @@ class _Reading:
                 raise InvalidInput(
                     f"Line {line} has fields that this version does not know: {', '.join(sorted(unknown))}."
                 )
+            if row.get("level") == "raw":
+                _check_message(line, row)
             rows.append({"namespace_id": self.namespace_id, **self._translated(table, line, row)})
         own = "id" in table.c
         made = insert_rows(self.tx, model, rows, returning="id" if own else "")
@@ -204,6 +209,31 @@ def _translate_plan(plan: Mapping[str, Any], ids: Mapping[int, int], through: An
 
 def _translate_judged(judged: Mapping[str, Any], ids: Mapping[int, int]) -> dict[str, Any]:
     return {name: [[ids.get(i, 0) for i in one] for one in several] for name, several in judged.items()}
+
+
+def _check_settings(line: int, settings: Mapping[str, Any]) -> None:
+    """Refuse settings that ``nexus namespaces set`` refuses. A negative budget would stop every job."""
+    budget, concurrency = settings.get("budget_usd_per_day"), settings.get("concurrency")
+    if budget is not None and not 0 <= float(budget) < 1e8:
+        raise InvalidInput(f"Line {line}: budget_usd_per_day must be 0 or more, and less than 100,000,000.")
+    if concurrency is not None and not 1 <= concurrency < 2**31:
+        raise InvalidInput(f"Line {line}: concurrency must be 1 or more.")
+    for observer in settings.get("observers") or ():
+        check_name("observers", observer)
+
+
+def _check_message(line: int, row: Mapping[str, Any]) -> None:
+    content = row.get("content")
+    if not isinstance(content, str):
+        raise InvalidInput(f"Line {line}: content must be text.")
+    if len(content) > limits.MESSAGE_CHARACTERS:
+        raise InvalidInput(
+            f"Line {line}: content has {len(content):,} characters; at most {limits.MESSAGE_CHARACTERS:,} are stored."
+        )
+    if clean_text(content) != content:
+        raise InvalidInput(f"Line {line}: content holds control characters, which no message has.")
+    if row.get("author") is not None:
+        check_name("author", row["author"])
 
 
 def _kind(numbered: tuple[int, Any]) -> str:

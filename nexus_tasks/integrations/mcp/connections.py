@@ -1,0 +1,103 @@
+"""Limit what clients of MCP over HTTP may send: headers, body, open connections, and the time for one request.
+
+uvicorn has no limit for a body, and no time limit for a request that arrives slowly or never completely. So a client
+without the token could open connections until the server has no file descriptor left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import h11
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from nexus_tasks import limits
+
+_REASONS = {400: "Bad Request", 408: "Request Timeout", 429: "Too Many Requests", 431: "Header Fields Too Large"}
+
+
+class LimitedConnection(H11Protocol):
+    """One HTTP connection. Beyond a limit it answers 408, 429 or 431, and is closed."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Refuse the connection when too many are open. Otherwise expect a request within the time limit."""
+        super().connection_made(transport)
+        if len(self.connections) > limits.MCP_CONNECTIONS:
+            self._refuse(429, f"At most {limits.MCP_CONNECTIONS:,} connections may be open. Try again later.")
+        else:
+            self._expect_request()
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request."""
+        if self.transport.is_closing():
+            return
+        self._expect_request()
+        super().data_received(data)
+        if self.conn.their_state is not h11.SEND_BODY and not self.conn.trailing_data[0]:
+            self._stop_waiting()  # the request is complete
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the time limit."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that is not HTTP, or whose headers are too long."""
+        error = sys.exc_info()[1]
+        status = getattr(error, "error_status_hint", 400)
+        if status == 431:
+            msg = f"The headers have more than {limits.MCP_HEADER_BYTES:,} bytes. Send fewer or shorter ones."
+        self._refuse(status if status in _REASONS else 400, msg)
+
+    def _expect_request(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(limits.MCP_REQUEST_SECONDS, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        self._refuse(408, f"The request did not arrive within {limits.MCP_REQUEST_SECONDS} s. Send it again.")
+
+    def _refuse(self, status: int, text: str) -> None:
+        self._stop_waiting()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = text.encode()
+            head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+            self.transport.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+        self.transport.close()
+
+
+class BodyLimit:
+    """ASGI middleware that answers 413 to a request whose body is too long, and passes on any other request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body, then pass the request on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        read, size = list[Message](), 0
+        while not read or (read[-1]["type"] == "http.request" and read[-1].get("more_body")):
+            read.append(await receive())
+            size += len(read[-1].get("body", b""))
+            if size > limits.MCP_BODY_BYTES:
+                said = f"The body has more than {limits.MCP_BODY_BYTES:,} bytes. Send less in one call."
+                await PlainTextResponse(said, 413, {"Connection": "close"})(scope, receive, send)
+                return
+        read.reverse()
+
+        async def again() -> Message:
+            return read.pop() if read else await receive()
+
+        await self.app(scope, again, send)

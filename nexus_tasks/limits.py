@@ -1,0 +1,34 @@
+"""The limits of input: what a call, an import or an MCP client may send at most.
+
+Beyond a limit, a call raises :class:`~nexus_tasks.errors.InvalidInput` before it stores anything, and MCP over HTTP
+answers with a status of its own. A test compares this module with the table in ``docs/limits.md``.
+"""
+
+from __future__ import annotations
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+MESSAGE_CHARACTERS = 1_000_000  # of a message: its content, and its tool calls as JSON, together
+MESSAGES_PER_CALL = 100_000  # of one call of `ingest`, and of one session in a file
+OBSERVERS_PER_CALL = 100
+
+# --- names and other arguments ----------------------------------------------------------------------------------------
+NAME_CHARACTERS = 256  # of a session key, observer, subject, author or id that is stored
+WORD_CHARACTERS = 1_000  # of a name, an id or a word that is only looked up
+JOB_ID_CHARACTERS = 10_000  # of a job's id, which a caller may have from elsewhere
+QUERY_CHARACTERS = 100_000  # of a question; a search uses its first 32 words
+PATH_BYTES = 4_096  # the limit of Linux
+LIST_ENTRIES = 10_000  # of a list in an argument, such as `levels` or `ids`
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+PAGE_ROWS = 1_000_000  # the largest `limit` and `offset` of a list
+SEARCH_RESULTS = 1_000
+CONTEXT_TOKENS = 1_000_000
+
+# --- imports ----------------------------------------------------------------------------------------------------------
+IMPORT_LINE_CHARACTERS = 50_000_000  # of one line of an export
+
+# --- MCP over HTTP ----------------------------------------------------------------------------------------------------
+MCP_HEADER_BYTES = 32_768  # of the request line and all headers; beyond: status 431
+MCP_BODY_BYTES = 8_000_000  # beyond: status 413. JSON may write a character of a message as 6 bytes
+MCP_CONNECTIONS = 512  # open at a time; beyond: status 429
+MCP_REQUEST_SECONDS = 20  # for sending one whole request; beyond: status 408

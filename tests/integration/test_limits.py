@@ -1,0 +1,191 @@
+"""Beyond a limit a call fails with the limit and a remedy, stores nothing, and the next call works."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+
+from nexus_tasks import Message, Nexus, limits
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.integrations.mcp import http
+from nexus_tasks.integrations.mcp.server import server
+from tests.commandline import nexus
+from tests.sandbox import eventually
+
+NAMESPACE, TOKEN = "limits", "token-" + "0123456789" * 3
+pytestmark = pytest.mark.usefixtures("here")
+CALLS = ({"name": "Write", "input": {"text": "x" * 600_000}},)
+
+BEYOND: dict[str, tuple[str, Callable[[Nexus], Any]]] = {
+    "content": ("1,000,000", lambda nexus: nexus.remember(NAMESPACE, "x" * (limits.MESSAGE_CHARACTERS + 1))),
+    "content and tool calls": (
+        "1,000,000",
+        lambda nexus: nexus.ingest(NAMESPACE, "s", [Message(content="x" * 600_000, tool_calls=CALLS)]),
+    ),
+    "observers": (
+        "100",
+        lambda nexus: nexus.ingest(NAMESPACE, "s", [{"content": "a"}], observers=[f"o{n}" for n in range(101)]),
+    ),
+    "name": ("256", lambda nexus: nexus.ingest(NAMESPACE, "s" * 257, [{"content": "a"}])),
+    "author": ("256", lambda nexus: nexus.remember(NAMESPACE, "a", author="a" * 257)),
+    "word": ("1,000", lambda nexus: nexus.session(NAMESPACE, "s" * 1_001)),
+    "query": ("100,000", lambda nexus: nexus.search(NAMESPACE, "tea " * 25_001)),
+    "list": ("10,000", lambda nexus: nexus.search(NAMESPACE, "tea", levels=itertools.repeat("raw"))),
+    "results": ("1,000", lambda nexus: nexus.search(NAMESPACE, "tea", limit=1_001)),
+    "tokens": ("1,000,000", lambda nexus: nexus.context(NAMESPACE, query="tea", max_tokens=1_000_001)),
+    "page": ("1,000,000", lambda nexus: nexus.memories(NAMESPACE, limit=1_000_001)),
+    "path": ("4,096", lambda nexus: nexus.export(NAMESPACE, "x" * 4_097)),
+    "job id": ("10,000", lambda nexus: nexus.job("x" * 10_001)),
+}
+
+
+@pytest.mark.parametrize("what", BEYOND)
+def test_the_client_refuses_and_stores_nothing(what: str) -> None:
+    client = Nexus()
+    client.remember(NAMESPACE, "kept")
+    limit, call = BEYOND[what]
+    with pytest.raises(InvalidInput, match=limit) as caught:
+        call(client)
+    assert caught.value.remedy
+    assert [one.content for one in client.memories(NAMESPACE)] == ["kept"]
+
+
+def test_a_call_with_too_many_messages_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MESSAGES_PER_CALL", 1_000)
+    endless = ({"content": f"message {number}"} for number in itertools.count())
+    with pytest.raises(InvalidInput, match="more than 1,000 messages"):
+        Nexus().ingest(NAMESPACE, "s", endless)  # type: ignore[arg-type]
+    assert Nexus().ingest(NAMESPACE, "s", [{"content": f"{n}"} for n in range(1_000)]).stored == 1_000
+
+
+def test_the_largest_message_is_stored() -> None:
+    assert Nexus().remember(NAMESPACE, "x" * limits.MESSAGE_CHARACTERS).stored == 1
+
+
+def test_commands_refuse_with_the_limit(tmp_path: Path) -> None:
+    file = tmp_path / "talk.jsonl"
+    file.write_text(json.dumps({"content": "x" * 600_000, "tool_calls": CALLS}) + "\n")
+    for arguments in (
+        ("ingest", str(file), "--namespace", NAMESPACE, "--json"),
+        ("remember", "a", "--namespace", NAMESPACE, "--author", "a" * 257, "--json"),
+        ("search", "tea " * 25_001, "--namespace", NAMESPACE, "--json"),
+    ):
+        done = nexus(*arguments)
+        error = json.loads(done.stdout)["error"]
+        assert (done.returncode, error["type"]) == (1, "InvalidInput"), done.stdout
+        assert "at most" in error["message"]
+        assert error["remedy"]
+
+
+# --- imports ----------------------------------------------------------------------------------------------------------
+def _changed(line: dict[str, Any], change: str) -> dict[str, Any]:
+    if "settings" in line and change in ("budget", "concurrency"):
+        name = "budget_usd_per_day" if change == "budget" else change
+        return {**line, "settings": {**line["settings"], name: -1}}
+    if line.get("level") == "raw" and change in ("control", "long"):
+        return {**line, "content": "a\x1b[2J" if change == "control" else "x" * (limits.MESSAGE_CHARACTERS + 1)}
+    return line
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [("budget", "budget"), ("concurrency", "1 or more"), ("control", "control characters"), ("long", "1,000,000")],
+)
+def test_an_import_refuses_a_row_that_no_call_could_store(tmp_path: Path, change: str, said: str) -> None:
+    client, file = Nexus(), tmp_path / "export.jsonl"
+    client.remember(NAMESPACE, "kept")
+    client.export(NAMESPACE, file)
+    lines = [_changed(json.loads(line), change) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(InvalidInput, match=said) as caught:
+        client.import_("another", file)
+    assert "Line " in str(caught.value)
+    assert caught.value.remedy
+    assert "another" not in [one.namespace for one in client.namespaces()]
+
+
+def test_an_import_of_an_endless_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "IMPORT_LINE_CHARACTERS", 1_000)
+    file = tmp_path / "export.jsonl"
+    file.write_text("[" * 5_000)
+    with pytest.raises(InvalidInput, match="Line 1 has more than 1,000 characters"):
+        Nexus().import_("another", file)
+
+
+# --- MCP over HTTP ----------------------------------------------------------------------------------------------------
+@contextmanager
+def serving() -> Iterator[int]:
+    with socket.socket() as listening:
+        listening.bind((http.LOOPBACK, 0))
+        port = listening.getsockname()[1]
+        running = uvicorn.Server(http.configuration(http.application(server(NAMESPACE), TOKEN, http.LOOPBACK, port)))
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            eventually(lambda: running.started, within=60)
+            yield port
+        finally:
+            running.should_exit = True
+            thread.join(60)
+
+
+def post(port: int, body: dict[str, Any], **headers: str) -> httpx2.Response:
+    given = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json, text/event-stream", **headers}
+    return httpx2.post(f"http://{http.LOOPBACK}:{port}{http.PATH}", json=body, headers=given, timeout=60)
+
+
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+
+
+def half_sent(port: int, sent: bytes) -> socket.socket:
+    connection = socket.create_connection((http.LOOPBACK, port), timeout=60)
+    connection.sendall(sent)
+    return connection
+
+
+def answer(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(1_000)
+    except ConnectionResetError:
+        return b""
+
+
+def test_mcp_answers_413_and_431_and_goes_on() -> None:
+    with serving() as port:
+        call = {"name": "remember", "arguments": {"text": "x" * limits.MCP_BODY_BYTES}}
+        refused = post(port, {**PING, "method": "tools/call", "params": call})
+        assert (refused.status_code, "8,000,000" in refused.text) == (413, True)
+        connection = half_sent(port, b"GET /mcp HTTP/1.1\r\nX: " + b"x" * (limits.MCP_HEADER_BYTES + 1_000))
+        with connection:
+            assert b"431" in answer(connection)
+        assert post(port, PING).status_code == 200
+
+
+def test_mcp_gives_an_error_for_too_long_a_message() -> None:
+    with serving() as port:
+        call = {"name": "remember", "arguments": {"text": "x" * (limits.MESSAGE_CHARACTERS + 1)}}
+        said = post(port, {**PING, "method": "tools/call", "params": call}).json()["result"]
+        assert said["isError"]
+        assert "1,000,000" in said["content"][0]["text"]
+
+
+def test_half_sent_requests_neither_stop_the_server_nor_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MCP_REQUEST_SECONDS", 3)
+    monkeypatch.setattr(limits, "MCP_CONNECTIONS", 50)
+    with serving() as port, ExitStack() as stack:
+        half = b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"
+        opened = [stack.enter_context(half_sent(port, sent)) for sent in [half, half + b"\r\n{", b""] * 40]
+        answers = [answer(one) for one in opened]
+        assert sum(b"429" in one for one in answers) >= 60
+        assert sum(b"408" in one or b"401" in one for one in answers) == 50
+        assert post(port, PING).status_code == 200
