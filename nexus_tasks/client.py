@@ -16,6 +16,7 @@ from nexus_tasks.idempotency import quarantine
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.repair import repair
 from nexus_tasks.services import (
+    access,
     dreams,
     erasure,
     intake,
@@ -32,6 +33,7 @@ from nexus_tasks.services import (
 from nexus_tasks.services.arguments import checked_methods
 from nexus_tasks.settings import Settings
 from nexus_tasks.types import (
+    AuditEntry,
     ContextBlock,
     DreamPlan,
     DroppedJob,
@@ -48,6 +50,7 @@ from nexus_tasks.types import (
     Message,
     NamespaceDetails,
     NamespaceInfo,
+    NewToken,
     PausedNamespace,
     QuarantinedMessage,
     Recalls,
@@ -56,6 +59,8 @@ from nexus_tasks.types import (
     SessionDetails,
     SessionInfo,
     StatusReport,
+    TokenInfo,
+    TokenScope,
     TopicDetails,
     TopicInfo,
     TransferReceipt,
@@ -682,6 +687,103 @@ class Nexus:
             unset=unset,
         )
 
+    # --- access -------------------------------------------------------------------------------------------------------
+    def create_token(
+        self,
+        namespace: str,
+        name: str,
+        *,
+        scopes: Sequence[TokenScope] = ("read",),
+        expires_at: datetime | None = None,
+    ) -> NewToken:
+        """Make an access token for one namespace. MCP over HTTP takes it.
+
+        The secret in the token has 256 random bits. The database contains only a SHA-256 of the secret, so no later
+        call can return it.
+
+        Args:
+            namespace: the namespace. The token gives access to no other one.
+            name: a name for people. A namespace has at most one valid token of a name.
+            scopes: what the token may do: ``read`` (search and read), ``write`` (store messages) and ``erase``.
+            expires_at: the end of its validity, by Postgres' clock. A naive time means UTC. Default: it has no end.
+
+        Raises:
+            InvalidInput: an argument is wrong, or there is a valid token of this name.
+            NotFound: there is no such namespace.
+
+        Example::
+
+            made = nexus.create_token("acme", "support agent", scopes=["read", "write"])
+            print(made.token)  # nexus_… : give it to the agent
+        """
+        return access.create_token(self.deployment, namespace, name, scopes=scopes, expires_at=expires_at)
+
+    def tokens(self, namespace: str) -> list[TokenInfo]:
+        """List the tokens of a namespace without their secrets, newest first, with those revoked and expired.
+
+        Raises:
+            NotFound: there is no such namespace.
+        """
+        return access.list_tokens(self.deployment, namespace)
+
+    def rotate_token(self, namespace: str, token_id: str, *, grace: float = 0.0) -> NewToken:
+        """Give a token a new secret. Its id, name, scopes and end stay.
+
+        Args:
+            namespace: the token's namespace.
+            token_id: the token's id, as :meth:`tokens` shows it.
+            grace: seconds for which the old secret also stays valid, 0 to 2,592,000 (30 days).
+
+        Raises:
+            NotFound: there is no such namespace or token, or the token is revoked.
+        """
+        return access.rotate_token(self.deployment, namespace, token_id, grace=grace)
+
+    def revoke_token(self, namespace: str, token_id: str) -> TokenInfo:
+        """Refuse a token from now on. This cannot be undone. A second call changes nothing.
+
+        Args:
+            namespace: the token's namespace.
+            token_id: the token's id, as :meth:`tokens` shows it.
+
+        Raises:
+            NotFound: there is no such namespace or token.
+        """
+        return access.revoke_token(self.deployment, namespace, token_id)
+
+    def audit(
+        self,
+        namespace: str | None = None,
+        *,
+        action: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+    ) -> list[AuditEntry]:
+        """Read the audit log, newest first: erasures, exports, changes of tokens, and uses of tokens.
+
+        An entry contains no content and no secret. Entries are never deleted. They outlive the erasure of a namespace.
+
+        Args:
+            namespace: only entries of this namespace, which need not exist any more. Default: all entries.
+            action: only entries of this action, such as ``erase.session``, or of these actions: ``erase``, ``export``
+                or ``token``. :class:`AuditEntry` lists the actions.
+            since: only entries of this time or later. A naive time means UTC.
+            until: only entries before this time.
+            limit: the largest number of entries, 1 to 10,000.
+
+        Raises:
+            InvalidInput: an argument is wrong.
+        """
+        return access.read_audit(
+            self.deployment,
+            None if namespace is None else [namespace],
+            action=action,
+            since=since,
+            until=until,
+            limit=limit,
+        )
+
     # --- operating ----------------------------------------------------------------------------------------------------
     def status(self, namespace: str | None = None, *, limit: int = 20) -> StatusReport:
         """Show how many jobs wait, run or are dead letters, why jobs wait, and the USD spent today (UTC).
@@ -928,3 +1030,8 @@ class Nexus:
     apause_namespace = _twin(pause_namespace)
     aresume_namespace = _twin(resume_namespace)
     aresume_jobs = _twin(resume_jobs)
+    acreate_token = _twin(create_token)
+    atokens = _twin(tokens)
+    arotate_token = _twin(rotate_token)
+    arevoke_token = _twin(revoke_token)
+    aaudit = _twin(audit)

@@ -3,6 +3,7 @@
     NexusError
     ├── InvalidInput (ValueError)            the caller's arguments
     ├── NotFound (LookupError)
+    ├── NotAllowed
     ├── UndoRefused
     ├── UnsupportedOption (TypeError)
     ├── ConfigurationError                   settings, servers and the disk
@@ -94,6 +95,12 @@ class NotFound(NexusError, LookupError):
     """There is no such thing in this namespace."""
 
     default_remedy = "List what exists with `nexus namespaces list`, `nexus sessions list` or `nexus memories list`."
+
+
+class NotAllowed(NexusError):
+    """This token or client may not do this."""
+
+    default_remedy = "Ask the operator for a token with the scope, or for a client of the namespace."
 
 
 class UndoRefused(NexusError):

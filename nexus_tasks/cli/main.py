@@ -29,6 +29,7 @@ from nexus_tasks.cli import (
     sessions,
     stack,
     status,
+    tokens,
     topics,
     transfer,
 )
@@ -82,6 +83,8 @@ app.command("import")(transfer.import_)
 app.command()(status.status)
 app.command()(metrics.metrics)
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(tokens.app, name="tokens")
+app.command()(tokens.audit)
 app.add_typer(buffer.app, name="buffer")
 app.command()(mcp.mcp)
 app.add_typer(hook.app, name="hook")

@@ -17,7 +17,7 @@ def mcp(
         typer.Option(
             "--http",
             metavar="HOST:PORT",
-            help="Serve over HTTP; clients send NEXUS_MCP_TOKEN. With a port alone, serve this machine only.",
+            help="Serve over HTTP; clients send a token. With a port alone, serve this machine only.",
         ),
     ] = None,
     namespace: Annotated[
@@ -41,6 +41,7 @@ def mcp(
     try:
         from nexus_tasks.integrations.mcp import http as over_http
         from nexus_tasks.integrations.mcp.server import server
+        from nexus_tasks.services.access import TokenChecker
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("mcp", "uvicorn", "starlette"):
             raise
@@ -53,11 +54,15 @@ def mcp(
     host, port = over_http.address(http)
     token = load_settings().mcp_token
     secret = token.get_secret_value() if token else ""
+    memory = server(namespace)
+    checker = TokenChecker(memory.memory.nexus.deployment)
     over_http.serve(
-        server(namespace),
+        memory,
         secret,
         host,
         port,
         allowed=allow_host or (),
+        # Without the operator's token, a server that no token can open is a mistake.
+        checker=checker if secret or checker.any_valid() else None,
         listening=lambda url: hint(f"Serving {url}; Ctrl-C stops."),
     )

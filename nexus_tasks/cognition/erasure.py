@@ -13,9 +13,9 @@ from nexus_tasks.storage.erasure import cascade, removing, targets
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.text import content_words
 
-# Tables that stay when a namespace is erased. The namespace keeps its name, settings and spending. Deleting the
+# Tables that stay when a namespace is erased. The namespace keeps its name, settings, tokens and spending. Deleting the
 # spending would reset the day's budget. Database triggers update `search_totals` when memories are deleted.
-SPARED = frozenset({"namespaces", "model_calls", "budget_holds", "search_totals"})
+SPARED = frozenset({"namespaces", "tokens", "model_calls", "budget_holds", "search_totals"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 An erasure has four steps:
 
-1. It deletes the rows of the memories in Postgres.
+1. It deletes the rows of the memories in Postgres, and adds an entry to the audit log.
 2. It drops the claims (the records in Redis) of the queued jobs that the deleted rows asked for.
 3. It asks for the jobs that derive facts and make digests again from the remaining messages.
 4. It renews the statistics of Postgres, which may contain erased values. If Postgres is embedded (nexus-tasks itself
@@ -20,7 +20,7 @@ from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, QueueUnavailable, StorageUnavailable, Transient
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
-from nexus_tasks.storage import namespaces
+from nexus_tasks.storage import audit, namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import vacuum
 from nexus_tasks.tasks import derive_memory, digest_session, follow_ups
@@ -44,12 +44,16 @@ def forget(
     if (memory_id is not None) + (session_key is not None) + bool(everything) != 1:
         raise InvalidInput("forget takes one of memory_id, session_key and everything.")
     if memory_id is not None:
-        forgotten = _committed(deployment, namespace, lambda tx, i: forgetting.forget_memory(tx, i, memory_id))
+        forgotten = _committed(
+            deployment, namespace, "erase.memory", lambda tx, i: forgetting.forget_memory(tx, i, memory_id)
+        )
     elif session_key is not None:
         key = check_name("session_key", session_key)
-        forgotten = _committed(deployment, namespace, lambda tx, i: forgetting.forget_session(tx, i, key))
+        forgotten = _committed(
+            deployment, namespace, "erase.session", lambda tx, i: forgetting.forget_session(tx, i, key)
+        )
     else:
-        forgotten = _committed(deployment, namespace, forgetting.forget_namespace)
+        forgotten = _committed(deployment, namespace, "erase.namespace", forgetting.forget_namespace)
     _drop_claims(deployment, namespace, forgotten, session_key, everything=everything)
     requeued = follow_ups.ask(
         deployment,
@@ -71,12 +75,14 @@ def forget(
 
 
 def _committed(
-    deployment: Deployment, namespace: str, erase: Callable[[Transaction, int], ErasureResult]
+    deployment: Deployment, namespace: str, action: str, erase: Callable[[Transaction, int], ErasureResult]
 ) -> ErasureResult:
     for attempt in range(1, TRIES + 1):
         try:
             with deployment.database.transaction() as tx:
-                return erase(tx, namespaces.get(tx, namespace).id)
+                forgotten = erase(tx, namespaces.get(tx, namespace).id)
+                audit.record(tx, action, namespace, forgotten.deleted)
+                return forgotten
         except Transient as error:
             if attempt == TRIES or isinstance(error, StorageUnavailable):
                 raise

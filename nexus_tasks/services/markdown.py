@@ -19,7 +19,7 @@ from nexus_tasks.cognition.extraction.filenames import checked
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, NexusError
 from nexus_tasks.services.writing_files import mode_of
-from nexus_tasks.storage import memories, namespaces, topics
+from nexus_tasks.storage import audit, memories, namespaces, topics
 from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.types import MarkdownExport, MarkdownImport, check_namespace
 
@@ -47,6 +47,7 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExpo
         wanted = Filter(namespace_id=known.id, levels=("explicit",))
         facts = memories.matching(tx, wanted, MOST_FACTS)
         texts = {topic.filename: markdown.file(topic) for topic in every}
+        audit.record(tx, "export.begin", namespace)
         texts |= {markdown.INDEX: markdown.index(every), markdown.FACTS: markdown.facts(facts)}
     try:
         _write(folder, {name: text.encode() for name, text in texts.items()})
@@ -55,6 +56,8 @@ def export(deployment: Deployment, namespace: str, folder: Path) -> MarkdownExpo
     except (OSError, ValueError) as error:  # a ValueError: the name has a NUL character
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidInput(f"{str(folder)!r} cannot be written: {reason}.") from error
+    with deployment.database.transaction() as tx:
+        audit.record(tx, "export.end", namespace, {"topics": len(every), "memories": len(facts)})
     return MarkdownExport(namespace=namespace, folder=str(folder), topics=len(every), facts=len(facts))
 
 

@@ -14,7 +14,7 @@ from nexus_tasks import limits
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, NexusError
 from nexus_tasks.services.writing_files import replacing
-from nexus_tasks.storage import namespaces
+from nexus_tasks.storage import audit, namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.transfer import reading, writing
 from nexus_tasks.types import TransferReceipt, check_namespace
@@ -46,11 +46,16 @@ def export(
         namespace_id = namespaces.get(tx, namespace).id
     with ExitStack() as stack:
         file = stack.enter_context(replacing(target, overwrite=overwrite)) if isinstance(target, Path) else target
-        rows = _write(deployment, namespace_id, file, note)
+        with deployment.database.transaction() as tx:
+            # This entry is committed before the first row is written. So an export that is cut off has an entry too.
+            audit.record(tx, "export.begin", namespace)
+        rows = _write(deployment, namespace, namespace_id, file, note)
     return TransferReceipt(namespace=namespace, file=_name(target), rows=rows)
 
 
-def _write(deployment: Deployment, namespace_id: int, file: TextIO, note: Callable[[int], None]) -> dict[str, int]:
+def _write(
+    deployment: Deployment, namespace: str, namespace_id: int, file: TextIO, note: Callable[[int], None]
+) -> dict[str, int]:
     rows: dict[str, int] = {}
     with deployment.database.transaction() as tx:
         for position, document in enumerate(writing.lines(tx, namespace_id)):
@@ -58,6 +63,8 @@ def _write(deployment: Deployment, namespace_id: int, file: TextIO, note: Callab
             if name := document.get("table"):
                 rows[name] = rows.get(name, 0) + 1
             note(position)
+    with deployment.database.transaction() as tx:  # the transaction before is read-only
+        audit.record(tx, "export.end", namespace, rows)
     return rows
 
 

@@ -7,6 +7,7 @@ kind, start at ``nexus_tasks/jobs.py``, which shows an example.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -23,6 +24,7 @@ from nexus_tasks.idempotency.producer.result import JobResult, RunResult
 from nexus_tasks.idempotency.request import Request, WhileRunning
 from nexus_tasks.idempotency.task import JobTask, on_every_app
 from nexus_tasks.idempotency.worker.run import Run
+from nexus_tasks.storage import audit
 from nexus_tasks.tasks.durable import Wanted, outbox_of, settling, want
 from nexus_tasks.types import JobOutcome
 
@@ -227,7 +229,7 @@ def job(
             task_name=task_name,
             declared_at=f"{function.__module__}:{function.__qualname__}",
             arguments=model,
-            handler=settling(handler) if durable else handler,
+            handler=_as_worker(settling(handler) if durable else handler),
             queue=queue,
             while_running=while_running,
             immutable=immutable,
@@ -244,6 +246,17 @@ def job(
         return Job(kind)
 
     return declared
+
+
+def _as_worker(handler: Callable[[Run, A], JobOutcome]) -> Callable[[Run, A], JobOutcome]:
+    """Let the audit log attribute what a job does to a worker."""
+
+    @functools.wraps(handler)
+    def handle(run: Run, arguments: A) -> JobOutcome:
+        with audit.acting(audit.WORKER):
+            return handler(run, arguments)
+
+    return handle
 
 
 def tick(function: Callable[[Deployment], Any]) -> Callable[[Deployment], Any]:

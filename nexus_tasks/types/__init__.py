@@ -5,6 +5,7 @@ makes the document that ``nexus … --json`` prints. Import the types from ``nex
 package are private.
 """
 
+from nexus_tasks.types.access import TOKEN_SCOPES, AuditEntry, NewToken, TokenInfo, TokenScope
 from nexus_tasks.types.context import CitedMemory, ContextBlock, ContextSection
 from nexus_tasks.types.document import Document, iso, plain
 from nexus_tasks.types.jobs import (
@@ -71,6 +72,8 @@ __all__ = [
     "MAX_NAME",
     "NAMESPACE",
     "ROLES",
+    "TOKEN_SCOPES",
+    "AuditEntry",
     "Citation",
     "CitedMemory",
     "ContextBlock",
@@ -99,6 +102,7 @@ __all__ = [
     "NamespaceDetails",
     "NamespaceInfo",
     "NamespaceStatus",
+    "NewToken",
     "ObservationStats",
     "PausedKind",
     "PausedNamespace",
@@ -118,6 +122,8 @@ __all__ = [
     "Status",
     "StatusReport",
     "SupportedMemory",
+    "TokenInfo",
+    "TokenScope",
     "TopicDetails",
     "TopicInfo",
     "TransferReceipt",

@@ -11,14 +11,16 @@ from urllib.parse import quote
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError
 from mcp.server.mcpserver.resources.templates import ResourceSecurity
-from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
 from pydantic import BaseModel, Field
 
 from nexus_tasks import __version__
 from nexus_tasks.client import Nexus
-from nexus_tasks.errors import InvalidInput, JobFailed, NexusError, NotFound, WaitTimeout
+from nexus_tasks.errors import InvalidInput, JobFailed, NexusError, NotAllowed, NotFound, WaitTimeout
 from nexus_tasks.integrations.mcp import results
+from nexus_tasks.integrations.mcp.access import Access, current
 from nexus_tasks.integrations.mcp.results import Context, Digested, DigestEntry, Forgotten, Recalled, Remembered, Status
+from nexus_tasks.storage.audit import OPERATOR, acting
 from nexus_tasks.types.hidden_characters import strip_hidden
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -42,13 +44,52 @@ class Memory:
     def __init__(self, namespace: str | None) -> None:
         self.bound = namespace
         self.nexus = Nexus()
+        self.needs_access = False  # over HTTP every call has an access; a call without one is a fault
 
-    def _namespace(self, named: str | None) -> str:
-        if self.bound is None and named is None:
+    def access(self) -> Access:
+        """What the caller may do.
+
+        Raises:
+            NotAllowed: the server is reached over HTTP, and the call has no access.
+        """
+        found = current.get()
+        if found is None and self.needs_access:
+            raise NotAllowed("This call has no token.")
+        return found or Access()
+
+    def _bound(self, access: Access) -> str | None:
+        """The only namespace that the caller may use; ``None`` when the caller may name any."""
+        return self.bound or access.namespace
+
+    def _namespace(self, named: str | None, access: Access) -> str:
+        bound = self._bound(access)
+        if bound is None and named is None:
             raise InvalidInput("namespace is missing.", remedy="Pass a namespace, or start `nexus mcp --namespace NS`.")
-        if self.bound is not None and named not in (None, self.bound):
-            raise InvalidInput(f"This server serves the namespace {self.bound} only.", remedy="Leave namespace out.")
-        return self.bound or named or ""
+        if bound is not None and named not in (None, bound):
+            access.refused("namespace")
+            what = "This server serves" if self.bound else "This token gives access to"
+            raise InvalidInput(f"{what} the namespace {bound} only.", remedy="Leave namespace out.")
+        return bound or named or ""
+
+    @contextmanager
+    def _tool(self, named: str | None, *scopes: str) -> Iterator[str]:
+        """Run the body of a tool: check the caller's scopes, and give the namespace. Errors become those of MCP."""
+        with _tool_errors(), self._call(named, *scopes) as space:
+            yield space
+
+    @contextmanager
+    def _resource(self, named: str) -> Iterator[str]:
+        """Run the body of a resource, as :meth:`_tool` does. A resource needs the scope ``read``."""
+        with _resource_errors(), self._call(named, "read") as space:
+            yield space
+
+    @contextmanager
+    def _call(self, named: str | None, *scopes: str) -> Iterator[str]:
+        access = self.access()
+        access.check(*scopes)
+        space = self._namespace(named, access)
+        with acting(access.actor or OPERATOR):
+            yield space
 
     # --- tools --------------------------------------------------------------------------------------------------------
     def remember(
@@ -59,8 +100,7 @@ class Memory:
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Remembered]:
         """Store one thing worth knowing. `recall` finds it at once, and facts are derived from it in the background."""
-        with _tool_errors():
-            space = self._namespace(namespace)
+        with self._tool(namespace, *SCOPES["remember"]) as space:
             receipt = self.nexus.remember(space, text, author=author, session_key=session_key)
         done = Remembered(namespace=space, session_key=session_key, stored=receipt.stored, buffered=receipt.buffered)
         return _result(done, "Remembered." if receipt.stored or receipt.buffered else "That was remembered already.")
@@ -75,8 +115,7 @@ class Memory:
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Recalled]:
         """Find the memories that best answer a question, best first, each with its citation and its evidence."""
-        with _tool_errors():
-            space = self._namespace(namespace)
+        with self._tool(namespace, *SCOPES["recall"]) as space:
             found = self.nexus.search(
                 space, query, observer=observer, subject=subject, session_key=session_key, limit=limit
             )
@@ -98,9 +137,9 @@ class Memory:
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Context]:
         """Return digest, contradictions, reflections and facts with their citations, in at most max_tokens tokens."""
-        with _tool_errors():
+        with self._tool(namespace, *SCOPES["context"]) as space:
             block = self.nexus.context(
-                self._namespace(namespace),
+                space,
                 query=query,
                 session_key=session_key,
                 observer=observer,
@@ -118,8 +157,7 @@ class Memory:
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Digested]:
         """Summarise a conversation now, and return a short and a long summary."""
-        with _tool_errors():
-            space = self._namespace(namespace)
+        with self._tool(namespace, *SCOPES["digest_session"]) as space:
             job = self.nexus.digest(space, session_key, rebuild=rebuild)
             try:
                 status: str = job.wait(timeout=wait_seconds).status
@@ -139,8 +177,7 @@ class Memory:
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Forgotten]:
         """Erase a memory, a conversation or everything, with all memories derived only from it. There is no undo."""
-        with _tool_errors():
-            space = self._namespace(namespace)
+        with self._tool(namespace, *SCOPES["forget"]) as space:
             if everything:
                 self._check_confirmation(confirm)
             receipt = self.nexus.forget(space, memory_id=memory_id, session_key=session_key, everything=everything)
@@ -148,29 +185,29 @@ class Memory:
         return _result(done, done.text())
 
     def _check_confirmation(self, confirm: str | None) -> None:
-        """Refuse to erase everything, unless the server is bound to one namespace and ``confirm`` is its name."""
-        if self.bound is None:
+        """Refuse to erase everything, unless the caller has only one namespace and ``confirm`` is its name."""
+        bound = self._bound(self.access())
+        if bound is None:
             raise InvalidInput(
                 "This server cannot erase a whole namespace, because it serves all namespaces.",
                 remedy="Start it with `nexus mcp --namespace NS`, or run `nexus forget --namespace NS --all`.",
             )
-        if confirm != self.bound:
+        if confirm != bound:
             raise InvalidInput(
-                f"Erasing everything that {self.bound} remembers must be confirmed.",
-                remedy=f'Ask the user, then call again with confirm="{self.bound}".',
+                f"Erasing everything that {bound} remembers must be confirmed.",
+                remedy=f'Ask the user, then call again with confirm="{bound}".',
             )
 
     def memory_status(self, namespace: Namespace = None) -> Annotated[CallToolResult, Status]:
         """Count the memories and jobs, and say why jobs wait."""
-        with _tool_errors():
-            done = results.status(self.nexus.status(self._namespace(namespace)))
+        with self._tool(namespace, *SCOPES["memory_status"]) as space:
+            done = results.status(self.nexus.status(space))
         return _result(done, done.model_dump_json(indent=2))
 
     # --- resources ----------------------------------------------------------------------------------------------------
     def digests(self, namespace: str) -> str:
         """The sessions of a namespace that have a digest, as JSON: ``[{session_key, uri, messages, …}]``."""
-        with _resource_errors():
-            space = self._namespace(namespace)
+        with self._resource(namespace) as space:
             found = [
                 DigestEntry(
                     session_key=one.session_key,
@@ -185,8 +222,7 @@ class Memory:
 
     def digest(self, namespace: str, session_key: str) -> str:
         """The digest of a session, cited."""
-        with _resource_errors():
-            space = self._namespace(namespace)
+        with self._resource(namespace) as space:
             made = results.digested(space, self.nexus.session(space, session_key), "completed", "")
             if made.long is None and made.short is None:
                 raise NotFound(f"The session {session_key!r} has no digest yet.")
@@ -194,8 +230,7 @@ class Memory:
 
     def topics(self, namespace: str) -> str:
         """The topics of a namespace, as JSON: ``[{filename, uri, name, description, type}]``."""
-        with _resource_errors():
-            space = self._namespace(namespace)
+        with self._resource(namespace) as space:
             fields = ("filename", "name", "description", "type")
             found = [
                 {"uri": topic_uri(space, one.filename)} | {field: getattr(one, field) for field in fields}
@@ -205,8 +240,8 @@ class Memory:
 
     def topic(self, namespace: str, filename: str) -> str:
         """A topic's content, as Markdown."""
-        with _resource_errors():
-            return strip_hidden(str(self.nexus.topic(self._namespace(namespace), filename).content))
+        with self._resource(namespace) as space:
+            return strip_hidden(str(self.nexus.topic(space, filename).content))
 
 
 def topic_uri(namespace: str, filename: str) -> str:
@@ -255,13 +290,36 @@ def _without_hidden(value: Any) -> Any:
     return [_without_hidden(each) for each in value] if isinstance(value, list) else value
 
 
-def server(namespace: str | None) -> MCPServer:
+# The scopes that the caller of a tool needs.
+SCOPES = {
+    "remember": ("write",),
+    "recall": ("read",),
+    "context": ("read",),
+    "digest_session": ("read", "write"),
+    "forget": ("erase",),
+    "memory_status": ("read",),
+}
+
+
+class MemoryServer(MCPServer):
+    """The MCP server of a :class:`Memory`. It lists only the tools for which the caller has the scopes."""
+
+    memory: Memory
+
+    async def list_tools(self) -> list[Tool]:
+        """The tools that the caller may use."""
+        allowed = set(self.memory.access().scopes)
+        return [tool for tool in await super().list_tools() if allowed.issuperset(SCOPES[tool.name])]
+
+
+def server(namespace: str | None) -> MemoryServer:
     """The MCP server of one namespace. When ``namespace`` is ``None``, each call names its namespace."""
     memory = Memory(namespace)
     # Without this exemption, the SDK refuses names that look like paths. A session key may contain any character, and
     # this server uses no name as a path.
     names = ResourceSecurity(exempt_params={"namespace", "session_key", "filename"})
-    made = MCPServer("nexus", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    made = MemoryServer("nexus", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    made.memory = memory
     made.add_tool(memory.remember, annotations=ToolAnnotations(read_only_hint=False, idempotent_hint=True))
     for read in (memory.recall, memory.context, memory.memory_status):
         made.add_tool(read, annotations=ToolAnnotations(read_only_hint=True))

@@ -22,6 +22,8 @@ WORDLESS = frozenset(
         *(
             "database_identity",
             "namespaces",
+            "tokens",
+            "audit_log",
             "model_calls",
             "budget_holds",
             "dreams",

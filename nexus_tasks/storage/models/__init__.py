@@ -1,11 +1,13 @@
 """The tables of the database, as SQLAlchemy models.
 
-Every table except ``namespaces``, ``postings`` and ``database_identity`` has the column ``namespace_id``. Postgres
-never gives the same id to two rows of a table, even after a deletion. Columns of times have the type ``timestamptz``.
+Every table except ``namespaces``, ``postings``, ``database_identity`` and ``audit_log`` has the column
+``namespace_id``. Postgres never gives the same id to two rows of a table, even after a deletion. Columns of times have
+the type ``timestamptz``.
 
 Some tables are the outbox of a job kind: their rows say which jobs of the kind are wanted.
 """
 
+from nexus_tasks.storage.models.access import AuditRow, Token
 from nexus_tasks.storage.models.base import Base
 from nexus_tasks.storage.models.conversations import Derivation, Namespace, SessionRow
 from nexus_tasks.storage.models.digests_and_dreams import DigestRequest, Dream, SessionDigest
@@ -32,6 +34,7 @@ from nexus_tasks.storage.models.observation import ObservationChunk, Observation
 from nexus_tasks.storage.models.search import CommonWord, Posting, SearchTotal
 
 __all__ = [
+    "AuditRow",
     "Base",
     "BatchRequest",
     "BudgetHold",
@@ -62,6 +65,7 @@ __all__ = [
     "SearchTotal",
     "SessionDigest",
     "SessionRow",
+    "Token",
     "Topic",
     "TopicSource",
     "WantedJob",

@@ -42,7 +42,7 @@ TABLES: tuple[type[Base], ...] = (
 )
 
 # The tables that an export leaves out. Vectors and search tables are made again after the import. Jobs, dead letters,
-# the ledger and saved answers belong to the deployment that wrote them.
+# the ledger, saved answers, tokens and the audit log belong to the deployment that wrote them.
 LEFT_BEHIND = frozenset(
     {
         *("embeddings", "embedding_gaps", "postings", "common_words", "search_totals"),
@@ -58,6 +58,7 @@ LEFT_BEHIND = frozenset(
             "open_questions",
         ),
         *("batch_requests", "message_batches"),
+        *("tokens", "audit_log"),
     }
 )
 

@@ -1,0 +1,56 @@
+"""Access tokens, and the entries of the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, get_args
+
+from nexus_tasks.types.document import Document
+
+# What a token may do: read memories, store messages, erase memories.
+TokenScope = Literal["read", "write", "erase"]
+TOKEN_SCOPES: tuple[str, ...] = get_args(TokenScope)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenInfo(Document):
+    """An access token of a namespace, without its secret."""
+
+    id: str
+    namespace: str
+    name: str
+    scopes: tuple[str, ...]  # of read, write and erase
+    created_at: datetime
+    expires_at: datetime | None  # by Postgres' clock; None: the token does not expire
+    rotated_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None  # the hour of the last use
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewToken(TokenInfo):
+    """A token that was created or rotated. Only this value contains the secret; no later call returns it."""
+
+    token: str = field(repr=False)  # the whole token, which a client sends as `Authorization: Bearer TOKEN`
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditEntry(Document):
+    """An entry of the audit log. It contains no content and no secret."""
+
+    id: int
+    at: datetime
+    # erase.memory, erase.session, erase.namespace, export.begin, export.end, token.create, token.rotate, token.revoke,
+    # token.use or token.refuse
+    action: str
+    namespace: str | None  # None: a refused request whose token is unknown
+    reason: str  # why a token was refused: unknown, revoked, expired, namespace, or the name of a missing scope
+    actor: str  # operator, worker or token
+    token_id: str  # the token that acted or was refused; for token.create and such the changed token
+    token_name: str
+    user: str  # the user of the operating system whose process wrote the entry
+    host: str  # the host of that process
+    counts: Mapping[str, int]  # table → number of rows that were erased or exported
+    count: int  # how often it happened; above 1 only for uses of tokens, which have one entry per day
