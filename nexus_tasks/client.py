@@ -31,6 +31,7 @@ from nexus_tasks.services import (
     transfer,
 )
 from nexus_tasks.services.arguments import checked_methods
+from nexus_tasks.services.limits import limited_methods
 from nexus_tasks.settings import Settings
 from nexus_tasks.types import (
     AuditEntry,
@@ -66,6 +67,7 @@ from nexus_tasks.types import (
     TransferReceipt,
     UndoReceipt,
     Urgency,
+    check_namespace,
 )
 
 P = ParamSpec("P")
@@ -87,6 +89,7 @@ def _file(given: str | Path | TextIO) -> Path | TextIO:
     return Path(given) if isinstance(given, str) else given
 
 
+@limited_methods
 @checked_methods
 class Nexus:
     """The memory of agents: store messages, search memories, and control the jobs that make memories from messages.
@@ -99,6 +102,7 @@ class Nexus:
     - :class:`InvalidInput`: an argument is wrong.
     - :class:`StorageUnavailable`: Postgres does not answer.
     - :class:`QueueUnavailable`: Redis or the broker does not answer.
+    - :class:`NotAllowed`: the client is limited to other namespaces.
 
     All errors are :class:`~nexus_tasks.errors.NexusError`. The message of an error says what to do. Returned
     dataclasses are frozen. Their method ``to_dict()`` gives the document that ``nexus … --json`` prints.
@@ -106,6 +110,9 @@ class Nexus:
     Args:
         deployment: the deployment to use, or the settings of a new one. Default: the deployment of the environment's
             ``NEXUS_*`` variables.
+        namespaces: the only namespaces that this client may use. A call about another one raises :class:`NotAllowed`,
+            and Postgres hides and protects the rows of the others (see ``docs/tenants.md``). Default: the deployment's
+            setting ``NEXUS_NAMESPACES``, which by default allows all namespaces.
 
     Example::
 
@@ -115,10 +122,23 @@ class Nexus:
             print(hit.score, hit.content)
     """
 
-    def __init__(self, deployment: Deployment | Settings | None = None) -> None:
+    def __init__(
+        self, deployment: Deployment | Settings | None = None, *, namespaces: Sequence[str] | None = None
+    ) -> None:
         if not isinstance(deployment, Deployment | Settings | None):
             raise InvalidInput(f"Nexus takes a Deployment or Settings, not {type(deployment).__name__}.")
         self._deployment = Deployment(deployment) if isinstance(deployment, Settings) else deployment
+        if isinstance(namespaces, str):
+            raise InvalidInput("namespaces must be a list of names, not str.")
+        self._namespaces = None if namespaces is None else tuple(check_namespace(name) for name in namespaces)
+
+    @property
+    def limit(self) -> tuple[str, ...] | None:
+        """The only namespaces that this client may use; ``None`` when it may use all."""
+        allowed = self.deployment.settings.namespaces
+        if self._namespaces is None or allowed is None:
+            return self._namespaces if allowed is None else allowed
+        return tuple(name for name in self._namespaces if name in allowed)
 
     @property
     def deployment(self) -> Deployment:
@@ -777,7 +797,7 @@ class Nexus:
         """
         return access.read_audit(
             self.deployment,
-            None if namespace is None else [namespace],
+            namespace,
             action=action,
             since=since,
             until=until,

@@ -46,7 +46,7 @@ from nexus_tasks.llm.base import LanguageModel
 from nexus_tasks.llm.choose import language_model
 from nexus_tasks.outbox import PostgresJobStorage
 from nexus_tasks.settings import Settings, load_settings
-from nexus_tasks.storage import namespaces, schema
+from nexus_tasks.storage import namespaces, schema, tenancy
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.namespaces import NamespaceSettings
 
@@ -299,7 +299,7 @@ class Deployment:
         """
         read_at, known = self._namespaces.get(name, (float("-inf"), None))
         if known is None or time.monotonic() - read_at > NAMESPACE_REMEMBERED_SECONDS:
-            with self.database.transaction() as tx:
+            with tenancy.unlimited(), self.database.transaction() as tx:  # all callers share the cache
                 known = namespaces.find(tx, name)
             without_budget = self.settings.budget_usd_per_day is None and (
                 known is None or known.budget_usd_per_day is None

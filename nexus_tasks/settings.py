@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import platformdirs
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from nexus_tasks.errors import ConfigurationError
+from nexus_tasks.types.names import NAMESPACE
 
 Price = tuple[float, float, float, float]
 
@@ -148,6 +149,9 @@ class Settings(BaseSettings):
         description="tokens of existing topics that the model sees in full when it writes topics, the nearest first",
     )
 
+    namespaces: Annotated[tuple[str, ...], NoDecode] | None = Field(
+        None, description="the only namespaces that clients, commands and MCP may use, with commas between; unset: all"
+    )
     mcp_token: SecretStr | None = Field(None, description="token that MCP clients must send over HTTP")
 
     observation_message_tokens: int = Field(
@@ -184,6 +188,19 @@ class Settings(BaseSettings):
     @classmethod
     def _home_of_a_user(cls, home: Path) -> Path:
         return home.expanduser().absolute()  # child processes have another working folder
+
+    @field_validator("namespaces", mode="before")
+    @classmethod
+    def _names(cls, given: Any) -> Any:
+        return tuple(filter(None, map(str.strip, given.split(",")))) if isinstance(given, str) else given
+
+    @field_validator("namespaces")
+    @classmethod
+    def _namespaces(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for name in names or ():
+            if not NAMESPACE.fullmatch(name):
+                raise ValueError(f"{name!r:.200} is no name of a namespace")
+        return names
 
     @field_validator("database_url", "redis_url", "broker_url")
     @classmethod

@@ -20,9 +20,9 @@ def upgrade(json: Json = False) -> None:
     found, needed, url = _versions()
     if found != needed:
         _refuse_newer(found, needed)
-        from nexus_tasks.storage.schema import upgrade
+    from nexus_tasks.storage.schema import upgrade
 
-        upgrade(url)
+    upgrade(url)  # without a missing migration too: the role for row-level security may have been made meanwhile
     if json:
         emit({"ok": True, "from": found, "to": needed})
     elif found == needed:

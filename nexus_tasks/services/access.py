@@ -75,7 +75,7 @@ def list_tokens(deployment: Deployment, namespace: str) -> list[TokenInfo]:
 
 def read_audit(
     deployment: Deployment,
-    namespaces: Sequence[str] | None,
+    namespace: str | None,
     *,
     action: str | None,
     since: datetime | None,
@@ -88,7 +88,7 @@ def read_audit(
     with deployment.database.transaction() as tx:
         rows = audit.entries(
             tx,
-            namespaces=namespaces,
+            namespace=namespace,
             action=action,
             since=to_utc(since) if since else None,
             until=to_utc(until) if until else None,

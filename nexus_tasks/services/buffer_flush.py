@@ -20,7 +20,7 @@ from nexus_tasks.errors import BufferError, InvalidInput
 from nexus_tasks.services import buffer_entries, hook_events
 from nexus_tasks.services.buffer_entries import Call
 from nexus_tasks.services.ingestion import SessionWriter, scrubbed
-from nexus_tasks.storage import namespaces
+from nexus_tasks.storage import namespaces, tenancy
 from nexus_tasks.transcripts import events
 from nexus_tasks.types import Message, Receipt, check_name, check_namespace
 
@@ -100,7 +100,8 @@ def store_pending(deployment: Deployment) -> None:
         return
     try:
         if deployment.buffer.pending():
-            store_buffer(deployment)
+            with tenancy.unlimited():  # the buffer also has messages of other namespaces than the caller's
+                store_buffer(deployment)
     except BufferError as error:  # the client's call goes on although the buffer cannot be read
         log.warning("The session buffer is not stored yet: %s", error)
     clock.looked_at = time.monotonic()

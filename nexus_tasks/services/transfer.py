@@ -57,13 +57,13 @@ def _write(
     deployment: Deployment, namespace: str, namespace_id: int, file: TextIO, note: Callable[[int], None]
 ) -> dict[str, int]:
     rows: dict[str, int] = {}
-    with deployment.database.transaction() as tx:
+    with deployment.database.snapshot() as tx:
         for position, document in enumerate(writing.lines(tx, namespace_id)):
             file.write(json.dumps(document, ensure_ascii=False) + "\n")
             if name := document.get("table"):
                 rows[name] = rows.get(name, 0) + 1
             note(position)
-    with deployment.database.transaction() as tx:  # the transaction before is read-only
+    with deployment.database.transaction() as tx:
         audit.record(tx, "export.end", namespace, rows)
     return rows
 

@@ -102,7 +102,7 @@ def _user() -> str:
 def entries(
     tx: Transaction,
     *,
-    namespaces: Sequence[str] | None,
+    namespace: str | None,
     action: str | None,
     since: datetime | None,
     until: datetime | None,
@@ -113,8 +113,8 @@ def entries(
     ``action`` also selects the actions that it begins: ``erase`` selects ``erase.session``.
     """
     wanted = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
-    if namespaces is not None:
-        wanted = wanted.where(AuditRow.namespace.in_(namespaces))
+    if namespace is not None:
+        wanted = wanted.where(AuditRow.namespace == namespace)
     if action is not None:
         wanted = wanted.where((AuditRow.action == action) | AuditRow.action.startswith(f"{action}.", autoescape=True))
     if since is not None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +16,12 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.orm import Session
 
+from nexus_tasks.storage import tenancy
 from nexus_tasks.storage.long_statements import prepare_long_statements
 from nexus_tasks.storage.silent_connections import WHO_AM_I, WatchedConnection
 from nexus_tasks.storage.translation import make_engine, translated
+
+log = logging.getLogger(__name__)
 
 # Between two statements of a transaction a process does nothing slow. Therefore a transaction that is idle this long
 # belongs to a frozen process, and Postgres ends the transaction. Another worker takes the job over when the job's lease
@@ -65,11 +69,14 @@ class Database:
         event.listen(self.engine, "checkin", _note_use)
         event.listen(self.engine, "checkout", _ping_when_idle)
         prepare_long_statements(self.engine)
+        self._row_security = self._warned = False  # whether row-level security was found; whether its lack was logged
         self._reading = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         """Run the block in a transaction of the isolation level READ COMMITTED.
+
+        Inside a block of :func:`tenancy.limited_to`, the transaction reads and writes only rows of these namespaces.
 
         The transaction is committed at the end of the block. It is rolled back after any error.
 
@@ -82,7 +89,28 @@ class Database:
             SchemaOutdated: a table or column is missing.
             InvalidInput: a text is too large, or has a NUL character or half a surrogate pair.
         """
+        with self._transaction(reading=False) as session:
+            yield session
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Transaction]:
+        """Run the block in a read-only transaction whose statements all see the rows as of one moment.
+
+        Raises:
+            the errors of :meth:`transaction`.
+        """
+        # Postgres accepts this only before the first query of a transaction.
+        with self._transaction(reading=True, isolation="ISOLATION LEVEL REPEATABLE READ, READ ONLY") as session:
+            yield session
+
+    @contextmanager
+    def _transaction(self, *, reading: bool, isolation: str = "") -> Iterator[Transaction]:
         with translated(), Transaction(self.engine, expire_on_commit=False) as session, session.begin():
+            if isolation:
+                session.execute(text(f"SET TRANSACTION {isolation}"))
+            names = tenancy.limit()
+            if names is not None and self._has_row_security(session):
+                tenancy.apply(session, names, reading=reading)
             yield session
 
     @contextmanager
@@ -92,8 +120,22 @@ class Database:
         Raises:
             the errors of :meth:`transaction`.
         """
+        if tenancy.limit() is not None:  # the limit holds for a transaction
+            with self._transaction(reading=True) as session:
+                yield session
+            return
         with translated(), Transaction(self._reading, expire_on_commit=False) as session:
             yield session
+
+    def _has_row_security(self, session: Transaction) -> bool:
+        """Whether row-level security can be used. Without it, the limit is the filters of the statements."""
+        if not self._row_security:
+            why = tenancy.fault(session)
+            self._row_security = not why
+            if why and not self._warned:
+                self._warned = True
+                log.warning("Row-level security is off: %s. See docs/tenants.md.", why)
+        return self._row_security
 
     @contextmanager
     def dedicated_connection(self) -> Iterator[Connection]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from alembic import command
@@ -11,7 +12,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.pool import NullPool
 
+from nexus_tasks.storage import tenancy
 from nexus_tasks.storage.translation import make_engine, translated
+
+log = logging.getLogger(__name__)
 
 # The number of the Postgres advisory lock ("nexus" in ASCII) that lets only one process migrate at a time.
 _LOCK = 0x6E65787573
@@ -27,6 +31,8 @@ def config(url: str) -> Config:
 
 def upgrade(url: str, revision: str = "head") -> None:
     """Run the missing migrations up to ``revision``. Several processes may call this function at once.
+
+    Then make the role and the policies of row-level security (see ``tenancy.py``), if this user may.
 
     Raises:
         StorageUnavailable: the server does not answer, or refuses this deployment.
@@ -53,6 +59,8 @@ def _run(url: str, revision: str, *, up: bool) -> None:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
             settings.attributes["connection"] = connection
             (command.upgrade if up else command.downgrade)(settings, revision)
+            if up and revision == "head" and (why := tenancy.install(connection)):
+                log.warning("Row-level security is off: %s. See docs/tenants.md.", why)
     finally:
         engine.dispose()
 

@@ -33,7 +33,7 @@ class TokenInfo(Document):
 class NewToken(TokenInfo):
     """A token that was created or rotated. Only this value contains the secret; no later call returns it."""
 
-    token: str = field(repr=False)  # the whole token, which a client sends as `Authorization: Bearer TOKEN`
+    token: str = field(repr=False)  # the whole token, which a client sends in the header Authorization
 
 
 @dataclass(frozen=True, kw_only=True)

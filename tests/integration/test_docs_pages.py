@@ -24,7 +24,18 @@ from tests.pages import PAGES, ROOT, RUNNABLE, Reader, blocks, commands
 from tests.sandbox import Sandbox
 
 DOCS = ROOT / "docs"
-INLINE = ("cognition", "embeddings", "erasure", "extraction", "job-kinds", "mcp", "observation", "search", "secrets")
+INLINE = (
+    "cognition",
+    "embeddings",
+    "erasure",
+    "extraction",
+    "job-kinds",
+    "mcp",
+    "observation",
+    "search",
+    "secrets",
+    "tenants",
+)
 ELSEWHERE = {
     "README": "tests/acceptance/test_readme.py",
     "buffer": "tests/acceptance/test_capture_docs.py",
@@ -67,7 +78,7 @@ def newest_memory() -> str:
 
 @pytest.mark.parametrize("page", INLINE)
 def test_the_page_prints_what_it_says(here: Sandbox, page: str, capfd: pytest.CaptureFixture[str]) -> None:
-    one = reader(here, M=newest_memory)
+    one = reader(here, M=newest_memory, TOKEN=lambda: Nexus().tokens("hotel")[0].id)
     one.execute(DOCS / f"{page}.md")
     left = {"observation": "## Recent messages\n[m1] ", "mcp": "[m1] "}.get(page)
     # The client over standard output runs in an event loop of its own, which prints past the redirection of a block.

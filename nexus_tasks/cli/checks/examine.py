@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,8 +74,14 @@ def _database(settings: Settings, where: Endpoints) -> Iterator[Check]:
     remedy = "Check NEXUS_DATABASE_URL and that the server runs."
     found = run_checks("postgres", lambda: servers.postgres(where.database_url), remedy)
     yield from found
+    if not found[0].ok:
+        return
+    found = run_checks("schema", lambda: servers.schema(where.database_url, embedded=settings.embedded), remedy)
+    yield from found
     if found[0].ok:
-        yield from run_checks("schema", lambda: servers.schema(where.database_url, embedded=settings.embedded), remedy)
+        needed = settings.namespaces is not None
+        check = functools.partial(servers.row_security, where.database_url, needed=needed)
+        yield from run_checks("row-level security", check, remedy)
 
 
 def _queue(settings: Settings, *, canary: bool) -> Iterator[Check]:

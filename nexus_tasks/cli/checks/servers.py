@@ -59,6 +59,33 @@ def schema(url: str, *, embedded: bool) -> Sequence[Check]:
     return [failed("schema", f"{found or 'empty'}, needed is {needed}", "Run `nexus db upgrade`.")]
 
 
+def row_security(url: str, *, needed: bool) -> Sequence[Check]:
+    """Check that row-level security protects namespaces from each other.
+
+    Args:
+        url: the address of the database.
+        needed: whether the lack is a fault, because clients of this deployment are limited to some namespaces.
+
+    Raises:
+        StorageUnavailable: the server does not answer.
+    """
+    from nexus_tasks.storage import tenancy
+    from nexus_tasks.storage.engine import Database
+
+    database = Database(url, pool_size=1)
+    try:
+        with database.reading() as tx:
+            why = tenancy.fault(tx)
+    finally:
+        database.dispose()
+    if not why:
+        return [passed("row-level security", "on")]
+    found = f"off: {why}; only the filters of the statements keep namespaces apart"
+    if not needed:
+        return [passed("row-level security", found)]
+    return [failed("row-level security", found, "Make the role as docs/tenants.md says, then run `nexus db upgrade`.")]
+
+
 def redis(url: str, master_name: str) -> Sequence[Check]:
     """Check that Redis answers, is new enough, never evicts keys, and writes an append-only file.
 

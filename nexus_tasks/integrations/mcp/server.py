@@ -20,6 +20,7 @@ from nexus_tasks.errors import InvalidInput, JobFailed, NexusError, NotAllowed, 
 from nexus_tasks.integrations.mcp import results
 from nexus_tasks.integrations.mcp.access import Access, current
 from nexus_tasks.integrations.mcp.results import Context, Digested, DigestEntry, Forgotten, Recalled, Remembered, Status
+from nexus_tasks.storage import tenancy
 from nexus_tasks.storage.audit import OPERATOR, acting
 from nexus_tasks.types.hidden_characters import strip_hidden
 
@@ -72,9 +73,9 @@ class Memory:
         return bound or named or ""
 
     @contextmanager
-    def _tool(self, named: str | None, *scopes: str) -> Iterator[str]:
+    def _tool(self, named: str | None, tool: Callable[..., object]) -> Iterator[str]:
         """Run the body of a tool: check the caller's scopes, and give the namespace. Errors become those of MCP."""
-        with _tool_errors(), self._call(named, *scopes) as space:
+        with _tool_errors(), self._call(named, *SCOPES[tool.__name__]) as space:
             yield space
 
     @contextmanager
@@ -88,7 +89,7 @@ class Memory:
         access = self.access()
         access.check(*scopes)
         space = self._namespace(named, access)
-        with acting(access.actor or OPERATOR):
+        with acting(access.actor or OPERATOR), tenancy.limited_to((space,)):
             yield space
 
     # --- tools --------------------------------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ class Memory:
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Remembered]:
         """Store one thing worth knowing. `recall` finds it at once, and facts are derived from it in the background."""
-        with self._tool(namespace, *SCOPES["remember"]) as space:
+        with self._tool(namespace, Memory.remember) as space:
             receipt = self.nexus.remember(space, text, author=author, session_key=session_key)
         done = Remembered(namespace=space, session_key=session_key, stored=receipt.stored, buffered=receipt.buffered)
         return _result(done, "Remembered." if receipt.stored or receipt.buffered else "That was remembered already.")
@@ -115,7 +116,7 @@ class Memory:
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Recalled]:
         """Find the memories that best answer a question, best first, each with its citation and its evidence."""
-        with self._tool(namespace, *SCOPES["recall"]) as space:
+        with self._tool(namespace, Memory.recall) as space:
             found = self.nexus.search(
                 space, query, observer=observer, subject=subject, session_key=session_key, limit=limit
             )
@@ -137,7 +138,7 @@ class Memory:
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Context]:
         """Return digest, contradictions, reflections and facts with their citations, in at most max_tokens tokens."""
-        with self._tool(namespace, *SCOPES["context"]) as space:
+        with self._tool(namespace, Memory.context) as space:
             block = self.nexus.context(
                 space,
                 query=query,
@@ -157,7 +158,7 @@ class Memory:
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Digested]:
         """Summarise a conversation now, and return a short and a long summary."""
-        with self._tool(namespace, *SCOPES["digest_session"]) as space:
+        with self._tool(namespace, Memory.digest_session) as space:
             job = self.nexus.digest(space, session_key, rebuild=rebuild)
             try:
                 status: str = job.wait(timeout=wait_seconds).status
@@ -177,7 +178,7 @@ class Memory:
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Forgotten]:
         """Erase a memory, a conversation or everything, with all memories derived only from it. There is no undo."""
-        with self._tool(namespace, *SCOPES["forget"]) as space:
+        with self._tool(namespace, Memory.forget) as space:
             if everything:
                 self._check_confirmation(confirm)
             receipt = self.nexus.forget(space, memory_id=memory_id, session_key=session_key, everything=everything)
@@ -200,7 +201,7 @@ class Memory:
 
     def memory_status(self, namespace: Namespace = None) -> Annotated[CallToolResult, Status]:
         """Count the memories and jobs, and say why jobs wait."""
-        with self._tool(namespace, *SCOPES["memory_status"]) as space:
+        with self._tool(namespace, Memory.memory_status) as space:
             done = results.status(self.nexus.status(space))
         return _result(done, done.model_dump_json(indent=2))
 
@@ -292,12 +293,15 @@ def _without_hidden(value: Any) -> Any:
 
 # The scopes that the caller of a tool needs.
 SCOPES = {
-    "remember": ("write",),
-    "recall": ("read",),
-    "context": ("read",),
-    "digest_session": ("read", "write"),
-    "forget": ("erase",),
-    "memory_status": ("read",),
+    tool.__name__: scopes
+    for tool, scopes in (
+        (Memory.remember, ("write",)),
+        (Memory.recall, ("read",)),
+        (Memory.context, ("read",)),
+        (Memory.digest_session, ("read", "write")),
+        (Memory.forget, ("erase",)),
+        (Memory.memory_status, ("read",)),
+    )
 }
 
 

@@ -1,8 +1,7 @@
 """The tables of the database, as SQLAlchemy models.
 
-Every table except ``namespaces``, ``postings``, ``database_identity`` and ``audit_log`` has the column
-``namespace_id``. Postgres never gives the same id to two rows of a table, even after a deletion. Columns of times have
-the type ``timestamptz``.
+Every table except ``namespaces``, ``database_identity`` and ``audit_log`` has the column ``namespace_id``. Postgres
+never gives the same id to two rows of a table, even after a deletion. Columns of times have the type ``timestamptz``.
 
 Some tables are the outbox of a job kind: their rows say which jobs of the kind are wanted.
 """

@@ -17,10 +17,8 @@ AT_ONCE = 1_000
 def lines(tx: Transaction, namespace_id: int) -> Iterator[dict[str, Any]]:
     """The documents of an export: a header with the settings, one document per row, and an end with the number of rows.
 
-    The function sets the isolation level REPEATABLE READ, so that all rows are read as of one moment. Postgres accepts
-    this setting only before the first query of a transaction. Therefore ``tx`` must be new.
+    ``tx`` must be a snapshot (:meth:`Database.snapshot`), so that all rows are read as of one moment.
     """
-    tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
     named = ", ".join(SETTINGS)
     settings = tx.execute(
         text(f"SELECT to_jsonb(s) FROM (SELECT {named} FROM namespaces WHERE id = :n) AS s"), {"n": namespace_id}

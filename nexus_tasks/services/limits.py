@@ -1,0 +1,68 @@
+"""Limit a client to some namespaces: refuse calls about others, and let Postgres refuse their rows."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from nexus_tasks.deployment import Deployment
+from nexus_tasks.errors import NotAllowed, NotFound
+from nexus_tasks.services import jobs
+from nexus_tasks.storage import tenancy
+
+T = TypeVar("T")
+
+# Methods of no namespace that a limited client may call. Row-level security and :func:`_checked` limit what they show.
+_WITHOUT_NAMESPACE = frozenset({"namespaces"})
+
+
+def limited_methods(client: type[T]) -> type[T]:
+    """A class decorator: every public method obeys the client's ``limit`` (``None``, or the allowed namespaces)."""
+    for name, method in list(vars(client).items()):
+        if inspect.isfunction(method) and not name.startswith("_") and not inspect.iscoroutinefunction(method):
+            setattr(client, name, _limited(method))
+    return client
+
+
+def _limited(method: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        allowed = self.limit
+        if allowed is None:
+            return method(self, *args, **kwargs)
+        given = signature.bind(self, *args, **kwargs)
+        with tenancy.limited_to(allowed):
+            _check(method.__name__, signature, given.arguments, self.deployment, allowed)
+            done = method(*given.args, **given.kwargs)
+        return [one for one in done if one.namespace in allowed] if method.__name__ == "namespaces" else done
+
+    return call
+
+
+def _check(
+    method: str, signature: inspect.Signature, given: dict[str, Any], deployment: Deployment, allowed: Sequence[str]
+) -> None:
+    """Check the namespace or the job of a call. A missing namespace becomes the only allowed one.
+
+    Raises:
+        NotAllowed: the call is about another namespace, or about all of them.
+        NotFound: the job belongs to another namespace.
+    """
+    only = ", ".join(allowed) or "no namespace"
+    if "namespace" in signature.parameters:
+        named = given.get("namespace")
+        if named is None and len(allowed) == 1:
+            given["namespace"] = allowed[0]
+        elif named is None:
+            raise NotAllowed(f"{method} needs a namespace here.", remedy=f"Name one of {only}.")
+        elif named not in allowed:
+            raise NotAllowed(f"This client serves {only} only.", remedy="Name another namespace, or another client.")
+    elif "job_id" in signature.parameters:
+        if jobs.show_job(deployment, given["job_id"]).namespace not in allowed:
+            raise NotFound(f"There is no job {given['job_id']!r}.", remedy="List jobs with `nexus jobs list`.")
+    elif method not in _WITHOUT_NAMESPACE:
+        raise NotAllowed(f"{method} concerns all namespaces, and this client serves {only} only.")
