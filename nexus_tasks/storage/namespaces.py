@@ -12,6 +12,7 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from nexus_tasks.errors import NotFound
+from nexus_tasks.storage import tenancy
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Namespace
 
@@ -77,6 +78,7 @@ def ensure(tx: Transaction, name: str) -> NamespaceSettings:
     if found:
         return found
     tx.execute(insert(Namespace).values(name=name).on_conflict_do_nothing())
+    tenancy.include_new(tx)
     return get(tx, name)
 
 

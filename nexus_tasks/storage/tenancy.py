@@ -1,9 +1,9 @@
 """Limiting transactions to some namespaces by row-level security of Postgres, beside the filters of the statements.
 
-Inside a block of :func:`limited_to`, every transaction changes to the role ``nexus_tenant`` and names the namespaces in
-the setting ``nexus.namespaces``. A policy on every table then lets the transaction read and write only rows of these
-namespaces, even if a statement has no filter. Both changes end with the transaction, so a pooled connection keeps
-nothing, also behind a pooler such as PgBouncer.
+Inside a block of :func:`limited_to`, every transaction changes to the role ``nexus_tenant``. It stores the names and
+ids of the namespaces in the settings ``nexus.namespaces`` and ``nexus.namespace_ids``. A policy on every table then
+lets it read and write only rows of these namespaces, even if a statement has no filter. The changes end with the
+transaction, so a pooled connection keeps nothing, also behind a pooler such as PgBouncer.
 
 Workers and other operator's processes own the tables. Policies do not apply to the owner, and cost it nothing.
 """
@@ -56,8 +56,12 @@ def limit() -> tuple[str, ...] | None:
     return _names.get()
 
 
+_SET_IDS = (
+    "set_config('nexus.namespace_ids', array(SELECT id FROM namespaces"
+    " WHERE name = ANY (string_to_array(:names, ',')))::text, true)"
+)
 _LIMIT = text(
-    f"SELECT set_config('role', '{ROLE}', true), set_config('nexus.namespaces', :names, true),"
+    f"SELECT {_SET_IDS}, set_config('role', '{ROLE}', true), set_config('nexus.namespaces', :names, true),"
     " set_config('idle_in_transaction_session_timeout', coalesce(:idle, current_setting("
     "'idle_in_transaction_session_timeout')), true)"
 )
@@ -66,6 +70,13 @@ _LIMIT = text(
 def apply(tx: Session, names: Sequence[str], *, reading: bool) -> None:
     """Limit a transaction that has just begun. No name of a namespace contains a comma."""
     tx.execute(_LIMIT, {"names": ",".join(names), "idle": str(IDLE_READING_MS) if reading else None})
+
+
+def include_new(tx: Session) -> None:
+    """Include the namespaces that this transaction has made, if their names are among those of the limit."""
+    names = _names.get()
+    if names is not None:
+        tx.execute(text(f"SELECT {_SET_IDS}"), {"names": ",".join(names)})
 
 
 # --- whether row-level security is on ---------------------------------------------------------------------------------
@@ -92,16 +103,9 @@ def fault(connection: Connection | Session) -> str:
 
 
 # --- making the role and the policies ---------------------------------------------------------------------------------
-_IDS = """
-CREATE OR REPLACE FUNCTION nexus_namespace_ids() RETURNS bigint[] LANGUAGE sql STABLE PARALLEL SAFE AS $$
-    SELECT array(
-        SELECT id FROM namespaces WHERE name = ANY (string_to_array(current_setting('nexus.namespaces', true), ','))
-    )
-$$
-"""
 _BY_NAME = "= ANY (string_to_array(current_setting('nexus.namespaces', true), ','))"
-# The subquery runs once per statement, and not once per row.
-_BY_ID = "namespace_id = ANY ((SELECT nexus_namespace_ids())::bigint[])"
+# The subquery runs once per statement, and not once per row. After a transaction that has set it, the setting is empty.
+_BY_ID = "namespace_id = ANY ((SELECT nullif(current_setting('nexus.namespace_ids', true), ''))::bigint[])"
 _RULES = {"namespaces": f"name {_BY_NAME}", "audit_log": f"namespace {_BY_NAME}", "database_identity": "true"}
 _RIGHTS = {"namespaces": "SELECT, INSERT, UPDATE", "audit_log": "SELECT, INSERT", "database_identity": "SELECT"}
 
@@ -125,7 +129,6 @@ def install(connection: Connection) -> str:
         return fault(connection)
     if fault(connection).startswith("this user"):
         _try(connection, f"GRANT {ROLE} TO CURRENT_USER")
-    connection.execute(text(_IDS))
     schema = connection.dialect.identifier_preparer.quote(str(connection.scalar(text("SELECT current_schema()"))))
     connection.execute(text(f"GRANT USAGE ON SCHEMA {schema} TO {ROLE}"))
     done = set(connection.scalars(text("SELECT polrelid::regclass::text FROM pg_policy WHERE polname = 'tenants'")))

@@ -117,6 +117,8 @@ _FINDING = "unnest(CAST(:finding AS bigint[]), CAST(:finding_weights AS float8[]
 _SCORING = "unnest(CAST(:scoring AS bigint[]), CAST(:scoring_weights AS float8[])) AS asked (key, weight)"
 
 
+# The sums that give the neighbours' ``seq`` are outside the join's condition. Under row-level security, Postgres looks
+# up an index only by conditions whose operators cannot fail, and a sum can overflow.
 @lru_cache(maxsize=1_024)
 def _statement(visible: str, selected: str, vectors_of: str, near: str, way: VectorScan, pool: int) -> TextClause:
     # ``pool`` is a number in the statement's text and not a parameter. The planner then knows that few rows are needed.
@@ -134,8 +136,9 @@ def _statement(visible: str, selected: str, vectors_of: str, near: str, way: Vec
             UNION
             SELECT next.id FROM picked
             JOIN memories AS turn ON turn.id = picked.memory_id AND turn.level = 'raw'
+            CROSS JOIN unnest(ARRAY[turn.seq - 1, turn.seq + 1]) AS beside (seq)
             JOIN memories AS next ON next.namespace_id = turn.namespace_id AND next.session_id = turn.session_id
-                                 AND next.level = 'raw' AND next.seq = ANY (ARRAY[turn.seq - 1, turn.seq + 1])
+                                 AND next.level = 'raw' AND next.seq = beside.seq
         )
         SELECT m.id, CASE WHEN m.level = 'raw' THEN m.session_id END, m.seq, ({selected}) IS TRUE,
                {"0" if narrow else "coalesce(scored.score, 0)"} + coalesce(more.score, 0),
