@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,10 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from nexus_tasks.cli import words, workers
+from nexus_tasks.cli.backlog import backlog_of
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import paragraph
 from nexus_tasks.cli.options import DEFAULT_TIMEOUT, Json, Namespace, Timeout, Wait
 from nexus_tasks.cli.output import emit, hint, out
+from nexus_tasks.cli.progress import explain_interrupt, meter
+from nexus_tasks.errors import WaitTimeout
 
 if TYPE_CHECKING:
     from nexus_tasks.idempotency.producer.result import JobResult
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 SessionKey = Annotated[str, typer.Argument(metavar="SESSION", help="The session's key.")]
 
 _INDENT = 14  # columns
+_POLL_SECONDS = 1.0
 _HOLDS = {"new": "the new one holds", "old": "the old one holds", "both": "undecided"}
 
 
@@ -37,6 +42,7 @@ def digest(
     job = connect().digest(namespace, session, rebuild=rebuild)
     _report_job(
         job,
+        namespace,
         "manual_rebuild" if rebuild else "manual_digest",
         asked=f"Job {job.id} digests session {session}.",
         ended=lambda outcome: f"Digest of {session}: {outcome.status}.",
@@ -67,6 +73,7 @@ def dream(
     job = connect().dream(namespace)
     _report_job(
         job,
+        namespace,
         "manual",
         asked=f"Job {job.id} dreams {'for' if job.created else 'already for'} {namespace}.",
         ended=lambda outcome: (
@@ -90,6 +97,7 @@ def extract(
     job = connect().extract(namespace, session)
     _report_job(
         job,
+        namespace,
         "turn",
         asked=f"Job {job.id} extracts from session {session}.",
         ended=lambda outcome: (
@@ -127,6 +135,7 @@ def undo(
 
 def _report_job(
     job: JobResult,
+    namespace: str,
     reason: str,
     *,
     asked: str,
@@ -139,6 +148,7 @@ def _report_job(
 
     Args:
         job: the queued job.
+        namespace: the namespace of the job.
         reason: why the job was queued. Only the output of ``--json`` contains the reason.
         asked: the sentence that is printed when the call does not wait.
         ended: a function that makes the sentence about the job's outcome.
@@ -158,13 +168,27 @@ def _report_job(
             print(asked)
         workers.warn_if_none()
         return
-    with workers.worker_for_wait():
-        outcome = job.wait(timeout=timeout)
+    with workers.worker_for_wait() as fate, explain_interrupt(lambda: fate):
+        outcome = _wait(job, namespace, timeout)
     if json:
         emit(outcome)
     else:
         print(ended(outcome))
         hint(see)
+
+
+def _wait(job: JobResult, namespace: str, timeout: float) -> JobOutcome:
+    """Wait for ``job``, and show from the first second on what runs in the namespace, and what waits and why."""
+    deadline = time.monotonic() + timeout
+    with meter("ended") as progress:
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return job.wait(timeout=min(_POLL_SECONDS, max(left, 0)))
+            except WaitTimeout:
+                if left <= _POLL_SECONDS:
+                    raise
+            progress.at(0, 1, backlog_of(connect(), [namespace]).note)
 
 
 # --- output of a dream's plan -----------------------------------------------------------------------------------------

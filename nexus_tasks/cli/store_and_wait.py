@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nexus_tasks.cli import words
-from nexus_tasks.cli.progress import Meter, meter
-from nexus_tasks.types import JobInfo, PausedKind, Receipt, WaitingJob
+from nexus_tasks.cli.backlog import backlog_of
+from nexus_tasks.cli.progress import Meter, explain_interrupt, meter
+from nexus_tasks.types import JobInfo, Receipt
 
 if TYPE_CHECKING:
     from nexus_tasks.client import Nexus
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5  # seconds between two polls of the status
 _MOST_DEAD_LETTERS = 1_000
+_STORED_SO_FAR = "What is stored stays. The same command stores the rest, and no message twice."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ def store_and_wait(
     *,
     end: bool,
     observe: bool | None = None,
-    worker: AbstractContextManager[None] | None = None,
+    worker: AbstractContextManager[str] | None = None,
     timeout: float = 0.0,
 ) -> WaitResult:
     """Store each conversation as a session. With a ``worker``, also wait for the jobs of the namespaces.
@@ -55,18 +57,19 @@ def store_and_wait(
         conversations: the sessions to store.
         end: end each session after its last message.
         observe: whether the sessions are observed. ``None`` changes nothing.
-        worker: a context manager that lets a worker run during the wait. With ``None`` the call does not wait.
+        worker: a context manager that lets a worker run during the wait. Its value says what becomes of the jobs when
+            Ctrl-C ends the wait. With ``None`` the call does not wait.
         timeout: the longest wait, seconds.
 
     Returns:
         What was stored, and how the wait ended.
     """
     before = _dead_letters(nexus, {one.namespace for one in conversations}) if worker else {}
-    with meter("stored") as progress:
+    with meter("stored") as progress, explain_interrupt(lambda: _STORED_SO_FAR):
         receipt = _store(nexus, conversations, end=end, observe=observe, meter=progress)
     if worker is None:
         return WaitResult(receipt=receipt)
-    with worker, meter("derived") as progress:
+    with worker as fate, meter("derived") as progress, explain_interrupt(lambda: fate):
         return _wait(nexus, receipt, before, timeout=timeout, meter=progress)
 
 
@@ -103,26 +106,6 @@ def _dead_letters(nexus: Nexus, namespaces: Collection[str]) -> dict[str, JobInf
     }
 
 
-@dataclass(frozen=True)
-class _Backlog:
-    """The work that is left in the namespaces of a wait."""
-
-    underived: int
-    jobs: int
-    waits: tuple[WaitingJob, ...]
-    paused: tuple[PausedKind, ...]
-    digests: int
-
-    @property
-    def empty(self) -> bool:
-        return not (self.underived or self.jobs or self.digests)
-
-    @property
-    def note(self) -> str:
-        soonest = f" ({words.wait(self.waits[0])})" if self.waits and len(self.waits) == self.jobs else ""
-        return f"{words.count(self.jobs, 'job')} left{soonest}"
-
-
 def _wait(nexus: Nexus, receipt: Receipt, known: Collection[str], *, timeout: float, meter: Meter) -> WaitResult:
     """Poll the namespaces until no work is left or time is up.
 
@@ -132,7 +115,7 @@ def _wait(nexus: Nexus, receipt: Receipt, known: Collection[str], *, timeout: fl
     pause, total = _FIRST_PAUSE, receipt.stored
     warned: set[str] = set()
     while True:
-        backlog = _backlog(nexus, receipt.namespaces)
+        backlog = backlog_of(nexus, receipt.namespaces)
         for paused in backlog.paused:
             if backlog.jobs and paused.kind not in warned:
                 meter.warn(f"{paused.kind} is paused: {words.line(paused.reason)}")
@@ -152,16 +135,4 @@ def _wait(nexus: Nexus, receipt: Receipt, known: Collection[str], *, timeout: fl
         dead=tuple(dead),
         underived=backlog.underived,
         late=not backlog.empty,
-    )
-
-
-def _backlog(nexus: Nexus, namespaces: Sequence[str]) -> _Backlog:
-    found = [nexus.status(namespace) for namespace in namespaces]
-    spaces = [one.namespaces[0] for one in found]
-    return _Backlog(
-        underived=sum(one.underived for one in spaces),
-        jobs=sum(one.jobs.waiting + one.jobs.pending + one.jobs.running for one in spaces),
-        waits=tuple(waiting for one in spaces for waiting in one.waits),
-        paused=found[0].paused if found else (),
-        digests=sum(one.digests_wanted for one in spaces),
     )

@@ -12,6 +12,7 @@ from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.options import Json, Namespace
 from nexus_tasks.cli.output import emit, hint
+from nexus_tasks.cli.progress import explain_interrupt, working
 from nexus_tasks.types import TransferReceipt
 
 STANDARD = Path("-")  # the standard output or input
@@ -55,7 +56,9 @@ def export(
         receipt = connect().export(namespace, sys.stdout)
         hint(_exported(receipt, "the standard output"))
         return
-    receipt = connect().export(namespace, path, overwrite=force or _asked(path, ask=not json))
+    overwrite, nexus = force or _asked(path, ask=not json), connect()
+    with working(f"writing {path}"), explain_interrupt(lambda: f"{path} is as it was before."):
+        receipt = nexus.export(namespace, path, overwrite=overwrite)
     if json:
         emit(receipt)
     else:
@@ -94,7 +97,9 @@ def import_(namespace: Namespace, file: File = None, markdown: Folder = None, js
                 f"{words.count(read.topics, 'topic')} read into {namespace}, {read.changed:,} of them new or changed."
             )
         return
-    receipt = connect().import_(namespace, sys.stdin if path == STANDARD else path)
+    nexus = connect()
+    with working(f"reading {path}"), explain_interrupt(lambda: "Nothing of the file is stored."):
+        receipt = nexus.import_(namespace, sys.stdin if path == STANDARD else path)
     if json:
         emit(receipt)
     else:

@@ -12,6 +12,9 @@ from nexus_tasks.errors import QueueUnavailable
 _OWN = "No worker answers: nothing is derived until one runs. Start one with `celery -A nexus_tasks worker`."
 _EMBEDDED = "No worker runs: jobs wait until one does. Start one with `nexus up`."
 
+_GO_ON = "The jobs go on without this command: see `nexus status`."
+_STAY = "What is stored stays. The jobs that are left go on when a worker runs: `nexus up`."
+
 _TEMPORARY = "nexus-temporary-"  # the start of the node name of every `stack.temporary_worker`
 _PING_SECONDS = 1.0
 
@@ -52,11 +55,12 @@ def warn_if_none() -> None:
 
 
 @contextmanager
-def worker_for_wait() -> Iterator[None]:
+def worker_for_wait() -> Iterator[str]:
     """Run the ``with`` block while a worker runs.
 
     When no worker runs yet, the servers decide. With the embedded servers of this package, a temporary worker runs
-    during the block. With other servers, only a warning is printed.
+    during the block. With other servers, only a warning is printed. The value of the block says what becomes of the
+    jobs when Ctrl-C ends the wait.
 
     Raises:
         EmbeddedError: the worker does not start.
@@ -66,10 +70,10 @@ def worker_for_wait() -> Iterator[None]:
 
     settings = load_settings()
     if worker_runs():
-        yield
+        yield _GO_ON
     elif settings.embedded:
         with stack.temporary_worker(settings):
-            yield
+            yield _STAY
     else:
         warn(_OWN)
-        yield
+        yield _GO_ON

@@ -534,6 +534,7 @@ def test_ctrl_c_during_a_wait_is_130_and_leaves_no_worker(home: Path) -> None:
     out, err = child.communicate(timeout=90)
     assert (child.returncode, out) == (130, b"")
     assert b"Traceback" not in err
+    assert b"Interrupted. What is stored stays. The jobs that are left go on when a worker runs: `nexus up`." in err
     assert not processes(home)
 
 

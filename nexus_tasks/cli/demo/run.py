@@ -22,6 +22,7 @@ from nexus_tasks.integrations.importers import Conversation, read
 _SHIPPED = files("nexus_tasks") / "examples" / "team-chat.jsonl"
 _QUESTION = "When do we deploy?"  # the answer changes in the course of the shipped conversation
 _TIMEOUT = 900.0  # seconds
+_STOPPED = "The demo stops its servers and its worker. Run it again: it goes on, and stores nothing twice."
 
 
 def run(data: Path | None, namespace: str) -> None:
@@ -39,7 +40,7 @@ def run(data: Path | None, namespace: str) -> None:
     with stage(settings), use(Deployment(settings)):
         nexus = connect()
         began = time.monotonic()
-        result = store_and_wait(nexus, conversations, end=True, worker=nullcontext(), timeout=_TIMEOUT)
+        result = store_and_wait(nexus, conversations, end=True, worker=nullcontext(_STOPPED), timeout=_TIMEOUT)
         seconds = time.monotonic() - began
         if not result.done:
             jobs = words.count(len(result.dead), "job")
