@@ -169,7 +169,7 @@ def _print_flushed(report: StoreReport) -> None:
     entries = words.count(report.entries, "entry", "entries")
     print(f"Stored {words.count(report.stored, 'message')} from {entries} of the buffer.")
     if report.duplicates:
-        print(f"{report.duplicates:,} were stored already.")
+        print(f"{words.count(report.duplicates, 'was', 'were')} stored already.")
     _warn_of_damages(report.damages)
 
 

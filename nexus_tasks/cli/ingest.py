@@ -19,7 +19,11 @@ from nexus_tasks.types import Receipt
 def ingest(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="Conversations: JSONL, LoCoMo's JSON, or a transcript of Claude Code."),
+        typer.Argument(
+            metavar="FILE",
+            help="Conversations: JSONL, LoCoMo's JSON, or a transcript of Claude Code; - is the standard input.",
+            allow_dash=True,
+        ),
     ],
     namespace: Namespace,
     session: Annotated[
@@ -78,7 +82,7 @@ def _summary(receipt: Receipt) -> str:
         kept = words.count(receipt.buffered, "message")
         sentences.append(f"Postgres does not answer: {kept} buffered. The next command or worker stores them.")
     if receipt.duplicates:
-        sentences.append(f"{receipt.duplicates:,} were stored already.")
+        sentences.append(f"{words.count(receipt.duplicates, 'was', 'were')} stored already.")
     if receipt.derived is not None:
         sentences.append(f"{receipt.derived:,} derived.")
     elif receipt.enqueued:

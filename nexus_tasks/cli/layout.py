@@ -22,7 +22,7 @@ _GAP, _NARROWEST = 2, 8  # characters
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[Cell]], *, elastic: str, empty: str) -> None:
-    """Print rows as a table on a terminal, or as tab-separated lines without titles in a pipe.
+    """Print rows as a table on a terminal. In a pipe, print tab-separated lines, the titles first.
 
     Args:
         titles: the titles of the columns.
@@ -32,6 +32,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Cell]], *, elastic: str
     """
     console = out()
     if not sys.stdout.isatty():
+        print("\t".join(title or "-" for title in titles))
         for row in rows:
             print("\t".join(_full(cell) for cell in row))
     elif rows:

@@ -13,6 +13,7 @@ import typer
 from nexus_tasks import __version__
 from nexus_tasks.cli import (
     buffer,
+    completion,
     consolidation,
     db,
     demo,
@@ -34,6 +35,7 @@ from nexus_tasks.cli import (
     transfer,
 )
 from nexus_tasks.cli.failing import FAILED, INTERRUPTED, crash, fail, hang_up
+from nexus_tasks.cli.output import no_color
 from nexus_tasks.errors import NexusError
 from nexus_tasks.types.hidden_characters import show_hidden
 
@@ -89,6 +91,7 @@ app.add_typer(buffer.app, name="buffer")
 app.command()(mcp.mcp)
 app.add_typer(hook.app, name="hook")
 app.command()(doctor.doctor)
+app.command()(completion.completion)
 
 
 def main() -> None:
@@ -101,6 +104,11 @@ def _run() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # replaces characters that the terminal cannot print
+    if no_color():
+        from typer import rich_utils  # the console of --help and of usage errors
+
+        rich_utils.COLOR_SYSTEM = None
+    completion.answer_shell()
     try:
         try:
             _warn_of_mistyped_settings()

@@ -6,8 +6,10 @@ Results go to standard output. Hints, warnings, progress and errors go to standa
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -31,6 +33,11 @@ def _remember(value: bool) -> bool:
 JSON = typer.Option("--json", help="Print one JSON document.", callback=_remember)
 
 
+def no_color() -> bool:
+    """Whether the variable NO_COLOR is set and not empty (https://no-color.org)."""
+    return bool(os.environ.get("NO_COLOR"))
+
+
 def json_wanted() -> bool:
     """Whether the present command has the option ``--json``. With this option, an error is printed as JSON too."""
     return _json
@@ -48,7 +55,13 @@ def say(text: str) -> None:
 
 
 class _Console(Console):
-    """A console that prints hidden characters of a text as escapes, and its own colours as they are."""
+    """A console that prints hidden characters of a text as escapes, and its own colours as they are.
+
+    Under NO_COLOR it prints no bold and no dim text either: rich by itself leaves out colours alone.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(color_system=None if no_color() else "auto", **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):

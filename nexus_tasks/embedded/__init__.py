@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from nexus_tasks.embedded.server import Server, State, await_lock, await_up, hal
 from nexus_tasks.embedded.urls import celery_url, client_url
 from nexus_tasks.errors import EmbeddedError, EmbeddedUnavailable
 
-__all__ = ["ServerAddresses", "celery_url", "client_url", "ensure", "running", "stop"]
+__all__ = ["ServerAddresses", "celery_url", "client_url", "ensure", "explain", "running", "stop"]
 
 _START_LOCK_SECONDS = 120.0  # the longest wait for another process that starts or stops the servers
 
@@ -43,14 +44,16 @@ class ServerAddresses:
         return celery_url(self.redis_url)
 
 
-def ensure(home: Path) -> ServerAddresses:
+def ensure(home: Path, *, announce: bool = True) -> ServerAddresses:
     """Start the servers of ``home`` that do not run, and return when Redis and Postgres answer.
 
-    The call takes milliseconds when both servers run. Any number of processes may call this function at once, even
+    A start is announced by one line on standard error, because the servers go on when this process has ended. The call
+    takes milliseconds when both servers run. Any number of processes may call this function at once, even
     after a ``kill -9`` of one of them.
 
     Args:
         home: the folder of the servers' files. The call makes a missing folder.
+        announce: print the line on standard error. The demo, which stops its servers itself, prints none.
 
     Returns:
         The addresses of the servers.
@@ -71,9 +74,9 @@ def ensure(home: Path) -> ServerAddresses:
     try:
         places = None if is_copy(home) else locate(home)
         if places is None or any(server.probe() is not State.UP for server in _servers(places)):
-            places = _bring_up(home)
+            places = _bring_up(home, announce=announce)
     except OSError as error:
-        raise _explain(error, home) from error
+        raise explain(error, home) from error
     return _addresses(places)
 
 
@@ -106,7 +109,7 @@ def stop(home: Path) -> list[str]:
     return stopped
 
 
-def _bring_up(home: Path) -> Places:
+def _bring_up(home: Path, *, announce: bool) -> Places:
     account = prepare_home(home)
     with await_lock(start_lock(home), _START_LOCK_SECONDS):
         take_into_use(home)
@@ -127,6 +130,9 @@ def _bring_up(home: Path) -> Places:
             for server in launched:
                 halt(server)
             raise
+    if announce and launched and sys.stderr is not None:
+        names = " and ".join(server.name for server in launched)
+        print(f"Started the embedded {names} in {home}. `nexus down` stops them.", file=sys.stderr)
     return places
 
 
@@ -158,7 +164,8 @@ def _probe_disk(home: Path) -> None:
         probe.unlink(missing_ok=True)
 
 
-def _explain(error: OSError, home: Path) -> EmbeddedError:
+def explain(error: OSError, home: Path) -> EmbeddedError:
+    """The error for a home folder that cannot be made or used, with the cause in the file system."""
     elsewhere = "set NEXUS_HOME to another folder"
     reason = os.strerror(error.errno) if error.errno else str(error)
     path = error.filename or home
@@ -168,4 +175,6 @@ def _explain(error: OSError, home: Path) -> EmbeddedError:
         return EmbeddedError(f"{path} cannot be written: {reason}.", remedy=f"Give yourself access, or {elsewhere}.")
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
         return EmbeddedError(f"{path} is in the way: {reason}.", remedy=f"Move it away, or {elsewhere}.")
-    return EmbeddedError(f"The embedded servers could not be started: {path}: {reason}.")
+    return EmbeddedError(
+        f"The folder {home} (NEXUS_HOME) cannot be used: {path}: {reason}.", remedy="Set NEXUS_HOME to another folder."
+    )

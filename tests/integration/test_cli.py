@@ -501,9 +501,13 @@ def test_embedded_wait_brings_its_own_worker(home: Path) -> None:
     said = process("remember", "Tea is at four.", "--namespace", "notes", env=env)
     assert said.returncode == 0, said.stderr
     assert "nexus up" in said.stderr
+    assert said.stderr.count("Started the embedded Redis and Postgres in ") == 1
+    assert "`nexus down` stops them." in said.stderr
+    assert said.stdout == "Remembered.\n"
     waited = process("ingest", jsonl(home), "--namespace", "me", "--wait", "--json", env=env)
     assert waited.returncode == 0, waited.stderr
     assert json.loads(waited.stdout)["derived"] == 5
+    assert "Started the embedded" not in waited.stderr, "the servers run already"
     assert not processes(home)
 
 

@@ -187,6 +187,25 @@ def test_whatever_comes_in_the_agent_goes_on(
     assert not (tmp_path / "home" / "buffer").exists()
 
 
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        (b"", "JSONDecodeError The standard input is not JSON: Expecting value at character 0."),
+        (b'{"secret": "hunter2"}', "KeyError The event has no hook_event_name."),
+        (b'{"hook_event_name": "Stop", "secret": "hunter2"}', "KeyError The event has no session_id."),
+        (b'["hunter2"]', "TypeError in _handle, line "),
+    ],
+)
+def test_the_log_says_why_the_hook_stopped(tmp_path: Path, event: bytes, why: str) -> None:
+    command = [sys.executable, "-m", "nexus_tasks.cli.entry", "hook", "claude-code"]
+    env = {**os.environ, "NEXUS_HOME": str(tmp_path)}
+    done = subprocess.run(command, input=event, env=env, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    log = (tmp_path / "logs" / "hook.log").read_text()
+    assert why in log
+    assert "hunter2" not in log
+
+
 def test_with_a_full_disk_the_agent_goes_on_and_the_log_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,8 +42,11 @@ def stage(settings: Settings) -> Iterator[None]:
     Raises:
         EmbeddedError: a server, the worker or beat does not start, or another demo is running.
     """
-    make_folder(os.fspath(settings.home))
-    held = try_lock(settings.home / "demo.lock")
+    try:
+        make_folder(os.fspath(settings.home))
+        held = try_lock(settings.home / "demo.lock")
+    except OSError as error:
+        raise embedded.explain(error, settings.home) from error
     if held is None:
         raise EmbeddedError("Another demo is running.", remedy="Wait until it ends, or set another NEXUS_HOME.")
     with held:
@@ -51,7 +54,7 @@ def stage(settings: Settings) -> Iterator[None]:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _exit)  # raises SystemExit, so that the servers are stopped as after Ctrl-C
         try:
-            embedded.ensure(settings.home)
+            embedded.ensure(settings.home, announce=False)
             with temporary_worker(settings, beat=True):
                 yield
         finally:

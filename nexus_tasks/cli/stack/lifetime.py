@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nexus_tasks.cli.stack.processes import GRACE_SECONDS
+from nexus_tasks.embedded import explain
 from nexus_tasks.errors import EmbeddedError
 from nexus_tasks.file_locks import FileLock, is_locked, try_lock
 from nexus_tasks.files import make_folder
@@ -42,16 +43,44 @@ def claim(home: Path) -> FileLock:
     """Take the lock ``stack.pid``, which only one ``nexus up`` of ``home`` can have.
 
     Raises:
-        EmbeddedError: another ``nexus up`` holds the lock.
+        EmbeddedError: another ``nexus up`` holds the lock, or the home folder cannot be used.
     """
-    make_folder(os.fspath(home))
-    held = try_lock(_pid_file(home))
+    try:
+        make_folder(os.fspath(home))
+        held = try_lock(_pid_file(home))
+    except OSError as error:
+        raise explain(error, home) from error
     if held is None:
-        raise EmbeddedError(
-            f"The stack of {home} already runs (pid {supervisor_pid(home)}).", remedy="Stop it with `nexus down` first."
-        )
+        pid = _written_pid(home)
+        named = f" (pid {pid})" if pid else ""
+        raise EmbeddedError(f"The stack of {home} already runs{named}.", remedy="Stop it with `nexus down` first.")
     held.write(f"{os.getpid()}\n")
     return held
+
+
+def _written_pid(home: Path) -> int | None:
+    """The supervisor's pid. A supervisor that has taken the lock a moment ago is given 2 s to write it.
+
+    Until then the file has the pid of an earlier supervisor, which has ended.
+    """
+    deadline = time.monotonic() + 2.0
+    while True:
+        pid = supervisor_pid(home)
+        if pid is not None and _alive(pid):
+            return pid
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.01)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # a process of another user
+        return True
+    return True
 
 
 def claim_children(home: Path) -> FileLock:

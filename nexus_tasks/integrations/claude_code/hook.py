@@ -20,6 +20,7 @@ from nexus_tasks.transcripts.project import project_namespace
 
 _MOST_BYTES = 64_000_000
 _LOG_BYTES = 1_000_000
+_FIELDS = ("hook_event_name", "session_id")
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -89,8 +90,7 @@ def _log(error: BaseException) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         if os.path.exists(path) and os.path.getsize(path) > _LOG_BYTES:
             flags |= os.O_TRUNC
-        why = getattr(error, "message", "") or (os.strerror(error.errno or 0) if isinstance(error, OSError) else "")
-        line = f"{strftime('%Y-%m-%dT%H:%M:%SZ', gmtime())} {type(error).__name__} {why}".strip()
+        line = f"{strftime('%Y-%m-%dT%H:%M:%SZ', gmtime())} {type(error).__name__} {_reason(error)}"
         fd = os.open(path, flags, 0o600)
         try:
             os.write(fd, f"{line}\n".encode())
@@ -98,3 +98,19 @@ def _log(error: BaseException) -> None:
             os.close(fd)
     except OSError:
         return  # the log cannot be written, for example because the disk is full
+
+
+def _reason(error: BaseException) -> str:
+    """Why the hook stopped, without any text of the event."""
+    if message := getattr(error, "message", ""):
+        return str(message)
+    if isinstance(error, OSError):
+        return os.strerror(error.errno or 0)
+    if isinstance(error, json.JSONDecodeError):
+        return f"The standard input is not JSON: {error.msg} at character {error.pos}."
+    if isinstance(error, KeyError) and error.args[0] in _FIELDS:
+        return f"The event has no {error.args[0]}."
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return "" if place is None else f"in {place.tb_frame.f_code.co_qualname}, line {place.tb_lineno}"

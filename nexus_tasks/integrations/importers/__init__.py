@@ -13,6 +13,7 @@ from typing import Literal
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.integrations.importers import claude_code, jsonl, locomo
 from nexus_tasks.integrations.importers.conversation import Conversation, decoded, file_error
+from nexus_tasks.integrations.importers.source import STANDARD_INPUT, read_source
 from nexus_tasks.types import check_name, check_namespace
 
 __all__ = ["Conversation", "Format", "read"]
@@ -24,29 +25,25 @@ def read(path: Path, format: Format = "auto", *, namespace: str, session: str | 
     """Read the conversations of a file.
 
     The conversations are in the order of their first messages. The messages of a conversation are in the order of the
-    file. The call reads the whole file into memory and checks it before it returns.
+    file. The call reads the whole file into memory and checks it before it returns. A file has at most 256 MiB, 500,000
+    lines, and 32 MiB in a line.
 
     Args:
-        path: the file.
+        path: the file; ``-`` is the standard input.
         format: ``jsonl`` (see :mod:`.jsonl`), ``locomo`` (see :mod:`.locomo`) or ``claude-code`` (see
             :mod:`.claude_code`). ``auto`` detects the format by the file's content.
         namespace: the namespace of the conversations. A LoCoMo sample gets the namespace ``namespace.<sample_id>``.
         session: a session key. In JSONL the lines without a session get this key. The default for JSONL is the file's
-            name without its suffix. In a transcript all messages get this key. The default for a transcript is the
-            agent's session id. LoCoMo ignores ``session``.
+            name without its suffix, or ``stdin``. In a transcript all messages get this key. The default for a
+            transcript is the agent's session id. LoCoMo ignores ``session``.
 
     Raises:
-        InvalidInput: the file cannot be read, is empty, or does not have the format ``format``. The error names the
-            line or the JSON path.
+        InvalidInput: the file cannot be read, is empty or too long, or does not have the format ``format``. The error
+            names the line or the JSON path.
     """
     check_namespace(namespace)
     session = None if session is None else check_name("session", session)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidInput(
-            f"{path} cannot be read: {error.strerror or error}.", remedy="Name a file that exists and may be read."
-        ) from None
+    data = read_source(path)
     # A transcript may end in the middle of a character, so it is parsed as bytes.
     if format == "claude-code":
         return iter(claude_code.parse(path, data, namespace, session))
@@ -60,5 +57,6 @@ def read(path: Path, format: Format = "auto", *, namespace: str, session: str | 
     if format == "locomo":
         return iter(locomo.parse(path, text, namespace))
     if format == "jsonl":
-        return iter(jsonl.parse(path, text, namespace, session or path.stem))
+        default = "stdin" if path == STANDARD_INPUT else path.stem
+        return iter(jsonl.parse(path, text, namespace, session or default))
     raise InvalidInput(f"format {format!r} is not known.", remedy="Use auto, jsonl, locomo or claude-code.")
