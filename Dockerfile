@@ -2,10 +2,15 @@
 # source, no file of .git and no file with a secret is in any layer (see .dockerignore).
 FROM python:3.12-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY requirements-build.txt requirements-image.txt ./
+# pip installs nothing whose hash is not in these files (`make hashes` writes them). The package itself is built from the
+# source here, by a build backend that is checked in the same way.
+RUN python -m venv /build && /build/bin/pip install --no-cache-dir --require-hashes -r requirements-build.txt \
+ && python -m venv /venv && /venv/bin/pip install --no-cache-dir --require-hashes -r requirements-image.txt
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY nexus_tasks nexus_tasks
-RUN python -m venv /venv \
- && /venv/bin/pip install --no-cache-dir --constraint constraints.txt '.[flower]'
+RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+ && /venv/bin/pip install --no-cache-dir --no-deps --no-index /wheels/*.whl
 
 FROM python:3.12-slim
 RUN useradd --create-home nexus && mkdir --mode 0700 /data && chown nexus /data

@@ -21,7 +21,7 @@ TOGETHER := --numprocesses 4 --dist worksteal
 # on a machine of two cores there, and one late process must not refuse a day's work. A fault in the code fails every time.
 AGAIN := $(if $(CI),--reruns 2 --reruns-delay 2 -rR)
 
-.PHONY: help demo up down test test-all test-rabbitmq rabbitmq lint style types security suite format constraints clean
+.PHONY: help demo up down test test-all test-rabbitmq rabbitmq lint style types security suite format constraints hashes pin audit clean
 
 help:
 	@echo "make demo       start everything, ingest a conversation, show what is remembered, stop"
@@ -76,7 +76,7 @@ test: style
 suite: $(READY)
 	$(BIN)/python -m pytest -m "not long" $(TOGETHER) $(AGAIN)
 
-test-all: $(READY) security
+test-all: $(READY) security audit
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist worksteal $(AGAIN)
 	@$(MAKE) --no-print-directory test-rabbitmq
 
@@ -99,6 +99,32 @@ constraints:
 	(echo "# What was tested: names and versions. Written by \`make constraints\`."; \
 		.venv-constraints/bin/python -m pip freeze --exclude nexus-tasks --exclude-editable) > constraints.txt
 	rm -rf .venv-constraints
+
+# What the image installs, with hashes. Run it after `make constraints`; it asks the registry and downloads no package.
+hashes: $(READY)
+	$(BIN)/python scripts/hashes.py
+
+# Write the digests of the images' present tags into Dockerfile and docker-compose.yml. It needs Docker and the network.
+pin:
+	@command -v docker >/dev/null || { echo "Docker is needed to look up digests." >&2; exit 1; }
+	@for image in $$(sed -nE 's/^( *image:|FROM) ([^ @]+:[^ @]+)( AS .*)?$$/\2/p' Dockerfile docker-compose.yml | sort -u); do \
+		digest=$$(docker buildx imagetools inspect "$$image" --format '{{.Manifest.Digest}}') || exit 1; \
+		sed -i.before -E "s#(image:|FROM) $$image( |\$$)#\1 $$image@$$digest\2#" Dockerfile docker-compose.yml; \
+		rm -f Dockerfile.before docker-compose.yml.before; echo "$$image@$$digest"; \
+	done
+
+# Known faults of the installed packages. The database of faults is in the network: without it the audit is left out.
+audit: $(READY)
+	@if $(BIN)/python -c 'import pip_audit' 2>/dev/null; then \
+		out=$$($(BIN)/python -m pip_audit --requirement requirements-image.txt --no-deps --disable-pip \
+			--timeout 10 2>&1) && echo "$$out" || case "$$out" in \
+			*Connection*|*timed\ out*|*resolve*|*ServiceError*) \
+				echo "Dependency audit left out: the database of faults does not answer.";; \
+			*) echo "$$out"; exit 1;; \
+		esac; \
+	else \
+		echo "Dependency audit left out: pip-audit is not installed (pip install pip-audit; it needs the network)."; \
+	fi
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build

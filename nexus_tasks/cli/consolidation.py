@@ -101,7 +101,8 @@ def extract(
         "turn",
         asked=f"Job {job.id} extracts from session {session}.",
         ended=lambda outcome: (
-            f"{outcome.details.get('topics', 0)} topics written, {outcome.details.get('facts', 0)} facts stored"
+            f"{words.count(outcome.details.get('topics', 0), 'topic')} written,"
+            f" {words.count(outcome.details.get('facts', 0), 'fact')} stored"
             f" ({outcome.status})."
         ),
         see=f"Read them with `nexus topics list --namespace {namespace}`.",

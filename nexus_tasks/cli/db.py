@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect, start_logging
 from nexus_tasks.cli.options import Json
 from nexus_tasks.cli.output import emit
@@ -90,7 +91,9 @@ def reembed(
     if json:
         emit({"model": model, "embedded": filled, "refused": refused, "dropped": dropped})
         return
-    print(f"{filled:,} memories embedded by {model}." + (f" {refused:,} were refused by it." if refused else ""))
+    found = words.count(filled, "memory", "memories")
+    refusals = f" {words.count(refused, 'was', 'were')} refused by it." if refused else ""
+    print(f"{found} embedded by {model}.{refusals}")
     if drop_others:
         print(f"{dropped:,} vectors of other models deleted.")
 

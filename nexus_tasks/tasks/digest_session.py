@@ -96,7 +96,7 @@ def digest_session(work: NamespaceRun, arguments: DigestSession) -> JobOutcome:
         with work.database.reading() as tx:
             waiting = sessions.count_underived(tx, namespace.id, arguments.session_key)
         if waiting:
-            raise Wait(DERIVATION, LOOK_AGAIN, f"{waiting} messages to derive")
+            raise Wait(DERIVATION, LOOK_AGAIN, f"{waiting} {'message' if waiting == 1 else 'messages'} to derive")
     outcome, more = digest.digest(
         work.resources,
         work.context(),

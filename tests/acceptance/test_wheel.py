@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import email
 import os
+import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -43,11 +46,25 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     return done.stdout
 
 
+def check_metadata(wheel: Path) -> None:
+    """The wheel names an author and the Python versions, and its description has no link to a file."""
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = email.message_from_bytes(archive.read(name))
+    assert metadata["Author"]
+    versions = [f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)]
+    assert set(versions) <= set(metadata.get_all("Classifier") or ())
+    description = str(metadata.get_payload())
+    assert "docs/guarantees.md" in description
+    assert [link for link in re.findall(r"\]\(([^)\s]+)\)", description) if "://" not in link] == []
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)  # it installs the wheel with all that the wheel needs
 def test_the_wheel_works_alone(tmp_path: Path) -> None:
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT, cwd=tmp_path)
     [wheel] = tmp_path.glob("*.whl")
+    check_metadata(wheel)
     run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     commands = tmp_path / "venv" / "bin"
     pip = (commands / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")

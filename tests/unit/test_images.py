@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,3 +53,62 @@ def test_redis_has_a_password_and_no_url_holds_one() -> None:
     assert "--requirepass" in COMPOSE
     assert not re.search(r"://[^\s/]*\$\{[^\s/]*@", COMPOSE), "Compose cannot percent-encode a password"
     assert not re.search(r'ports: \["(?!127\.0\.0\.1:)', COMPOSE)
+
+
+# --- hashes -----------------------------------------------------------------------------------------------------------
+def hashed(name: str) -> dict[str, str]:
+    """The version of each package in a file with hashes."""
+    lines = (ROOT / name).read_text().splitlines()
+    versions = dict(line.removesuffix(" \\").split("==") for line in lines if "==" in line)
+    hashes = [line for line in lines if re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line)]
+    assert len(lines) == 1 + len(versions) + len(hashes), "names, versions and hashes, and nothing else"
+    return {name.replace("_", "-"): version for name, version in versions.items()}
+
+
+def test_the_image_installs_what_was_tested_and_has_a_hash() -> None:
+    tested = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    tested = {name.lower().replace("_", "-"): version for name, version in tested.items()}
+    installed = hashed("requirements-image.txt")
+    assert {name: version for name, version in installed.items() if tested[name] != version} == {}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["flower"]
+    assert {re.split(r"[\[>=<; ]", one)[0].lower() for one in wanted} <= set(installed)
+    assert "hatchling" in hashed("requirements-build.txt")
+
+
+def test_the_image_installs_nothing_without_a_hash() -> None:
+    lines = (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    installs = [part for line in lines if line.startswith("RUN") for part in line.split("&&") if "pip install" in part]
+    assert len(installs) == 3
+    assert all("--require-hashes" in one or "--no-index" in one for one in installs)
+
+
+def test_pin_writes_the_digest_that_docker_names(tmp_path: Path) -> None:
+    for name in ("Makefile", "Dockerfile", "docker-compose.yml"):
+        shutil.copy(ROOT / name, tmp_path)
+    digest = f"sha256:{'0' * 64}"
+    (tmp_path / "docker").write_text(f'#!/bin/sh\necho "{digest}"\n')
+    (tmp_path / "docker").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    for _ in range(2):  # the second time nothing is left to pin
+        subprocess.run(["make", "--silent", "pin"], cwd=tmp_path, env={**os.environ, "PATH": path}, check=True)
+        froms = [line for line in (tmp_path / "Dockerfile").read_text().splitlines() if line.startswith("FROM")]
+        assert froms == [f"FROM python:3.12-slim@{digest} AS build", f"FROM python:3.12-slim@{digest}"]
+        images = re.findall(r"^ +image: (.+)$", (tmp_path / "docker-compose.yml").read_text(), re.MULTILINE)
+        assert images == ["nexus-tasks", f"pgvector/pgvector:pg18@{digest}", f"redis:7-alpine@{digest}"]
+
+
+@pytest.mark.long
+def test_pip_installs_the_image_with_its_hashes(tmp_path: Path) -> None:
+    python = shutil.which("python3.12")
+    if python is None or subprocess.run([python, "--version"], capture_output=True, check=False).returncode:
+        pytest.skip("the image's Python, 3.12, is not on PATH")
+    for name in ("build", "image"):
+        subprocess.run([python, "-m", "venv", tmp_path / name], check=True)
+        command = [tmp_path / name / "bin" / "pip", "install", "--quiet", "--require-hashes", "-r"]
+        subprocess.run([*command, ROOT / f"requirements-{name}.txt"], check=True, timeout=280)
+    wheel = [tmp_path / "build" / "bin" / "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*wheel, "--wheel-dir", tmp_path, ROOT], check=True, timeout=60)
+    [made] = tmp_path.glob("*.whl")
+    subprocess.run([tmp_path / "image" / "bin" / "pip", "install", "--no-deps", "--no-index", made], check=True)
+    subprocess.run([tmp_path / "image" / "bin" / "nexus", "--version"], cwd=tmp_path, check=True, timeout=60)

@@ -44,7 +44,8 @@ def run(data: Path | None, namespace: str) -> None:
         seconds = time.monotonic() - began
         if not result.done:
             jobs = words.count(len(result.dead), "job")
-            warn(f"{jobs} gave up, {result.underived:,} messages are not derived; see {settings.home}/logs.")
+            left = words.count(result.underived, "message is", "messages are")
+            warn(f"{jobs} gave up, {left} not derived; see {settings.home}/logs.")
             raise typer.Exit(WAITED_IN_VAIN)
         shown = result.receipt.namespaces[0]
         report.print_stored(result.receipt, len(conversations), seconds)
