@@ -72,12 +72,18 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("export", *IN, "acme.jsonl"),
     ("import", "--namespace", "copy", "acme.jsonl"),
     ("undo", "1", *IN),
+    ("tokens", "create", "agent", *IN, "--scope", "read"),
+    ("tokens", "list", *IN),
+    ("tokens", "rotate", "none", *IN),
+    ("tokens", "revoke", "none", *IN),
+    ("audit", *IN),
+    ("completion", "bash"),
     ("forget", *IN, "--memory", "1", "--yes"),
     ("jobs", "drop", "--all", "--yes"),
     ("mcp", *IN),
 )
 # These name what does not exist, and say so; `doctor` misses a worker.
-REFUSED = {"doctor", "topics show", "jobs show", "undo"}
+REFUSED = {"doctor", "topics show", "jobs show", "undo", "tokens rotate", "tokens revoke"}
 WITH_SERVERS = (("up", "--detach", "--flower"), ("down",), ("demo",))
 DAILY = {"doctor", "hook claude-code", "mcp"}
 

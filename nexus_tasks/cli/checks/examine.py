@@ -81,7 +81,7 @@ def _database(settings: Settings, where: Endpoints) -> Iterator[Check]:
     if found[0].ok:
         needed = settings.namespaces is not None
         check = functools.partial(servers.row_security, where.database_url, needed=needed)
-        yield from run_checks("row-level security", check, remedy)
+        yield from run_checks("row security", check, remedy)
 
 
 def _queue(settings: Settings, *, canary: bool) -> Iterator[Check]:

@@ -79,11 +79,11 @@ def row_security(url: str, *, needed: bool) -> Sequence[Check]:
     finally:
         database.dispose()
     if not why:
-        return [passed("row-level security", "on")]
+        return [passed("row security", "on")]
     found = f"off: {why}; only the filters of the statements keep namespaces apart"
     if not needed:
-        return [passed("row-level security", found)]
-    return [failed("row-level security", found, "Make the role as docs/tenants.md says, then run `nexus db upgrade`.")]
+        return [passed("row security", found)]
+    return [failed("row security", found, "Make the role as docs/tenants.md says, then run `nexus db upgrade`.")]
 
 
 def redis(url: str, master_name: str) -> Sequence[Check]:
