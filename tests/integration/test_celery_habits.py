@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from celery import chain
 from celery.concurrency.thread import TaskPool
-from celery.exceptions import TimeoutError
+from celery.exceptions import TaskRevokedError, TimeoutError
 from celery.result import EagerResult
 
 from nexus_tasks import Nexus
@@ -68,7 +68,7 @@ def test_a_result_known_by_its_id_alone_is_read_from_the_run_row() -> None:
 
 
 def test_a_result_of_a_job_that_left_nothing_says_so_at_once() -> None:
-    """Forgotten, dropped as a rerun, or of a kind without run rows: none of these leaves an outcome under its id."""
+    """Forgotten, or of a kind without run rows: neither leaves an outcome under its id."""
     client = Nexus()
     client.create_namespace("acme")
     forgotten = play_kept.apply_async(kwargs={"name": "later"}, countdown=300)
@@ -78,14 +78,23 @@ def test_a_result_of_a_job_that_left_nothing_says_so_at_once() -> None:
     client.forget("acme", everything=True)
     done = play.delay(name="norow")
     work()
+    by_id = [play_kept.AsyncResult(job_id) for job_id in (forgotten.id, done.id)]
+    for result in (waited_for, *by_id):
+        with pytest.raises(NotFound, match="not queued any more"):
+            result.get(timeout=5)
+
+
+def test_a_result_of_a_dropped_job_or_rerun_raises() -> None:
+    client = Nexus()
+    client.create_namespace("acme")
     running = play_kept.delay(name="held")
     engine.claims.begin(play_kept.request_for(Play(name="held")), "t", lease=60, cap=8, gathers=False, published_at="")
     rerun = play_kept.delay(name="held")
     client.drop_job(running.job_id)
-    by_id = [play_kept.AsyncResult(job_id) for job_id in (forgotten.id, done.id, rerun.job_id)]
-    for result in (waited_for, *by_id):
-        with pytest.raises(NotFound, match="not queued any more"):
-            result.get(timeout=5)
+    for job_id in (running.job_id, rerun.job_id):
+        with pytest.raises(TaskRevokedError):
+            play_kept.AsyncResult(job_id).get(timeout=5)
+        assert isinstance(play_kept.AsyncResult(job_id).get(timeout=5, propagate=False), TaskRevokedError)
 
 
 def test_a_job_that_ends_before_the_look_at_its_claim_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def test_every_variable_that_the_package_reads_or_documents_is_a_setting() -> No
     named = {
         name
         for path in files
-        for name in re.findall(r"NEXUS_[A-Z][A-Z_]*[A-Z]\b", path.read_text(encoding="utf-8"))
+        for name in re.findall(r"\bNEXUS_[A-Z][A-Z_]*[A-Z]\b", path.read_text(encoding="utf-8"))
         if path.name != "mistyped_settings.py"
     }
     assert len(named) > 40

@@ -166,12 +166,13 @@ class RunResult(AsyncResult):  # type: ignore[misc]
 
         Args:
             timeout: seconds.
-            propagate: whether to raise the error of a dead letter. Otherwise the error is returned.
+            propagate: whether to raise the error of a dead letter or of a dropped job. Otherwise it is returned.
 
         Raises:
             JobFailed: the job is a dead letter, and ``propagate`` is set.
-            NotFound: the job is not queued any more and has left no outcome. It was forgotten or dropped, or its kind
-                writes no run rows.
+            celery.exceptions.TaskRevokedError: the job was dropped, and ``propagate`` is set.
+            NotFound: the job is not queued any more and has left no outcome. It was forgotten, or its kind writes no
+                run rows.
             celery.exceptions.TimeoutError: there was neither a result nor an outcome within ``timeout``.
         """
         if options.get("disable_sync_subtasks", True):
@@ -188,8 +189,7 @@ class RunResult(AsyncResult):  # type: ignore[misc]
                 seen, self.asked = claim or seen, self.asked or claim is not None
                 if claim is None and self.asked and not self._has_delivery() and not self.ready():
                     outcome = self._last_outcome(seen)
-            if outcome and outcome.status == "dead":
-                failure = job_failed("Job", outcome)
+            if outcome and (failure := _failure(outcome)):
                 if propagate:
                     raise failure
                 return failure
@@ -226,7 +226,7 @@ class RunResult(AsyncResult):  # type: ignore[misc]
             return JobOutcome(status=cast(Status, marker[1]), job_id=marker[0])
         raise NotFound(
             f"Job {self.id} is not queued any more, and there is neither a run row nor a dead letter of it.",
-            remedy="It was forgotten or dropped, or its kind writes no run rows. Ask for it again if it is needed. To"
+            remedy="It was forgotten, or its kind writes no run rows. Ask for it again if it is needed. To"
             " wait for a job of a kind without run rows, use the result of `.delay()`.",
         )
 
@@ -245,3 +245,10 @@ def job_failed(kind: str, letter: JobOutcome) -> JobFailed:
     """The error of a job that is a dead letter."""
     error_type, text = letter.details.get("error_type"), letter.details.get("error", "no error text")
     return JobFailed(f"{kind} {letter.job_id} is a dead letter: {f'{error_type}: {text}' if error_type else text}")
+
+
+def _failure(outcome: JobOutcome) -> Exception | None:
+    """The error that ``get()`` raises for a job that did not succeed."""
+    if outcome.status == "dead":
+        return job_failed("Job", outcome)
+    return TaskRevokedError("The job was dropped.") if outcome.status == "dropped" else None

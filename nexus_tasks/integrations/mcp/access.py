@@ -17,7 +17,12 @@ ENOUGH_BITS = 128  # a token of fewer bits is refused on an address that other m
 # A text of at least this many characters that repeats earlier ones, or is a run or a sequence, counts as one character.
 # With 4, one of 100 random tokens of 32 hexadecimal digits would have too few.
 _REPEAT = 5
-_CLASSES = ((r"[a-z]", 26), (r"[A-Z]", 26), (r"[0-9]", 10), (r"[^a-zA-Z0-9]", 33))
+_CLASSES = (
+    (re.compile(r"[a-z]"), 26),
+    (re.compile(r"[A-Z]"), 26),
+    (re.compile(r"[0-9]"), 10),
+    (re.compile(r"[^a-zA-Z0-9]"), 33),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +100,7 @@ def estimated_bits(token: str) -> float:
     elif re.fullmatch(r"[0-9a-f]*|[0-9A-F]*", token):
         alphabet = 16
     else:
-        alphabet = sum(size for pattern, size in _CLASSES if re.search(pattern, token))
+        alphabet = sum(size for pattern, size in _CLASSES if pattern.search(token))
     return _unpredictable(token) * math.log2(alphabet) if token else 0.0
 
 
