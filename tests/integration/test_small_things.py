@@ -47,15 +47,24 @@ def test_the_loser_of_two_starts_names_the_winner(tmp_path: Path) -> None:
         writer.join()
 
 
-@pytest.mark.parametrize("home", ["/proc/nope", "/dev/null", "/dev/null/below", "/tmp/" + "a" * 300])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("home", "named"),
+    [
+        ("/proc/nope", "/proc/nope"),
+        ("/dev/null", "/dev/null"),
+        ("/dev/null/below", "/dev/null is in the way"),
+        ("/tmp/" + "a" * 300, "/tmp/aaaa"),
+    ],
+)
 @pytest.mark.parametrize("command", [("status",), ("up",), ("demo",)], ids=" ".join)
-def test_an_impossible_home_is_named_as_the_cause(home: str, command: tuple[str, ...]) -> None:
+def test_an_impossible_home_is_named_as_the_cause(home: str, named: str, command: tuple[str, ...]) -> None:
     done = process(*command, NEXUS_HOME=home)
     assert done.returncode == 1
     said = " ".join(done.stderr.split())
     assert said.startswith("error: ")
     assert "NEXUS_HOME" in said
-    assert home[:60] in said.replace(" ", "")
+    assert named in said
     assert "pip install" not in said
     assert "FileExistsError" not in said
 
@@ -108,7 +117,7 @@ def test_bash_completes_a_command(tmp_path: Path) -> None:
     (tmp_path / "nexus").write_text(f'#!/bin/sh\nexec {sys.executable} -m nexus_tasks.cli.entry "$@"\n')
     (tmp_path / "nexus").chmod(0o755)
     script = (
-        "source <(nexus completion bash); COMP_WORDS=(nexus jobs ret); COMP_CWORD=2; _nexus_completion; "
+        "source <(nexus completion bash); COMP_WORDS=(nexus jobs ret); COMP_CWORD=2; _nexus_completion nexus; "
         'echo "${COMPREPLY[@]}"'
     )
     bash = shutil.which("bash")

@@ -107,7 +107,7 @@ _IDENTITY = _rule(r"\bi(?:['’]?m| am) (?:an?|from|allergic|\d+|vegan|vegetaria
 _STATES = _rule(
     r"\b" + _words("is are was were has have costs? starts? ends? runs? happens? lives? works? uses?") + r"\b"
 )
-_CAPTION = re.compile(r"\[image: [^\]]*+\]")
+_CAPTION = re.compile(r"\[image: [^\]]{0,1000}+\]")  # bounded, so that many beginnings without an end cost linear time
 # Stems of vague words. A later question about the sentence will hardly contain one of these words.
 _VAGUE = frozenset(
     content_words(
