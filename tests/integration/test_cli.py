@@ -342,6 +342,7 @@ def test_db(servers: ServerAddresses, acme: Sandbox) -> None:
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
+@pytest.mark.long
 def test_jobs_that_give_up_make_the_wait_3(servers: ServerAddresses) -> None:
     rows = [("mon", "user", "ann", "I live in Rome.", "2026-09-14T08:30:00Z", "1")]
     rows += [("tue", "user", "bob", "I like POISON in my tea.", "2026-09-14T08:30:00Z", "2")]
@@ -380,6 +381,7 @@ def test_without_a_worker_one_is_told_and_the_time_runs_out(servers: ServerAddre
         assert "celery -A nexus_tasks worker" in wrong["workers"]
 
 
+@pytest.mark.long
 def test_servers_that_are_away(acme: Sandbox) -> None:
     env = acme.environment | {
         "NEXUS_DATABASE_URL": "postgresql://me:s3cret@127.0.0.1:1/x?sslpassword=s3cret",
@@ -452,6 +454,7 @@ def terminal(*arguments: str, env: Mapping[str, str], columns: int = 80) -> str:
     return shown.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.long
 def test_a_terminal_gets_lines_that_fit(acme: Sandbox) -> None:
     env = {name: value for name, value in acme.environment.items() if name != "NO_COLOR"}
     coloured = terminal("memories", "list", "--namespace", "acme", env=env)
@@ -496,6 +499,7 @@ def embedded_env(home: Path, **more: str) -> dict[str, str]:
     return kept | {"NEXUS_HOME": str(home), "NEXUS_MODEL": "offline"} | more
 
 
+@pytest.mark.long
 def test_embedded_wait_brings_its_own_worker(home: Path) -> None:
     env = embedded_env(home)
     said = process("remember", "Tea is at four.", "--namespace", "notes", env=env)
@@ -584,6 +588,7 @@ def test_demo_repeats(home: Path) -> None:
     assert "Deploys now happen on Thursdays." in again.stdout
 
 
+@pytest.mark.long
 def test_demo_cleans_up_when_interrupted(home: Path) -> None:
     for sign, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         child = subprocess.Popen(

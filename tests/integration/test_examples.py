@@ -86,6 +86,7 @@ def test_two_deployments_keep_to_themselves(here: Sandbox, two_databases: dict[s
     ]
 
 
+@pytest.mark.long
 def test_an_existing_application_runs_our_jobs_beside_its_own(here: Sandbox) -> None:
     environment = environment_of(here, SHOP_BROKER_URL=celery_url(here.servers.redis_url))
     # The application has no key prefix, and its queues are on the Redis of all tests: only one runs this example.

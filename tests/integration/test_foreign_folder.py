@@ -163,6 +163,7 @@ def the_hooks_process_is_done(here: Sandbox) -> None:
     eventually(lambda: not storing())
 
 
+@pytest.mark.long
 def test_daily_commands_run_no_code_of_the_folder(here: Sandbox, project: Path) -> None:
     try_commands(here, project, [command for command in COMMANDS if name_of(command) in DAILY])
     the_hooks_process_is_done(here)
@@ -208,6 +209,7 @@ def test_the_fork_server_runs_nothing_of_the_folder_but_what_is_named(here: Sand
     assert ran_of(project) == []
 
 
+@pytest.mark.long
 def test_the_command_celery_reads_the_folders_celeryconfig(here: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "celeryconfig.py").write_text("from nexus_tasks.config import *\ntimezone = 'Europe/Berlin'\n")
     environment = {**here.environment, "PYTHONPATH": str(ROOT)}

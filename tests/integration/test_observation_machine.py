@@ -365,6 +365,7 @@ class Observing(RuleBasedStateMachine):
             assert covered(condensed.observations) == covered(found.observations[: condensed.covered_length])
 
 
+@pytest.mark.long
 def test_a_walk_through_every_interleaving(deploy: Callable[..., Sandbox]) -> None:
     """What the machine below finds by chance, once on purpose: every way in which two of them meet."""
     Observing.here = deploy(**SMALL)

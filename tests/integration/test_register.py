@@ -155,6 +155,7 @@ def counts(here: Sandbox) -> Mapping[str, int]:
     return here.deployment.claims.counts(NAMESPACE)
 
 
+@pytest.mark.long
 def test_its_workers_run_our_jobs_beside_its_own(shop: Sandbox) -> None:
     worker = start(shop, OWN_SERIALIZER)
     beat = subprocess.Popen(
@@ -196,6 +197,7 @@ def crashed_twice_runs_in_its_own_process(worker: Worker) -> None:
     assert pid != worker.process.pid
 
 
+@pytest.mark.long
 def test_its_sweep_recovers_a_job_whose_worker_was_killed(shop: Sandbox) -> None:
     shop.environment["NEXUS_LEASE_SECONDS"] = "1.5"
     workers = [start(shop, {}, concurrency=2) for _ in range(2)]

@@ -184,6 +184,7 @@ def foreground(home: Path, *arguments: str) -> subprocess.Popen[str]:
     raise AssertionError("".join(lines))
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_nothing_behind(home: Path) -> None:
     with foreground(home) as process:
         assert len(celery_processes(home, "stack.child")) == 2
@@ -195,6 +196,7 @@ def test_ctrl_c_leaves_nothing_behind(home: Path) -> None:
     assert embedded.running(home) is None
 
 
+@pytest.mark.long
 def test_servers_that_others_use_go_on(home: Path) -> None:
     found = embedded.ensure(home)
     with redis.Redis.from_url(found.redis_url) as client, foreground(home) as process:
@@ -206,6 +208,7 @@ def test_servers_that_others_use_go_on(home: Path) -> None:
     assert nexus(home, "down").stdout == "Stopped: Redis, Postgres.\n"
 
 
+@pytest.mark.long
 def test_killed_supervisor_takes_its_children_along(home: Path) -> None:
     assert nexus(home, "up", "--detach").returncode == 0
     pid = lifetime.supervisor_pid(home)
