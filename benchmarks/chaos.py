@@ -75,6 +75,7 @@ class Producer(threading.Thread):
         self.here, self.dice, self.load = here, dice, Load()
         self.nexus = Nexus(here.deployment)
         self.stopped = threading.Event()
+        self._numbering = threading.Lock()  # a flood asks for marks in another thread
 
     def run(self) -> None:
         """Ask until stopped."""
@@ -90,10 +91,12 @@ class Producer(threading.Thread):
 
     def mark(self, namespace: str, times: int) -> None:
         """Ask for marks in one transaction. If Redis is away, reconcile asks for the jobs later."""
+        with self._numbering:
+            numbers = range(self.load.marks, self.load.marks + times)
+            self.load.marks += times
         with self.here.deployment.database.transaction() as tx:
-            for n in range(self.load.marks, self.load.marks + times):
+            for n in numbers:
                 chaos_jobs.chaos_mark.want(tx, namespace=namespace, n=n)
-        self.load.marks += times
 
 
 Fault = Callable[[World, random.Random, Producer], str]
