@@ -1,0 +1,432 @@
+"""How well memory answers: the evidence that search and context find on LoCoMo and RealMem, beside the first release.
+
+    python -m benchmarks.quality [--embedder NAME …] [--quick] [--json FILE]
+
+Each conversation is a namespace. The offline model derives facts, reflections and digests from it, as workers would.
+Every embedder searches the same memories. A memory *tells* the turns that it rests on: a message tells itself, a fact
+the messages it was derived from, a reflection the messages of its facts. A digest tells no turn, but its session.
+
+- LoCoMo: the share of a question's evidence turns that the first 5, 10 or 20 hits tell, or that a context cites within
+  a bound of tokens. Questions of category 5 have no answer and are left out.
+- RealMem: a question is asked before its session is stored. The share of the sessions that the answer rests on among
+  the first 10 distinct sessions of the hits, or among the sessions cited in a context.
+- Repeats: how many of the first 10 hits tell only turns that the hits above them tell, or say the same words.
+- Identifiers: the share of identifiers (paths, names in code, tickets, versions, hashes) found as the first hit, and
+  among the first 10, by kind of question.
+- Nonsense: the lines of a context whose question shares nothing with the memories.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from sqlalchemy import text
+
+from benchmarks import quality_identifiers as identifiers
+from benchmarks.machine import table
+from benchmarks.retrieval import CATEGORIES, LOCOMO, Bm25, plain, questions, recall, settings
+from nexus_tasks import Deployment, Nexus, embedded
+from nexus_tasks.cognition.embed import fill_missing_vectors
+from nexus_tasks.integrations.importers import read
+from nexus_tasks.storage.searching import upkeep
+from nexus_tasks.text import content_key, content_words
+from nexus_tasks.types import Message, Recall
+from tests.databases import make_template
+from tests.integration.inline import work
+from tests.sandbox import sandbox
+
+REALMEM = LOCOMO.parents[1] / "realmem"
+DEPTHS = (5, 10, 20)
+BOUNDS = (500, 1_000, 2_000)  # tokens of a context
+DEEP = 60  # hits among which the first 10 distinct sessions are looked for
+EMBEDDERS = ("hashing", "minilm")
+LEFT_OUT = ("digested_from", "supersedes")  # roles of evidence that do not say the same
+NONSENSE = (
+    "quantum chromodynamics lattice gauge",
+    "zxqv blorf wibble",
+    "isotopic enrichment of molybdenum hexafluoride",
+    "papal conclave of 1378 voting protocol",
+    "Haskell monad transformer stack overflow",
+)
+# What the first release measured with its default embedder (`hashing`), by this benchmark.
+FIRST_RELEASE: dict[str, float] = {}
+TELLS = text(
+    """
+    WITH RECURSIVE rests (memory_id, source_id) AS (
+        SELECT id, id FROM unnest(CAST(:ids AS bigint[])) AS given (id)
+        UNION
+        SELECT rests.memory_id, e.source_id FROM rests JOIN evidence AS e ON e.memory_id = rests.source_id
+        WHERE e.role NOT IN ('digested_from', 'supersedes')
+    )
+    SELECT rests.memory_id, m.level, m.id, sessions.session_key
+    FROM rests JOIN memories AS m ON m.id = rests.source_id LEFT JOIN sessions ON sessions.id = m.session_id
+    WHERE m.level IN ('raw', 'summary_short', 'summary_long')
+    """
+)
+
+
+@dataclass(frozen=True)
+class Told:
+    """The turns that a memory tells (ids of raw memories), and their sessions' keys."""
+
+    turns: frozenset[int] = frozenset()
+    sessions: frozenset[str] = frozenset()
+
+
+@dataclass
+class Figures:
+    """What one embedder has measured: measure → one value per question; ``kinds`` has them by category too."""
+
+    values: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, measure: str, value: float, kind: str = "") -> None:
+        """Note one value."""
+        self.values[measure].append(value)
+        if kind:
+            self.values[f"{measure}, {kind}"].append(value)
+
+    def means(self) -> dict[str, float]:
+        """The mean of each measure."""
+        return {measure: statistics.fmean(values) for measure, values in self.values.items()}
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """A session of RealMem: its messages, and its questions as (text, keys of the sessions that answer it)."""
+
+    namespace: str
+    key: str
+    messages: list[Message]
+    asked: list[tuple[str, frozenset[str]]]
+
+
+def dialogues(path: Path) -> Iterator[Dialogue]:
+    """The sessions of a persona in the file's order."""
+    before: set[str] = set()
+    for one in json.loads(path.read_text(encoding="utf-8"))["dialogues"]:
+        noon = datetime.strptime(one["current_time"][:10], "%Y-%m-%d").replace(hour=12, tzinfo=UTC)
+        turns = one["dialogue_turns"]
+        messages = [
+            Message(
+                content=turn["content"],
+                author=turn["speaker"].lower(),
+                role=turn["speaker"].lower(),
+                id=f"{one['session_uuid']}:{number}",
+                occurred_at=noon + timedelta(seconds=number),
+            )
+            for number, turn in enumerate(turns, start=1)
+        ]
+        asked = [
+            (turns[place - 1]["content"], evidence)
+            for place, turn in enumerate(turns)
+            if place and (evidence := frozenset(turn.get("memory_session_uuids") or ()) & before)
+        ]
+        yield Dialogue(f"r.{path.stem}", one["session_uuid"], messages, asked)
+        before.add(one["session_uuid"])
+
+
+class Reader:
+    """Asks with one embedder, and notes what is found."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment, self.nexus, self.figures = deployment, Nexus(deployment), Figures()
+
+    def embed(self, namespace: str) -> None:
+        """Make the vectors that are missing."""
+        known = self.deployment.namespace(namespace)
+        assert known is not None
+        fill_missing_vectors(self.deployment.database, self.deployment.embedder, known.id, lambda _done: None)
+
+    def told(self, ids: Iterable[int]) -> dict[int, Told]:
+        """What each of these memories tells."""
+        turns: dict[int, set[int]] = defaultdict(set)
+        sessions: dict[int, set[str]] = defaultdict(set)
+        with self.deployment.database.reading() as tx:
+            for memory, level, source, key in tx.execute(TELLS, {"ids": list(ids)}):
+                if level == "raw":
+                    turns[memory].add(source)
+                if key:
+                    sessions[memory].add(key)
+        return {one: Told(frozenset(turns[one]), frozenset(sessions[one])) for one in ids}
+
+    def search(
+        self, namespace: str, question: str, levels: Sequence[str] | None, limit: int
+    ) -> list[tuple[Recall, Told]]:
+        """The hits, each with what it and the memories merged into it tell."""
+        hits = self.nexus.search(namespace, question[:2_000], levels=levels, limit=limit)
+        rests = {hit.id: [hit.id, *(one.id for one in hit.evidence if one.role not in LEFT_OUT)] for hit in hits}
+        told = self.told({one for ids in rests.values() for one in ids})
+        return [
+            (
+                hit,
+                Told(
+                    frozenset().union(*(told[one].turns for one in rests[hit.id])),
+                    frozenset().union(*(told[one].sessions for one in rests[hit.id])),
+                ),
+            )
+            for hit in hits
+        ]
+
+    def context(self, namespace: str, question: str, tokens: int) -> Told:
+        """What the memories cited in a context tell."""
+        block = self.nexus.context(namespace, query=question[:2_000], max_tokens=tokens)
+        told = self.told({one.id for one in block.citations.values()})
+        return Told(
+            frozenset().union(*(one.turns for one in told.values())),
+            frozenset().union(*(one.sessions for one in told.values())),
+        )
+
+    def ask_locomo(self, namespace: str, question: str, kind: str, evidence: frozenset[int]) -> None:
+        """Ask one question of LoCoMo in every way."""
+        raw = [told for _, told in self.search(namespace, question, ["raw"], max(DEPTHS))]
+        for depth in DEPTHS:
+            self.figures.add(f"LoCoMo raw @{depth}", share(raw[:depth], evidence), kind)
+        hits = self.search(namespace, question, None, 10)
+        self.figures.add("LoCoMo search @10", share([told for _, told in hits], evidence), kind)
+        self.figures.add("LoCoMo repeats in 10 hits", repeats(hits))
+        for bound in BOUNDS:
+            told = self.context(namespace, question, bound)
+            self.figures.add(f"LoCoMo context {bound:,}", share([told], evidence), kind)
+
+    def ask_realmem(self, namespace: str, question: str, evidence: frozenset[str]) -> None:
+        """Ask one question of RealMem in every way."""
+        for name, levels in (("raw", ["raw"]), ("search", None)):
+            hits = self.search(namespace, question, levels, DEEP)
+            found: dict[str, None] = {}
+            for _, told in hits:
+                found.update(dict.fromkeys(sorted(told.sessions)))
+            self.figures.add(f"RealMem {name}, 10 sessions", len(evidence & set(list(found)[:10])) / len(evidence))
+            if levels is None:
+                self.figures.add("RealMem repeats in 10 hits", repeats(hits[:10]))
+        told = self.context(namespace, question, 2_000)
+        self.figures.add("RealMem context 2,000", len(evidence & told.sessions) / len(evidence))
+
+    def ask_identifiers(self, namespace: str) -> None:
+        """Ask for each identifier in every way."""
+        for kind, question, wanted in identifiers.QUESTIONS:
+            hits = [hit.external_id for hit in self.nexus.search(namespace, question, levels=["raw"], limit=10)]
+            for depth in (1, 10):
+                self.figures.add(f"identifiers @{depth}", float(wanted in hits[:depth]), kind)
+
+    def ask_nonsense(self, namespace: str) -> None:
+        """Ask for what no memory tells."""
+        for question in NONSENSE:
+            block = self.nexus.context(namespace, query=question, max_tokens=2_000)
+            self.figures.add("nonsense: lines in context", len(block.citations))
+
+
+def share(told: Sequence[Told], evidence: frozenset[int]) -> float:
+    """The share of the evidence turns that these memories tell."""
+    return len(evidence & frozenset().union(*(one.turns for one in told))) / len(evidence)
+
+
+def repeats(hits: Sequence[tuple[Recall, Told]]) -> int:
+    """How many hits say nothing that the hits above them do not say."""
+    said: set[str] = set()
+    turns: set[int] = set()
+    again = 0
+    for hit, told in hits:
+        key = content_key(hit.content)
+        again += key in said or (bool(told.turns) and told.turns <= turns)
+        said.add(key)
+        turns |= told.turns
+    return again
+
+
+class Progress:
+    """Says on standard error what is done and how long it has taken."""
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+
+    def __call__(self, said: str) -> None:
+        """Say it."""
+        print(f"[{time.perf_counter() - self.start:5.0f} s] {said}", file=sys.stderr, flush=True)
+
+
+def remember(namespace: str, key: str, messages: list[Message]) -> None:
+    """Store a session, and do in this process what workers would do."""
+    Nexus().ingest(namespace, key, messages, end=True)
+    work()
+
+
+def locomo(readers: dict[str, Reader], figures: dict[str, Figures], note: Progress, conversations: int | None) -> None:
+    """Store LoCoMo's conversations and ask their questions."""
+    talks: dict[str, list[Message]] = defaultdict(list)
+    every = list(read(LOCOMO, "locomo", namespace="n"))
+    chosen = list(dict.fromkeys(one.namespace for one in every))[:conversations]
+    for one in every:
+        if one.namespace in chosen:
+            remember(one.namespace, one.session_key, one.messages)
+            talks[one.namespace] += one.messages
+    note(f"LoCoMo: {sum(map(len, talks.values())):,} turns stored and derived")
+    upkeep.run(Nexus().deployment.database)
+    asked = [question for question in questions(LOCOMO) if question.namespace in talks]
+    for name, reader in readers.items():
+        for namespace in talks:
+            reader.embed(namespace)
+        note(f"LoCoMo: vectors of {name}")
+    for namespace, turns in talks.items():
+        ids = _ids(namespace)
+        peers = {
+            "plain BM25": Bm25(turns, plain, k1=1.5, b=0.75, floor=0.25),
+            "stemmed BM25": Bm25(turns, content_words, k1=1.2, b=0.75, floor=0.25),
+        }
+        for question in (one for one in asked if one.namespace == namespace):
+            kind = CATEGORIES[question.category]
+            for name, peer in peers.items():
+                found = peer.best(question.text, max(DEPTHS))
+                for depth in DEPTHS:
+                    figures[name].add(f"LoCoMo raw @{depth}", recall(found, question.evidence, depth), kind)
+            evidence = frozenset(ids[turn] for turn in question.evidence)
+            for reader in readers.values():
+                reader.ask_locomo(namespace, question.text, kind, evidence)
+        for reader in readers.values():
+            reader.ask_nonsense(namespace)
+        note(f"LoCoMo: asked {namespace}")
+
+
+def _ids(namespace: str) -> dict[str, int]:
+    here = Nexus().deployment
+    with here.database.reading() as tx:
+        rows = tx.execute(
+            text(
+                "SELECT external_id, memories.id FROM memories JOIN namespaces ON namespaces.id = namespace_id"
+                " WHERE namespaces.name = :name AND level = 'raw'"
+            ),
+            {"name": namespace},
+        )
+        return {str(external): int(one) for external, one in rows}
+
+
+def realmem(readers: dict[str, Reader], figures: dict[str, Figures], note: Progress, sessions: int | None) -> None:
+    """Ask each session's questions before the session is stored."""
+    files = sorted(REALMEM.glob("*.json"))
+    for path in files[:1] if sessions else files:
+        before: list[Message] = []
+        for number, one in enumerate(dialogues(path)):
+            if sessions is not None and number == sessions:
+                break
+            if one.asked and before:
+                peer = Bm25(before, content_words, k1=1.2, b=0.75, floor=0.25)
+                for question, evidence in one.asked:
+                    keys = dict.fromkeys(turn.partition(":")[0] for turn in peer.best(question, 10))
+                    figures["stemmed BM25"].add("RealMem 10 turns' sessions", len(evidence & set(keys)) / len(evidence))
+                    keys = dict.fromkeys(turn.partition(":")[0] for turn in peer.best(question, 200))
+                    found = evidence & set(list(keys)[:10])
+                    figures["stemmed BM25"].add("RealMem raw, 10 sessions", len(found) / len(evidence))
+                for reader in readers.values():
+                    reader.embed(one.namespace)
+                    for question, evidence in one.asked:
+                        reader.ask_realmem(one.namespace, question, evidence)
+            remember(one.namespace, one.key, one.messages)
+            before += one.messages
+            if number % 50 == 49:
+                upkeep.run(Nexus().deployment.database)
+                note(f"RealMem: {path.stem}, {number + 1} sessions")
+        for reader in readers.values():
+            reader.embed(f"r.{path.stem}")
+            reader.ask_nonsense(f"r.{path.stem}")
+
+
+def find_identifiers(readers: dict[str, Reader], note: Progress) -> None:
+    """Store messages with identifiers between others, and ask for them."""
+    messages = [Message(content=said, author=author, id=key) for key, author, said in identifiers.MESSAGES]
+    remember("code", "work", messages)
+    for reader in readers.values():
+        reader.embed("code")
+        reader.ask_identifiers("code")
+    note("identifiers asked")
+
+
+@contextmanager
+def readers_of(names: Sequence[str]) -> Iterator[dict[str, Reader]]:
+    """One reader per embedder, on the databases of the sandbox."""
+    with ExitStack() as stack:
+        made: dict[str, Reader] = {}
+        for name in names:
+            before = dict(os.environ)
+            os.environ.update(settings(name))
+            deployment = Deployment()
+            stack.callback(deployment.close)
+            os.environ.clear()
+            os.environ.update(before)
+            try:
+                deployment.embedder.embed(["warm"])
+            except Exception as error:
+                print(f"{name} is left out: {error}", file=sys.stderr)
+                continue
+            made[name] = Reader(deployment)
+        yield made
+
+
+def report(figures: dict[str, dict[str, float]]) -> str:
+    """The tables, in Markdown."""
+    rows: list[list[object]] = []
+    measures = list(dict.fromkeys(measure for found in figures.values() for measure in found))
+    for measure in sorted((one for one in measures if ", " not in one or one.startswith("RealMem")), key=_order):
+        rows.append([measure, *(f"{found[measure]:.3f}" if measure in found else "" for found in figures.values())])
+    kinds: list[list[object]] = [
+        [measure, *(f"{found[measure]:.3f}" if measure in found else "" for found in figures.values())]
+        for measure in measures
+        if ", " in measure and not measure.startswith("RealMem")
+    ]
+    heads = ["", *figures]
+    return f"{table(heads, rows)}\n\nBy category:\n\n{table(heads, kinds)}"
+
+
+def _order(measure: str) -> tuple[int, str]:
+    heads = ("LoCoMo raw", "LoCoMo search", "LoCoMo context", "LoCoMo", "RealMem", "identifiers", "nonsense")
+    return next(place for place, head in enumerate(heads) if measure.startswith(head)), ""
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--embedder", action="append", help="as NEXUS_EMBEDDER, or `minilm`; default: all installed")
+    parser.add_argument("--quick", action="store_true", help="one conversation of LoCoMo, 60 sessions of RealMem")
+    parser.add_argument("--only", action="append", choices=["locomo", "realmem", "identifiers"])
+    parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    options = parser.parse_args()
+    note = Progress()
+    with tempfile.TemporaryDirectory(prefix="nexus-bench-") as folder:
+        servers = embedded.ensure(Path(folder))
+        try:
+            make_template(servers)
+            with sandbox(servers), readers_of(options.embedder or EMBEDDERS) as readers:
+                note(f"embedders: {', '.join(readers)}")
+                peers: dict[str, Figures] = {"plain BM25": Figures(), "stemmed BM25": Figures()}
+                parts: dict[str, Callable[[], None]] = {
+                    "identifiers": lambda: find_identifiers(readers, note),
+                    "locomo": lambda: locomo(readers, peers, note, 1 if options.quick else None),
+                    "realmem": lambda: realmem(readers, peers, note, 60 if options.quick else None),
+                }
+                for name, part in parts.items():
+                    if not options.only or name in options.only:
+                        part()
+                found: dict[str, dict[str, float]] = {name: peer.means() for name, peer in peers.items()}
+                if FIRST_RELEASE and not options.quick:
+                    found["first release"] = FIRST_RELEASE
+                found |= {name: reader.figures.means() for name, reader in readers.items()}
+        finally:
+            embedded.stop(Path(folder))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    print(report(found))
+    note("done")
+
+
+if __name__ == "__main__":
+    main()
