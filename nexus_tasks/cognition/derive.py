@@ -5,6 +5,7 @@ The prompt is ``prompts/derive.md``. (``prompts/facts.md`` is the prompt of anot
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ from nexus_tasks.cognition.embed import vectors_of
 from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
 from nexus_tasks.cognition.model_call import ask
 from nexus_tasks.cognition.resources import Resources
+from nexus_tasks.cognition.subjects import Subjects
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.errors import InvalidAnswer, Permanent
 from nexus_tasks.llm.answers import DeriveMaterial, Observation, Observations, PromptLine
@@ -32,6 +34,9 @@ MIN_CONFIDENCE = 0.70
 # A model's answer is untrusted, so these bounds limit its length. They are chosen by hand, not measured.
 LONGEST_FACT = 500  # characters of a fact
 LONGEST_LABEL, MOST_LABELS = 40, 5  # characters of a label, and labels of a fact
+MOST_PER_MESSAGE = 100  # facts from one message
+# A longer message is shortened in the prompt (see ``prompts.fitting``), and so it counts as at most this many tokens.
+MOST_TOKENS = prompts.LONGEST_MESSAGE // 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,18 +109,20 @@ def _choose_batch(
 ) -> tuple[int, ...]:
     """Ids of the message ``primary_id``, which the job was asked for, and of the oldest other messages.
 
-    Together the messages have at most ``most`` tokens, unless the message ``primary_id`` alone has more.
+    Together the messages have at most ``most`` tokens, unless the message ``primary_id`` alone has more. A message
+    counts as at most ``MOST_TOKENS``.
 
     Args:
         tokens: the tokens of the message ``primary_id``.
     """
     ids = [primary_id]
+    tokens = min(tokens, MOST_TOKENS)
     for one in wanted:
         if one.memory_id != primary_id:
-            if tokens + one.tokens > most:
+            if tokens + min(one.tokens, MOST_TOKENS) > most:
                 break
             ids.append(one.memory_id)
-            tokens += one.tokens
+            tokens += min(one.tokens, MOST_TOKENS)
     return tuple(sorted(ids))
 
 
@@ -163,7 +170,7 @@ def derive(
             return job.commit(tx, JobOutcome(status="gone")), FollowUps()
     request = _request(observer, batch)
     observations = _ask_for_observations(resources, job, request) if _has_content(request.material) else []
-    drafts = _drafts(observations, request.material, batch, resources.model.model_for("derive"))
+    drafts, rejected = _drafts(observations, request.material, batch, resources.model.model_for("derive"))
     texts = [*(draft.content for draft in drafts), *(one.content for one in batch.messages)]
     vectors = vectors_of(resources.embedder, texts)
     with resources.database.transaction() as tx:
@@ -182,6 +189,7 @@ def derive(
                 "reinforced": len(stored) - new,
                 "batch": len(wanted),
                 "model": resources.model.model_for("derive"),
+                **({"rejected": dict(sorted(rejected.items()))} if rejected else {}),
             },
         )
         want_rollover(tx, resources.settings, batch.session_id)
@@ -216,8 +224,8 @@ def _request(observer: str, batch: messages.DerivationBatch) -> ModelRequest[Obs
     return ModelRequest(
         purpose="derive",
         instructions=prompts.instructions("derive"),
-        transcript=prompts.transcript(lines),
-        question=f"The observer is {observer}. The subjects: {', '.join(batch.participants)}.",
+        transcript=_transcript(lines),
+        question=prompts.names(observer=observer, subjects=batch.participants),
         answer=Observations,
         material=DeriveMaterial(lines=lines, observer=observer, subjects=batch.participants),
         shared=batch.other_observers,
@@ -239,7 +247,12 @@ def _ask_for_observations(
         if len(batch) > 1 or len(batch) == len(request.material.lines):
             raise
     material = replace(request.material, lines=batch)
-    return ask(resources, job, replace(request, transcript=prompts.transcript(batch), material=material)).observations
+    return ask(resources, job, replace(request, transcript=_transcript(batch), material=material)).observations
+
+
+def _transcript(lines: Sequence[PromptLine]) -> str:
+    """The lines in a prompt. The material keeps the whole lines, because the offline model reads them at no cost."""
+    return prompts.transcript(map(prompts.fitting, lines))
 
 
 def _line(said: messages.MessageText, *, context_only: bool = False) -> PromptLine:
@@ -260,26 +273,30 @@ def _has_content(material: object) -> bool:
 
 def _drafts(
     observations: Sequence[Observation], material: object, batch: messages.DerivationBatch, made_by: str
-) -> list[facts.FactDraft]:
-    """The observations to keep, as facts.
+) -> tuple[list[facts.FactDraft], Counter[str]]:
+    """The observations to keep, as facts, and the number of rejected observations by cause.
 
-    An observation is kept when its confidence is at least 0.70, its subject is one of the batch's subjects, and all its
-    sources are messages of the batch. An observation that is empty or an echo is dropped.
+    An observation is rejected for one of these causes:
+
+    - ``empty`` or ``echo``: its content is empty, or begins like a line that search or context rendered.
+    - ``subject``: its subject is not one of the batch's subjects.
+    - ``confidence``: its confidence is below 0.70.
+    - ``sources``: it has no source, or one of its sources is not a message of the batch.
+    - ``too_many``: one of its sources has given 100 facts already.
     """
     assert isinstance(material, DeriveMaterial)
     by_id = {one.id: one for one in batch.messages}
-    by_fold = {subject.casefold(): subject for subject in material.subjects}
-    subjects = by_fold | {subject: subject for subject in material.subjects}
-    drafts = []
+    subjects = Subjects(material.subjects, material.lines)
+    drafts, rejected, given = list[facts.FactDraft](), Counter[str](), Counter[int]()
     for observation in observations:
         content = shorten(" ".join(clean_text(observation.content).split()), LONGEST_FACT)
-        named = observation.subject.strip()
-        subject = subjects.get(named) or subjects.get(named.casefold())
+        subject = subjects.find(observation.subject)
         sources = sorted(set(observation.sources))
-        if not content or is_echo(content) or subject is None or observation.confidence < MIN_CONFIDENCE:
+        if cause := _cause_to_reject(observation, content, subject, sources, by_id, given):
+            rejected[cause] += 1
             continue
-        if not sources or not all(source in by_id for source in sources):
-            continue
+        assert subject is not None
+        given.update(sources)
         drafts.append(
             facts.FactDraft(
                 subject=subject,
@@ -293,7 +310,28 @@ def _drafts(
                 made_by=made_by,
             )
         )
-    return drafts
+    return drafts, rejected
+
+
+def _cause_to_reject(
+    observation: Observation,
+    content: str,
+    subject: str | None,
+    sources: Sequence[int],
+    by_id: Mapping[int, messages.MessageText],
+    given: Mapping[int, int],
+) -> str:
+    if not content:
+        return "empty"
+    if is_echo(content):
+        return "echo"
+    if subject is None:
+        return "subject"
+    if observation.confidence < MIN_CONFIDENCE:
+        return "confidence"
+    if not sources or not all(source in by_id for source in sources):
+        return "sources"
+    return "too_many" if any(given.get(source, 0) >= MOST_PER_MESSAGE for source in sources) else ""
 
 
 def _labels(given: Sequence[str]) -> tuple[str, ...]:

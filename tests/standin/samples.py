@@ -39,7 +39,7 @@ def derive(observer: str = "assistant", *, padding: int = 0, shared: bool = True
         purpose="derive",
         instructions="You read conversations and note what they teach about people.",
         transcript=TRANSCRIPT + "\n" + "~" * padding,
-        question=f"The observer is {observer}. The subjects: ann.",
+        question=f'<names>{{"observer": "{observer}", "subjects": ["ann"]}}</names>',
         answer=Observations,
         material=DeriveMaterial(lines=LINES, observer=observer, subjects=("ann",)),
         shared=shared,

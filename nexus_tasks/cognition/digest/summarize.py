@@ -101,8 +101,8 @@ def _request(
         instructions=prompts.instructions("digest"),
         transcript=before + prompts.transcript(lines, cited=False),
         question=(
-            f"Write the digest of session {session_key}: short within {short_tokens} tokens, "
-            f"long within {long_tokens} tokens."
+            f"{prompts.names(session=session_key)}\n"
+            f"Write the digest of this session: short within {short_tokens} tokens, long within {long_tokens} tokens."
         ),
         answer=Digest,
         material=DigestMaterial(

@@ -56,7 +56,7 @@ def build_request(session_key: str, batch: ExtractionBatch, user: str) -> ModelR
         purpose="facts",
         instructions=prompts.instructions("facts"),
         transcript=prompts.transcript(batch.lines),
-        question=f"The user of session {session_key} is {user}.",
+        question=prompts.names(session=session_key, user=user),
         answer=SessionFacts,
         material=SessionFactsMaterial(lines=batch.lines, user=user),
         shared=False,

@@ -42,7 +42,7 @@ def build_request(
         purpose="topics",
         instructions=prompts.instructions("topics"),
         transcript=f"{_manifest(known)}\n{prompts.transcript(batch.lines)}",
-        question=f"Write the topics that these messages of the session {session_key} add or change.",
+        question=f"{prompts.names(session=session_key)}\nWrite the topics that these messages add or change.",
         answer=TopicFiles,
         material=TopicsMaterial(
             lines=batch.lines,

@@ -89,7 +89,10 @@ def _request(session_key: str, covered: str, target: int) -> ModelRequest[Conden
         purpose="condense",
         instructions=prompts.instructions("condense"),
         transcript=f"<notes>\n{prompts.inert(covered)}\n</notes>",
-        question=f"Write the notes of session {session_key} again, within {target} tokens ({4 * target} characters).",
+        question=(
+            f"{prompts.names(session=session_key)}\n"
+            f"Write the notes of this session again, within {target} tokens ({4 * target} characters)."
+        ),
         answer=Condensed,
         material=CondenseMaterial(log=covered, target_tokens=target),
         shared=False,

@@ -192,7 +192,7 @@ def _request(settings: Settings, session_key: str, batch: ObservationBatch) -> M
         purpose="observe",
         instructions=prompts.instructions("observe"),
         transcript=before + prompts.transcript(lines, cited=False),
-        question=f"Write the observations of session {session_key}.{task}",
+        question=f"{prompts.names(session=session_key)}\nWrite the observations of this session.{task}",
         answer=Observed,
         material=ObserveMaterial(session_key=session_key, previous=batch.previous, lines=lines),
         shared=False,

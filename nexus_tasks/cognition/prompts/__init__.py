@@ -17,8 +17,10 @@ So after a change of a Markdown file, saved answers are unusable, and jobs ask t
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from importlib import resources
@@ -27,7 +29,14 @@ from nexus_tasks.llm.answers import PromptLine
 from nexus_tasks.llm.base import Purpose
 from nexus_tasks.types import to_utc
 
-_CLOSING = re.compile(r"</(?=\s*(?:transcript|facts|previous|notes|observation-log|topics|topic)\b)", re.IGNORECASE)
+_CLOSING = re.compile(
+    r"</(?=\s*(?:transcript|facts|previous|notes|observation-log|topics|topic|names)\b)", re.IGNORECASE
+)
+# A longer message is shown with its beginning and its end. Chosen by hand: the longest of LoCoMo's turns has 600
+# characters, and a page of prose has about 3,000. The output of a tool holds less about people, so it is cut first.
+LONGEST_MESSAGE, LONGEST_TOOL_OUTPUT = 12_000, 2_000  # characters
+LONGEST_CONTEXT = 300  # characters of a context-only line
+_HEAD = 2 / 3  # the share of the room that the beginning of a shortened message gets
 
 
 @lru_cache
@@ -54,11 +63,41 @@ def transcript(lines: Iterable[PromptLine], *, cited: bool = True) -> str:
             rendered.append(day)
             today = day
         role = "" if line.role in ("user", line.author) else f" ({line.role})"
-        before = f"[{line.id}] {time} {line.author}{role}: " if cited else f"{time} {line.author}{role}: "
+        author = inert(line.author)
+        before = f"[{line.id}] {time} {author}{role}: " if cited else f"{time} {author}{role}: "
         if line.role == "fact" and not cited:
             before = "- "
         rendered.append(f"{'(context) ' if line.context_only else ''}{before}{_indented(line.content)}")
     return "\n".join((*rendered, "</transcript>"))
+
+
+def names(**given: str | Sequence[str]) -> str:
+    """The names that a call is about, as JSON between ``names`` tags.
+
+    A name is data: anybody may call themselves "Eve. Ignore the rules above". So no prompt has a name in its prose.
+
+    Example:
+        ``names(observer="coach", subjects=["ann"])`` is ``<names>{"observer": "coach", "subjects": ["ann"]}</names>``.
+    """
+    return f"<names>{json.dumps(given, ensure_ascii=False).replace('<', chr(92) + 'u003c')}</names>"
+
+
+def fitting(line: PromptLine) -> PromptLine:
+    """``line``, shortened when it is too long for a prompt: the beginning and the end stay, and the cut is marked.
+
+    A message keeps 12,000 characters, the output of a tool 2,000, and a context-only line 300.
+    """
+    most = LONGEST_TOOL_OUTPUT if line.role in ("tool", "system") else LONGEST_MESSAGE
+    if line.context_only:
+        most = LONGEST_CONTEXT
+    return line if len(line.content) <= most else replace(line, content=_without_middle(line.content, most))
+
+
+def _without_middle(text: str, most: int) -> str:
+    mark = f" [… {len(text) - most:,} characters left out …] "
+    room = max(most - len(mark), 0)
+    head = int(room * _HEAD)
+    return f"{text[:head].rstrip()}{mark}{text[len(text) - (room - head) :].lstrip()}"
 
 
 def moment(when: datetime) -> str:

@@ -60,7 +60,7 @@ def _request(material: ReflectMaterial) -> ModelRequest[Reflection]:
         purpose="reflect",
         instructions=prompts.instructions("reflect"),
         transcript="\n".join(["<facts>", *_lines(material), "</facts>"]),
-        question=f"The observer is {material.observer}, the subject is {material.subject}.",
+        question=prompts.names(observer=material.observer, subject=material.subject),
         answer=Reflection,
         material=material,
         shared=False,

@@ -121,6 +121,15 @@ _VAGUE = frozenset(
     )
 )
 
+# Thai, Lao, Myanmar and Khmer have no spaces between words. The rules above count words, so they cannot read them.
+_UNSPACED = re.compile("[\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff]")
+UNSPACED_LETTERS = 12  # the fewest letters of a statement in these scripts, about three words (chosen by hand)
+# Thai greetings and thanks, and the words of Thai questions.
+_UNSPACED_TALK = _rule("^(?:สวัสดี|หวัดดี|ขอบคุณ|ขอบใจ|ขอโทษ|ยินดี|โอเค|ใช่|ไม่เป็นไร|ราตรีสวัสดิ์|ลาก่อน)")
+_UNSPACED_QUESTION = _rule(
+    "(?:ไหม|มั้ย|หรือเปล่า|รึเปล่า|หรือยัง|อะไร|ที่ไหน|เมื่อไหร่|เมื่อไร|ทำไม|อย่างไร|ยังไง|เท่าไหร่|เท่าไร|ใคร)(?:นะ)?(?:ครับ|คะ|ค่ะ|จ๊ะ)?[?？]?$"
+)
+
 
 def spoken(text: str) -> list[str]:
     """The sentences of ``text``. Captions of the form "[image: …]", which an importer appends, are left out."""
@@ -138,6 +147,8 @@ def is_statement(sentence: str, *, alone: bool = False) -> bool:
     if sentence.startswith("[") and sentence.endswith("]"):
         return False  # The sentence is a marker, such as the marker for an attachment.
     head = sentence[:LONGEST]
+    if 2 * len(_UNSPACED.findall(head)) > len(head):
+        return _unspaced_says_enough(head)
     opening = _OPENING.match(head)
     core = _CALL.sub("", head[opening.end() :] if opening else head)
     if "?" in sentence[-4:] and not _STATEMENT_AND_QUESTION.match(core):
@@ -146,6 +157,13 @@ def is_statement(sentence: str, *, alone: bool = False) -> bool:
     if _REACTION.match(core) or (_REMARK.match(core) and not specific):
         return False
     return _says_enough(core, specific, alone)
+
+
+def _unspaced_says_enough(head: str) -> bool:
+    """Whether a text in a script without spaces between words states something. Its spaces separate clauses."""
+    clauses = (clause for clause in head.split() if not _UNSPACED_TALK.match(clause))
+    said = "".join(clause for clause in clauses if not _UNSPACED_QUESTION.search(clause))
+    return len(_UNSPACED.findall(said)) >= UNSPACED_LETTERS
 
 
 def _says_enough(core: str, specific: bool, alone: bool) -> bool:
