@@ -632,6 +632,7 @@ class Nexus:
         concurrency: int | None = None,
         observe: bool | None = None,
         scrub: bool | None = None,
+        time_zone: str | None = None,
         unset: Sequence[str] = (),
     ) -> NamespaceInfo:
         """Make a namespace if it does not exist, and change the given settings.
@@ -645,6 +646,7 @@ class Nexus:
             concurrency: the largest number of jobs that run at a time, 1 or more.
             observe: whether long conversations are observed.
             scrub: whether secrets in messages are replaced before the messages are stored.
+            time_zone: the time zone of speakers whose messages name none, such as ``Europe/Lisbon``.
             unset: names of settings to reset.
 
         Returns:
@@ -661,6 +663,7 @@ class Nexus:
             concurrency=concurrency,
             observe=observe,
             scrub=scrub,
+            time_zone=time_zone,
             unset=unset,
         )
 
@@ -673,6 +676,7 @@ class Nexus:
         concurrency: int | None = None,
         observe: bool | None = None,
         scrub: bool | None = None,
+        time_zone: str | None = None,
         unset: Sequence[str] = (),
     ) -> NamespaceInfo:
         """Change the given settings of a namespace. The other settings stay as they are.
@@ -687,6 +691,9 @@ class Nexus:
                 :meth:`context`. ``ingest(observe=...)`` overrides this setting for a session.
             scrub: whether secrets in messages are replaced before the messages are stored. Default of a new namespace:
                 yes. The hook of a coding agent, and the session buffer while Postgres is away, always replace secrets.
+            time_zone: the time zone of speakers whose messages name none, such as ``Europe/Lisbon`` or ``+05:30``.
+                Words such as "yesterday" mean a day there. It holds for messages that are stored from now on. Default
+                of a new namespace: UTC.
             unset: names of settings (``budget_usd_per_day``, ``concurrency``) to reset to the process-wide value.
 
         Returns:
@@ -704,6 +711,7 @@ class Nexus:
             concurrency=concurrency,
             observe=observe,
             scrub=scrub,
+            time_zone=time_zone,
             unset=unset,
         )
 

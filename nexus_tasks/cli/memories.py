@@ -97,7 +97,7 @@ def print_hits(results: Sequence[Recall], missing_embeddings: int) -> None:
 
 def print_hit(console: Console, result: Recall) -> None:
     """Print one search hit with the parts of its score, and its evidence."""
-    about = [result.level, result.subject or result.session_key, words.ago(result.occurred_at)]
+    about = [result.level, result.subject or result.session_key, words.ago(result.occurred_at), _event(result.event)]
     why = " + ".join(f"{arm} {score:.2f}" for arm, score in result.why.items())
     cited = ", ".join(f"m{edge.id}" for edge in result.evidence[:5])
     more = f" and {len(result.evidence) - 5} more" if len(result.evidence) > 5 else ""
@@ -123,6 +123,7 @@ def _print_memory(memory: MemoryDetails) -> None:
 
 
 def _figures(memory: MemoryDetails) -> list[tuple[str, str]]:
+    claimed = f" (said to be {iso(memory.claimed_at)}, which was in the future)" if memory.claimed_at else ""
     held = f"{memory.observer} about {memory.subject}" if memory.observer else None
     until = f" until {iso(memory.valid_to)}" if memory.valid_to else ""
     valid = f"{iso(memory.valid_from)}{until}" if memory.valid_from else None
@@ -131,7 +132,8 @@ def _figures(memory: MemoryDetails) -> list[tuple[str, str]]:
         "said by": f"{memory.author} ({memory.role})" if memory.role else None,
         "session": memory.session_key,
         "external id": memory.external_id,
-        "occurred": iso(memory.occurred_at),
+        "occurred": f"{iso(memory.occurred_at)}{claimed}",
+        "event": memory.event,
         "valid from": valid,
         "confidence": f"{memory.confidence:.2f}, reinforced {words.count(memory.times_reinforced, 'time')}",
         "category": memory.category,
@@ -144,6 +146,10 @@ def _figures(memory: MemoryDetails) -> list[tuple[str, str]]:
         "superseded by": f"m{memory.superseded_by}" if memory.superseded_by else None,
     }
     return [(name, value) for name, value in named.items() if value]
+
+
+def _event(event: str | None) -> str | None:
+    return event and f"about {event}"
 
 
 def _edges(edges: Sequence[Citation | SupportedMemory]) -> str:

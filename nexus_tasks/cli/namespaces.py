@@ -49,6 +49,13 @@ Scrub = Annotated[
     typer.Option("--scrub/--no-scrub", help="Replace secrets in messages before they are stored. Default: yes."),
 ]
 
+TimeZone = Annotated[
+    str | None,
+    typer.Option(
+        "--time-zone", metavar="TZ", help="Time zone of the speakers, such as Europe/Lisbon or +05:30. Default: UTC."
+    ),
+]
+
 Observe = Annotated[
     bool | None,
     typer.Option("--observe/--no-observe", help="Observe long conversations: notes replace their old messages."),
@@ -79,6 +86,7 @@ def set_(
     concurrency: Concurrency = None,
     observe: Observe = None,
     scrub: Scrub = None,
+    time_zone: TimeZone = None,
     unset: Annotated[
         list[str] | None,
         typer.Option(
@@ -96,6 +104,7 @@ def set_(
         concurrency=concurrency,
         observe=observe,
         scrub=scrub,
+        time_zone=time_zone,
         unset=[_UNSETTABLE[name] for name in unset or ()],
     )
     _emit_or_print(client.namespace(namespace), json)
@@ -109,6 +118,7 @@ def create(
     concurrency: Concurrency = None,
     observe: Observe = None,
     scrub: Scrub = None,
+    time_zone: TimeZone = None,
     json: Json = False,
 ) -> None:
     """Make a namespace, or change the settings of one that exists. (The first ingest makes a namespace too.)"""
@@ -120,6 +130,7 @@ def create(
         concurrency=concurrency,
         observe=observe,
         scrub=scrub,
+        time_zone=time_zone,
     )
     _emit_or_print(client.namespace(namespace), json)
 
@@ -151,6 +162,7 @@ def _print_namespace(found: NamespaceDetails) -> None:
         "concurrency": _runs(found),
         "observe": "long conversations" if found.observe else "no",
         "secrets": "scrubbed" if found.scrub else "stored as they are",
+        "time zone": found.time_zone,
         "memories": words.memory_counts(found.memories),
     }
     for name, value in named.items():

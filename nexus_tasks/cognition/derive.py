@@ -21,6 +21,7 @@ from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.cognition.subjects import Subjects
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.errors import InvalidAnswer, Permanent
+from nexus_tasks.event_time import Span, answered_time, event_time, zone
 from nexus_tasks.llm.answers import DeriveMaterial, Observation, Observations, PromptLine
 from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.settings import Settings
@@ -263,6 +264,7 @@ def _line(said: messages.MessageText, *, context_only: bool = False) -> PromptLi
         content=without_echo(said.content),
         occurred_at=said.occurred_at,
         context_only=context_only,
+        time_zone=said.time_zone,
     )
 
 
@@ -297,6 +299,7 @@ def _drafts(
             continue
         assert subject is not None
         given.update(sources)
+        first = min((by_id[source] for source in sources), key=lambda one: one.occurred_at)
         drafts.append(
             facts.FactDraft(
                 subject=subject,
@@ -305,9 +308,11 @@ def _drafts(
                 confidence=min(observation.confidence, 1.0),
                 labels=_labels(observation.labels),
                 sources=tuple(sources),
-                valid_from=min(by_id[source].occurred_at for source in sources),
+                valid_from=first.occurred_at,
                 session_id=batch.session_id,
                 made_by=made_by,
+                event=_event(observation.occurred_at, content, first),
+                time_zone=first.time_zone,
             )
         )
     return drafts, rejected
@@ -332,6 +337,12 @@ def _cause_to_reject(
     if not sources or not all(source in by_id for source in sources):
         return "sources"
     return "too_many" if any(given.get(source, 0) >= MOST_PER_MESSAGE for source in sources) else ""
+
+
+def _event(answered: str | None, content: str, said: messages.MessageText) -> Span | None:
+    """The time of which a fact speaks: as the model answered, or else as the fact's own words say."""
+    where = zone(said.time_zone)
+    return answered_time(answered, said.occurred_at, where) or event_time(content, said.occurred_at, where)
 
 
 def _labels(given: Sequence[str]) -> tuple[str, ...]:

@@ -55,6 +55,7 @@ class PromptLine:
     content: str
     occurred_at: datetime
     context_only: bool = False
+    time_zone: str | None = None  # the speaker's; ``None`` means UTC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +105,7 @@ class PromptFact:
     Attributes:
         said_again: the time when the fact was last said, or ``None`` when the fact was said only once.
         last_message: the id of the last message that said the fact. It orders facts that were said at the same time.
+        event: the time of which the fact speaks, such as ``2026-05-03``; empty when it names none.
     """
 
     id: int
@@ -111,6 +113,7 @@ class PromptFact:
     valid_from: datetime
     said_again: datetime | None = None
     last_message: int = 0
+    event: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

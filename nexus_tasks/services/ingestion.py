@@ -89,7 +89,15 @@ class SessionWriter:
         wanted = self.namespace.observers if observers is None else observers
         if self.namespace.scrub:
             messages = list(map(scrubbed, messages))
-        stored = turns.store(self.tx, self.namespace.id, self.session_key, messages, wanted, now=now)
+        stored = turns.store(
+            self.tx,
+            self.namespace.id,
+            self.session_key,
+            messages,
+            wanted,
+            now=now,
+            time_zone=self.namespace.time_zone,
+        )
         self.stored.append(stored)
         by_default = self.namespace.observe
         noted = observing.note_if_due(

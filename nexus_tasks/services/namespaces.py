@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, OverBudget
+from nexus_tasks.event_time import check_zone
 from nexus_tasks.storage import memories, namespaces
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import follow_ups
@@ -29,6 +30,7 @@ def show_namespace(deployment: Deployment, namespace: str) -> NamespaceDetails:
             concurrency=known.concurrency,
             observe=known.observe,
             scrub=known.scrub,
+            time_zone=known.time_zone,
             memories=memories.count_by_level(tx, known.id),
         )
 
@@ -48,6 +50,7 @@ def change_namespace(
     concurrency: int | None,
     observe: bool | None,
     scrub: bool | None,
+    time_zone: str | None,
     unset: Sequence[str],
 ) -> NamespaceInfo:
     """See :meth:`nexus_tasks.client.Nexus.set_namespace`."""
@@ -69,6 +72,7 @@ def change_namespace(
             concurrency=concurrency,
             observe=observe,
             scrub=scrub,
+            time_zone=None if time_zone is None else check_zone("time_zone", time_zone),
             unset=unset,
         )
     if budget_usd_per_day is not None or "budget_usd_per_day" in unset:
@@ -84,4 +88,5 @@ def _info(known: NamespaceSettings) -> NamespaceInfo:
         concurrency=known.concurrency,
         observe=known.observe,
         scrub=known.scrub,
+        time_zone=known.time_zone,
     )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import text, update
+from sqlalchemy import func, text, update
 
 from nexus_tasks.storage import evidence
 from nexus_tasks.storage.bulk import insert_rows
@@ -108,6 +108,12 @@ def items_by_id(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, WindowI
     return {columns[0]: WindowItem(text=MessageText(*columns), given_up=dead) for *columns, dead in rows}
 
 
+_COVERED = text(
+    "SELECT min(occurred_at), max(occurred_at) FROM memories"
+    " WHERE session_id = :session_id AND level = 'raw' AND seq <= :through"
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class NewDigest:
     """A short and a long digest to store. Each covers the session's messages from the first to ``end_seq``.
@@ -145,7 +151,9 @@ def store(tx: Transaction, session: SessionRow, new: NewDigest) -> list[int]:
     if moved.first() is None:
         return []
     previous = latest(tx, session.id)
-    now = datetime.now(UTC)
+    first, last = tx.execute(_COVERED, {"session_id": session.id, "through": new.end_seq}).one()
+    began = first or datetime.now(UTC)
+    now = last or began  # a digest holds from the last message that it covers
     memories = [
         {
             "namespace_id": session.namespace_id,
@@ -156,6 +164,8 @@ def store(tx: Transaction, session: SessionRow, new: NewDigest) -> list[int]:
             "confidence": CONFIDENCE,
             "occurred_at": now,
             "valid_from": now,
+            "event_from": began,
+            "event_to": now + timedelta(microseconds=1),  # an event time ends just behind the event
             "made_by": new.made_by,
         }
         for kind in KINDS
@@ -186,6 +196,6 @@ def _supersede(tx: Transaction, session: SessionRow, previous_id: int, memory_id
     tx.execute(
         update(Memory)
         .where(Memory.id == previous_id)
-        .values(valid_to=now, superseded_by=memory_id)
+        .values(valid_to=func.greatest(Memory.valid_from, now), superseded_by=memory_id)
         .execution_options(synchronize_session=False)
     )

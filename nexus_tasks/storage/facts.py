@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import text, update
 
+from nexus_tasks.event_time import Span
 from nexus_tasks.storage import evidence
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
@@ -39,6 +40,8 @@ class FactDraft:
     valid_from: datetime
     session_id: int | None
     made_by: str
+    event: Span | None = None  # the time of which the fact speaks
+    time_zone: str | None = None  # the time zone of the earliest source's speaker; ``None`` means UTC
 
     @property
     def key(self) -> str:
@@ -162,6 +165,9 @@ def _worded(first: FactDraft) -> dict[str, Any]:
         "occurred_at": first.valid_from,
         "valid_from": first.valid_from,
         "made_by": first.made_by,
+        "event_from": first.event.begin if first.event else None,
+        "event_to": first.event.end if first.event else None,
+        "time_zone": first.time_zone,
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import aliased
 
+from nexus_tasks.event_time import local
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, SessionRow
 from nexus_tasks.storage.searching.scope import Filter, build_scope
@@ -57,6 +58,10 @@ def _info(memory: Memory, session_key: str | None, observer: str | None, subject
         confidence=memory.confidence,
         times_reinforced=memory.times_reinforced,
         occurred_at=memory.occurred_at,
+        event_from=local(memory.event_from, memory.time_zone),
+        event_to=local(memory.event_to, memory.time_zone),
+        claimed_at=memory.claimed_at,
+        time_zone=memory.time_zone or "UTC",
         stored_at=memory.created_at,
         valid_from=memory.valid_from,
         valid_to=memory.valid_to,

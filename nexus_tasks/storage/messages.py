@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
@@ -24,6 +24,7 @@ from nexus_tasks.storage.models import Derivation, Memory, SessionRow
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import Message, to_utc
 
+SKEW = timedelta(minutes=1)  # a producer's clock may be this much ahead of ours
 UNBOUNDED_SEQ = 2**62  # above the ``seq`` of every message; as a bound it means "through the newest message"
 
 
@@ -50,6 +51,7 @@ def store(
     observers: Sequence[str],
     *,
     now: datetime | None = None,
+    time_zone: str = "UTC",
 ) -> StoredMessages:
     """Append ``messages`` to a session, except the messages that the session has already.
 
@@ -59,6 +61,7 @@ def store(
         observers: the names of the observers that get facts from each new message.
         now: the time of messages that have no ``occurred_at``. Default: the time of this call. For messages from the
             session buffer (files that keep messages while Postgres is away), callers give the time of the buffering.
+        time_zone: the time zone of messages that name none.
     """
     session = _locked_session(tx, namespace_id, session_key)
     keys = message_keys(session_key, messages)
@@ -67,7 +70,7 @@ def store(
     for key, message in zip(keys, messages, strict=True):
         if key not in known:
             new.setdefault(key, message)
-    ids = _insert(tx, session, new, now or datetime.now(UTC)) if new else []
+    ids = _insert(tx, session, new, now or datetime.now(UTC), time_zone) if new else []
     if ids:
         # A new message opens an ended session again. Setting the values on the locked object saves the transaction a
         # second read of the row.
@@ -123,7 +126,10 @@ def _known(tx: Transaction, session: SessionRow, keys: Sequence[str]) -> set[str
     return {str(key) for key in tx.scalars(query)}
 
 
-def _insert(tx: Transaction, session: SessionRow, new: dict[str, Message], now: datetime) -> list[int]:
+def _insert(tx: Transaction, session: SessionRow, new: dict[str, Message], now: datetime, time_zone: str) -> list[int]:
+    # A message from the future counts as said now. Otherwise nothing that is said later could ever replace it.
+    latest = datetime.now(UTC) + SKEW
+    times = {key: to_utc(message.occurred_at) if message.occurred_at else now for key, message in new.items()}
     rows = [
         {
             "namespace_id": session.namespace_id,
@@ -131,7 +137,9 @@ def _insert(tx: Transaction, session: SessionRow, new: dict[str, Message], now: 
             "level": "raw",
             "content": message.content,
             "tokens": estimate_tokens(message.content),
-            "occurred_at": to_utc(message.occurred_at) if message.occurred_at else now,
+            "occurred_at": min(times[key], now) if times[key] > latest else times[key],
+            "claimed_at": times[key] if times[key] > latest else None,
+            "time_zone": message.time_zone or (time_zone if time_zone != "UTC" else None),
             "seq": session.last_seq + position,
             "role": message.role,
             "author": message.author or message.role,
@@ -154,11 +162,12 @@ class MessageText:
     role: str
     content: str
     occurred_at: datetime
+    time_zone: str | None = None  # the speaker's; ``None`` means UTC
 
 
 # The columns of a MessageText, for a query on ``memories AS m``.
 MESSAGE_TEXT_COLUMNS = """m.id, m.seq, coalesce(m.author, m.role, 'user') AS author,
-           coalesce(m.role, 'user') AS role, m.content, m.occurred_at"""
+           coalesce(m.role, 'user') AS role, m.content, m.occurred_at, m.time_zone"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ class NamespaceSettings:
     concurrency: int | None
     observe: bool
     scrub: bool = True
+    time_zone: str = "UTC"  # of speakers whose messages name no time zone
     paused_at: datetime | None = None  # the beginning of a pause, during which no job of the namespace begins
     paused_reason: str = ""
 
@@ -46,6 +47,7 @@ def _settings(row: Any) -> NamespaceSettings:
         concurrency=row.concurrency,
         observe=row.observe,
         scrub=row.scrub,
+        time_zone=row.time_zone,
         paused_at=row.paused_at,
         paused_reason=row.paused_reason,
     )
@@ -122,6 +124,7 @@ def change(
     concurrency: int | None = None,
     observe: bool | None = None,
     scrub: bool | None = None,
+    time_zone: str | None = None,
     unset: Sequence[str] = (),
 ) -> NamespaceSettings:
     """Change the given settings. A setting that is ``None`` stays as it is.
@@ -131,6 +134,7 @@ def change(
         concurrency: the most runs that the namespace may have at a time.
         observe: whether observations replace the old messages of the namespace's sessions.
         scrub: whether secrets in messages are replaced before the messages are stored.
+        time_zone: the time zone of speakers whose messages name none.
         unset: names of settings that return to the values of the deployment's settings.
 
     Raises:
@@ -147,6 +151,8 @@ def change(
         values["observe"] = observe
     if scrub is not None:
         values["scrub"] = scrub
+    if time_zone is not None:
+        values["time_zone"] = time_zone
     if values:
         tx.execute(update(Namespace).where(Namespace.name == name).values(**values))
     tx.expire_all()

@@ -6,8 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from nexus_tasks.event_time import Span, describe
 from nexus_tasks.types.document import Document
 from nexus_tasks.types.names import Level, Role
+
+
+class _Dated:
+    """A memory that may speak of a time."""
+
+    level: Level
+    event_from: datetime | None
+    event_to: datetime | None
+
+    @property
+    def event(self) -> str | None:
+        """The time of which a fact speaks, such as ``2026-05-03`` or ``2026-05``; ``None`` for other memories."""
+        if self.event_from is None or self.event_to is None or self.level.startswith("summary"):
+            return None
+        return describe(Span(self.event_from, self.event_to))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +44,7 @@ class SupportedMemory(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryInfo(Document):
+class MemoryInfo(Document, _Dated):
     """A memory without its evidence."""
 
     id: int  # a citation of the memory has the form [m<id>]
@@ -45,6 +61,12 @@ class MemoryInfo(Document):
     confidence: float  # 0 to 1, as stored; the confidence of a search hit is lower for an older memory
     times_reinforced: int  # how often a message has repeated the memory or a reflection has confirmed it
     occurred_at: datetime  # the time when the memory's text was said
+    # The time of which a fact speaks, from `event_from` to just before `event_to`, in the speaker's time zone; for a
+    # digest the times of the first and the last message that it covers. None when the fact names no time.
+    event_from: datetime | None
+    event_to: datetime | None
+    claimed_at: datetime | None  # the time that a message gave, if it lay in the future
+    time_zone: str  # of the speaker of a message, or of a fact's earliest source; UTC for other memories
     stored_at: datetime
     valid_from: datetime | None  # the time from which the memory is valid
     valid_to: datetime | None  # the time from which the memory is no longer valid; None while it is valid
@@ -84,7 +106,7 @@ class TopicDetails(TopicInfo):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recall(Document):
+class Recall(Document, _Dated):
     """One search hit."""
 
     id: int
@@ -101,6 +123,11 @@ class Recall(Document):
     observer: str | None
     subject: str | None
     evidence: tuple[Citation, ...] = ()
+    # The time of which a fact speaks, from `event_from` to just before `event_to`, in the speaker's time zone; for a
+    # digest the times of the first and the last message that it covers. None when the fact names no time.
+    event_from: datetime | None = None
+    event_to: datetime | None = None
+    claimed_at: datetime | None = None  # the time that a message gave, if it lay in the future
 
 
 class Recalls(list[Recall]):

@@ -11,6 +11,7 @@ from typing import Any
 
 from nexus_tasks import limits
 from nexus_tasks.errors import InvalidInput
+from nexus_tasks.event_time import check_zone, zone_of
 from nexus_tasks.types.document import Document
 from nexus_tasks.types.names import ROLES, Role, check_name, check_time, clean_text
 
@@ -34,6 +35,9 @@ class Message:
     author: str | None = None  # default: the role
     occurred_at: datetime | None = None  # default: the time of storing; naive means UTC
     tool_calls: tuple[Mapping[str, Any], ...] = ()  # the tool calls in the form that the caller's model gave them
+    # The speaker's time zone, such as "Europe/Lisbon" or "+05:30": "yesterday" is a day there. Default: the offset of
+    # `occurred_at` when it has one other than UTC, else the time zone of the namespace.
+    time_zone: str | None = None
     id: str | None = None  # the producer's own idempotency key, unique per (namespace, session)
 
     def __post_init__(self) -> None:
@@ -54,6 +58,10 @@ class Message:
             object.__setattr__(self, "id", check_name("id", self.id))
         if self.occurred_at is not None:
             check_time("occurred_at", self.occurred_at)
+        if self.time_zone is None and self.occurred_at is not None:
+            object.__setattr__(self, "time_zone", zone_of(self.occurred_at))
+        elif self.time_zone is not None:
+            check_zone("time_zone", self.time_zone)
         object.__setattr__(self, "tool_calls", _tool_calls(self.tool_calls))
 
 

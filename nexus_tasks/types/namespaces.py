@@ -20,6 +20,7 @@ class NamespaceInfo(Document):
     # `ingest(observe=...)` overrides this setting for a session.
     observe: bool
     scrub: bool  # whether secrets in messages are replaced before the messages are stored
+    time_zone: str  # of speakers whose messages name no time zone
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,7 +163,7 @@ def test_times_are_utc_whatever_zone_the_database_speaks(claude: Any, standin: S
     assert "2026-01-01 20:00 ann: I like tea." in context().text
     work("derive_memory")
     assert "2026-01-01 ann: ann said: I like tea." in context().text
-    assert f"\n2026-01-01\n[{said}] 20:00 ann: I like tea.\n" in standin.counters.requests[0].text
+    assert f"\n2026-01-01 Thursday\n[{said}] 20:00 ann: I like tea.\n" in standin.counters.requests[0].text
 
 
 # --- citations and forms ----------------------------------------------------------------------------------------------

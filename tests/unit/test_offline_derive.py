@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nexus_tasks.llm.answers import DeriveMaterial, Observation, PromptLine
-from nexus_tasks.llm.offline.dates import day_meant
 from nexus_tasks.llm.offline.derive import derive
 from nexus_tasks.text import words
 
@@ -141,41 +140,6 @@ def test_long_sentences_are_cut_and_labels_are_few() -> None:
     assert len(fact.content) <= 300
     assert fact.content.endswith("…")
     assert fact.labels == ["remember", "extraordinary", "lighthouse"]
-
-
-# --- dates ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("sentence", "day"),
-    [
-        ("I met Bob yesterday.", "2026-11-19"),
-        ("I met Bob the day before yesterday.", "2026-11-18"),
-        ("We talked last night.", "2026-11-19"),
-        ("I'm off tomorrow.", "2026-11-21"),
-        ("I'm tired today.", "2026-11-20"),
-        ("I met Bob 3 days ago.", "2026-11-17"),
-        ("I met Bob two days ago.", "2026-11-18"),
-        ("The trial ends in ten days.", "2026-11-30"),
-        ("I met Bob last Friday.", "2026-11-13"),  # said on a Friday
-        ("I met Bob last Monday.", "2026-11-16"),
-        ("I was born on 8 May 1990.", "1990-05-08"),
-        ("I was born on the 8th of May, 1990.", "1990-05-08"),
-        ("I was born on May 8th, 1990.", "1990-05-08"),
-        ("The release was on 2026-03-09.", "2026-03-09"),
-        ("I love today's music.", None),
-        ("I was away yesterday and I am back today.", None),
-        ("I'll see Bob next Friday.", None),
-        ("It happened last month.", None),
-        ("It was on 31 February 2020.", None),
-        ("I live in Lisbon.", None),
-    ],
-)
-def test_days(sentence: str, day: str | None) -> None:
-    assert day_meant(sentence, SAID) == day
-
-
-def test_days_outside_the_calendar_are_none() -> None:
-    assert day_meant("I met Bob yesterday.", datetime.min.replace(tzinfo=UTC)) is None
-    assert day_meant("I am off tomorrow.", datetime.max.replace(tzinfo=UTC)) is None
 
 
 # --- properties -------------------------------------------------------------------------------------------------------

@@ -10,12 +10,13 @@ from nexus_tasks.cognition.context.token_budget import BudgetedBlock, line_token
 from nexus_tasks.cognition.echo import without_echo
 from nexus_tasks.cognition.retrieval import ranking
 from nexus_tasks.embeddings.base import Embedder
+from nexus_tasks.event_time import local
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching import context_rows
 from nexus_tasks.storage.searching.context_rows import ContextRow
 from nexus_tasks.storage.searching.scope import Filter
 from nexus_tasks.text import estimate_tokens
-from nexus_tasks.types import ContextBlock, to_utc
+from nexus_tasks.types import ContextBlock
 
 # Each section's share of a block's tokens, the least confidence of a shown memory, and the weights of its recency. All
 # numbers are chosen by hand, not measured.
@@ -94,7 +95,12 @@ def _digest_that_fits(digests: dict[str, ContextRow], share: float) -> list[Cont
 def _ranked(found: Sequence[ContextRow]) -> list[ContextRow]:
     """Memories sorted by weight (see :func:`_weight`), the greatest weight first."""
     newest = max((line.occurred_at for line in found), default=None)
-    return sorted(found, key=lambda line: (-_weight(line, newest), -line.occurred_at.timestamp(), line.id))
+    return sorted(found, key=lambda line: (-_weight(line, newest), -_when(line).timestamp(), line.id))
+
+
+def _when(line: ContextRow) -> datetime:
+    """The time that orders memories of equal weight: the time of which a fact speaks, or else when it was said."""
+    return line.event_from or line.occurred_at
 
 
 def _weight(line: ContextRow, newest: datetime | None) -> float:
@@ -125,8 +131,9 @@ def _without_echoes(tail: Sequence[ContextRow]) -> list[ContextRow]:
 
 
 def _dated_to_the_day(line: ContextRow) -> str:
-    return f"{to_utc(line.occurred_at):%Y-%m-%d} {line.subject}: {line.content}"
+    event = f" ({line.event})" if line.event else ""
+    return f"{local(line.occurred_at, line.time_zone):%Y-%m-%d} {line.subject}: {line.content}{event}"
 
 
 def _dated_to_the_minute(line: ContextRow) -> str:
-    return f"{to_utc(line.occurred_at):%Y-%m-%d %H:%M} {line.subject}: {line.content}"
+    return f"{local(line.occurred_at, line.time_zone):%Y-%m-%d %H:%M} {line.subject}: {line.content}"

@@ -112,4 +112,11 @@ def _each_once(found: Sequence[digests.WindowItem]) -> list[digests.WindowItem]:
 def _line(said: MessageText) -> PromptLine:
     """A message or a fact as the model sees it. A message is shown without its echoed lines."""
     content = said.content if said.role == "fact" else without_echo(said.content)
-    return PromptLine(id=said.id, author=said.author, role=said.role, content=content, occurred_at=said.occurred_at)
+    return PromptLine(
+        id=said.id,
+        author=said.author,
+        role=said.role,
+        content=content,
+        occurred_at=said.occurred_at,
+        time_zone=said.time_zone,
+    )

@@ -89,4 +89,5 @@ def _line(message: Memory, most: int) -> PromptLine:
         role=message.role or "user",
         content=shorten(without_echo(message_text.text_of(message)), most),
         occurred_at=message.occurred_at,
+        time_zone=message.time_zone,
     )

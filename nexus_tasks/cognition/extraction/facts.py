@@ -14,6 +14,7 @@ from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.echo import is_echo
 from nexus_tasks.cognition.extraction.batch import ExtractionBatch
 from nexus_tasks.cognition.extraction.topics import one_line
+from nexus_tasks.event_time import event_time, zone
 from nexus_tasks.llm.answers import SessionFacts, SessionFactsMaterial
 from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.storage.engine import Transaction
@@ -79,15 +80,16 @@ def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str
     - Its content is empty or an echo.
     - It has no sources, or one of its sources is not a message of the batch.
     """
-    when = {line.id: line.occurred_at for line in batch.lines}
+    lines = {line.id: line for line in batch.lines}
     kept = list[FactDraft]()
     for fact in answer.facts:
         category, content = category_of(fact.category), one_line(fact.content, LONGEST)
         sources = sorted(set(fact.sources))
         if category is None or not 0 <= fact.confidence <= 10 or not content or is_echo(content):
             continue
-        if not sources or not all(source in when for source in sources):
+        if not sources or not all(source in lines for source in sources):
             continue
+        first = min((lines[source] for source in sources), key=lambda line: line.occurred_at)
         kept.append(
             FactDraft(
                 subject=user,
@@ -96,9 +98,11 @@ def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str
                 confidence=fact.confidence / 10,
                 labels=(),
                 sources=tuple(sources),
-                valid_from=min(when[source] for source in sources),
+                valid_from=first.occurred_at,
                 session_id=batch.session_id,
                 made_by=made_by,
+                event=event_time(content, first.occurred_at, zone(first.time_zone)),
+                time_zone=first.time_zone,
             )
         )
     return kept, len(answer.facts) - len(kept)

@@ -182,6 +182,7 @@ def _request(settings: Settings, session_key: str, batch: ObservationBatch) -> M
             role=message.role or "user",
             content=shorten(text, most),
             occurred_at=message.occurred_at,
+            time_zone=message.time_zone,
         )
         for message in batch.said
         if (text := message_text.text_of(message))

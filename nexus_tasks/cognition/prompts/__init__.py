@@ -25,6 +25,7 @@ from datetime import datetime
 from functools import lru_cache
 from importlib import resources
 
+from nexus_tasks.event_time import local
 from nexus_tasks.llm.answers import PromptLine
 from nexus_tasks.llm.base import Purpose
 from nexus_tasks.types import to_utc
@@ -46,7 +47,7 @@ def instructions(purpose: Purpose) -> str:
 
 
 def transcript(lines: Iterable[PromptLine], *, cited: bool = True) -> str:
-    """Render messages between transcript tags. Below a line with the day, each message is a line of this form:
+    """Render messages between transcript tags. Below a line with the day and its weekday, each message is a line:
 
     ``[id] time author (role): text``
 
@@ -58,7 +59,9 @@ def transcript(lines: Iterable[PromptLine], *, cited: bool = True) -> str:
     """
     rendered, today = ["<transcript>"], ""
     for line in lines:
-        day, time = moment(line.occurred_at)[:10], moment(line.occurred_at)[11:16]
+        here = local(line.occurred_at, line.time_zone)
+        day = f"{here:%Y-%m-%d %A}{f' ({line.time_zone})' if line.time_zone else ''}"
+        time = f"{here:%H:%M}"
         if day != today:
             rendered.append(day)
             today = day

@@ -13,6 +13,7 @@ from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.cognition.retrieval import nearest_facts
 from nexus_tasks.embeddings.base import Vectors
+from nexus_tasks.event_time import Span, describe, local
 from nexus_tasks.llm.answers import PromptFact, ReflectMaterial
 from nexus_tasks.storage import open_questions, reflections
 from nexus_tasks.storage.engine import Transaction
@@ -73,6 +74,12 @@ def save_question(resources: Resources, job: JobContext, perspective: Perspectiv
         open_questions.note(tx, job.namespace_id, PURPOSE, perspective.id, question)
 
 
+def _event(memory: Memory) -> str:
+    if memory.event_from is None or memory.event_to is None:
+        return ""
+    return describe(Span(local(memory.event_from, memory.time_zone), local(memory.event_to, memory.time_zone)))
+
+
 def valid_from(memory: Memory) -> datetime:
     """The time since which a fact is valid. When it is unknown, the time at which the fact was said."""
     return memory.valid_from or memory.occurred_at
@@ -128,6 +135,7 @@ def _material(
                 valid_from=valid_from(one),
                 said_again=said[i].when if i in said and said[i].times > 1 else None,
                 last_message=said[i].message_id if i in said else 0,
+                event=_event(one),
             )
             for i, one in sorted(found.items())
         ),

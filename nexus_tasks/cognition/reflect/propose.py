@@ -87,7 +87,8 @@ def _lines(material: ReflectMaterial) -> list[str]:
 
 def _line(fact: PromptFact) -> str:
     again = f" (again {prompts.moment(fact.said_again)})" if fact.said_again else ""
-    return f"[{fact.id}] {prompts.moment(fact.valid_from)}{again} {prompts.inert(fact.content)}"
+    event = f" (event {fact.event})" if fact.event else ""
+    return f"[{fact.id}] {prompts.moment(fact.valid_from)}{again}{event} {prompts.inert(fact.content)}"
 
 
 def _checked(answer: Reflection, material: ReflectMaterial) -> Changes:

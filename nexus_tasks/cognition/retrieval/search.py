@@ -11,6 +11,7 @@ from nexus_tasks.cognition.retrieval.bm25_word_weights import weigh_words
 from nexus_tasks.cognition.retrieval.fusion import Ranked, decayed, rank, vector_weight
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.errors import ConfigurationError, JobError
+from nexus_tasks.event_time import local
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.candidates import find_candidates
 from nexus_tasks.storage.searching.hits import Hit, read_hits
@@ -76,6 +77,9 @@ def _recall(ranked: Ranked, hit: Hit) -> Recall:
         why=explain(ranked),
         confidence=round(decayed(hit.confidence, age), 4),
         occurred_at=hit.occurred_at,
+        event_from=local(hit.event_from, hit.time_zone),
+        event_to=local(hit.event_to, hit.time_zone),
+        claimed_at=hit.claimed_at,
         session_key=hit.session_key,
         observer=hit.observer,
         subject=hit.subject,

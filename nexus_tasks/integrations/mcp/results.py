@@ -41,6 +41,7 @@ class Hit(BaseModel):
     score: float
     confidence: float
     occurred_at: datetime
+    event: str | None = Field(description="the time of which the fact speaks: a day, a month or a year")
     session_key: str | None
     observer: str | None
     subject: str | None
@@ -140,14 +141,16 @@ class DigestEntry(BaseModel):
 def hit(found: Recall) -> Hit:
     """Convert a search hit to a hit of the tool ``recall``, with the citation before the content."""
     subject = f"{found.subject}: " if found.subject else ""
+    event = f" ({found.event})" if found.event and found.event not in found.content else ""
     return Hit(
         id=found.id,
-        cited=cited(found.id, f"{found.occurred_at:%Y-%m-%d} {subject}{found.content}"),
+        cited=cited(found.id, f"{found.occurred_at:%Y-%m-%d} {subject}{found.content}{event}"),
         external_id=found.external_id,
         level=found.level,
         score=found.score,
         confidence=found.confidence,
         occurred_at=found.occurred_at,
+        event=found.event,
         session_key=found.session_key,
         observer=found.observer,
         subject=found.subject,

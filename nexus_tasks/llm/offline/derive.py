@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from nexus_tasks.event_time import Span, describe, event_time, zone
 from nexus_tasks.llm.answers import Category, DeriveMaterial, Observation, Observations, PromptLine
-from nexus_tasks.llm.offline.dates import day_meant
 from nexus_tasks.llm.offline.statements import is_statement, is_vague, spoken, strength
 from nexus_tasks.text import NEGATIONS, STOP_WORDS, fold, shorten, words
 
@@ -75,9 +75,13 @@ def _observation(sentence: str, line: PromptLine) -> Observation:
         category=_category(content),
         confidence=round(BASE_CONFIDENCE + PER_MARKER * strength(content), 2),
         sources=[line.id],
-        occurred_at=day_meant(content, line.occurred_at),
+        occurred_at=_answered(event_time(content, line.occurred_at, zone(line.time_zone))),
         labels=_labels(content),
     )
+
+
+def _answered(event: Span | None) -> str | None:
+    return describe(event).replace("–", "/") if event else None
 
 
 def _category(sentence: str) -> Category:

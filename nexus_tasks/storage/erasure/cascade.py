@@ -26,11 +26,13 @@ class Cascade:
     - ``rederive`` are the ids of messages that stay, although a fact that was derived from them is deleted. Facts are
       derived from these messages again.
     - ``weakened`` are the facts that stay and lose sources: memory id → (number of lost sources, remaining sources).
+    - ``redated`` are those of the weakened facts that lose their earliest source: memory id → text.
     """
 
     memories: dict[int, Memory] = field(default_factory=dict)
     rederive: set[int] = field(default_factory=set)
     weakened: dict[int, tuple[int, list[Memory]]] = field(default_factory=dict)
+    redated: dict[int, str] = field(default_factory=dict)
 
     def sessions_losing_digests(self) -> set[int]:
         """The ids of the sessions whose digests are deleted."""
@@ -64,6 +66,8 @@ def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported
                 lost = [source for source in sources[memory.id] if source.id in cascade.memories]
                 if left and still_supported(memory, lost, left) and _may_stay_superseding(tx, memory, left):
                     cascade.weakened[memory.id] = len(lost), left
+                    if memory.valid_from != min(source.occurred_at for source in left):
+                        cascade.redated[memory.id] = memory.content
                     continue
                 cascade.rederive.update(source.id for source in left if source.level == "raw")
                 cascade.weakened.pop(memory.id, None)

@@ -26,6 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import aliased
 
+from nexus_tasks.event_time import event_time, zone
 from nexus_tasks.storage import batches, observations
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import topics
@@ -160,10 +161,15 @@ def _delete_observations(tx: Transaction, cascade: Cascade) -> Counts:
 def _weaken(tx: Transaction, cascade: Cascade) -> None:
     """Lower ``times_reinforced`` of each fact that loses sources and stays, by the number of the lost sources.
 
-    The fact also gets the session and the time of its earliest remaining source.
+    The fact also gets the session and the time of its earliest remaining source. If it loses its earliest
+    source, its event time is read again: "last Friday" was another day when the erased message said it.
     """
     for memory_id, (lost, left) in sorted(cascade.weakened.items()):
         first = min(left, key=lambda source: (source.occurred_at, source.id))
+        event = dict[str, Any]()
+        if said := cascade.redated.get(memory_id):
+            span = event_time(said, first.occurred_at, zone(first.time_zone))
+            event = {"event_from": span and span.begin, "event_to": span and span.end, "time_zone": first.time_zone}
         tx.execute(
             update(Memory)
             .where(Memory.id == memory_id)
@@ -172,6 +178,7 @@ def _weaken(tx: Transaction, cascade: Cascade) -> None:
                 session_id=first.session_id,
                 occurred_at=first.occurred_at,
                 valid_from=first.occurred_at,
+                **event,
             )
             .execution_options(synchronize_session=False)
         )

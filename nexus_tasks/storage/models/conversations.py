@@ -27,6 +27,7 @@ class Namespace(Base):
     concurrency: Mapped[int | None] = mapped_column(Integer)
     observe: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
     scrub: Mapped[bool] = mapped_column(Boolean, server_default=text("true"))
+    time_zone: Mapped[str] = mapped_column(server_default="UTC")  # of speakers whose messages name no time zone
     paused_at: Mapped[datetime | None]
     paused_reason: Mapped[str] = mapped_column(server_default="")
     created_at: Mapped[datetime] = now_column()

@@ -80,7 +80,14 @@ class Memory(Base):
     tokens: Mapped[int] = mapped_column(Integer)
     # The author of a message, or the subject of a fact. A search also matches the words of this name.
     author: Mapped[str | None]
+    # The time at which the memory was said. A message from the future has the time of its storing here, and its own
+    # time in ``claimed_at``. A digest has the time of the last message that it covers.
     occurred_at: Mapped[datetime]
+    claimed_at: Mapped[datetime | None]
+    # The time of which a fact speaks, and the time from the first to the last message that a digest covers.
+    event_from: Mapped[datetime | None]
+    event_to: Mapped[datetime | None]
+    time_zone: Mapped[str | None]  # of the speaker of a message, or of a fact's earliest source; ``None`` means UTC
     created_at: Mapped[datetime] = now_column()
 
     # Only memories of level ``raw`` (messages) use these columns.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sqlalchemy import TextClause, text
 
+from nexus_tasks.event_time import Span, describe, local
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.scope import Filter, build_scope
 
@@ -28,9 +29,23 @@ class ContextRow(NamedTuple):
     confidence: float
     times_reinforced: int
     seq: int | None
+    event_from: datetime | None
+    event_to: datetime | None
+    time_zone: str | None
+
+    @property
+    def event(self) -> str | None:
+        """The time of which a fact speaks, such as ``2026-05-03``, unless the fact's own words say it."""
+        if self.event_from is None or self.event_to is None or self.level.startswith("summary"):
+            return None
+        found = describe(Span(local(self.event_from, self.time_zone), local(self.event_to, self.time_zone)))
+        return None if found in self.content else found
 
 
-_COLUMNS = "m.id, m.external_id, m.level, m.content, m.author, m.occurred_at, m.confidence, m.times_reinforced, m.seq"
+_COLUMNS = (
+    "m.id, m.external_id, m.level, m.content, m.author, m.occurred_at, m.confidence, m.times_reinforced, m.seq,"
+    " m.event_from, m.event_to, m.time_zone"
+)
 
 
 def newest(

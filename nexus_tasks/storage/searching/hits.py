@@ -22,6 +22,10 @@ class Hit(NamedTuple):
     confidence: float
     times_reinforced: int
     occurred_at: datetime
+    event_from: datetime | None
+    event_to: datetime | None
+    claimed_at: datetime | None
+    time_zone: str | None
     validated_at: datetime
     session_key: str | None
     observer: str | None
@@ -31,7 +35,8 @@ class Hit(NamedTuple):
 
 _HITS = text(
     """
-    SELECT m.id, m.external_id, m.level, m.content, m.confidence, m.times_reinforced, m.occurred_at,
+    SELECT m.id, m.external_id, m.level, m.content, m.confidence, m.times_reinforced, m.occurred_at, m.event_from,
+           m.event_to, m.claimed_at, m.time_zone,
            coalesce(m.last_validated_at, m.created_at), sessions.session_key, perspectives.observer,
            coalesce(perspectives.subject, m.author), edges.found
     FROM memories AS m

@@ -11,8 +11,9 @@ from typing import Any
 class Filter:
     """A filter for the memories of a namespace. ``None`` means no restriction.
 
-    ``as_of`` selects the memories that were valid at this time. ``since`` selects the memories with an ``occurred_at``
-    at this time or later. ``until`` selects the memories with an ``occurred_at`` before this time.
+    ``as_of`` selects the memories that were valid at this time. ``since`` and ``until`` select the memories whose event
+    time (the time of which a fact speaks, or the time that a digest covers) has a part between the two times. For a
+    memory without an event time, ``occurred_at`` counts: at ``since`` or later, and before ``until``.
     """
 
     namespace_id: int
@@ -82,10 +83,12 @@ def build_scope(wanted: Filter) -> Scope:
             "m.session_id = (SELECT id FROM sessions WHERE namespace_id = :namespace_id AND session_key = :session_key)"
         )
         values["session_key"] = wanted.session_key
-    for name, sign, bound in (("since", ">=", wanted.since), ("until", "<", wanted.until)):
-        if bound is not None:
-            selected.append(f"m.occurred_at {sign} :{name}")
-            values[name] = bound
+    if wanted.since is not None:
+        selected.append("(m.event_to > :since OR (m.event_to IS NULL AND m.occurred_at >= :since))")
+        values["since"] = wanted.since
+    if wanted.until is not None:
+        selected.append("coalesce(m.event_from, m.occurred_at) < :until")
+        values["until"] = wanted.until
     return Scope(
         visible=" AND ".join(visible),
         selected=" AND ".join(filter(None, selected)) or "true",

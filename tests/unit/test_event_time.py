@@ -1,0 +1,107 @@
+"""The time of which a text speaks, in the days of its speaker."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from nexus_tasks.errors import InvalidInput
+from nexus_tasks.event_time import answered_time, check_zone, describe, event_time, local, zone, zone_of
+
+SAID = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)  # a Friday
+
+
+@pytest.mark.parametrize(
+    ("sentence", "meant"),
+    [
+        ("I met Bob yesterday.", "2026-11-19"),
+        ("I met Bob the day before yesterday.", "2026-11-18"),
+        ("We talked last night.", "2026-11-19"),
+        ("I'm off tomorrow.", "2026-11-21"),
+        ("I'm tired today.", "2026-11-20"),
+        ("I met Bob 3 days ago.", "2026-11-17"),
+        ("I met Bob two days ago.", "2026-11-18"),
+        ("The trial ends in ten days.", "2026-11-30"),
+        ("I met Bob last Friday.", "2026-11-13"),  # said on a Friday
+        ("I met Bob last Monday.", "2026-11-16"),
+        ("We leave this coming Monday.", "2026-11-23"),
+        ("I was born on 8 May 1990.", "1990-05-08"),
+        ("I was born on the 8th of May, 1990.", "1990-05-08"),
+        ("I was born on May 8th, 1990.", "1990-05-08"),
+        ("The release was on 2026-03-09.", "2026-03-09"),
+        ("We meet on 3 December.", "2026-12-03"),
+        ("We met on January 5th.", "2027-01-05"),  # the nearest one
+        ("It happened last month.", "2026-10"),
+        ("We go there next year.", "2027"),
+        ("I moved two weeks ago.", "2026-11-02–2026-11-08"),
+        ("I was there last weekend.", "2026-11-14–2026-11-15"),
+        ("I moved here in June 2023.", "2023-06"),
+        ("I moved here last June.", "2026-06"),
+        ("I have been here since 2019.", "2019"),
+        ("It was on 3 May 2024, in 2024.", "2024-05-03"),
+        ("I love today's music.", None),
+        ("I was away yesterday and I am back today.", None),
+        ("I'll see Bob next Friday.", None),
+        ("It was on 31 February 2020.", None),
+        ("I may 3 times march 5 miles.", None),
+        ("I live in Lisbon.", None),
+    ],
+)
+def test_the_time_of_a_sentence(sentence: str, meant: str | None) -> None:
+    found = event_time(sentence, SAID)
+    assert (found and describe(found)) == meant
+
+
+@pytest.mark.parametrize(
+    ("answer", "meant"),
+    [
+        ("2026-05-03", "2026-05-03"),
+        ("2026-05", "2026-05"),
+        ("2026", "2026"),
+        ("2026-05-01/2026-05-07", "2026-05-01–2026-05-07"),
+        ("2026-05-01 to 2026-05-07", "2026-05-01–2026-05-07"),
+        ("2026-05-03T10:30", "2026-05-03 10:30"),
+        ("last Friday", "2026-11-13"),
+        ("2026-05-07/2026-05-01", None),
+        ("2026-13-45", None),
+        ("9999-12-31", None),
+        ("0001-01-01", None),
+        ("whenever", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_time_of_an_answer(answer: str | None, meant: str | None) -> None:
+    found = answered_time(answer, SAID)
+    assert (found and describe(found)) == meant
+
+
+def test_a_day_is_the_speakers() -> None:
+    late = datetime(2026, 3, 2, 22, tzinfo=UTC)  # the third in Tokyo, the second in Lisbon
+    tokyo, lisbon = (event_time("I ran today.", late, zone(name)) for name in ("Asia/Tokyo", "Europe/Lisbon"))
+    assert tokyo is not None
+    assert lisbon is not None
+    assert (describe(tokyo), describe(lisbon)) == ("2026-03-03", "2026-03-02")
+    assert tokyo.begin == datetime(2026, 3, 2, 15, tzinfo=UTC)
+
+
+def test_days_outside_the_calendar_are_none() -> None:
+    for when in (datetime.min, datetime.max):
+        for name in ("UTC", "-12:00", "+14:00"):
+            assert event_time("I met Bob yesterday, 3 days ago.", when.replace(tzinfo=UTC), zone(name)) is None
+            local(when.replace(tzinfo=UTC), name)
+
+
+def test_names_of_time_zones() -> None:
+    assert zone_of(SAID) is None
+    assert zone_of(SAID.replace(tzinfo=None)) is None
+    assert zone_of(SAID.astimezone(ZoneInfo("Asia/Tokyo"))) == "Asia/Tokyo"
+    assert zone_of(SAID.astimezone(timezone(-timedelta(hours=4, minutes=30)))) == "-04:30"
+    assert zone("-04:30").utcoffset(None) == -timedelta(hours=4, minutes=30)
+    for good in ("UTC", "Europe/Lisbon", "+05:30"):
+        assert check_zone("time_zone", good) == good
+    for bad in ("Atlantis/City", "../../etc/passwd", "", "+25:00", "Europe", None, 3):
+        with pytest.raises(InvalidInput, match="is no time zone"):
+            check_zone("time_zone", bad)
