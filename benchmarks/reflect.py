@@ -83,6 +83,7 @@ def store(namespace_id: int, texts: list[str], first: int) -> None:
                 valid_from=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=first + place),
                 session_id=None,
                 made_by="benchmark",
+                standing=5,
             )
             for place, wording in enumerate(texts)
         ]

@@ -59,6 +59,7 @@ from nexus_tasks.types import (
     RetriedJobs,
     SessionDetails,
     SessionInfo,
+    Standing,
     StatusReport,
     TokenInfo,
     TokenScope,
@@ -406,6 +407,7 @@ class Nexus:
         since: datetime | None = None,
         until: datetime | None = None,
         as_of: datetime | None = None,
+        min_standing: Standing | None = None,
         limit: int = 10,
     ) -> Recalls:
         """Find the memories that best answer a question. The search calls no language model.
@@ -420,9 +422,12 @@ class Nexus:
                 from facts), ``contradiction``, ``summary_short`` and ``summary_long`` (digests). Default: all levels,
                 without archived messages.
             categories: only facts of these categories.
-            since: only memories whose text was said at this time or later. A naive time means UTC.
-            until: only memories whose text was said before this time. A naive time means UTC.
+            since: only memories of this time or later: the time of which a fact speaks when it is known, or else the
+                time when it was said. A naive time means UTC.
+            until: only memories of a time before this one. A naive time means UTC.
             as_of: only memories that were valid at this time. Default: memories that are valid now.
+            min_standing: only memories that rest on words of at least this standing: ``self`` (a person's words about
+                themselves), ``other`` (another person's), ``assistant``, ``tool`` or ``import``. Default: all.
             limit: the largest number of hits, 1 to 1,000.
 
         Returns:
@@ -449,6 +454,7 @@ class Nexus:
             since=since,
             until=until,
             as_of=as_of,
+            min_standing=min_standing,
             limit=limit,
         )
 
@@ -460,6 +466,7 @@ class Nexus:
         query: str | None = None,
         observer: str | None = None,
         subject: str | None = None,
+        min_standing: Standing | None = None,
         max_tokens: int | None = None,
         format: Format = "text",
         observe: bool = False,
@@ -477,12 +484,13 @@ class Nexus:
             query: choose the facts that fit this query. Default: recent and confirmed facts first.
             observer: only memories of this observer. Default: memories of all observers.
             subject: only memories about this subject. Default: memories about all subjects.
+            min_standing: only memories that rest on words of at least this standing (see :meth:`search`).
             max_tokens: the largest number of tokens, 1 to 1,000,000. Default without ``observe``: 2,000. Default with
                 ``observe``: the whole session (see ``docs/observation.md``). With ``observe`` the oldest part that does
                 not fit is left out.
             format: ``text``, ``anthropic`` (``messages`` to put before the conversation) or ``json``.
-            observe: show one whole session. ``session_key`` is then required. ``query``, ``observer`` and ``subject``
-                must be absent.
+            observe: show one whole session. ``session_key`` is then required. ``query``, ``observer``, ``subject`` and
+                ``min_standing`` must be absent.
             count: how tokens are counted. ``estimate`` divides the characters by 4. ``anthropic`` asks Claude over the
                 network, and estimates when Claude does not answer. ``ContextBlock.counted_by`` names the method used.
 
@@ -505,6 +513,7 @@ class Nexus:
             query=query,
             observer=observer,
             subject=subject,
+            min_standing=min_standing,
             max_tokens=max_tokens,
             form=format,
             observe=observe,

@@ -98,11 +98,12 @@ def print_hits(results: Sequence[Recall], missing_embeddings: int) -> None:
 def print_hit(console: Console, result: Recall) -> None:
     """Print one search hit with the parts of its score, and its evidence."""
     about = [result.level, result.subject or result.session_key, words.ago(result.occurred_at), _event(result.event)]
-    why = " + ".join(f"{arm} {score:.2f}" for arm, score in result.why.items())
+    why = " + ".join(f"{arm} {score:.2f}" for arm, score in result.why.items() if not isinstance(score, str))
+    said = f"; standing {result.standing}" if result.standing else ""
     cited = ", ".join(f"m{edge.id}" for edge in result.evidence[:5])
     more = f" and {len(result.evidence) - 5} more" if len(result.evidence) > 5 else ""
     rests = f"; rests on {cited}{more}" if cited else ""
-    _print_block(console, result.id, about, result.content, f"score {result.score:.2f}: {why}{rests}")
+    _print_block(console, result.id, about, result.content, f"score {result.score:.2f}: {why}{said}{rests}")
 
 
 def _print_block(console: Console, memory_id: int, about: Sequence[str | None], content: str, footer: str = "") -> None:
@@ -139,6 +140,7 @@ def _figures(memory: MemoryDetails) -> list[tuple[str, str]]:
         "category": memory.category,
         "labels": ", ".join(memory.labels),
         "made by": memory.made_by,
+        "standing": memory.standing,
         "reflection": str(memory.reflection or ""),
         "rests on": _edges(memory.evidence),
         "supports": _edges(memory.supports),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from nexus_tasks.cli.output import JSON
-from nexus_tasks.types import LEVELS
+from nexus_tasks.types import LEVELS, Standing
 
 
 def moment(text: str) -> datetime:
@@ -46,7 +46,10 @@ Categories = Annotated[
 Since = Annotated[
     datetime | None,
     typer.Option(
-        "--since", metavar="T", parser=moment, help="Only memories whose text was said at this time or later."
+        "--since",
+        metavar="T",
+        parser=moment,
+        help="Only memories of this time or later: when it happened, if known, else when it was said.",
     ),
 ]
 Until = Annotated[
@@ -57,6 +60,14 @@ AsOf = Annotated[
     datetime | None,
     typer.Option(
         "--as-of", metavar="T", parser=moment, help="Only memories valid at this time (ISO 8601; UTC without a zone)."
+    ),
+]
+MinStanding = Annotated[
+    Standing | None,
+    typer.Option(
+        "--min-standing",
+        help="Only memories that rest on words of at least this standing: self (a person's about themselves), other"
+        " (another person's), assistant, tool or import.",
     ),
 ]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1_000, help="The largest number of results.")]

@@ -15,6 +15,7 @@ from nexus_tasks.cli.options import (
     Json,
     Levels,
     Limit,
+    MinStanding,
     Namespace,
     Observer,
     Session,
@@ -37,6 +38,7 @@ def search(
     since: Since = None,
     until: Until = None,
     as_of: AsOf = None,
+    min_standing: MinStanding = None,
     limit: Limit = 10,
     json: Json = False,
 ) -> None:
@@ -52,6 +54,7 @@ def search(
         since=since,
         until=until,
         as_of=as_of,
+        min_standing=min_standing,
         limit=limit,
     )
     missing = results.missing_embeddings
@@ -74,6 +77,7 @@ def context(
     ] = None,
     observer: Observer = None,
     subject: Subject = None,
+    min_standing: MinStanding = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -106,6 +110,7 @@ def context(
         query=query,
         observer=observer,
         subject=subject,
+        min_standing=min_standing,
         max_tokens=max_tokens,
         format=format,
         observe=observe,

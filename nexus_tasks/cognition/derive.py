@@ -13,11 +13,12 @@ from sqlalchemy.exc import NoResultFound
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.digest.rollover import want_rollover
-from nexus_tasks.cognition.echo import is_echo, without_echo
+from nexus_tasks.cognition.echo import is_echo, says_again, told_by, without_echo
 from nexus_tasks.cognition.embed import vectors_of
 from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
 from nexus_tasks.cognition.model_call import ask
 from nexus_tasks.cognition.resources import Resources
+from nexus_tasks.cognition.standing import standing_of, work_of
 from nexus_tasks.cognition.subjects import Subjects
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.errors import InvalidAnswer, Permanent
@@ -28,7 +29,7 @@ from nexus_tasks.settings import Settings
 from nexus_tasks.storage import derivations, embeddings, facts, messages, perspectives, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.text import shorten
-from nexus_tasks.types import JobOutcome, clean_text
+from nexus_tasks.types import JobOutcome, clean_text, standing_rank
 
 # An observation (a fact in the model's answer) with a lower confidence is dropped. Chosen by hand, not measured.
 MIN_CONFIDENCE = 0.70
@@ -165,11 +166,13 @@ def derive(
     with resources.database.transaction() as tx:
         if call:
             derivations.store_batch(tx, memory_ids, observer, call)
-        shown = resources.settings.derive_context_messages if context else 0
-        batch = messages.derivation_batch(tx, memory_ids, observer, context=shown)
+        most = resources.settings.derive_context_messages if context else 0
+        batch = messages.derivation_batch(tx, memory_ids, observer, context=most)
         if batch is None:
             return job.commit(tx, JobOutcome(status="gone")), FollowUps()
-    request = _request(observer, batch)
+        shown = (*batch.earlier, *batch.messages)
+        told = told_by(tx, job.namespace_id, ((one.role, one.content) for one in shown))
+    request = _request(observer, batch, told)
     observations = _ask_for_observations(resources, job, request) if _has_content(request.material) else []
     drafts, rejected = _drafts(observations, request.material, batch, resources.model.model_for("derive"))
     texts = [*(draft.content for draft in drafts), *(one.content for one in batch.messages)]
@@ -179,6 +182,7 @@ def derive(
         _embed(tx, resources, job, [one for one in batch.messages if one.id in wanted], vectors)
         # Other runs that store facts about the same subjects wait for this lock, so the lock is taken late.
         kept = [draft for draft in drafts if wanted.issuperset(draft.sources)]
+        kept = _without_echoes(tx, job.namespace_id, observer, kept, batch, rejected)
         locked = perspectives.lock(tx, job.namespace_id, observer, [draft.subject for draft in kept])
         stored = facts.store(tx, locked, kept)
         _embed(tx, resources, job, [fact for fact in stored if fact.change is not facts.FactChange.REINFORCED], vectors)
@@ -220,8 +224,11 @@ def _embed(
     embeddings.store(tx, job.namespace_id, resources.embedder.name, wordings, vectors)
 
 
-def _request(observer: str, batch: messages.DerivationBatch) -> ModelRequest[Observations]:
-    lines = (*(_line(one, context_only=True) for one in batch.earlier), *map(_line, batch.messages))
+def _request(observer: str, batch: messages.DerivationBatch, told: Mapping[int, str]) -> ModelRequest[Observations]:
+    lines = (
+        *(_line(one, told, context_only=True) for one in batch.earlier),
+        *(_line(one, told) for one in batch.messages),
+    )
     return ModelRequest(
         purpose="derive",
         instructions=prompts.instructions("derive"),
@@ -256,12 +263,12 @@ def _transcript(lines: Sequence[PromptLine]) -> str:
     return prompts.transcript(map(prompts.fitting, lines))
 
 
-def _line(said: messages.MessageText, *, context_only: bool = False) -> PromptLine:
+def _line(said: messages.MessageText, told: Mapping[int, str], *, context_only: bool = False) -> PromptLine:
     return PromptLine(
         id=said.id,
         author=said.author,
         role=said.role,
-        content=without_echo(said.content),
+        content=without_echo(said.content, said.role, told),
         occurred_at=said.occurred_at,
         context_only=context_only,
         time_zone=said.time_zone,
@@ -285,6 +292,7 @@ def _drafts(
     - ``confidence``: its confidence is below 0.70.
     - ``sources``: it has no source, or one of its sources is not a message of the batch.
     - ``too_many``: one of its sources has given 100 facts already.
+    - ``standing``: it is about a person, and only an assistant or a tool says so (see ``standing.py``).
     """
     assert isinstance(material, DeriveMaterial)
     by_id = {one.id: one for one in batch.messages}
@@ -298,8 +306,15 @@ def _drafts(
             rejected[cause] += 1
             continue
         assert subject is not None
+        said = [by_id[source] for source in sources]
+        if subject in batch.people:
+            subject = work_of(content, said) or subject
+        standing = standing_of(subject, said, batch.people)
+        if standing is None:
+            rejected["standing"] += 1
+            continue
         given.update(sources)
-        first = min((by_id[source] for source in sources), key=lambda one: one.occurred_at)
+        first = min(said, key=lambda one: one.occurred_at)
         drafts.append(
             facts.FactDraft(
                 subject=subject,
@@ -311,11 +326,35 @@ def _drafts(
                 valid_from=first.occurred_at,
                 session_id=batch.session_id,
                 made_by=made_by,
+                standing=standing_rank(standing),
                 event=_event(observation.occurred_at, content, first),
                 time_zone=first.time_zone,
             )
         )
     return drafts, rejected
+
+
+def _without_echoes(
+    tx: Transaction,
+    namespace_id: int,
+    observer: str,
+    drafts: list[facts.FactDraft],
+    batch: messages.DerivationBatch,
+    rejected: Counter[str],
+) -> list[facts.FactDraft]:
+    """The drafts without what an agent only says again: a fact about an agent in the words of a fact about a person."""
+    if all(draft.subject in batch.people for draft in drafts):
+        return drafts
+    known = [draft.content for draft in drafts if draft.subject in batch.people]
+    known += facts.wordings(tx, namespace_id, observer, sorted(batch.people))
+    kept = [
+        draft
+        for draft in drafts
+        if draft.subject in batch.people or not says_again(draft.content, known, batch.participants)
+    ]
+    if len(kept) < len(drafts):
+        rejected["echo"] += len(drafts) - len(kept)
+    return kept
 
 
 def _cause_to_reject(

@@ -158,7 +158,7 @@ def _shown(value: Any) -> str:
 
 CHECKS: Mapping[str, Check] = {
     **dict.fromkeys(("namespace", "session_key", "observer", "subject", "filename", "status", "kind", "error"), _name),
-    **dict.fromkeys(("urgency", "format", "count", "name", "action", "time_zone"), _name),
+    **dict.fromkeys(("urgency", "format", "count", "name", "action", "time_zone", "min_standing"), _name),
     "reason": _line,
     "job_id": _job_id,
     "token_id": _name,

@@ -14,7 +14,16 @@ from nexus_tasks.errors import InvalidInput
 from nexus_tasks.services import buffer_flush, observation
 from nexus_tasks.services.memories import memory_filter
 from nexus_tasks.storage import namespaces
-from nexus_tasks.types import ContextBlock, Recalls, as_stored, check_name, check_namespace, to_utc
+from nexus_tasks.types import (
+    ContextBlock,
+    Recalls,
+    Standing,
+    as_stored,
+    check_name,
+    check_namespace,
+    check_standing,
+    to_utc,
+)
 
 DEFAULT_TOKENS = 2_000  # the most tokens of a context when the caller names no number
 
@@ -32,6 +41,7 @@ def search(
     since: datetime | None,
     until: datetime | None,
     as_of: datetime | None,
+    min_standing: Standing | None,
     limit: int,
 ) -> Recalls:
     """See :meth:`nexus_tasks.client.Nexus.search`."""
@@ -48,6 +58,7 @@ def search(
             categories=tuple(categories) if categories else None,
             since=to_utc(since) if since else None,
             until=to_utc(until) if until else None,
+            min_standing=_rank(min_standing),
         )
         return retrieval.search(tx, deployment.embedder, wanted, query, limit)
 
@@ -60,6 +71,7 @@ def context(
     query: str | None,
     observer: str | None,
     subject: str | None,
+    min_standing: Standing | None,
     max_tokens: int | None,
     form: Format,
     observe: bool,
@@ -74,8 +86,10 @@ def context(
         raise InvalidInput(f"format must be text, anthropic or json, not {form!r}.")
     buffer_flush.store_pending(deployment)
     if observe:
-        if session_key is None or query or observer or subject or count != "estimate":
-            raise InvalidInput("With observe, give session_key. Give no query, observer, subject or count.")
+        if session_key is None or query or observer or subject or min_standing or count != "estimate":
+            raise InvalidInput(
+                "With observe, give session_key. Give no query, observer, subject, min_standing or count."
+            )
         session_key = check_name("session_key", session_key)
         check_namespace(namespace)
         return observation.read(deployment, namespace, session_key, max_tokens=max_tokens, form=form)
@@ -88,6 +102,7 @@ def context(
             query=query or None,
             observer=observer,
             subject=subject,
+            min_standing=_rank(min_standing),
             max_tokens=DEFAULT_TOKENS if max_tokens is None else max_tokens,
         )
 
@@ -97,3 +112,7 @@ def context(
         if count == "anthropic":
             return fit_to_count(within, ask.max_tokens, deployment.claude.count_tokens)
         return within(ask.max_tokens)
+
+
+def _rank(min_standing: Standing | None) -> int | None:
+    return None if min_standing is None else check_standing("min_standing", min_standing)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import insert, text, update
+from sqlalchemy import func, insert, select, text, update
 
 from nexus_tasks.storage import evidence
 from nexus_tasks.storage.engine import Transaction
@@ -45,7 +45,8 @@ class Conclusion:
     A conclusion is a reworded reinforcement (an old fact in the words of a new fact), a contradiction of two facts, or
     an insight from three or more facts.
 
-    ``valid_from`` is the time of the newest fact that the conclusion rests on. For a contradiction that ends a fact,
+    A conclusion has the lowest standing of its sources. ``valid_from`` is the time of the newest fact that the
+    conclusion rests on. For a contradiction that ends a fact,
     ``valid_from`` is the time at which the fact ends. ``valid_from`` is never the time of the reflection.
     """
 
@@ -74,6 +75,7 @@ def conclude(tx: Transaction, perspective: PerspectiveRow, reflection_id: int, c
             valid_from=conclusion.valid_from,
             made_by=conclusion.made_by,
             reflection_id=reflection_id,
+            standing=select(func.min(Memory.standing)).where(Memory.id.in_(conclusion.sources)).scalar_subquery(),
         )
         .returning(Memory.id)
     ).scalar_one()

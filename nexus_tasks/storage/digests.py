@@ -109,7 +109,7 @@ def items_by_id(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, WindowI
 
 
 _COVERED = text(
-    "SELECT min(occurred_at), max(occurred_at) FROM memories"
+    "SELECT min(occurred_at), max(occurred_at), min(standing) FROM memories"
     " WHERE session_id = :session_id AND level = 'raw' AND seq <= :through"
 )
 
@@ -151,7 +151,7 @@ def store(tx: Transaction, session: SessionRow, new: NewDigest) -> list[int]:
     if moved.first() is None:
         return []
     previous = latest(tx, session.id)
-    first, last = tx.execute(_COVERED, {"session_id": session.id, "through": new.end_seq}).one()
+    first, last, standing = tx.execute(_COVERED, {"session_id": session.id, "through": new.end_seq}).one()
     began = first or datetime.now(UTC)
     now = last or began  # a digest holds from the last message that it covers
     memories = [
@@ -167,6 +167,7 @@ def store(tx: Transaction, session: SessionRow, new: NewDigest) -> list[int]:
             "event_from": began,
             "event_to": now + timedelta(microseconds=1),  # an event time ends just behind the event
             "made_by": new.made_by,
+            "standing": standing,
         }
         for kind in KINDS
     ]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import text, update
+from sqlalchemy import func, select, text, update
 
 from nexus_tasks.event_time import Span
 from nexus_tasks.storage import evidence
@@ -40,6 +40,7 @@ class FactDraft:
     valid_from: datetime
     session_id: int | None
     made_by: str
+    standing: int  # the rank of the fact's standing (see ``types.names.standing_rank``)
     event: Span | None = None  # the time of which the fact speaks
     time_zone: str | None = None  # the time zone of the earliest source's speaker; ``None`` means UTC
 
@@ -71,7 +72,8 @@ def store(tx: Transaction, perspectives: Mapping[str, PerspectiveRow], drafts: S
 
     One insert stores all new facts. For an existing fact, every source that the fact did not have before counts as one
     reinforcement. A fact has the wording of the draft with the earliest source. Therefore its wording does not depend
-    on the order of the derivations.
+    on the order of the derivations. Each draft supports the fact independently, so a fact has the highest standing of
+    its drafts.
 
     Args:
         perspectives: subject → perspective. The caller has locked the perspectives.
@@ -126,6 +128,27 @@ def _existing(
     return {where: found[where] for where in wanted if where in found}
 
 
+MOST_WORDINGS = 500  # chosen by hand: an agent repeats what it was shown, and that is seldom old
+
+
+def wordings(tx: Transaction, namespace_id: int, observer: str, subjects: Sequence[str]) -> list[str]:
+    """The texts of an observer's newest facts about ``subjects``, at most 500. Superseded facts are left out."""
+    query = (
+        select(Memory.content)
+        .join(PerspectiveRow, PerspectiveRow.id == Memory.perspective_id)
+        .where(
+            PerspectiveRow.namespace_id == namespace_id,
+            PerspectiveRow.observer == observer,
+            PerspectiveRow.subject.in_(subjects),
+            Memory.level == "explicit",
+            Memory.valid_to.is_(None),
+        )
+        .order_by(Memory.id.desc())
+        .limit(MOST_WORDINGS)
+    )
+    return list(tx.scalars(query))
+
+
 def _earliest(group: Sequence[FactDraft]) -> FactDraft:
     return min(group, key=lambda draft: (draft.valid_from, draft.content))
 
@@ -146,6 +169,7 @@ def _insert(
                 "author": owner.subject,
                 "content_key": key,
                 "confidence": max(draft.confidence for draft in group),
+                "standing": max(draft.standing for draft in group),
                 "times_reinforced": again,
                 "last_validated_at": now if again else None,
                 **_worded(first),
@@ -183,6 +207,7 @@ def _reinforce(tx: Transaction, memory: _Existing, group: Sequence[FactDraft], a
             "times_reinforced": Memory.times_reinforced + added,
             "last_validated_at": datetime.now(UTC),
             "confidence": max(memory.confidence, *(draft.confidence for draft in group)),
+            "standing": func.greatest(Memory.standing, max(draft.standing for draft in group)),
         }
         if earlier:
             values |= _worded(first)

@@ -12,7 +12,7 @@ from nexus_tasks.event_time import local
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, SessionRow
 from nexus_tasks.storage.searching.scope import Filter, build_scope
-from nexus_tasks.types import LEVELS, Citation, Level, MemoryInfo, Role, SupportedMemory
+from nexus_tasks.types import LEVELS, Citation, Level, MemoryInfo, Role, SupportedMemory, standing_named
 
 _M = aliased(Memory, name="m")  # the alias that the conditions of a Scope use
 _ROWS = (
@@ -67,6 +67,7 @@ def _info(memory: Memory, session_key: str | None, observer: str | None, subject
         valid_to=memory.valid_to,
         superseded_by=memory.superseded_by,
         made_by=memory.made_by,
+        standing=standing_named(memory.standing),
         reflection=memory.reflection_id,
     )
 
@@ -82,6 +83,12 @@ def find(tx: Transaction, namespace_id: int, memory_id: int) -> MemoryInfo | Non
     """The memory with the id ``memory_id``, or ``None``. The memory may be superseded or archived."""
     query = _ROWS.where(_M.namespace_id == namespace_id, _M.id == memory_id)
     return next(iter(_read(tx, query)), None)
+
+
+def contents(tx: Transaction, namespace_id: int, memory_ids: Collection[int]) -> dict[int, str]:
+    """The texts of the memories with these ids: memory id → text. Ids of other namespaces are left out."""
+    query = select(Memory.id, Memory.content).where(Memory.namespace_id == namespace_id, Memory.id.in_(memory_ids))
+    return {row.id: row.content for row in tx.execute(query)}
 
 
 def evidence_of(tx: Transaction, memory_ids: Sequence[int]) -> dict[int, tuple[Citation, ...]]:

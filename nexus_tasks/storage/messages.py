@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -22,9 +22,10 @@ from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Derivation, Memory, SessionRow
 from nexus_tasks.text import estimate_tokens
-from nexus_tasks.types import Message, to_utc
+from nexus_tasks.types import Message, Standing, standing_rank, to_utc
 
 SKEW = timedelta(minutes=1)  # a producer's clock may be this much ahead of ours
+_BY_ROLE: Mapping[str, Standing] = {"user": "self", "assistant": "assistant", "tool": "tool", "system": "import"}
 UNBOUNDED_SEQ = 2**62  # above the ``seq`` of every message; as a bound it means "through the newest message"
 
 
@@ -142,6 +143,7 @@ def _insert(tx: Transaction, session: SessionRow, new: dict[str, Message], now: 
             "time_zone": message.time_zone or (time_zone if time_zone != "UTC" else None),
             "seq": session.last_seq + position,
             "role": message.role,
+            "standing": standing_rank(_BY_ROLE[message.role]),
             "author": message.author or message.role,
             "external_id": message.id,
             "message_key": key,
@@ -178,6 +180,7 @@ class DerivationBatch:
       could also make this model call fail.
     - ``participants`` are the authors of messages with the roles ``user`` and ``assistant``, from the session's first
       message to the end of the batch. They are in the order of their first messages.
+    - ``people`` are those of the participants who speak as people, with the role ``user``.
     - ``other_observers`` says whether a message of the batch also has a derivation for another observer.
     """
 
@@ -185,6 +188,7 @@ class DerivationBatch:
     messages: tuple[MessageText, ...]
     earlier: tuple[MessageText, ...]
     participants: tuple[str, ...]
+    people: frozenset[str]
     other_observers: bool
 
 
@@ -210,6 +214,8 @@ _CONTEXT = text(
     SELECT ARRAY(SELECT author FROM memories
                  WHERE session_id = :session_id AND level = 'raw' AND role IN ('user', 'assistant') AND seq <= :last
                  GROUP BY author ORDER BY min(seq)) AS participants,
+           ARRAY(SELECT DISTINCT author FROM memories
+                 WHERE session_id = :session_id AND level = 'raw' AND role = 'user' AND seq <= :last) AS people,
            EXISTS (SELECT 1 FROM derivations
                    WHERE memory_id = ANY(CAST(:ids AS bigint[])) AND observer <> :observer) AS other_observers
     """
@@ -237,6 +243,7 @@ def derivation_batch(
         messages=tuple(chosen),
         earlier=tuple(earlier),
         participants=tuple(str(author) for author in context_row.participants),
+        people=frozenset(str(author) for author in context_row.people),
         other_observers=context_row.other_observers,
     )
 

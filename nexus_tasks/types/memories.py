@@ -8,7 +8,7 @@ from datetime import datetime
 
 from nexus_tasks.event_time import Span, describe
 from nexus_tasks.types.document import Document
-from nexus_tasks.types.names import Level, Role
+from nexus_tasks.types.names import Level, Role, Standing
 
 
 class _Dated:
@@ -72,6 +72,8 @@ class MemoryInfo(Document, _Dated):
     valid_to: datetime | None  # the time from which the memory is no longer valid; None while it is valid
     superseded_by: int | None  # id of the memory that replaced this memory
     made_by: str | None  # the model that wrote the memory; None for messages
+    # Whose words the memory rests on: self, other, assistant, tool or import. None when it is unknown.
+    standing: Standing | None
     reflection: int | None  # number of the reflection that made the memory; `undo` takes this number
 
 
@@ -115,8 +117,8 @@ class Recall(Document, _Dated):
     content: str
     score: float  # orders the hits of one search; the scores of two searches cannot be compared
     # The parts of the score: `words` (BM25), `neighbours` (a share of the scores of adjacent messages) and `vector`
-    # (the cosine of the query's vector and the memory's vector).
-    why: Mapping[str, float]
+    # (the cosine of the query's vector and the memory's vector). For facts and conclusions also the `standing`.
+    why: Mapping[str, float | str]
     confidence: float  # 0 to 1: the stored confidence minus 0.01 for each day of the memory's age
     occurred_at: datetime
     session_key: str | None
@@ -128,6 +130,9 @@ class Recall(Document, _Dated):
     event_from: datetime | None = None
     event_to: datetime | None = None
     claimed_at: datetime | None = None  # the time that a message gave, if it lay in the future
+    # Whose words the memory rests on: self (a person's about themselves), other (another person's), assistant, tool or
+    # import. None when it is unknown.
+    standing: Standing | None = None
 
 
 class Recalls(list[Recall]):

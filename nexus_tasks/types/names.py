@@ -26,7 +26,12 @@ Status = Literal[
     "dropped",
 ]
 
+# Whose words a memory rests on, from the most to the least trusted: a person's about themselves, another person's, an
+# assistant's, a tool's output, and text that nobody in the conversation said.
+Standing = Literal["self", "other", "assistant", "tool", "import"]
+
 ROLES: tuple[str, ...] = get_args(Role)
+STANDINGS: tuple[Standing, ...] = get_args(Standing)
 LEVELS: tuple[str, ...] = get_args(Level)
 
 NAMESPACE = re.compile(r"[A-Za-z0-9_\-:/][A-Za-z0-9._\-:/]{0,127}")
@@ -74,6 +79,27 @@ def as_stored(name: str) -> str:
 def clean_text(value: str) -> str:
     """Remove control characters from ``value``, and replace lone surrogates by ``?``. Tabs and line breaks stay."""
     return _CONTROL.sub("", value).encode("utf-8", "replace").decode("utf-8")
+
+
+def standing_rank(standing: Standing) -> int:
+    """The number by which standings are stored and compared: 5 for ``self`` down to 1 for ``import``."""
+    return len(STANDINGS) - STANDINGS.index(standing)
+
+
+def standing_named(rank: int | None) -> Standing | None:
+    """The standing that :func:`standing_rank` gives this number, or ``None`` when it is unknown."""
+    return None if rank is None else STANDINGS[len(STANDINGS) - rank]
+
+
+def check_standing(field_name: str, value: object) -> int:
+    """The rank of the standing ``value``.
+
+    Raises:
+        InvalidInput: ``value`` is no standing.
+    """
+    if value not in STANDINGS:
+        raise InvalidInput(f"{field_name} must be one of {', '.join(STANDINGS)}, not {value!r:.80}.")
+    return standing_rank(value)
 
 
 def check_time(field_name: str, value: object) -> datetime:

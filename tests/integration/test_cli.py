@@ -140,7 +140,7 @@ def test_search() -> None:
     for hit in found["results"]:
         assert set(hit) == {
             *("id", "external_id", "level", "content", "score", "why", "confidence", "occurred_at", "session_key"),
-            *("observer", "subject", "evidence", "event_from", "event_to", "claimed_at"),
+            *("observer", "subject", "evidence", "event_from", "event_to", "claimed_at", "standing"),
         }
         assert WHEN.fullmatch(hit["occurred_at"])
     fact = read("search", "deploys", "--namespace", "acme", "--level", "explicit", "--subject", "ann")["results"][0]

@@ -58,6 +58,7 @@ def draft(number: int, *, source: int, session_id: int, **fields: Any) -> facts.
         "valid_from": NOON - timedelta(hours=number),
         "session_id": session_id,
         "made_by": "test",
+        "standing": 5,
     }
     return facts.FactDraft(**(defaults | fields))  # type: ignore[arg-type]
 

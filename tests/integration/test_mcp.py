@@ -56,6 +56,8 @@ def test_remember_and_recall_with_citations(here: Sandbox) -> None:
     done = call("remember", text="Deploys happen on Tuesdays.", author="ops")
     assert done.structured_content == {"namespace": NAMESPACE, "session_key": "notes", "stored": 1, "buffered": 0}
     work("derive_memory")
+    assert call("recall", query="deploy", min_standing="self").structured_content["results"][0]["standing"] == "self"
+    assert "Tuesdays" in call("context", min_standing="self").structured_content["text"]
     found = call("recall", query="when do we deploy?", limit=5)
     hits = found.structured_content["results"]
     [fact] = [one for one in hits if one["level"] == "explicit"]
@@ -80,8 +82,8 @@ def test_what_came_back_is_not_learned_again(shape: str) -> None:
             "pretty": json.dumps(document, indent=2),
             "compact": json.dumps(document, separators=(",", ":")),
         }[shape]
-        assert "Lisbon" not in without_echo(told)
-        assert "tea" not in without_echo(told).replace("query", "").replace('"tea', "")
+        assert "Lisbon" not in without_echo(told, "assistant", {})
+        assert "tea" not in without_echo(told, "assistant", {}).replace("query", "").replace('"tea', "")
         say({"role": "tool", "author": "ann", "content": told})
     work("derive_memory")
     assert facts() == before

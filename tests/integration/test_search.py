@@ -162,7 +162,7 @@ def test_a_hit_comes_with_its_evidence_and_why_it_was_found(claude: Any, standin
         (1, "chat-0", "derived_from"),
         (2, "chat-1", "derived_from"),
     ]
-    assert set(hit.why) == {"words", "vector"}
+    assert set(hit.why) == {"words", "vector", "standing"}
     raw = Nexus().search(NAMESPACE, "who likes tea?", levels=["raw"])
     assert {one.external_id for one in raw} == {"chat-0", "chat-1"}
     assert raw.missing_embeddings == 0

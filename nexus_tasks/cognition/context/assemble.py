@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from nexus_tasks.cognition.context.token_budget import BudgetedBlock, line_tokens
-from nexus_tasks.cognition.echo import without_echo
+from nexus_tasks.cognition.echo import told_by, without_echo
 from nexus_tasks.cognition.retrieval import ranking
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.event_time import local
@@ -45,6 +45,7 @@ class ContextRequest:
     observer: str | None
     subject: str | None
     max_tokens: int
+    min_standing: int | None = None
 
 
 def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> ContextBlock:
@@ -58,7 +59,9 @@ def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Contex
     - facts, in the tokens that are left
     - the session's messages from which no facts were derived yet, in the tokens that are still left
     """
-    wanted = Filter(namespace_id=ask.namespace_id, observer=ask.observer, subject=ask.subject)
+    wanted = Filter(
+        namespace_id=ask.namespace_id, observer=ask.observer, subject=ask.subject, min_standing=ask.min_standing
+    )
     levels = ["contradiction", "derived", *([] if ask.query else ["explicit"])]
     found = context_rows.newest(tx, wanted, [(level, MIN_CONFIDENCE[level]) for level in levels], POOL)
     facts = _by_query(tx, embedder, wanted, ask.query, ask.max_tokens) if ask.query else _ranked(found["explicit"])
@@ -70,7 +73,9 @@ def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> Contex
     spare += block.section("Contradictions", contradictions, SHARE_CONTRADICTIONS * whole, _dated_to_the_day)
     block.section("Reflections", _ranked(found["derived"]), SHARE_REFLECTIONS * whole + spare, _dated_to_the_day)
     block.section("Facts", facts, whole, _dated_to_the_day)
-    block.section("Not yet derived", _without_echoes(tail), whole, _dated_to_the_minute, oldest_first=True)
+    block.section(
+        "Not yet derived", _without_echoes(tx, ask.namespace_id, tail), whole, _dated_to_the_minute, oldest_first=True
+    )
     text = "\n".join(block.lines)
     return ContextBlock(
         namespace=ask.namespace,
@@ -124,9 +129,10 @@ def _by_query(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, m
     return [found[one.id] for one in ranked if one.id in found]
 
 
-def _without_echoes(tail: Sequence[ContextRow]) -> list[ContextRow]:
+def _without_echoes(tx: Transaction, namespace_id: int, tail: Sequence[ContextRow]) -> list[ContextRow]:
     """Messages without their echoed lines. A message is left out when all its lines are echoes."""
-    said = (line._replace(content=without_echo(line.content)) for line in tail)
+    told = told_by(tx, namespace_id, ((line.role or "user", line.content) for line in tail))
+    said = (line._replace(content=without_echo(line.content, line.role or "user", told)) for line in tail)
     return [line for line in said if line.content]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nexus_tasks.cognition.echo import without_echo
+from nexus_tasks.cognition.echo import told_by, without_echo
 from nexus_tasks.llm.answers import PromptLine
 from nexus_tasks.storage import digests, open_questions
 from nexus_tasks.storage.engine import Transaction
@@ -60,6 +60,7 @@ def next_window(tx: Transaction, session: SessionRow, requests: int, *, rebuild:
     else:
         asked, end = None, session.last_seq
         shown, rests_on = _new(tx, session, after)
+    told = told_by(tx, session.namespace_id, ((one.text.role, one.text.content) for one in shown))
     return Window(
         session=session,
         after=after,
@@ -67,7 +68,7 @@ def next_window(tx: Transaction, session: SessionRow, requests: int, *, rebuild:
         generation=generation,
         requests=requests,
         previous={kind: content for kind, (_, content) in previous.items()},
-        lines=tuple(line for one in shown if (line := _line(one.text)).content),
+        lines=tuple(line for one in shown if (line := _line(one.text, told)).content),
         given_up=frozenset(one.text.id for one in shown if one.given_up),
         sources=tuple(dict.fromkeys((*rests_on, *(memory_id for memory_id, _ in previous.values())))),
         asked=asked is not None,
@@ -109,9 +110,9 @@ def _each_once(found: Sequence[digests.WindowItem]) -> list[digests.WindowItem]:
     return list(first.values())
 
 
-def _line(said: MessageText) -> PromptLine:
+def _line(said: MessageText, told: Mapping[int, str]) -> PromptLine:
     """A message or a fact as the model sees it. A message is shown without its echoed lines."""
-    content = said.content if said.role == "fact" else without_echo(said.content)
+    content = said.content if said.role == "fact" else without_echo(said.content, said.role, told)
     return PromptLine(
         id=said.id,
         author=said.author,

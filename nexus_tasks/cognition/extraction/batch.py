@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
 
-from nexus_tasks.cognition.echo import without_echo
+from nexus_tasks.cognition.echo import told_by, without_echo
 from nexus_tasks.cognition.extraction import tool_calls
 from nexus_tasks.cognition.observing import message_text
 from nexus_tasks.llm.answers import PromptLine
@@ -67,7 +67,8 @@ def next_batch(
         taken.append(message)
         used += tokens
     through = max(message.seq or 0 for message in (pending if len(taken) == len(new) else taken))
-    lines = tuple(line for message in taken if (line := _line(message, 4 * most)).content)
+    told = told_by(tx, session.namespace_id, ((message.role or "user", message.content) for message in taken))
+    lines = tuple(line for message in taken if (line := _line(message, 4 * most, told)).content)
     return ExtractionBatch(seen=row, extractor=extractor, session_id=session.id, through=through, lines=lines)
 
 
@@ -82,12 +83,12 @@ def _gate_is_open(
     return bool(new) and (tx.scalar(said) or 0) >= FACTS_FROM
 
 
-def _line(message: Memory, most: int) -> PromptLine:
+def _line(message: Memory, most: int, told: Mapping[int, str]) -> PromptLine:
     return PromptLine(
         id=message.id,
         author=message.author or message.role or "user",
         role=message.role or "user",
-        content=shorten(without_echo(message_text.text_of(message)), most),
+        content=shorten(without_echo(message_text.text_of(message), message.role or "user", told), most),
         occurred_at=message.occurred_at,
         time_zone=message.time_zone,
     )

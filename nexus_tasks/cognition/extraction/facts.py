@@ -14,12 +14,14 @@ from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.echo import is_echo
 from nexus_tasks.cognition.extraction.batch import ExtractionBatch
 from nexus_tasks.cognition.extraction.topics import one_line
+from nexus_tasks.cognition.standing import standing_of
 from nexus_tasks.event_time import event_time, zone
 from nexus_tasks.llm.answers import SessionFacts, SessionFactsMaterial
 from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.facts import FactDraft
 from nexus_tasks.storage.models import Memory
+from nexus_tasks.types import standing_rank
 
 CATEGORIES = ("preference", "project", "pattern", "decision", "constraint")
 # Names that models use for the categories. A name that is not in this table is looked up again without its suffix such
@@ -79,6 +81,7 @@ def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str
     - Its category is unknown, or its confidence is outside 0 to 10.
     - Its content is empty or an echo.
     - It has no sources, or one of its sources is not a message of the batch.
+    - Only an assistant or a tool says it (see ``standing.py``).
     """
     lines = {line.id: line for line in batch.lines}
     kept = list[FactDraft]()
@@ -89,7 +92,11 @@ def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str
             continue
         if not sources or not all(source in lines for source in sources):
             continue
-        first = min((lines[source] for source in sources), key=lambda line: line.occurred_at)
+        said = [lines[source] for source in sources]
+        standing = standing_of(user, said, {user})
+        if standing is None:
+            continue
+        first = min(said, key=lambda line: line.occurred_at)
         kept.append(
             FactDraft(
                 subject=user,
@@ -101,6 +108,7 @@ def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str
                 valid_from=first.occurred_at,
                 session_id=batch.session_id,
                 made_by=made_by,
+                standing=standing_rank(standing),
                 event=event_time(content, first.occurred_at, zone(first.time_zone)),
                 time_zone=first.time_zone,
             )

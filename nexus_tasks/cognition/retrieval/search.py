@@ -17,7 +17,7 @@ from nexus_tasks.storage.searching.candidates import find_candidates
 from nexus_tasks.storage.searching.hits import Hit, read_hits
 from nexus_tasks.storage.searching.query_stats import MOST_UNINDEXED, read_query_stats
 from nexus_tasks.storage.searching.scope import Filter, build_scope
-from nexus_tasks.types import Recall, Recalls, clean_text
+from nexus_tasks.types import Recall, Recalls, clean_text, standing_named
 
 log = logging.getLogger(__name__)
 
@@ -74,12 +74,13 @@ def _recall(ranked: Ranked, hit: Hit) -> Recall:
         level=hit.level,
         content=hit.content,
         score=round(ranked.score, 6),
-        why=explain(ranked),
+        why=explain(ranked) | _standing(hit),
         confidence=round(decayed(hit.confidence, age), 4),
         occurred_at=hit.occurred_at,
         event_from=local(hit.event_from, hit.time_zone),
         event_to=local(hit.event_to, hit.time_zone),
         claimed_at=hit.claimed_at,
+        standing=standing_named(hit.standing),
         session_key=hit.session_key,
         observer=hit.observer,
         subject=hit.subject,
@@ -87,7 +88,12 @@ def _recall(ranked: Ranked, hit: Hit) -> Recall:
     )
 
 
-def explain(ranked: Ranked) -> dict[str, float]:
+def _standing(hit: Hit) -> dict[str, str]:
+    standing = standing_named(hit.standing)
+    return {"standing": standing} if standing and hit.level != "raw" else {}
+
+
+def explain(ranked: Ranked) -> dict[str, float | str]:
     """The scores that ranked a memory: BM25 (``words``), the share from neighbouring turns, and the cosine."""
     arms = {"words": ranked.words or None, "neighbours": ranked.neighbours or None, "vector": ranked.vector}
     return {arm: round(score, 4) for arm, score in arms.items() if score is not None}

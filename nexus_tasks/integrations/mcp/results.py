@@ -41,6 +41,7 @@ class Hit(BaseModel):
     score: float
     confidence: float
     occurred_at: datetime
+    standing: str | None = Field(description="whose words it rests on: self, other, assistant, tool or import")
     event: str | None = Field(description="the time of which the fact speaks: a day, a month or a year")
     session_key: str | None
     observer: str | None
@@ -150,6 +151,7 @@ def hit(found: Recall) -> Hit:
         score=found.score,
         confidence=found.confidence,
         occurred_at=found.occurred_at,
+        standing=found.standing,
         event=found.event,
         session_key=found.session_key,
         observer=found.observer,

@@ -22,6 +22,7 @@ from nexus_tasks.integrations.mcp.access import Access, current
 from nexus_tasks.integrations.mcp.results import Context, Digested, DigestEntry, Forgotten, Recalled, Remembered, Status
 from nexus_tasks.storage import tenancy
 from nexus_tasks.storage.audit import OPERATOR, acting
+from nexus_tasks.types import Standing
 from nexus_tasks.types.hidden_characters import strip_hidden
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -37,6 +38,13 @@ Namespace = Annotated[
     str | None, Field(description="the namespace (tenant); leave it out when the server serves only one namespace")
 ]
 Session = Annotated[str, Field(description="the conversation's key")]
+LeastStanding = Annotated[
+    Standing | None,
+    Field(
+        description="only memories that rest on words of at least this standing: self (a person's about themselves), "
+        "other (another person's), assistant, tool or import"
+    ),
+]
 
 
 class Memory:
@@ -113,12 +121,19 @@ class Memory:
         observer: Annotated[str | None, Field(description="only memories of this observer")] = None,
         subject: Annotated[str | None, Field(description="only memories about this subject")] = None,
         session_key: Annotated[str | None, Field(description="only memories of this conversation")] = None,
+        min_standing: LeastStanding = None,
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Recalled]:
         """Find the memories that best answer a question, best first, each with its citation and its evidence."""
         with self._tool(namespace, Memory.recall) as space:
             found = self.nexus.search(
-                space, query, observer=observer, subject=subject, session_key=session_key, limit=limit
+                space,
+                query,
+                observer=observer,
+                subject=subject,
+                session_key=session_key,
+                min_standing=min_standing,
+                limit=limit,
             )
         done = Recalled(namespace=space, query=query, results=[results.hit(one) for one in found])
         return _result(done, done.text())
@@ -131,6 +146,7 @@ class Memory:
         ] = None,
         observer: Annotated[str | None, Field(description="only memories of this observer")] = None,
         subject: Annotated[str | None, Field(description="only memories about this subject")] = None,
+        min_standing: LeastStanding = None,
         max_tokens: Annotated[int | None, Field(ge=1, le=1_000_000, description="2,000 by default")] = None,
         observe: Annotated[
             bool, Field(description="return the conversation: notes on its old messages, and its newest messages")
@@ -145,6 +161,7 @@ class Memory:
                 session_key=session_key,
                 observer=observer,
                 subject=subject,
+                min_standing=min_standing,
                 max_tokens=max_tokens,
                 observe=observe,
             )

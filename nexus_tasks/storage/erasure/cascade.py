@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory
+from nexus_tasks.types import standing_rank
 
 # A function of a fact, its lost sources and its remaining sources. It returns whether the remaining sources alone
 # support the fact's wording.
@@ -27,12 +28,14 @@ class Cascade:
       derived from these messages again.
     - ``weakened`` are the facts that stay and lose sources: memory id → (number of lost sources, remaining sources).
     - ``redated`` are those of the weakened facts that lose their earliest source: memory id → text.
+    - ``standings`` are the ranks of the weakened facts' standings: memory id → rank.
     """
 
     memories: dict[int, Memory] = field(default_factory=dict)
     rederive: set[int] = field(default_factory=set)
     weakened: dict[int, tuple[int, list[Memory]]] = field(default_factory=dict)
     redated: dict[int, str] = field(default_factory=dict)
+    standings: dict[int, int] = field(default_factory=dict)
 
     def sessions_losing_digests(self) -> set[int]:
         """The ids of the sessions whose digests are deleted."""
@@ -47,10 +50,11 @@ def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported
     """Find and lock the memories that must be deleted together with ``targets``. The caller has locked ``targets``.
 
     A digest, or a conclusion of a reflection, is deleted when any memory that it rests on is deleted. A fact that loses
-    a source is deleted in three cases:
+    a source is deleted in four cases:
 
     - The fact has no source left.
     - The remaining sources do not support the fact's wording (``still_supported`` returns ``False``).
+    - Only the words of assistants and tools remain, and a person's words were among the sources.
     - The fact has superseded another memory, and the time at which that memory ended is the time of an erased source
       only. (A memory that was never valid does not count.)
     """
@@ -64,8 +68,14 @@ def find_cascade(tx: Transaction, targets: Mapping[int, Memory], still_supported
             if memory.level == "explicit":
                 left = [source for source in sources[memory.id] if source.id not in cascade.memories]
                 lost = [source for source in sources[memory.id] if source.id in cascade.memories]
-                if left and still_supported(memory, lost, left) and _may_stay_superseding(tx, memory, left):
+                if (
+                    left
+                    and _is_still_said_by_people(lost, left)
+                    and still_supported(memory, lost, left)
+                    and _may_stay_superseding(tx, memory, left)
+                ):
                     cascade.weakened[memory.id] = len(lost), left
+                    cascade.standings[memory.id] = min(_standing(memory, source) for source in left)
                     if memory.valid_from != min(source.occurred_at for source in left):
                         cascade.redated[memory.id] = memory.content
                     continue
@@ -88,6 +98,16 @@ def _resting_on(tx: Transaction, sources: Collection[int], gone: Collection[int]
     )
     query = select(Memory).where(edge.exists(), Memory.id.not_in(gone)).order_by(Memory.id)
     return list(tx.scalars(query.with_for_update(of=Memory)))
+
+
+def _is_still_said_by_people(lost: Collection[Memory], left: Collection[Memory]) -> bool:
+    return not any(source.role == "user" for source in lost) or any(source.role == "user" for source in left)
+
+
+def _standing(fact: Memory, source: Memory) -> int:
+    """The rank of a source's standing for a fact. A person who speaks of somebody else has the standing ``other``."""
+    other = source.role == "user" and source.author != fact.author
+    return standing_rank("other") if other else source.standing or standing_rank("import")
 
 
 def _may_stay_superseding(tx: Transaction, fact: Memory, left: Collection[Memory]) -> bool:

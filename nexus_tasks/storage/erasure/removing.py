@@ -178,6 +178,7 @@ def _weaken(tx: Transaction, cascade: Cascade) -> None:
                 session_id=first.session_id,
                 occurred_at=first.occurred_at,
                 valid_from=first.occurred_at,
+                standing=cascade.standings.get(memory_id, Memory.standing),
                 **event,
             )
             .execution_options(synchronize_session=False)

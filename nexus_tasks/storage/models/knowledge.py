@@ -15,6 +15,7 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
+    SmallInteger,
     UniqueConstraint,
     text,
 )
@@ -109,6 +110,8 @@ class Memory(Base):
     valid_to: Mapped[datetime | None]
     superseded_by: Mapped[int | None] = mapped_column(ForeignKey("memories.id", ondelete="SET NULL"))
     made_by: Mapped[str | None]
+    # Whose words the memory rests on (see ``types.names.standing_rank``); ``None`` when it is unknown.
+    standing: Mapped[int | None] = mapped_column(SmallInteger)
     reflection_id: Mapped[int | None] = mapped_column(ForeignKey("reflections.id", ondelete="SET NULL"))
 
     tsv: Mapped[Any] = mapped_column(

@@ -32,6 +32,7 @@ class ContextRow(NamedTuple):
     event_from: datetime | None
     event_to: datetime | None
     time_zone: str | None
+    role: str | None  # the role of a message; ``None`` for other memories
 
     @property
     def event(self) -> str | None:
@@ -44,7 +45,7 @@ class ContextRow(NamedTuple):
 
 _COLUMNS = (
     "m.id, m.external_id, m.level, m.content, m.author, m.occurred_at, m.confidence, m.times_reinforced, m.seq,"
-    " m.event_from, m.event_to, m.time_zone"
+    " m.event_from, m.event_to, m.time_zone, m.role"
 )
 
 
@@ -103,9 +104,11 @@ _OF_SESSION = text(
     SELECT {_COLUMNS}
     FROM session_digests AS digest JOIN memories AS m ON m.id = digest.memory_id
     WHERE digest.session_id = (SELECT id FROM session) AND m.valid_to IS NULL
+      AND (CAST(:min_standing AS smallint) IS NULL OR m.standing >= :min_standing)
     UNION ALL (
         SELECT {_COLUMNS} FROM memories AS m
         WHERE m.namespace_id = :namespace_id AND m.session_id = (SELECT id FROM session) AND m.level = 'raw'
+          AND (CAST(:min_standing AS smallint) IS NULL OR m.standing >= :min_standing)
           AND EXISTS (
               SELECT FROM derivations AS d WHERE d.memory_id = m.id AND d.state = 'wanted'
               AND (CAST(:observer AS text) IS NULL OR d.observer = :observer)
@@ -133,6 +136,7 @@ def of_session(
             "namespace_id": wanted.namespace_id,
             "observer": wanted.observer,
             "session_key": session_key,
+            "min_standing": wanted.min_standing,
             "limit": limit,
         },
     )

@@ -26,6 +26,7 @@ class Hit(NamedTuple):
     event_to: datetime | None
     claimed_at: datetime | None
     time_zone: str | None
+    standing: int | None
     validated_at: datetime
     session_key: str | None
     observer: str | None
@@ -36,7 +37,7 @@ class Hit(NamedTuple):
 _HITS = text(
     """
     SELECT m.id, m.external_id, m.level, m.content, m.confidence, m.times_reinforced, m.occurred_at, m.event_from,
-           m.event_to, m.claimed_at, m.time_zone,
+           m.event_to, m.claimed_at, m.time_zone, m.standing,
            coalesce(m.last_validated_at, m.created_at), sessions.session_key, perspectives.observer,
            coalesce(perspectives.subject, m.author), edges.found
     FROM memories AS m

@@ -25,6 +25,7 @@ class Filter:
     since: datetime | None = None
     until: datetime | None = None
     as_of: datetime | None = None
+    min_standing: int | None = None  # the lowest rank of a standing (see ``types.names.standing_rank``)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,9 @@ def build_scope(wanted: Filter) -> Scope:
         )
         values["as_of"] = wanted.as_of
     selected = [_among("level", wanted.levels, values), _among("category", wanted.categories, values)]
+    if wanted.min_standing is not None:
+        selected.append("m.standing >= :min_standing")
+        values["min_standing"] = wanted.min_standing
     # A message has no perspective (observer and subject). Every observer may read a message.
     if wanted.observer is not None:
         selected.append(

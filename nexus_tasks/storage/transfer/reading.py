@@ -23,6 +23,35 @@ AT_ONCE = 1_000  # rows per insert
 _MODELS = {model.__tablename__: model for model in TABLES}
 _ORDER = {name: position for position, name in enumerate(_MODELS)}
 
+# The standings of memories in an export of a release that did not store them: first of messages, then of facts, of
+# conclusions and of digests, which get the lowest standing of their sources.
+_STANDING = "CASE {0}.role WHEN 'user' THEN {1} WHEN 'assistant' THEN 3 WHEN 'tool' THEN 2 ELSE 1 END"
+_LOWEST = """
+    UPDATE memories AS m SET standing = (
+        SELECT min({0}) FROM evidence AS e JOIN memories AS source ON source.id = e.source_id
+        WHERE e.memory_id = m.id AND e.role IN ({1})
+    )
+    WHERE m.namespace_id = :n AND m.level IN ({2}) AND m.standing IS NULL
+"""
+_FILL_STANDINGS = (
+    f"UPDATE memories AS m SET standing = {_STANDING.format('m', 5)}"
+    " WHERE namespace_id = :n AND level = 'raw' AND standing IS NULL",
+    _LOWEST.format(
+        _STANDING.format("source", "CASE WHEN source.author = m.author THEN 5 ELSE 4 END"),
+        "'derived_from'",
+        "'explicit'",
+    ),
+    _LOWEST.format("source.standing", "'reinforces', 'contradicts', 'insight_support'", "'derived', 'contradiction'"),
+    """
+    UPDATE memories AS m SET standing = (
+        SELECT min(said.standing) FROM session_digests AS d
+        JOIN memories AS said ON said.session_id = d.session_id AND said.level = 'raw' AND said.seq <= d.end_seq
+        WHERE d.memory_id = m.id
+    )
+    WHERE m.namespace_id = :n AND m.level IN ('summary_short', 'summary_long') AND m.standing IS NULL
+    """,
+)
+
 Ids = dict[str, dict[int, int]]  # table → exported id → new id
 
 
@@ -45,6 +74,8 @@ def store(tx: Transaction, namespace_id: int, documents: Iterable[tuple[int, Any
             "The namespace has sessions already.", remedy="Import into a new one: choose another --namespace."
         )
     _Reading(tx, namespace_id).read(documents)
+    for statement in _FILL_STANDINGS:
+        tx.execute(text(statement), {"n": namespace_id})
     embeddings.record_gap(tx, namespace_id)
     counts = {name: _count(tx, name, namespace_id) for name in _MODELS}
     return {name: count for name, count in counts.items() if count}
