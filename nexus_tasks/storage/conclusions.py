@@ -15,7 +15,7 @@ from sqlalchemy import func, insert, select, text, update
 
 from nexus_tasks.storage import evidence
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Memory, PerspectiveRow, ReflectionRow
+from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, ReflectionRow
 from nexus_tasks.text import estimate_tokens
 
 # The confidence (0 to 1) of a fact falls by this number when the fact loses a contradiction with another fact. The
@@ -42,8 +42,8 @@ def begin(tx: Transaction, perspective: PerspectiveRow, job_id: str, judged: dic
 class Conclusion:
     """A memory that a reflection makes.
 
-    A conclusion is a reworded reinforcement (an old fact in the words of a new fact), a contradiction of two facts, or
-    an insight from three or more facts.
+    A conclusion is a contradiction of two facts, or an insight from three or more facts. Earlier releases also made
+    reworded reinforcements (an old fact in the words of a new fact).
 
     A conclusion has the lowest standing of its sources. ``valid_from`` is the time of the newest fact that the
     conclusion rests on. For a contradiction that ends a fact,
@@ -89,15 +89,15 @@ _REINFORCE = text(
     """
     WITH before AS (SELECT id, namespace_id, last_validated_at FROM memories WHERE id = ANY(:ids)),
     changed AS (
-        UPDATE memories SET times_reinforced = times_reinforced + 1, last_validated_at = now() WHERE id = ANY(:ids)
+        UPDATE memories SET times_reinforced = times_reinforced + :times, last_validated_at = now() WHERE id = ANY(:ids)
     )
     INSERT INTO reflection_changes AS c
         (reflection_id, memory_id, namespace_id, reinforced, validated_before, validated_after)
-    SELECT :reflection, id, namespace_id, 1, last_validated_at, now() FROM before
+    SELECT :reflection, id, namespace_id, :times, last_validated_at, now() FROM before
     ON CONFLICT (reflection_id, memory_id) DO UPDATE SET
         validated_before = CASE WHEN c.reinforced = 0 THEN excluded.validated_before ELSE c.validated_before END,
         validated_after = excluded.validated_after,
-        reinforced = c.reinforced + 1
+        reinforced = c.reinforced + :times
     """
 )
 _WEAKEN = text(
@@ -162,8 +162,30 @@ _SAID_AFTER = text(
 
 def reinforce(tx: Transaction, reflection_id: int, new: Memory, old: Memory) -> None:
     """Count a reinforcement on both facts, and link the new fact to the old fact."""
-    tx.execute(_REINFORCE, {"ids": [new.id, old.id], "reflection": reflection_id})
+    tx.execute(_REINFORCE, {"ids": [new.id, old.id], "reflection": reflection_id, "times": 1})
     evidence.link(tx, new.namespace_id, new.id, [old.id], "reinforces", reflection_id=reflection_id)
+
+
+def merge(tx: Transaction, reflection_id: int, kept: Memory, other: Memory) -> None:
+    """Let ``kept`` stand for ``other``, which says the same. ``kept`` gets the sources of ``other``.
+
+    Each source that ``kept`` did not have before counts as one reinforcement. ``other`` ends at the time from which
+    both facts are valid. Conclusions that rest on ``other`` stay, because what they rest on still holds.
+    """
+    sources = tx.scalars(
+        select(Evidence.source_id).where(Evidence.memory_id == other.id, Evidence.role == "derived_from")
+    ).all()
+    added = evidence.link(tx, kept.namespace_id, kept.id, sources, "derived_from", reflection_id=reflection_id)
+    if added:
+        tx.execute(_REINFORCE, {"ids": [kept.id], "reflection": reflection_id, "times": len(added)})
+    evidence.link(tx, other.namespace_id, other.id, [kept.id], "duplicate_of", reflection_id=reflection_id)
+    when = max(one.valid_from or one.occurred_at for one in (kept, other))
+    tx.execute(
+        update(Memory)
+        .where(Memory.id == other.id, Memory.valid_to.is_(None))
+        .values(valid_to=when, superseded_by=kept.id)
+    )
+    tx.execute(_SUPERSEDED, {"reflection": reflection_id, "id": other.id, "namespace": other.namespace_id})
 
 
 def weaken(tx: Transaction, reflection_id: int, memory_id: int) -> None:

@@ -38,8 +38,8 @@ def link_all(
     """Add edges, each given as (memory id, source id). Returns the edges that did not exist before.
 
     Args:
-        role: ``derived_from``, ``reinforces``, ``contradicts``, ``insight_support``, ``digested_from`` or
-            ``supersedes``.
+        role: ``derived_from``, ``reinforces``, ``contradicts``, ``insight_support``, ``digested_from``, ``supersedes``
+            or ``duplicate_of``.
         reflection_id: the reflection that adds the edges. An undo of this reflection deletes the edges.
     """
     if not edges:

@@ -74,11 +74,11 @@ def last_said(tx: Transaction, ids: Sequence[int]) -> dict[int, LastSaid]:
 def has_relation(tx: Transaction, first: int, second: int) -> bool:
     """Whether two facts are related already.
 
-    Two facts are related when an edge ``reinforces`` or ``supersedes`` joins them. They are also related when one
-    reworded fact or one contradiction rests on both of them.
+    Two facts are related when an edge ``reinforces``, ``supersedes`` or ``duplicate_of`` joins them. They are also
+    related when one reworded fact or one contradiction rests on both of them.
     """
     direct = select(Evidence.memory_id).where(
-        Evidence.role.in_(("reinforces", "supersedes")),
+        Evidence.role.in_(("reinforces", "supersedes", "duplicate_of")),
         or_(
             (Evidence.memory_id == first) & (Evidence.source_id == second),
             (Evidence.memory_id == second) & (Evidence.source_id == first),

@@ -32,7 +32,7 @@ class Citation(Document):
 
     id: int  # the source's memory id
     external_id: str | None  # the producer's own id of the source, when the source is a message
-    role: str  # derived_from, reinforces, contradicts, insight_support, digested_from or supersedes
+    role: str  # derived_from, reinforces, contradicts, insight_support, digested_from, supersedes, duplicate_of
 
 
 @dataclass(frozen=True, kw_only=True)

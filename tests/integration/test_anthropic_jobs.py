@@ -119,7 +119,10 @@ def test_no_transaction_is_open_while_a_model_or_an_embedder_works(
             {"kind": kind, "new_id": ids[i + 1], "old_id": ids[i], "holds": holds, "rationale": "because"}
             for i, (kind, holds) in enumerate(pairs)
         ]
-        return {"relations": relations, "insights": [{"content": "So.", "support": ids[2:], "rationale": "because"}]}
+        return {
+            "relations": relations,
+            "insights": [{"content": "So.", "support": [ids[0], *ids[2:]], "rationale": "because"}],
+        }
 
     monkeypatch.setitem(
         default_deployment().__dict__, "resources", replace(default_deployment().resources, embedder=Watched())
@@ -128,7 +131,8 @@ def test_no_transaction_is_open_while_a_model_or_an_embedder_works(
     say(*SAID, end=True)
     done = {one["kind"]: one for one in work()}
     reflected = done["reflect_perspective"]
-    assert (reflected["contradictions"], reflected["reinforced"], reflected["insights"]) == (2, 2, 1)
+    counted = ("contradictions", "reinforced", "merged", "insights")
+    assert [reflected[name] for name in counted] == [2, 1, 1, 1]
     assert len(seen) == 5  # the embedder for each of the three jobs, twice for the reflection, and a model
     assert not any(seen)
     assert here.sql("SELECT count(*) FROM embeddings")[0] == here.sql("SELECT count(*) FROM memories")[0]

@@ -225,7 +225,7 @@ def test_every_form_holds_the_bound_that_is_given(form: Any) -> None:
 def test_what_a_reader_got_is_no_news() -> None:
     say(*(f"{turn(n)}\nand a second line" for n in range(30)), observe=True)
     work(*KINDS)
-    assert without_echo(f"Hello.\n{read().text}\n", "user", {}) == "Hello."
+    assert without_echo(f"Hello.\n{read().text}\n", "assistant", {}) == "Hello."
 
 
 @pytest.mark.usefixtures("small")

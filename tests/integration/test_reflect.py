@@ -54,7 +54,15 @@ def test_a_contradiction_supersedes_the_fact_that_no_longer_holds(here: Sandbox,
 
 def run_details(**counts: int) -> dict[str, Any]:
     """What a completed run says."""
-    nothing = {"facts": 0, "reinforced": 0, "contradictions": 0, "superseded": 0, "insights": 0, "rejected": 0}
+    nothing = {
+        "facts": 0,
+        "merged": 0,
+        "reinforced": 0,
+        "contradictions": 0,
+        "superseded": 0,
+        "insights": 0,
+        "rejected": 0,
+    }
     return {**nothing, **counts, "model": "claude-sonnet-5-5"}
 
 
@@ -87,13 +95,13 @@ def test_confidence_does_not_fall_below_zero(here: Sandbox, standin: StandIn) ->
     assert read(here, porto)["confidence"] == 0
 
 
-def test_what_reinforces_counts_on_both_and_is_retold_only_in_other_words(here: Sandbox, standin: StandIn) -> None:
-    tea, green, drink = know("I like tea.", "I like green tea.", "Tea is my drink.")
-    judge(standin, relation("reinforces", green, tea), relation("duplicate", drink, tea))
-    assert run() == run_details(facts=3, reinforced=2)
-    assert [read(here, i)["times_reinforced"] for i in (tea, green, drink)] == [2, 1, 1]
-    assert made(here, "derived") == [("ann said: I like green tea.", 0.75, [tea, green])]
-    assert {fact.id for fact in facts()} == {tea, green, drink}
+def test_what_reinforces_counts_on_both_and_adds_no_third_copy(here: Sandbox, standin: StandIn) -> None:
+    tea, green = know("I like tea.", "I like green tea.")
+    judge(standin, relation("reinforces", green, tea))
+    assert run() == run_details(facts=2, reinforced=1)
+    assert [read(here, i)["times_reinforced"] for i in (tea, green)] == [1, 1]
+    assert made(here, "derived") == []
+    assert {fact.id for fact in facts()} == {tea, green}
 
 
 def test_a_relation_is_applied_once_however_often_it_is_found(here: Sandbox, standin: StandIn) -> None:

@@ -59,9 +59,9 @@ def test_an_undone_reflection_leaves_everything_as_it_was(here: Sandbox, standin
     undone = Nexus().undo(NAMESPACE, newest(here))
     assert dump(here, *TRACES) == before
     assert (undone.status, undone.observer, undone.subject) == ("undone", "assistant", "ann")
-    assert undone.revived == (a,)
+    assert undone.revived == (a, f)
     assert undone.restored == (a, c, d, e, f)
-    assert len(undone.removed) == 5
+    assert len(undone.removed) == 4
     assert {fact.id for fact in facts()} == {a, b, c, d, e, f}
 
 
@@ -182,7 +182,7 @@ def test_what_was_said_again_since_refuses_the_undo(here: Sandbox, standin: Stan
 
 def test_what_rests_on_a_conclusion_refuses_the_undo(here: Sandbox, standin: StandIn) -> None:
     a, b, c = know("I like tea.", "I like green tea.", "I run.")
-    judge(standin, relation("reinforces", b, a))
+    judge(standin, insights=[insight([a, b, c])])
     run()
     [(conclusion,)] = here.sql("SELECT id FROM memories WHERE level = 'derived'")
     here.sql(

@@ -1,4 +1,7 @@
-"""Write the changes of a reflection: reinforcements, contradictions and insights. ``undo`` can reverse each change."""
+"""Write the changes of a reflection: merged facts, reinforcements, contradictions and insights.
+
+``undo`` can reverse each change.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from nexus_tasks.cognition.reflect.new_facts import valid_from
-from nexus_tasks.cognition.reflect.propose import Changes
+from nexus_tasks.cognition.reflect.propose import FEWEST_SUPPORTS, Changes
 from nexus_tasks.llm.answers import Insight, Relation
 from nexus_tasks.storage import conclusions, reflections, undo
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow
-from nexus_tasks.text import content_key
 
 # Confidence of the memories that a reflection writes. Chosen by hand, not measured.
 CONTRADICTION_CONFIDENCE = 0.70
-# When a new fact rewords an old fact, the reflection writes a memory with the new wording and this confidence.
-REWORDED_CONFIDENCE = 0.75
-COUNTED = ("reinforced", "contradictions", "superseded", "insights")
+COUNTED = ("merged", "reinforced", "contradictions", "superseded", "insights")
 
 
 def texts_to_embed(changes: Changes, said: Mapping[int, str]) -> list[str]:
@@ -33,9 +33,16 @@ def texts_to_embed(changes: Changes, said: Mapping[int, str]) -> list[str]:
         new, old = said[relation.new_id], said[relation.old_id]
         if relation.kind == "contradicts":
             texts += [_contradiction_text(relation, old, new), _contradiction_text(relation, new, old)]
-        elif relation.kind == "reinforces":
-            texts.append(new)
     return list(dict.fromkeys(texts))
+
+
+def _kept_first(new: Memory, old: Memory) -> tuple[Memory, Memory]:
+    """Of two facts that say the same, the fact to keep and the other.
+
+    The fact of the higher standing is kept, and of two facts with equal standing the fact that was said earlier.
+    """
+    kept, other = sorted((new, old), key=lambda fact: (-(fact.standing or 0), valid_from(fact), fact.id))
+    return kept, other
 
 
 def _contradiction_text(relation: Relation, loser: str, winner: str) -> str:
@@ -51,6 +58,7 @@ class PendingChanges:
             the fact from ``active_facts``. It then skips all later changes that name the fact.
         counts: the number of changes made, by kind.
         made: the content of each written memory, by the memory's id.
+        merged: merged facts: the id of the fact that ended → the id of the fact that stays.
     """
 
     tx: Transaction
@@ -61,12 +69,15 @@ class PendingChanges:
     made_by: str
     counts: Counter[str] = field(default_factory=Counter)
     made: dict[int, str] = field(default_factory=dict)
+    merged: dict[int, int] = field(default_factory=dict)
     reflection_id: int = 0
 
     def to_be_superseded(self) -> set[int]:
         """Ids of the facts that :meth:`write` would supersede."""
         decided = (relation for relation in self.relations if relation.holds != "both")
-        return {loser.id for relation in decided if (loser := self._weakened_fact(relation)) is not None}
+        losers = {loser.id for relation in decided if (loser := self._weakened_fact(relation)) is not None}
+        pairs = (self._pair(relation) for relation in self.relations if relation.kind == "duplicate")
+        return losers | {_kept_first(*pair)[1].id for pair in pairs if pair}
 
     def write(self, job_id: str) -> int | None:
         """Make the changes. Return the reflection's id, or ``None`` when there is nothing to change."""
@@ -82,17 +93,30 @@ class PendingChanges:
         return self.reflection_id
 
     def _relate(self, relation: Relation) -> None:
-        new, old = self.active_facts.get(relation.new_id), self.active_facts.get(relation.old_id)
-        if new is None or old is None:
+        if (pair := self._pair(relation)) is None:
             return  # An earlier relation of this reflection has superseded one of the two facts.
+        new, old = pair
         if relation.kind == "contradicts":
             self._contradict(relation, new, old)
             return
+        if relation.kind == "duplicate":
+            self._merge(new, old)
+            return
         conclusions.reinforce(self.tx, self.reflection_id, new, old)
         self.counts["reinforced"] += 1
-        if relation.kind == "duplicate" or content_key(new.content) == content_key(old.content):
-            return
-        self._conclude("derived", new.content, REWORDED_CONFIDENCE, (new, old), "reinforces")
+
+    def _pair(self, relation: Relation) -> tuple[Memory, Memory] | None:
+        """The new and the old fact of a relation, if both are active."""
+        new, old = self.active_facts.get(relation.new_id), self.active_facts.get(relation.old_id)
+        return None if new is None or old is None else (new, old)
+
+    def _merge(self, new: Memory, old: Memory) -> None:
+        """Keep one of two facts that say the same. It gets the sources of the other fact, which ends."""
+        kept, other = _kept_first(new, old)
+        conclusions.merge(self.tx, self.reflection_id, kept, other)
+        del self.active_facts[other.id]
+        self.merged[other.id] = kept.id
+        self.counts["merged"] += 1
 
     def _contradict(self, relation: Relation, new: Memory, old: Memory) -> None:
         loser = self._weakened_fact(relation)
@@ -115,9 +139,9 @@ class PendingChanges:
         A contradiction weakens the fact that is no longer true. When both facts are still true, the contradiction
         weakens the earlier fact.
         """
-        new, old = self.active_facts.get(relation.new_id), self.active_facts.get(relation.old_id)
-        if relation.kind != "contradicts" or new is None or old is None:
+        if relation.kind != "contradicts" or (pair := self._pair(relation)) is None:
             return None
+        new, old = pair
         if relation.holds == "both":
             return min(new, old, key=lambda memory: (valid_from(memory), memory.id))
         return old if relation.holds == "new" else new
@@ -125,17 +149,25 @@ class PendingChanges:
     def _conclude_insight(self, insight: Insight) -> None:
         """Store one insight, unless one of its facts is superseded or an insight from the same facts exists.
 
+        A fact that this reflection has merged into another counts as that one.
+
         An insight from n facts has the confidence min(0.92, 0.72 + 0.05 · (n − 3)): 0.72 for three facts, and 0.92 for
         seven or more. The numbers are chosen by hand, not measured.
         """
-        supports = [self.active_facts[i] for i in insight.support if i in self.active_facts]
-        if len(supports) < len(insight.support) or reflections.has_insight(
-            self.tx, self.perspective.id, insight.support
-        ):
+        support = sorted({self._kept(i) for i in insight.support})
+        supports = [self.active_facts[i] for i in support if i in self.active_facts]
+        few = len(supports) < max(len(support), FEWEST_SUPPORTS)
+        if few or reflections.has_insight(self.tx, self.perspective.id, support):
             return
         confidence = min(0.92, 0.72 + 0.05 * (len(supports) - 3))
         self._conclude("derived", insight.content, confidence, tuple(supports), "insight_support")
         self.counts["insights"] += 1
+
+    def _kept(self, memory_id: int) -> int:
+        """The fact into which this reflection has merged a fact, or the fact itself."""
+        while memory_id in self.merged:
+            memory_id = self.merged[memory_id]
+        return memory_id
 
     def _conclude(
         self,

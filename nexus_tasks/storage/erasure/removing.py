@@ -21,6 +21,7 @@ from sqlalchemy import (
     null,
     or_,
     select,
+    text,
     tuple_,
     update,
 )
@@ -61,6 +62,7 @@ def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
     gone = Counts()
     gone += _delete_traces(tx, namespace_id, cascade)
     _weaken(tx, cascade)
+    _forget_merged_sources(tx, ids)
     _revive(tx, ids)
     gone += +Counts(topics=topics.remove(tx, namespace_id, cascade.memories.values(), cascade.rederive))
     for model, column in ((Evidence, Evidence.memory_id), (Evidence, Evidence.source_id)):
@@ -183,6 +185,27 @@ def _weaken(tx: Transaction, cascade: Cascade) -> None:
             )
             .execution_options(synchronize_session=False)
         )
+
+
+_FORGET_MERGED_SOURCES = text(
+    """
+    UPDATE reflection_changes AS c SET reinforced = greatest(c.reinforced - lost.sources, 0)
+    FROM (
+        SELECT memory_id, reflection_id, count(*) AS sources FROM evidence
+        WHERE source_id = ANY(CAST(:ids AS bigint[])) AND role = 'derived_from' AND reflection_id IS NOT NULL
+        GROUP BY memory_id, reflection_id
+    ) AS lost
+    WHERE c.memory_id = lost.memory_id AND c.reflection_id = lost.reflection_id
+    """
+)
+
+
+def _forget_merged_sources(tx: Transaction, ids: Collection[int]) -> None:
+    """Lower the reinforcements that a reflection counted when it merged two facts, by the number of erased sources.
+
+    ``_weaken`` has lowered them on the fact already. An undo would otherwise take them away a second time.
+    """
+    tx.execute(_FORGET_MERGED_SOURCES, {"ids": list(ids)})
 
 
 def _revive(tx: Transaction, ids: Collection[int]) -> None:

@@ -129,7 +129,8 @@ class Evidence(Base):
     __tablename__ = "evidence"
     __table_args__ = (
         CheckConstraint(
-            "role IN ('derived_from','reinforces','contradicts','insight_support','digested_from','supersedes')",
+            "role IN ('derived_from','reinforces','contradicts','insight_support','digested_from','supersedes',"
+            "'duplicate_of')",
             name="role",
         ),
         Index("ix_evidence_source_id", "source_id", "role"),

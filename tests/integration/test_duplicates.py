@@ -1,0 +1,109 @@
+"""One fact with many sources: duplicates are merged, and an undo takes them apart again exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from nexus_tasks import Nexus
+from tests.integration.inline import NAMESPACE, answers, dump, facts, say, work
+from tests.integration.reflecting import insight, judge, know, made, read, relation, run, too_much
+from tests.sandbox import Sandbox
+from tests.standin import StandIn
+
+Claude = Callable[..., Sandbox]
+PASSING = ("job_runs", "model_calls", "reflections", "reflection_changes", "saved_answers", "perspectives")
+
+
+@pytest.fixture
+def here(claude: Claude) -> Sandbox:
+    """A deployment where nothing is reflected on unless a test asks for it."""
+    return claude(NEXUS_REFLECT_MIN_NEW="1000")
+
+
+def sources(memory_id: int) -> set[int]:
+    """The messages that a fact was derived from."""
+    edges = Nexus().memory(NAMESPACE, memory_id).evidence
+    return {edge.id for edge in edges if edge.role == "derived_from"}
+
+
+def test_three_messages_on_one_matter_are_one_fact(here: Sandbox, standin: StandIn) -> None:
+    tea, drink, always, dog = know("I like tea.", "Tea is my drink.", "My drink was always tea.", "I have a dog.")
+    said = {fact.id: sources(fact.id) for fact in facts()}
+    before = dump(here, *PASSING)
+    judge(
+        standin,
+        relation("duplicate", drink, tea),
+        relation("duplicate", always, tea),
+        relation("duplicate", always, drink),  # of a fact that is merged already
+    )
+    assert run()["merged"] == 2
+    assert [fact.id for fact in facts()] == [tea, dog]
+    assert sources(tea) == said[tea] | said[drink] | said[always]
+    assert read(here, tea)["times_reinforced"] == 2
+    for other in (drink, always):
+        ended = Nexus().memory(NAMESPACE, other)
+        assert (ended.superseded_by, ended.valid_to) == (tea, ended.valid_from)
+        assert [(edge.id, edge.role) for edge in ended.evidence if edge.role == "duplicate_of"] == [
+            (tea, "duplicate_of")
+        ]
+    hits = Nexus().search(NAMESPACE, "what does ann drink, tea?", levels=["explicit", "derived"])
+    assert [hit.id for hit in hits if "tea" in hit.content.lower()] == [tea]
+    [(reflection,)] = here.sql("SELECT id FROM reflections")
+    undone = Nexus().undo(NAMESPACE, reflection)
+    assert set(undone.revived) == {drink, always}
+    assert dump(here, *PASSING) == before
+
+
+@pytest.mark.usefixtures("here")
+def test_the_words_of_the_person_stay(standin: StandIn) -> None:
+    ids = say({"content": "Ann adores tea.", "author": "bob"}, "I like tea.")
+    made_up = ({"content": "Ann adores tea.", "sources": ids[:1]}, {"content": "Ann likes tea.", "sources": ids[1:]})
+    standin.answer("derive", answers(*made_up))
+    work("derive_memory")
+    other, own = (fact.id for fact in facts())
+    judge(standin, relation("duplicate", own, other))
+    run()
+    assert [(fact.id, fact.standing) for fact in facts()] == [(own, "self")]
+    assert sources(own) == set(ids)
+
+
+def test_an_insight_counts_merged_facts_once(here: Sandbox, standin: StandIn) -> None:
+    a, b, c, d = know("I swim.", "Swimming is my favourite sport.", "I run.", "I row.")
+    both = [insight([a, b, c], "Too little."), insight([b, c, d], "Ann does sports.")]
+    judge(standin, relation("duplicate", b, a), insights=both)
+    assert run()["insights"] == 1
+    assert made(here, "derived") == [("Ann does sports.", 0.72, [a, c, d])]
+
+
+def test_a_source_that_is_erased_is_not_taken_away_twice(here: Sandbox, standin: StandIn) -> None:
+    tea, drink = know("I like tea.", "Tea is my drink.")
+    [source] = sources(drink)
+    judge(standin, relation("duplicate", drink, tea))
+    run()
+    Nexus().forget(NAMESPACE, memory_id=source)
+    assert read(here, tea)["times_reinforced"] == 0
+    [(reflection,)] = here.sql("SELECT id FROM reflections")
+    Nexus().undo(NAMESPACE, reflection)
+    assert read(here, tea)["times_reinforced"] == 0
+    assert [fact.id for fact in facts()] == [tea]
+
+
+def test_when_the_fact_that_stays_is_erased_the_other_holds_again(here: Sandbox, standin: StandIn) -> None:
+    tea, drink = know("I like tea.", "Tea is my drink.")
+    [source] = sources(tea)
+    judge(standin, relation("duplicate", drink, tea))
+    run()
+    assert [fact.id for fact in facts()] == [tea]
+    Nexus().forget(NAMESPACE, memory_id=source)
+    work("derive_memory")
+    assert [fact.content for fact in facts()] == ["ann said: Tea is my drink."]
+    assert here.sql("SELECT count(*) FROM memories WHERE content LIKE '%I like tea%'") == [(0,)]
+
+
+def test_a_run_that_would_merge_too_much_is_held(here: Sandbox, standin: StandIn) -> None:
+    ids = know(*(f"I did thing {number}." for number in range(12)))
+    judge(standin, *({**pair, "kind": "duplicate", "holds": "both"} for pair in too_much(here, ids, 11)))
+    assert run("needs_review")["relations"] >= 6
+    assert len(facts()) == 12
