@@ -108,7 +108,8 @@ def test_no_contradictions(left: str, right: str) -> None:
 
 def test_like_wordings() -> None:
     assert kind("We deploy on Tuesdays.", "we are deploying on tuesday") == "duplicate"
-    assert kind("I write the release notes every Friday.", "Every Friday I write the release notes.") == "reinforces"
+    assert kind("I write the release notes every Friday.", "Every Friday I write the release notes.") == "duplicate"
+    assert kind("On Fridays Ann calls Bob.", "On Fridays Bob calls Ann.") == "reinforces"
     assert (
         kind("I write the release notes every Friday.", "I write the release notes every Friday evening")
         == "reinforces"

@@ -1,6 +1,7 @@
 """Compare two facts about one subject: find a duplicate, a reinforcement or a contradiction.
 
-Two facts that share at least 80 % of their words reinforce each other. Two facts that share at least 30 % of their
+Two facts with the same words are duplicates, also when a phrase has moved from the end to the beginning. Two facts that
+share at least 80 % of their words reinforce each other. Two facts that share at least 30 % of their
 words contradict each other when only one of the two negates a shared word. But people seldom negate an outdated fact.
 Instead, they state the new fact. So further rules find changed values, replaced things and changed attributes.
 """
@@ -14,7 +15,7 @@ from typing import Literal
 from nexus_tasks.llm.offline.attributes import attribute_conflict
 from nexus_tasks.llm.offline.reading import Reading, read_fact
 from nexus_tasks.llm.offline.statements import is_vague
-from nexus_tasks.text import jaccard
+from nexus_tasks.text import content_words, jaccard
 
 # The least share of common words of two facts that reinforce each other, of two facts that contradict each other by a
 # negation, and of two facts about one matter whose value has changed. Chosen by hand, not measured.
@@ -38,6 +39,8 @@ def compare(left: str, right: str) -> Verdict | None:
     one, other = read_fact(left), read_fact(right)
     if one.key == other.key:
         return Verdict(kind="duplicate", rationale="the same content words in the same order")
+    if _is_rotation(content_words(left), content_words(right)) and not _differs(one, other):
+        return Verdict(kind="duplicate", rationale="the same content words, begun at another place")
     why = (
         _denial(one, other)
         or _changed_value(one, other)
@@ -51,6 +54,15 @@ def compare(left: str, right: str) -> Verdict | None:
     if overlap >= REINFORCES and not _differs(one, other):
         return Verdict(kind="reinforces", rationale=f"{overlap:.0%} of the words are shared: {_listed(shared)}")
     return None
+
+
+def _is_rotation(left: list[str], right: list[str]) -> bool:
+    """Whether ``right`` begins at another word of ``left`` and goes around: "On Fridays I swim", "I swim on Fridays".
+
+    Words in any other order do not count, because "Ann called Bob" and "Bob called Ann" are two facts.
+    """
+    starts = (i for i, word in enumerate(left) if right and word == right[0])
+    return len(left) == len(right) and any(left[i:] + left[:i] == right for i in starts)
 
 
 def _differs(one: Reading, other: Reading) -> bool:
