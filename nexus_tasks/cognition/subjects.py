@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from nexus_tasks.llm.answers import PromptLine
-from nexus_tasks.text import words
+from nexus_tasks.text import STOP_WORDS, words
 
 # Phrases with which an author says by which name they are called: "call me Mel", "my name is Melanie".
 _CALLED = re.compile(
@@ -38,8 +38,9 @@ class Subjects:
     def find(self, named: str) -> str | None:
         """The subject that ``named`` means, or ``None`` when it means none of them, or more than one.
 
-        The name may differ in case, in the order of its words ("John Smith" for "Smith, John"), and in missing or
-        additional words ("John" for "John Smith"). It may be a nickname that the subject has said ("Call me Jo").
+        The name may differ in case, in the order of its words ("John Smith" for "Smith, John"), in missing words
+        ("John" for "John Smith") and in one additional word ("Dr. Smith" for "Smith"). It may be a nickname that the
+        subject has said ("Call me Jo").
         """
         named = named.strip()
         if named in self._exact:
@@ -50,8 +51,14 @@ class Subjects:
             return found
         if named.casefold() in self._nicknames:
             return self._nicknames[named.casefold()]
-        near = [subject for subject, own in self._words.items() if own and (asked < own or own < asked)]
+        near = [subject for subject, own in self._words.items() if asked < own or _is_longer(asked, own)]
         return near[0] if len(near) == 1 else None
+
+
+def _is_longer(asked: frozenset[str], own: frozenset[str]) -> bool:
+    """Whether ``asked`` is a name and one word more: "Ann Lee" for "ann", but not "Ann and Bob" or "friends of Ann"."""
+    added = asked - own
+    return bool(own) and own < asked and len(added) == 1 and not added & STOP_WORDS
 
 
 def _unique(pairs: Iterable[tuple[object, str]]) -> dict[object, str]:

@@ -43,6 +43,9 @@ def test_an_author_cannot_close_the_transcript() -> None:
         ("John", "Smith, John"),
         ("Dr. John Smith", "Smith, John"),
         ("ANN", "ann"),
+        ("Ann Lee", "ann"),
+        ("Ann and Zoe", None),
+        ("Ann's sister", None),
         ("Annie", "ann"),  # a nickname that she has said
         ("Max", "Max"),
         ("mAx", None),  # two people
