@@ -27,12 +27,16 @@ class CountWords(Arguments):
 @in_namespace
 def count_words(work: NamespaceRun, arguments: CountWords) -> JobOutcome:
     """Count the words of a session. The figure is in the run row."""
-    try:
-        said = Nexus(work.deployment).session(arguments.namespace, arguments.session_key).said
-    except NotFound:
-        said = ()
-    words = [word for message in said for word in message.content.split() if len(word) > arguments.longer_than]
-    outcome = JobOutcome(status="completed" if said else "gone", details={"words": len(words)})
+    client, found, words, after = Nexus(work.deployment), False, 0, 0
+    while after is not None:  # a page has at most 1,000 messages
+        try:
+            page = client.session(arguments.namespace, arguments.session_key, after=after)
+        except NotFound:
+            break
+        said = [word for message in page.said for word in message.content.split()]
+        words += sum(len(word) > arguments.longer_than for word in said)
+        found, after = found or bool(page.said), page.next_after
+    outcome = JobOutcome(status="completed" if found else "gone", details={"words": words})
     with work.database.transaction() as tx:
         # Write the job's effects in this transaction. `commit` raises when the run has lost its claim.
         return work.commit(tx, outcome)

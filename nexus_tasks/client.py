@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TextIO, TypeVar
 
+from nexus_tasks import limits
 from nexus_tasks.cognition.context import Format
 from nexus_tasks.deployment import Deployment, default_deployment
 from nexus_tasks.errors import InvalidInput
@@ -599,13 +600,28 @@ class Nexus:
         """
         return sessions.list_sessions(self.deployment, namespace)
 
-    def session(self, namespace: str, session_key: str) -> SessionDetails:
-        """Show one session: its figures, its digests and all its messages.
+    def session(
+        self, namespace: str, session_key: str, *, after: int = 0, limit: int = limits.PAGE_ROWS
+    ) -> SessionDetails:
+        """Show one session: its figures, its digests and a page of its messages.
+
+        Args:
+            namespace: the namespace.
+            session_key: the session.
+            after: only messages whose ``seq`` is greater than this number. For the next page, pass the ``next_after``
+                of this page.
+            limit: the largest number of messages, 0 to 1,000.
 
         Raises:
             NotFound: there is no such namespace or session.
+
+        Example::
+
+            page = nexus.session("acme", "chat-42")
+            while page.next_after is not None:
+                page = nexus.session("acme", "chat-42", after=page.next_after)
         """
-        return sessions.show_session(self.deployment, namespace, session_key)
+        return sessions.show_session(self.deployment, namespace, session_key, after=after, limit=limit)
 
     def dream_plans(self, namespace: str) -> DreamPlan:
         """Show the sessions that a dream would digest now, and the changes that its reflections would make.

@@ -20,7 +20,8 @@ PATH_BYTES = 4_096  # the limit of Linux
 LIST_ENTRIES = 10_000  # of a list in an argument, such as `levels` or `ids`
 
 # --- answers ----------------------------------------------------------------------------------------------------------
-PAGE_ROWS = 1_000_000  # the largest `limit` and `offset` of a list
+PAGE_ROWS = 1_000  # the largest `limit` of a list, and of the messages of a session
+PAGE_OFFSET = 1_000_000  # the largest `offset` of a list
 SEARCH_RESULTS = 1_000
 CONTEXT_TOKENS = 1_000_000
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from nexus_tasks import limits
 from nexus_tasks.cli.output import JSON
 from nexus_tasks.types import LEVELS, Standing
 
@@ -70,7 +71,15 @@ MinStanding = Annotated[
         " (another person's), assistant, tool or import.",
     ),
 ]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1_000, help="The largest number of results.")]
+Limit = Annotated[
+    int, typer.Option("--limit", metavar="N", min=1, max=limits.SEARCH_RESULTS, help="The largest number of results.")
+]
+PageLimit = Annotated[
+    int, typer.Option("--limit", metavar="N", min=1, max=limits.PAGE_ROWS, help="The largest number on this page.")
+]
+Offset = Annotated[
+    int, typer.Option("--offset", metavar="N", min=0, max=limits.PAGE_OFFSET, help="Leave out the first N.")
+]
 Wait = Annotated[
     bool, typer.Option("--wait", help="Wait until the jobs are done; if no worker runs, start one for this time.")
 ]

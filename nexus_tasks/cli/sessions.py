@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from nexus_tasks import limits
 from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import paragraph, table
-from nexus_tasks.cli.options import Json, Namespace
-from nexus_tasks.cli.output import emit, out
+from nexus_tasks.cli.options import Json, Namespace, PageLimit
+from nexus_tasks.cli.output import emit, hint, out
 from nexus_tasks.types import SessionDetails, SessionInfo
 
 app = typer.Typer(help="List, show and end sessions (conversations).", no_args_is_help=True)
@@ -31,9 +32,15 @@ def list_(namespace: Namespace, json: Json = False) -> None:
 
 
 @app.command()
-def show(session: Key, namespace: Namespace, json: Json = False) -> None:
-    """Show a session: its figures, its digest and its messages."""
-    found = connect().session(namespace, session)
+def show(
+    session: Key,
+    namespace: Namespace,
+    after: Annotated[int, typer.Option("--after", metavar="N", min=0, help="Only messages after number N.")] = 0,
+    limit: PageLimit = limits.PAGE_ROWS,
+    json: Json = False,
+) -> None:
+    """Show a session: its figures, its digest and a page of its messages, oldest first."""
+    found = connect().session(namespace, session, after=after, limit=limit)
     if json:
         emit({"namespace": namespace} | found.to_dict())
     else:
@@ -84,3 +91,5 @@ def _print_session(session: SessionDetails) -> None:
         head = f"\nm{message.id} ", "cyan"
         console.print(Text.assemble(head, (message.author, "bold"), (f"  {message.occurred_at:%Y-%m-%d %H:%M}", "dim")))
         paragraph(console, message.content, indent=2)
+    if session.next_after is not None:
+        hint(f"More messages follow: add --after {session.next_after}.")

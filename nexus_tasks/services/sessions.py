@@ -17,13 +17,13 @@ def list_sessions(deployment: Deployment, namespace: str) -> list[SessionInfo]:
         return sessions.every(tx, namespaces.get(tx, check_namespace(namespace)).id)
 
 
-def show_session(deployment: Deployment, namespace: str, session_key: str) -> SessionDetails:
+def show_session(deployment: Deployment, namespace: str, session_key: str, *, after: int, limit: int) -> SessionDetails:
     """See :meth:`nexus_tasks.client.Nexus.session`."""
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
         session = sessions.get(tx, known.id, session_key)
         observed = observations.stats(tx, known.id, session.id)
-        return sessions.details(tx, session, observed[0] if observed else None)
+        return sessions.details(tx, session, observed[0] if observed else None, after=after, limit=limit)
 
 
 def end_session(deployment: Deployment, namespace: str, session_key: str) -> JobResult | None:

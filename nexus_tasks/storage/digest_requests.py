@@ -27,8 +27,11 @@ _WANT_ROLLOVER = text(
     INSERT INTO digest_requests (namespace_id, session_id, reason)
     SELECT s.namespace_id, s.id, 'rollover'
     FROM sessions s CROSS JOIN LATERAL (
-        SELECT count(*) AS messages, coalesce(sum(tokens), 0) AS tokens FROM memories m
-        WHERE m.session_id = s.id AND m.level = 'raw' AND m.seq > s.digest_end_seq
+        SELECT count(*) AS messages, coalesce(sum(tokens), 0) AS tokens FROM (
+            -- More messages than these change no answer, and a long session has thousands.
+            SELECT tokens FROM memories m WHERE m.session_id = s.id AND m.level = 'raw' AND m.seq > s.digest_end_seq
+            ORDER BY m.seq LIMIT :messages
+        ) AS m
     ) new
     WHERE s.id = :session_id AND (new.messages >= :messages OR new.tokens >= :tokens)
       AND NOT EXISTS (SELECT FROM digest_requests d WHERE d.session_id = s.id AND NOT d.dead)
@@ -78,6 +81,30 @@ _SATISFY = text("DELETE FROM digest_requests WHERE session_id = :session_id AND 
 def satisfy(tx: Transaction, session_id: int, through: int) -> None:
     """Delete the session's requests whose ids are at most ``through``, because a run has made the digest."""
     tx.execute(_SATISFY, {"session_id": session_id, "through": through})
+
+
+_KEEP = text(
+    """
+    UPDATE digest_requests SET reason = 'manual_digest'
+    WHERE session_id = :session_id AND id <= :through AND reason = 'manual_rebuild'
+    """
+)
+_ADD_UNLESS_KEPT = text(
+    """
+    INSERT INTO digest_requests (namespace_id, session_id, reason)
+    SELECT :namespace_id, :session_id, 'manual_digest'
+    WHERE NOT EXISTS (SELECT FROM digest_requests WHERE session_id = :session_id AND NOT dead)
+    """
+)
+
+
+def keep_for_the_rest(tx: Transaction, session: SessionRow, through: int) -> None:
+    """Let the session's requests ask for one more run, because a run has digested only the beginning of its messages.
+
+    A request for a rebuild becomes one for a digest, so that the next run does not begin at the first message again.
+    """
+    tx.execute(_KEEP, {"session_id": session.id, "through": through})
+    tx.execute(_ADD_UNLESS_KEPT, {"session_id": session.id, "namespace_id": session.namespace_id})
 
 
 def gave_up(tx: Transaction, session_id: int) -> bool:

@@ -74,6 +74,20 @@ def window_facts(tx: Transaction, session_id: int, after: int, through: int) -> 
     return [WindowItem(text=MessageText(*columns), content_key=key) for *columns, key in rows]
 
 
+_WINDOW_END = text(
+    """
+    SELECT seq FROM memories WHERE session_id = :session_id AND level = 'raw' AND seq > :after
+    ORDER BY seq OFFSET :most - 1 LIMIT 1
+    """
+)
+
+
+def window_end(tx: Transaction, session_id: int, after: int, most: int) -> int | None:
+    """The ``seq`` of the ``most``-th message after ``after``; ``None`` when the session has fewer messages there."""
+    found: int | None = tx.scalar(_WINDOW_END, {"session_id": session_id, "after": after, "most": most})
+    return found
+
+
 _DERIVED = """EXISTS (SELECT 1 FROM derivations d WHERE d.memory_id = m.id AND d.state = 'done') AS derived"""
 _GIVEN_UP = """EXISTS (SELECT 1 FROM derivations d WHERE d.memory_id = m.id AND d.state = 'dead') AS given_up"""
 _MESSAGES = text(

@@ -66,8 +66,9 @@ class ObservationStats(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class SessionDetails(SessionInfo):
-    """A session with its digests and messages."""
+    """A session with its digests and a page of its messages."""
 
     digests: Mapping[str, DigestText]  # the current summary_short and summary_long; empty before the first digest
-    said: tuple[SaidMessage, ...]  # the session's messages, oldest first
+    said: tuple[SaidMessage, ...]  # a page of the session's messages, oldest first
+    next_after: int | None  # the `after` of the next page; None when no message follows the page
     observation: ObservationStats | None  # None for a session that was never observed

@@ -11,6 +11,7 @@ import pytest
 
 from nexus_tasks import Nexus, digest_session
 from nexus_tasks.cognition import derive, digest
+from nexus_tasks.cognition.digest import window
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.storage import sessions
 from tests.integration.inline import NAMESPACE, dump, job_context, pending, say, time_passes, waiting, work
@@ -167,6 +168,65 @@ def test_the_window_moves_on(claude: Claude, standin: StandIn) -> None:
         previous = call.parts[0].partition("<previous>\n")[2].partition("\n</previous>")[0]
         assert previous == ("none" if round_ == 0 else f"Long {round_ - 1}.")
     assert standing(here) == [("long", "Long 3.", 32, 0), ("short", "Short 3.", 32, 0)]
+
+
+@pytest.mark.parametrize("reason", ["session_end", "manual_rebuild", "dream_digest"])
+def test_a_long_session_is_digested_in_parts(
+    claude: Claude, standin: StandIn, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setattr(window, "MOST_MESSAGES", 10, raising=False)
+    here = claude()
+    ids = say(*(f"Number {i}." for i in range(23)), session="chat")
+    Nexus().forget(NAMESPACE, memory_id=ids[4])  # a gap in the numbers
+    here.sql("DELETE FROM digest_requests")
+    told: list[str] = []
+
+    def answer(_call: Call) -> dict[str, str]:
+        told.append(f"Part {len(told)}.")
+        return {"short": told[-1], "long": told[-1]}
+
+    standin.answer("digest", answer)
+    job = digest_session.delay(namespace=NAMESPACE, session_key="chat", reason=reason)
+    work("digest_session")
+    job.wait(60)
+    assert [shown(call) for call in calls(standin)] == [
+        [f"Number {i}." for i in part if i != 4] for part in (range(11), range(11, 21), range(21, 23))
+    ]
+    generation = int(reason == "manual_rebuild")
+    assert standing(here) == [(kind, "Part 2.", 23, generation) for kind in ("long", "short")]
+    assert here.sql("SELECT * FROM digest_requests") == []
+    [(most,)] = here.sql(
+        "SELECT max(number) FROM (SELECT count(*) AS number FROM evidence WHERE role = 'digested_from'"
+        " GROUP BY memory_id) AS each"
+    )
+    assert most <= 12  # the messages of a part, and the digests before
+
+
+def test_the_rest_of_a_long_session_is_digested_after_a_crash(
+    claude: Claude, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run ends after its commit, before it has asked for the rest: the stored request asks."""
+    monkeypatch.setattr(window, "MOST_MESSAGES", 10, raising=False)
+    here = claude()
+    say(*(f"Number {i}." for i in range(12)))
+    digest.digest(default_deployment().resources, job_context(), "chat", force=True, rebuild=True)
+    assert [row[2:] for row in standing(here)] == [(10, 1), (10, 1)]
+    assert here.sql("SELECT reason FROM digest_requests WHERE NOT dead") == [("manual_digest",)]
+    assert ask() == "completed"
+    assert [row[2:] for row in standing(here)] == [(12, 1), (12, 1)]
+    assert shown(calls(standin)[-1]) == ["Number 10.", "Number 11."]
+    assert here.sql("SELECT * FROM digest_requests") == []
+
+
+def test_echoes_alone_do_not_hold_up_the_digest_of_what_follows(
+    claude: Claude, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window, "MOST_MESSAGES", 3, raising=False)
+    here = claude()
+    say(*("[m1] I was told this before." for _ in range(7)), "At last something new.")
+    assert ask("manual_digest") == "completed"
+    assert shown(calls(standin)[-1]) == ["At last something new."]
+    assert [row[2] for row in standing(here)] == [8, 8]
 
 
 def test_facts_stand_for_the_messages_they_came_from(claude: Claude, standin: StandIn) -> None:

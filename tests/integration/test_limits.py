@@ -14,13 +14,14 @@ from typing import Any
 import httpx2
 import pytest
 import uvicorn
+from sqlalchemy import event
 
 from nexus_tasks import Message, Nexus, limits
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.integrations.mcp import http
 from nexus_tasks.integrations.mcp.server import server
 from tests.commandline import nexus
-from tests.sandbox import eventually
+from tests.sandbox import Sandbox, eventually
 
 NAMESPACE, TOKEN = "limits", "token-" + "0123456789" * 3
 pytestmark = pytest.mark.usefixtures("here")
@@ -43,7 +44,9 @@ BEYOND: dict[str, tuple[str, Callable[[Nexus], Any]]] = {
     "list": ("10,000", lambda nexus: nexus.search(NAMESPACE, "tea", levels=itertools.repeat("raw"))),
     "results": ("1,000", lambda nexus: nexus.search(NAMESPACE, "tea", limit=1_001)),
     "tokens": ("1,000,000", lambda nexus: nexus.context(NAMESPACE, query="tea", max_tokens=1_000_001)),
-    "page": ("1,000,000", lambda nexus: nexus.memories(NAMESPACE, limit=1_000_001)),
+    "page": ("1,000", lambda nexus: nexus.memories(NAMESPACE, limit=1_001)),
+    "offset": ("1,000,000", lambda nexus: nexus.jobs(offset=1_000_001)),
+    "messages of a session": ("1,000", lambda nexus: nexus.session(NAMESPACE, "s", limit=1_001)),
     "path": ("4,096", lambda nexus: nexus.export(NAMESPACE, "x" * 4_097)),
     "job id": ("10,000", lambda nexus: nexus.job("x" * 10_001)),
 }
@@ -85,6 +88,50 @@ def test_commands_refuse_with_the_limit(tmp_path: Path) -> None:
         assert (done.returncode, error["type"]) == (1, "InvalidInput"), done.stdout
         assert "at most" in error["message"]
         assert error["remedy"]
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+def statements(here: Sandbox, call: Callable[[], Any]) -> tuple[Any, int]:
+    """What a call returns, and how many rows it reads."""
+    rows = 0
+
+    def count(_conn: Any, cursor: Any, *_others: Any) -> None:
+        nonlocal rows
+        rows += max(cursor.rowcount, 0)
+
+    engine = here.deployment.database.engine
+    event.listen(engine, "after_cursor_execute", count)
+    try:
+        return call(), rows
+    finally:
+        event.remove(engine, "after_cursor_execute", count)
+
+
+def test_a_long_session_is_read_in_pages(here: Sandbox) -> None:
+    client = Nexus()
+    client.ingest(NAMESPACE, "s", [{"content": f"Number {n}.", "id": str(n)} for n in range(2_500)], observers=[])
+    client.forget(NAMESPACE, memory_id=client.session(NAMESPACE, "s", limit=1).said[0].id)
+    found, rows = statements(here, lambda: client.session(NAMESPACE, "s"))
+    assert (len(found.said), found.messages, found.next_after) == (1_000, 2_500, 1_001)
+    assert rows < 1_020
+    assert len(client.session(NAMESPACE, "s", limit=0).said) == 0
+    said = []
+    pages = []
+    after: int | None = 0
+    while after is not None:
+        page, rows = statements(here, lambda after=after: client.session(NAMESPACE, "s", after=after, limit=700))
+        assert rows < 720
+        pages.append(len(page.said))
+        said += [one.external_id for one in page.said]
+        after = page.next_after
+    assert pages == [700, 700, 700, 399]
+    assert said == [str(n) for n in range(1, 2_500)]
+    assert client.session(NAMESPACE, "s", after=10**12).said == ()
+    shown = json.loads(nexus("sessions", "show", "s", "--namespace", NAMESPACE, "--after", "2400", "--json").stdout)
+    assert (len(shown["said"]), shown["next_after"]) == (100, None)
+    told = nexus("sessions", "show", "s", "--namespace", NAMESPACE, "--limit", "10")
+    assert "--after 11" in told.stderr
+    assert told.stdout.count("Number") == 10
 
 
 # --- imports ----------------------------------------------------------------------------------------------------------

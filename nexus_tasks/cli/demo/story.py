@@ -169,7 +169,7 @@ def _change(nexus: Nexus, namespace: str, query: str | None) -> Change | None:
 def _digest(nexus: Nexus, namespace: str) -> Digest | None:
     """The short digest of the newest session that has one."""
     for session in nexus.sessions(namespace):
-        found = nexus.session(namespace, session.session_key).digests.get("summary_short")
+        found = nexus.session(namespace, session.session_key, limit=0).digests.get("summary_short")
         if found:
             return Digest(id=found.id, session_key=session.session_key, content=found.content)
     return None

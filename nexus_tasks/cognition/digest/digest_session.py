@@ -35,7 +35,7 @@ def digest(
             messages) that an earlier run saved (see :func:`next_window`). The next run then covers the later messages.
 
     Returns:
-        The outcome, and whether another run is due, because messages came after a saved window.
+        The outcome, and whether another run is due, because messages follow the window.
 
     Raises:
         InvalidAnswer, Permanent: the model gave no usable answer. When the window has messages whose derivation gave
@@ -67,7 +67,9 @@ def digest(
         if not covered.given_up or not covered.lines:
             raise
         summary = summarize(resources, job, session_key, covered.lines, previous)
-    return _store(resources, job, covered, summary), covered.asked and covered.session.last_seq > covered.end
+    outcome = _store(resources, job, covered, summary)
+    more = covered.session.last_seq > covered.end
+    return outcome, more and (covered.asked or outcome.status == "completed")
 
 
 def _reason_to_stop(
@@ -113,7 +115,10 @@ def _store(resources: Resources, job: JobContext, covered: Window, summary: Summ
         )
         wordings = {memory_id: texts[kind] for kind, memory_id in zip(digests.KINDS, ids, strict=False)}
         embeddings.store(tx, job.namespace_id, resources.embedder.name, wordings, vectors)
-        digest_requests.satisfy(tx, session.id, covered.requests)
+        if covered.cut_off:
+            digest_requests.keep_for_the_rest(tx, session, covered.requests)
+        else:
+            digest_requests.satisfy(tx, session.id, covered.requests)
         want_rollover(tx, resources.settings, session.id)  # new messages may have come during the model call
         details = {"digests": ids, "end_seq": covered.end, "generation": covered.generation}
         return job.commit(tx, JobOutcome(status="completed" if ids else "unchanged", details=details))

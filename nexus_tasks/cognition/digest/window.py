@@ -13,6 +13,10 @@ from nexus_tasks.storage.messages import MessageText
 from nexus_tasks.storage.models import SessionRow
 
 PURPOSE = "digest"
+# The most messages of one digest. The rest is for the next run. So a run reads, locks and links a bounded number of
+# rows, and a digest has a bounded number of sources. Every model call locks all shown messages: in one digest of 20,000
+# messages, that took 35 of 63 s.
+MOST_MESSAGES = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +27,17 @@ class Window:
     after: int  # the seq (the position in the session) of the last message before the window
     end: int  # the seq of the window's last message
     generation: int
-    requests: int  # the digest satisfies all digest requests up to this id
+    requests: int  # the digest satisfies all digest requests up to this id, if the window is not cut off
     previous: dict[str, str]  # the texts of the last digest, by kind (short, long)
     lines: tuple[PromptLine, ...]
     given_up: frozenset[int]  # ids of shown messages whose derivation gave up
     sources: tuple[int, ...]  # ids of the memories from which the digest is made
     asked: bool  # whether an earlier run saved this window and ended without a digest
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the window ends before the session's last message, because it may have no more messages."""
+        return not self.asked and self.end < self.session.last_seq
 
     def without_given_up(self) -> Window:
         """The window without messages whose derivation gave up, because the model may fail on these messages again."""
@@ -40,7 +49,7 @@ class Window:
 
 
 def next_window(tx: Transaction, session: SessionRow, requests: int, *, rebuild: bool, patient: bool) -> Window:
-    """The window of the next digest: all facts and messages after the last digest.
+    """The window of the next digest: the facts and messages after the last digest, at most ``MOST_MESSAGES`` messages.
 
     Args:
         requests: the id of the last digest request of the session.
@@ -57,10 +66,14 @@ def next_window(tx: Transaction, session: SessionRow, requests: int, *, rebuild:
         there = digests.items_by_id(tx, rests_on)
         shown = [there[i] for i in asked_lines if i in there]
         rests_on = [i for i in rests_on if i in there]
+        lines = _lines(tx, session, shown)
     else:
-        asked, end = None, session.last_seq
-        shown, rests_on = _new(tx, session, after)
-    told = told_by(tx, session.namespace_id, ((one.text.role, one.text.content) for one in shown))
+        asked, end = None, after
+        shown, rests_on, lines = list[digests.WindowItem](), list[int](), tuple[PromptLine, ...]()
+        while end < session.last_seq and not lines:
+            start, end = end, digests.window_end(tx, session.id, end, MOST_MESSAGES) or session.last_seq
+            shown, rests_on = _new(tx, session, start, end)
+            lines = _lines(tx, session, shown)
     return Window(
         session=session,
         after=after,
@@ -68,7 +81,7 @@ def next_window(tx: Transaction, session: SessionRow, requests: int, *, rebuild:
         generation=generation,
         requests=requests,
         previous={kind: content for kind, (_, content) in previous.items()},
-        lines=tuple(line for one in shown if (line := _line(one.text, told)).content),
+        lines=lines,
         given_up=frozenset(one.text.id for one in shown if one.given_up),
         sources=tuple(dict.fromkeys((*rests_on, *(memory_id for memory_id, _ in previous.values())))),
         asked=asked is not None,
@@ -88,14 +101,14 @@ def save_window(tx: Transaction, window: Window) -> None:
     open_questions.note(tx, window.session.namespace_id, PURPOSE, window.session.id, question)
 
 
-def _new(tx: Transaction, session: SessionRow, after: int) -> tuple[list[digests.WindowItem], list[int]]:
+def _new(tx: Transaction, session: SessionRow, after: int, end: int) -> tuple[list[digests.WindowItem], list[int]]:
     """The new facts and messages in the conversation's order, and their ids.
 
-    A fact or message is new when its seq is greater than ``after``. A fact that repeats another fact is left out, but
-    its id is among the ids.
+    A fact or message is new when ``after < seq <= end``. A fact that repeats another fact is left out, but its id is
+    among the ids.
     """
-    found = digests.window_facts(tx, session.id, after, session.last_seq)
-    said = digests.window_messages(tx, session.id, after, session.last_seq)
+    found = digests.window_facts(tx, session.id, after, end)
+    said = digests.window_messages(tx, session.id, after, end)
     # The model sees a message itself when no facts were derived from it yet, or when the window has no facts at all.
     raw = [one for one in said if not (found and one.derived)]
     shown = sorted((*_each_once(found), *raw), key=lambda one: one.text.seq)
@@ -108,6 +121,11 @@ def _each_once(found: Sequence[digests.WindowItem]) -> list[digests.WindowItem]:
     for fact in found:
         first.setdefault((fact.text.author, fact.content_key), fact)
     return list(first.values())
+
+
+def _lines(tx: Transaction, session: SessionRow, shown: Sequence[digests.WindowItem]) -> tuple[PromptLine, ...]:
+    told = told_by(tx, session.namespace_id, ((one.text.role, one.text.content) for one in shown))
+    return tuple(line for one in shown if (line := _line(one.text, told)).content)
 
 
 def _line(said: MessageText, told: Mapping[int, str]) -> PromptLine:

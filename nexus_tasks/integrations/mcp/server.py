@@ -183,7 +183,7 @@ class Memory:
                 status = "running"
             except JobFailed:
                 status = "dead"
-            done = results.digested(space, self.nexus.session(space, session_key), status, str(job.id))
+            done = results.digested(space, self.nexus.session(space, session_key, limit=0), status, str(job.id))
         return _result(done, done.text())
 
     def forget(
@@ -241,7 +241,7 @@ class Memory:
     def digest(self, namespace: str, session_key: str) -> str:
         """The digest of a session, cited."""
         with self._resource(namespace) as space:
-            made = results.digested(space, self.nexus.session(space, session_key), "completed", "")
+            made = results.digested(space, self.nexus.session(space, session_key, limit=0), "completed", "")
             if made.long is None and made.short is None:
                 raise NotFound(f"The session {session_key!r} has no digest yet.")
         return strip_hidden(made.text())
