@@ -531,6 +531,7 @@ class Nexus:
         levels: Sequence[str] | None = None,
         as_of: datetime | None = None,
         limit: int = 100,
+        offset: int = 0,
     ) -> list[MemoryInfo]:
         """List memories, newest first.
 
@@ -541,7 +542,8 @@ class Nexus:
             session_key: as in :meth:`search`.
             levels: as in :meth:`search`.
             as_of: as in :meth:`search`.
-            limit: the largest number of memories.
+            limit: the largest number of memories, at most 1,000.
+            offset: the number of memories to leave out at the beginning of the list.
 
         Returns:
             The memories, without their evidence.
@@ -559,6 +561,7 @@ class Nexus:
             levels=levels,
             as_of=as_of,
             limit=limit,
+            offset=offset,
         )
 
     def memory(self, namespace: str, memory_id: int) -> MemoryDetails:
@@ -576,13 +579,18 @@ class Nexus:
         """
         return memories.show_memory(self.deployment, namespace, memory_id)
 
-    def topics(self, namespace: str) -> list[TopicInfo]:
+    def topics(self, namespace: str, *, limit: int = 100, offset: int = 0) -> list[TopicInfo]:
         """List topics without their content. The most recently changed topic comes first.
+
+        Args:
+            namespace: the namespace.
+            limit: the largest number of topics, at most 1,000.
+            offset: the number of topics to leave out at the beginning of the list.
 
         Raises:
             NotFound: there is no such namespace.
         """
-        return topics.list_topics(self.deployment, namespace)
+        return topics.list_topics(self.deployment, namespace, limit=limit, offset=offset)
 
     def topic(self, namespace: str, filename: str) -> TopicDetails:
         """Show one topic with its content and the ids of the messages that the topic was written from.
@@ -592,13 +600,18 @@ class Nexus:
         """
         return topics.show_topic(self.deployment, namespace, filename)
 
-    def sessions(self, namespace: str) -> list[SessionInfo]:
+    def sessions(self, namespace: str, *, limit: int = 100, offset: int = 0) -> list[SessionInfo]:
         """List sessions with their figures. The newest session comes first.
+
+        Args:
+            namespace: the namespace.
+            limit: the largest number of sessions, at most 1,000.
+            offset: the number of sessions to leave out at the beginning of the list.
 
         Raises:
             NotFound: there is no such namespace.
         """
-        return sessions.list_sessions(self.deployment, namespace)
+        return sessions.list_sessions(self.deployment, namespace, limit=limit, offset=offset)
 
     def session(
         self, namespace: str, session_key: str, *, after: int = 0, limit: int = limits.PAGE_ROWS
@@ -636,9 +649,14 @@ class Nexus:
         return dreams.plan(self.deployment, namespace)
 
     # --- namespaces ---------------------------------------------------------------------------------------------------
-    def namespaces(self) -> list[NamespaceInfo]:
-        """List all namespaces with their settings, sorted by name."""
-        return namespaces.list_namespaces(self.deployment)
+    def namespaces(self, *, limit: int = 100, offset: int = 0) -> list[NamespaceInfo]:
+        """List namespaces with their settings, sorted by name.
+
+        Args:
+            limit: the largest number of namespaces, at most 1,000.
+            offset: the number of namespaces to leave out at the beginning of the list.
+        """
+        return namespaces.list_namespaces(self.deployment, limit=limit, offset=offset)
 
     def namespace(self, namespace: str) -> NamespaceDetails:
         """Show one namespace with its settings and the number of its memories at each level.
@@ -771,13 +789,18 @@ class Nexus:
         """
         return access.create_token(self.deployment, namespace, name, scopes=scopes, expires_at=expires_at)
 
-    def tokens(self, namespace: str) -> list[TokenInfo]:
+    def tokens(self, namespace: str, *, limit: int = 100, offset: int = 0) -> list[TokenInfo]:
         """List the tokens of a namespace without their secrets, newest first, with those revoked and expired.
+
+        Args:
+            namespace: the namespace.
+            limit: the largest number of tokens, at most 1,000.
+            offset: the number of tokens to leave out at the beginning of the list.
 
         Raises:
             NotFound: there is no such namespace.
         """
-        return access.list_tokens(self.deployment, namespace)
+        return access.list_tokens(self.deployment, namespace, limit=limit, offset=offset)
 
     def rotate_token(self, namespace: str, token_id: str, *, grace: float = 0.0) -> NewToken:
         """Give a token a new secret. Its id, name, scopes and end stay.
@@ -812,6 +835,7 @@ class Nexus:
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 100,
+        offset: int = 0,
     ) -> list[AuditEntry]:
         """Read the audit log, newest first: erasures, exports, changes of tokens, and uses of tokens.
 
@@ -823,7 +847,8 @@ class Nexus:
                 or ``token``. :class:`AuditEntry` lists the actions.
             since: only entries of this time or later. A naive time means UTC.
             until: only entries before this time.
-            limit: the largest number of entries, 1 to 10,000.
+            limit: the largest number of entries, at most 1,000.
+            offset: the number of entries to leave out at the beginning of the list.
 
         Raises:
             InvalidInput: an argument is wrong.
@@ -835,6 +860,7 @@ class Nexus:
             since=since,
             until=until,
             limit=limit,
+            offset=offset,
         )
 
     # --- operating ----------------------------------------------------------------------------------------------------
@@ -876,7 +902,7 @@ class Nexus:
                 ``running``, ``dead`` (a dead letter), or the status with which a run ended, such as ``completed``.
                 ``retried`` and ``dropped`` also find the dead letters that an operator retried or dropped.
             kind: only jobs of this kind, such as ``derive_memory``.
-            limit: the largest number of jobs.
+            limit: the largest number of jobs, at most 1,000.
             offset: the number of jobs to leave out at the beginning of the list.
 
         Raises:
@@ -962,13 +988,17 @@ class Nexus:
         """
         return jobs.drop(self.deployment, job_id)
 
-    def quarantined(self) -> list[QuarantinedMessage]:
+    def quarantined(self, *, limit: int = 100, offset: int = 0) -> list[QuarantinedMessage]:
         """List the messages that no worker could read, newest first. The newest 1,000 are kept.
+
+        Args:
+            limit: the largest number of messages, at most 1,000.
+            offset: the number of messages to leave out at the beginning of the list.
 
         Raises:
             QueueUnavailable: Redis does not answer.
         """
-        return quarantine.quarantined(self.deployment.claims)
+        return quarantine.quarantined(self.deployment.claims, limit, offset)
 
     def drop_quarantined(self, ids: Sequence[str] | None = None) -> int:
         """Delete messages from the quarantine. Returns the number of deleted messages.

@@ -14,7 +14,7 @@ from rich.text import Text
 from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import table
-from nexus_tasks.cli.options import AnyNamespace, Json, Limit, moment
+from nexus_tasks.cli.options import AnyNamespace, Json, Offset, PageLimit, moment
 from nexus_tasks.cli.output import emit, out, warn
 from nexus_tasks.errors import InvalidInput
 from nexus_tasks.types import JOB_STATUSES, Document, JobDetails, JobInfo, Urgency, Worker, iso
@@ -55,8 +55,8 @@ def list_(
     namespace: AnyNamespace = None,
     status: Status = None,
     kind: Kind = None,
-    limit: Limit = 50,
-    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Leave out the first N.")] = 0,
+    limit: PageLimit = 50,
+    offset: Offset = 0,
     json: Json = False,
 ) -> None:
     """List running jobs (the longest first), queued jobs (the oldest first), dead letters and recent runs."""
@@ -223,6 +223,8 @@ def quarantine(
         list[str] | None, typer.Option("--drop", metavar="ID", help="Delete this message; may be repeated.")
     ] = None,
     drop_all: Annotated[bool, typer.Option("--drop-all", help="Delete every message.")] = False,
+    limit: PageLimit = 100,
+    offset: Offset = 0,
     json: Json = False,
 ) -> None:
     """List or delete messages that no worker could read. The queues go on without these messages."""
@@ -234,7 +236,7 @@ def quarantine(
         else:
             print(f"Deleted {words.count(dropped, 'message')}.")
         return
-    found = client.quarantined()
+    found = client.quarantined(limit=limit, offset=offset)
     if json:
         emit({"messages": found})
     else:

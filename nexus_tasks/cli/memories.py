@@ -13,7 +13,7 @@ from rich.text import Text
 from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import paragraph, table
-from nexus_tasks.cli.options import AsOf, Json, Levels, Limit, Namespace, Observer, Session, Subject
+from nexus_tasks.cli.options import AsOf, Json, Levels, Namespace, Observer, Offset, PageLimit, Session, Subject
 from nexus_tasks.cli.output import emit, out
 from nexus_tasks.text import shorten
 from nexus_tasks.types import Citation, MemoryDetails, MemoryInfo, Recall, SupportedMemory, iso
@@ -29,12 +29,20 @@ def list_(
     session: Session = None,
     level: Levels = None,
     as_of: AsOf = None,
-    limit: Limit = 100,
+    limit: PageLimit = 100,
+    offset: Offset = 0,
     json: Json = False,
 ) -> None:
     """List memories, newest first."""
     found = connect().memories(
-        namespace, observer=observer, subject=subject, session_key=session, levels=level, as_of=as_of, limit=limit
+        namespace,
+        observer=observer,
+        subject=subject,
+        session_key=session,
+        levels=level,
+        as_of=as_of,
+        limit=limit,
+        offset=offset,
     )
     if json:
         emit({"namespace": namespace, "memories": found})

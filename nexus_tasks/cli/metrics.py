@@ -46,11 +46,13 @@ def metrics(json: Json = False) -> None:
     """Print figures of queue and memory for Prometheus, for example for node_exporter's textfile collector."""
     client = connect()
     from nexus_tasks.idempotency import quarantine
-    from nexus_tasks.services.status import queue_lengths
+    from nexus_tasks.services.status import queue_lengths, status
 
     _, moved = quarantine.count(client.deployment.claims)
+    # `Nexus.status` gives a page of the namespaces, and refuses a client that is limited to several of them.
+    report = status(client.deployment, None, limit=EVERY) if client.limit is None else client.status()
     samples = [
-        *_samples(client.status(limit=EVERY), queue_lengths(client.deployment)),
+        *_samples(report, queue_lengths(client.deployment)),
         ("nexus_quarantined_messages", (), float(moved)),
     ]
     if json:

@@ -11,7 +11,7 @@ from rich.text import Text
 from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import paragraph, table
-from nexus_tasks.cli.options import Json
+from nexus_tasks.cli.options import Json, Offset, PageLimit
 from nexus_tasks.cli.output import emit, out
 from nexus_tasks.types import NamespaceDetails, NamespaceInfo
 
@@ -63,9 +63,9 @@ Observe = Annotated[
 
 
 @app.command("list")
-def list_(json: Json = False) -> None:
-    """List namespaces with their settings."""
-    found = connect().namespaces()
+def list_(limit: PageLimit = 100, offset: Offset = 0, json: Json = False) -> None:
+    """List namespaces with their settings, sorted by name."""
+    found = connect().namespaces(limit=limit, offset=offset)
     if json:
         emit({"namespaces": found})
     else:

@@ -12,7 +12,7 @@ from nexus_tasks import limits
 from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import paragraph, table
-from nexus_tasks.cli.options import Json, Namespace, PageLimit
+from nexus_tasks.cli.options import Json, Namespace, Offset, PageLimit
 from nexus_tasks.cli.output import emit, hint, out
 from nexus_tasks.types import SessionDetails, SessionInfo
 
@@ -22,9 +22,9 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="The session's key.")]
 
 
 @app.command("list")
-def list_(namespace: Namespace, json: Json = False) -> None:
+def list_(namespace: Namespace, limit: PageLimit = 100, offset: Offset = 0, json: Json = False) -> None:
     """List sessions with their figures, newest first."""
-    found = connect().sessions(namespace)
+    found = connect().sessions(namespace, limit=limit, offset=offset)
     if json:
         emit({"namespace": namespace, "sessions": found})
     else:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nexus_tasks.cli import words
 from nexus_tasks.cli.backlog import backlog_of
 from nexus_tasks.cli.progress import Meter, explain_interrupt, meter
+from nexus_tasks.errors import NotFound
 from nexus_tasks.types import JobInfo, Receipt
 
 if TYPE_CHECKING:
@@ -98,12 +99,12 @@ def _sum(first: Receipt, second: Receipt) -> Receipt:
 
 def _dead_letters(nexus: Nexus, namespaces: Collection[str]) -> dict[str, JobInfo]:
     """The open dead letters of the namespaces, by job id. A namespace that does not exist yet has none."""
-    known = {one.namespace for one in nexus.namespaces()}
-    return {
-        job.id: job
-        for namespace in sorted(known.intersection(namespaces))
-        for job in nexus.jobs(namespace=namespace, status="dead", limit=_MOST_DEAD_LETTERS)
-    }
+    found = dict[str, JobInfo]()
+    for namespace in sorted(namespaces):
+        with suppress(NotFound):
+            letters = nexus.jobs(namespace=namespace, status="dead", limit=_MOST_DEAD_LETTERS)
+            found |= {job.id: job for job in letters}
+    return found
 
 
 def _wait(nexus: Nexus, receipt: Receipt, known: Collection[str], *, timeout: float, meter: Meter) -> WaitResult:

@@ -11,7 +11,7 @@ import typer
 from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import table
-from nexus_tasks.cli.options import AnyNamespace, Json, Namespace, moment
+from nexus_tasks.cli.options import AnyNamespace, Json, Namespace, Offset, PageLimit, moment
 from nexus_tasks.cli.output import emit, hint
 from nexus_tasks.types import TOKEN_SCOPES, AuditEntry, NewToken, TokenInfo, TokenScope
 
@@ -74,9 +74,9 @@ def create(
 
 
 @app.command("list")
-def list_(namespace: Namespace, json: Json = False) -> None:
+def list_(namespace: Namespace, limit: PageLimit = 100, offset: Offset = 0, json: Json = False) -> None:
     """List the tokens of a namespace, without their secrets."""
-    found = connect().tokens(namespace)
+    found = connect().tokens(namespace, limit=limit, offset=offset)
     if json:
         emit({"tokens": found})
         return
@@ -123,11 +123,12 @@ def audit(
     until: Annotated[
         datetime | None, typer.Option("--until", metavar="T", parser=moment, help="Only entries before this time.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="The newest N.")] = 100,
+    limit: PageLimit = 100,
+    offset: Offset = 0,
     json: Json = False,
 ) -> None:
     """Show who erased, exported, changed tokens and used tokens, and when. The newest entry comes first."""
-    found = connect().audit(namespace, action=action, since=since, until=until, limit=limit)
+    found = connect().audit(namespace, action=action, since=since, until=until, limit=limit, offset=offset)
     if json:
         emit({"entries": found})
         return

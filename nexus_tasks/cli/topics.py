@@ -7,16 +7,16 @@ from typing import Annotated
 import typer
 
 from nexus_tasks.cli.connect import connect
-from nexus_tasks.cli.options import Json, Namespace
+from nexus_tasks.cli.options import Json, Namespace, Offset, PageLimit
 from nexus_tasks.cli.output import emit, hint, say
 
 app = typer.Typer(help="Read topics.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_(namespace: Namespace, json: Json = False) -> None:
+def list_(namespace: Namespace, limit: PageLimit = 100, offset: Offset = 0, json: Json = False) -> None:
     """List topics. The most recently changed topic comes first."""
-    found = connect().topics(namespace)
+    found = connect().topics(namespace, limit=limit, offset=offset)
     if json:
         emit({"namespace": namespace, "topics": found})
         return

@@ -42,13 +42,13 @@ def set_aside(claims: Claims, message: Any, fault: str) -> None:
     log.error("A message of queue %s is moved to quarantine: %s.", queue or "(unknown)", fault)
 
 
-def quarantined(claims: Claims, limit: int = MOST) -> list[QuarantinedMessage]:
-    """The messages in quarantine, newest first.
+def quarantined(claims: Claims, limit: int, offset: int) -> list[QuarantinedMessage]:
+    """A page of the messages in quarantine, newest first.
 
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    return [_parsed(row) for row in _rows(claims)[:limit]]
+    return [_parsed(row) for row in _rows(claims)[offset : offset + limit]]
 
 
 def count(claims: Claims) -> tuple[int, int]:

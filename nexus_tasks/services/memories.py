@@ -30,12 +30,13 @@ def list_memories(
     levels: Sequence[str] | None,
     as_of: datetime | None,
     limit: int,
+    offset: int,
 ) -> list[MemoryInfo]:
     """See :meth:`nexus_tasks.client.Nexus.memories`."""
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
         wanted = memory_filter(known.id, observer, subject, levels, as_of)
-        return memories.matching(tx, replace(wanted, session_key=session_key and as_stored(session_key)), limit)
+        return memories.matching(tx, replace(wanted, session_key=session_key and as_stored(session_key)), limit, offset)
 
 
 def show_memory(deployment: Deployment, namespace: str, memory_id: int) -> MemoryDetails:

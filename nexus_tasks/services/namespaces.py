@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, OverBudget
 from nexus_tasks.event_time import check_zone
-from nexus_tasks.storage import memories, namespaces
+from nexus_tasks.storage import memories, namespaces, tenancy
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import follow_ups
 from nexus_tasks.types import NamespaceDetails, NamespaceInfo, check_name, check_namespace
 
 
-def list_namespaces(deployment: Deployment) -> list[NamespaceInfo]:
+def list_namespaces(deployment: Deployment, *, limit: int, offset: int) -> list[NamespaceInfo]:
     """See :meth:`nexus_tasks.client.Nexus.namespaces`."""
     with deployment.database.transaction() as tx:
-        return [_info(known) for known in namespaces.every(tx)]
+        return [_info(known) for known in namespaces.listed(tx, tenancy.limit(), limit=limit, offset=offset)]
 
 
 def show_namespace(deployment: Deployment, namespace: str) -> NamespaceDetails:

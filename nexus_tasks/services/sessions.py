@@ -11,10 +11,11 @@ from nexus_tasks.tasks import digest_session, extract_session
 from nexus_tasks.types import SessionDetails, SessionInfo, check_name, check_namespace
 
 
-def list_sessions(deployment: Deployment, namespace: str) -> list[SessionInfo]:
+def list_sessions(deployment: Deployment, namespace: str, *, limit: int, offset: int) -> list[SessionInfo]:
     """See :meth:`nexus_tasks.client.Nexus.sessions`."""
     with deployment.database.transaction() as tx:
-        return sessions.every(tx, namespaces.get(tx, check_namespace(namespace)).id)
+        known = namespaces.get(tx, check_namespace(namespace))
+        return sessions.listed(tx, known.id, limit=limit, offset=offset)
 
 
 def show_session(deployment: Deployment, namespace: str, session_key: str, *, after: int, limit: int) -> SessionDetails:

@@ -8,11 +8,11 @@ from nexus_tasks.storage import namespaces, topics
 from nexus_tasks.types import TopicDetails, TopicInfo, check_namespace
 
 
-def list_topics(deployment: Deployment, namespace: str) -> list[TopicInfo]:
+def list_topics(deployment: Deployment, namespace: str, *, limit: int, offset: int) -> list[TopicInfo]:
     """See :meth:`nexus_tasks.client.Nexus.topics`."""
     with deployment.database.transaction() as tx:
         known = namespaces.get(tx, check_namespace(namespace))
-        return [topics.info(topic) for topic in topics.every(tx, known.id)]
+        return [topics.info(topic) for topic in topics.every(tx, known.id, limit=limit, offset=offset)]
 
 
 def show_topic(deployment: Deployment, namespace: str, filename: str) -> TopicDetails:

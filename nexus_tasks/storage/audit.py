@@ -107,12 +107,13 @@ def entries(
     since: datetime | None,
     until: datetime | None,
     limit: int,
+    offset: int,
 ) -> Sequence[AuditRow]:
     """The newest entries that pass the filter, newest first. ``None`` means no restriction.
 
     ``action`` also selects the actions that it begins: ``erase`` selects ``erase.session``.
     """
-    wanted = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
+    wanted = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit).offset(offset)
     if namespace is not None:
         wanted = wanted.where(AuditRow.namespace == namespace)
     if action is not None:

@@ -72,10 +72,10 @@ def _info(memory: Memory, session_key: str | None, observer: str | None, subject
     )
 
 
-def matching(tx: Transaction, wanted: Filter, limit: int) -> list[MemoryInfo]:
-    """The newest memories that pass the filter, at most ``limit``, newest first."""
+def matching(tx: Transaction, wanted: Filter, limit: int, offset: int = 0) -> list[MemoryInfo]:
+    """The newest memories that pass the filter, at most ``limit``, newest first, without the first ``offset``."""
     within = build_scope(wanted)
-    query = _ROWS.where(text(within.both)).order_by(_M.occurred_at.desc(), _M.id.desc()).limit(limit)
+    query = _ROWS.where(text(within.both)).order_by(_M.occurred_at.desc(), _M.id.desc()).limit(limit).offset(offset)
     return _read(tx, query, within.values)
 
 

@@ -89,6 +89,14 @@ def every(tx: Transaction) -> Sequence[NamespaceSettings]:
     return [_settings(row) for row in tx.execute(select(Namespace.__table__).order_by(Namespace.name))]
 
 
+def listed(tx: Transaction, names: Sequence[str] | None, *, limit: int, offset: int) -> Sequence[NamespaceSettings]:
+    """A page of the namespaces, or of those called ``names``, sorted by name."""
+    query = select(Namespace.__table__).order_by(Namespace.name).limit(limit).offset(offset)
+    if names is not None:
+        query = query.where(Namespace.name.in_(names))
+    return [_settings(row) for row in tx.execute(query)]
+
+
 def pause(tx: Transaction, name: str, reason: str) -> NamespaceSettings:
     """Pause a namespace: no job of it begins until :func:`resume`.
 

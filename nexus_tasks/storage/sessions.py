@@ -120,21 +120,21 @@ def count_undigested(tx: Transaction, session: SessionRow) -> tuple[int, int]:
     return int(messages), int(tokens)
 
 
-def every(tx: Transaction, namespace_id: int) -> list[SessionInfo]:
-    """Every session of a namespace with its counts. The newest session comes first."""
-    wanted = (
-        select(Derivation.session_id, func.count().label("underived"))
-        .where(Derivation.namespace_id == namespace_id, Derivation.state == "wanted")
-        .group_by(Derivation.session_id)
-        .subquery()
+def listed(tx: Transaction, namespace_id: int, *, limit: int, offset: int) -> list[SessionInfo]:
+    """A page of a namespace's sessions with their counts. The newest session comes first."""
+    underived = (
+        select(func.count())
+        .where(Derivation.session_id == SessionRow.id, Derivation.state == "wanted")
+        .scalar_subquery()
     )
     query = (
-        select(SessionRow, func.coalesce(wanted.c.underived, 0))
-        .outerjoin(wanted, wanted.c.session_id == SessionRow.id)
+        select(SessionRow, underived)
         .where(SessionRow.namespace_id == namespace_id)
         .order_by(SessionRow.id.desc())
+        .limit(limit)
+        .offset(offset)
     )
-    return [SessionInfo(**_figures(session, underived)) for session, underived in tx.execute(query)]
+    return [SessionInfo(**_figures(session, number)) for session, number in tx.execute(query)]
 
 
 # The columns of a `SaidMessage`. Whole rows as objects of the ORM take 6 times as long.

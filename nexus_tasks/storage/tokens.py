@@ -117,11 +117,10 @@ def get(tx: Transaction, namespace_id: int, token_id: str, *, lock: bool = False
     return row
 
 
-def every(tx: Transaction, namespace_id: int) -> Sequence[Token]:
-    """The tokens of a namespace with the revoked ones, newest first."""
-    return tx.scalars(
-        select(Token).where(Token.namespace_id == namespace_id).order_by(Token.created_at.desc(), Token.id)
-    ).all()
+def listed(tx: Transaction, namespace_id: int, *, limit: int, offset: int) -> Sequence[Token]:
+    """A page of a namespace's tokens with the revoked ones, newest first."""
+    query = select(Token).where(Token.namespace_id == namespace_id).order_by(Token.created_at.desc(), Token.id)
+    return tx.scalars(query.limit(limit).offset(offset)).all()
 
 
 def any_valid(tx: Transaction) -> bool:

@@ -36,9 +36,9 @@ class TopicDraft:
     sources: tuple[int, ...] = ()
 
 
-def every(tx: Transaction, namespace_id: int) -> Sequence[Topic]:
-    """A namespace's topics. The most recently changed topic comes first."""
-    query = select(Topic).where(Topic.namespace_id == namespace_id)
+def every(tx: Transaction, namespace_id: int, *, limit: int | None = None, offset: int = 0) -> Sequence[Topic]:
+    """A namespace's topics, or a page of them. The most recently changed topic comes first."""
+    query = select(Topic).where(Topic.namespace_id == namespace_id).limit(limit).offset(offset)
     return tx.scalars(query.order_by(Topic.updated_at.desc(), Topic.id.desc())).all()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import socket
@@ -9,17 +10,22 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
+import typer
 import uvicorn
 from sqlalchemy import event
 
 from nexus_tasks import Message, Nexus, limits
+from nexus_tasks.cli.main import app
 from nexus_tasks.errors import InvalidInput
+from nexus_tasks.idempotency import quarantine
 from nexus_tasks.integrations.mcp import http
 from nexus_tasks.integrations.mcp.server import server
+from nexus_tasks.storage import tenancy, topics
 from tests.commandline import nexus
 from tests.sandbox import Sandbox, eventually
 
@@ -105,6 +111,80 @@ def statements(here: Sandbox, call: Callable[[], Any]) -> tuple[Any, int]:
         return call(), rows
     finally:
         event.remove(engine, "after_cursor_execute", count)
+
+
+LISTS = {
+    name: method
+    for name, method in vars(Nexus).items()
+    if inspect.isfunction(method)
+    and not name.startswith("_")
+    and str(inspect.signature(method).return_annotation).startswith("list[")
+}
+
+
+def test_every_list_has_pages() -> None:
+    """A list that is added without pages fails here, as do a command that lists and a default beyond the limit."""
+    assert set(LISTS) >= {"memories", "sessions", "namespaces", "topics", "tokens", "audit", "jobs", "quarantined"}
+    for name, method in LISTS.items():
+        parameters = inspect.signature(method).parameters
+        assert parameters["offset"].default == 0, name
+        assert 0 < parameters["limit"].default <= 100, name
+    commands = typer.main.get_command(app)
+    for path in (*(f"{one} list" for one in commands.commands if one != "help"), "audit", "jobs quarantine"):  # type: ignore[attr-defined]
+        command: Any = commands
+        for word in path.split():
+            command = getattr(command, "commands", {}).get(word)
+        if command is not None:
+            options = {one.name: one for one in command.params}
+            assert options["limit"].type.max == limits.PAGE_ROWS, path
+            assert options["offset"].type.max == limits.PAGE_OFFSET, path
+
+
+def test_the_pages_of_a_list_are_the_list(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Nexus()
+    for number in range(7):
+        client.create_namespace(f"n{number}")
+        client.create_token("n0", f"token {number}")
+        client.remember("n0", f"Text {number}.", session_key=f"s{number}")
+        quarantine.set_aside(
+            here.deployment.claims, SimpleNamespace(delivery_info={}, headers={}, body=""), f"f{number}"
+        )
+    with here.deployment.database.transaction() as tx:
+        fields = {"description": "d", "type": "user", "content": "c", "made_by": "m"}
+        drafts = [topics.TopicDraft(filename=f"t{n}.md", name=f"t{n}", **fields) for n in range(7)]  # type: ignore[arg-type]
+        topics.store(tx, client.deployment.namespace("n0").id, drafts)  # type: ignore[union-attr]
+    for name in LISTS:
+        scope = {} if name in ("namespaces", "quarantined") else {"namespace": "n0"}
+        whole = getattr(client, name)(**scope)
+        assert len(whole) >= 7, name
+        pages = [getattr(client, name)(**scope, limit=3, offset=start) for start in range(0, len(whole) + 3, 3)]
+        assert [one for page in pages for one in page] == whole, name
+        assert [len(page) for page in pages[:2]] == [3, 3]
+        assert getattr(client, name)(**scope, offset=10**6) == []
+    allowed = [f"n{number}" for number in range(3, 7)]
+    limited = Nexus(namespaces=allowed)
+    assert [one.namespace for one in limited.namespaces(limit=2, offset=1)] == ["n4", "n5"]
+    with monkeypatch.context() as patch:  # without row-level security
+        patch.setattr(tenancy, "fault", lambda _connection: "the role is away")
+        patch.setattr(here.deployment.database, "_row_security", False)
+        assert [one.namespace for one in limited.namespaces(limit=2, offset=1)] == ["n4", "n5"]
+    told = json.loads(nexus("namespaces", "list", "--limit", "2", "--offset", "4", "--json").stdout)
+    assert [one["namespace"] for one in told["namespaces"]] == ["n4", "n5"]
+    told = json.loads(nexus("sessions", "list", "--namespace", "n0", "--limit", "2", "--json").stdout)
+    assert [one["session_key"] for one in told["sessions"]] == ["s6", "s5"]
+
+
+def test_a_list_reads_one_page(here: Sandbox) -> None:
+    here.sql("INSERT INTO namespaces (name) SELECT 'n' || i FROM generate_series(1, 3000) AS i")
+    here.sql(
+        "INSERT INTO sessions (namespace_id, session_key)"
+        " SELECT (SELECT min(id) FROM namespaces), 's' || i FROM generate_series(1, 3000) AS i"
+    )
+    client = Nexus()
+    for call in (client.namespaces, lambda: client.sessions("n1")):
+        found, rows = statements(here, call)
+        assert len(found) == 100
+        assert rows < 110
 
 
 def test_a_long_session_is_read_in_pages(here: Sandbox) -> None:

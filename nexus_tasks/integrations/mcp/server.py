@@ -14,7 +14,7 @@ from mcp.server.mcpserver.resources.templates import ResourceSecurity
 from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
 from pydantic import BaseModel, Field
 
-from nexus_tasks import __version__
+from nexus_tasks import __version__, limits
 from nexus_tasks.client import Nexus
 from nexus_tasks.errors import InvalidInput, JobFailed, NexusError, NotAllowed, NotFound, WaitTimeout
 from nexus_tasks.integrations.mcp import results
@@ -224,7 +224,7 @@ class Memory:
 
     # --- resources ----------------------------------------------------------------------------------------------------
     def digests(self, namespace: str) -> str:
-        """The sessions of a namespace that have a digest, as JSON: ``[{session_key, uri, messages, …}]``."""
+        """Those of the newest 1,000 sessions that have a digest, as JSON: ``[{session_key, uri, messages, …}]``."""
         with self._resource(namespace) as space:
             found = [
                 DigestEntry(
@@ -233,7 +233,7 @@ class Memory:
                     messages=one.messages,
                     digested_through=one.digested_through,
                 )
-                for one in self.nexus.sessions(space)
+                for one in self.nexus.sessions(space, limit=limits.PAGE_ROWS)
                 if one.digested_through
             ]
         return json.dumps([one.model_dump() for one in found], ensure_ascii=False, indent=2)
@@ -247,12 +247,12 @@ class Memory:
         return strip_hidden(made.text())
 
     def topics(self, namespace: str) -> str:
-        """The topics of a namespace, as JSON: ``[{filename, uri, name, description, type}]``."""
+        """The 1,000 topics that changed last, as JSON: ``[{filename, uri, name, description, type}]``."""
         with self._resource(namespace) as space:
             fields = ("filename", "name", "description", "type")
             found = [
                 {"uri": topic_uri(space, one.filename)} | {field: getattr(one, field) for field in fields}
-                for one in self.nexus.topics(space)
+                for one in self.nexus.topics(space, limit=limits.PAGE_ROWS)
             ]
         return json.dumps(_without_hidden(found), ensure_ascii=False, indent=2)
 
