@@ -27,9 +27,14 @@ CONTEXT_TOKENS = 1_000_000
 
 # --- imports ----------------------------------------------------------------------------------------------------------
 IMPORT_LINE_CHARACTERS = 50_000_000  # of one line of an export
+TOPIC_FILES = 10_000  # of a folder of topics
+TOPIC_BYTES = 1_000_000  # of a topic's file
+FILE_BYTES = 268_435_456  # of a file or stream of messages
+FILE_LINES = 500_000
+FILE_LINE_BYTES = 33_554_432
 
 # --- MCP over HTTP ----------------------------------------------------------------------------------------------------
 MCP_HEADER_BYTES = 32_768  # of the request line and all headers; beyond: status 431
 MCP_BODY_BYTES = 8_000_000  # beyond: status 413. JSON may write a character of a message as 6 bytes
-MCP_CONNECTIONS = 512  # open at a time; beyond: status 429
+MCP_CONNECTIONS = 512  # open at a time; beyond, the one that waits longest for its request gets status 429
 MCP_REQUEST_SECONDS = 20  # for sending one whole request; beyond: status 408

@@ -5,9 +5,12 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +30,7 @@ from nexus_tasks.integrations.mcp import http
 from nexus_tasks.integrations.mcp.server import server
 from nexus_tasks.storage import tenancy, topics
 from tests.commandline import nexus
+from tests.integration.test_nonsense import leaves
 from tests.sandbox import Sandbox, eventually
 
 NAMESPACE, TOKEN = "limits", "token-" + "0123456789" * 3
@@ -118,6 +122,7 @@ LISTS = {
     for name, method in vars(Nexus).items()
     if inspect.isfunction(method)
     and not name.startswith("_")
+    and not inspect.iscoroutinefunction(method)
     and str(inspect.signature(method).return_annotation).startswith("list[")
 }
 
@@ -129,15 +134,14 @@ def test_every_list_has_pages() -> None:
         parameters = inspect.signature(method).parameters
         assert parameters["offset"].default == 0, name
         assert 0 < parameters["limit"].default <= 100, name
-    commands = typer.main.get_command(app)
-    for path in (*(f"{one} list" for one in commands.commands if one != "help"), "audit", "jobs quarantine"):  # type: ignore[attr-defined]
-        command: Any = commands
-        for word in path.split():
-            command = getattr(command, "commands", {}).get(word)
-        if command is not None:
-            options = {one.name: one for one in command.params}
-            assert options["limit"].type.max == limits.PAGE_ROWS, path
-            assert options["offset"].type.max == limits.PAGE_OFFSET, path
+    listing = [
+        (path, one) for path, one in leaves(typer.main.get_command(app)) if path[-1] in ("list", "audit", "quarantine")
+    ]  # type: ignore[arg-type]
+    assert len(listing) >= 8
+    for path, command in listing:
+        options: dict[str, Any] = {one.name: one for one in command.params if one.name}
+        assert options["limit"].max == limits.PAGE_ROWS, path
+        assert options["offset"].max == limits.PAGE_OFFSET, path
 
 
 def test_the_pages_of_a_list_are_the_list(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,3 +320,38 @@ def test_half_sent_requests_neither_stop_the_server_nor_stay(monkeypatch: pytest
         assert sum(b"429" in one for one in answers) >= 60
         assert sum(b"408" in one or b"401" in one for one in answers) == 50
         assert post(port, PING).status_code == 200
+
+
+def test_a_good_request_is_answered_while_1100_are_half_sent() -> None:
+    """Within less than the time limit of the half-sent requests, so their places must have been taken from them."""
+    half = b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"
+    with serving() as port, ExitStack() as stack:
+        opened = [stack.enter_context(half_sent(port, half)) for _ in range(1_100)]
+        began = time.monotonic()
+        assert post(port, PING).status_code == 200
+        assert time.monotonic() - began < limits.MCP_REQUEST_SECONDS / 2
+        refused = [one for one in opened if readable(one)]
+        assert len(refused) >= 1_100 - limits.MCP_CONNECTIONS
+        assert b"429" in answer(refused[0])
+        call = {"name": "remember", "arguments": {"text": "Tea is hot."}}
+        assert not post(port, {**PING, "method": "tools/call", "params": call}).json()["result"]["isError"]
+
+
+def test_a_connection_is_refused_when_every_other_has_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MCP_CONNECTIONS", 2)
+    held = threading.Event()
+    monkeypatch.setattr(Nexus, "status", lambda *_args, **_options: held.wait(60) and Nexus().namespaces())
+    call = {**PING, "method": "tools/call", "params": {"name": "memory_status", "arguments": {}}}
+    with serving() as port, ThreadPoolExecutor() as pool:
+        busy = [pool.submit(post, port, call) for _ in range(2)]
+        try:
+            eventually(lambda: post(port, PING).status_code == 429, within=30)
+        finally:
+            held.set()
+        assert [one.result(60).status_code for one in busy] == [200, 200]
+
+
+def readable(connection: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))

@@ -26,12 +26,20 @@ class LimitedConnection(H11Protocol):
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Refuse the connection when too many are open. Otherwise expect a request within the time limit."""
+        """Expect a request within the time limit. When too many connections are open, refuse one.
+
+        That is the connection that has waited longest for a whole request. So connections that send nothing, or send
+        slowly, take no place from a client that sends its request at once. When every connection has its request, the
+        new connection is refused.
+        """
         super().connection_made(transport)
         if len(self.connections) > limits.MCP_CONNECTIONS:
-            self._refuse(429, f"At most {limits.MCP_CONNECTIONS:,} connections may be open. Try again later.")
-        else:
-            self._expect_request()
+            waiting = [one for one in self.connections if isinstance(one, LimitedConnection) and one._deadline]
+            oldest = min(waiting, key=lambda one: one._deadline.when() if one._deadline else 0.0, default=self)
+            oldest._refuse(429, f"At most {limits.MCP_CONNECTIONS:,} connections may be open. Try again later.")
+            if oldest is self:
+                return
+        self._expect_request()
 
     def data_received(self, data: bytes) -> None:
         """Read a part of a request."""
