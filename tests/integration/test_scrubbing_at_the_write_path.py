@@ -43,6 +43,28 @@ def test_what_the_client_remembers_and_ingests(here: Sandbox) -> None:  # noqa: 
     assert_scrubbed(stored())
 
 
+def test_access_tokens_of_nexus_tasks_itself(here: Sandbox) -> None:  # noqa: ARG001 - the deployment
+    Nexus().create_namespace(NAMESPACE)
+    made = [Nexus().create_token(NAMESPACE, f"agent {number}").token for number in range(3)]
+    made += [Nexus().rotate_token(NAMESPACE, one.id).token for one in Nexus().tokens(NAMESPACE)]
+    for number, token in enumerate(made):
+        carriers = (
+            "Use {} for it.",
+            "NEXUS_TOKEN={}",
+            '{{"token": "{}"}}',
+            "(it is `{}`)",
+            "It ends so: {}.",
+            "{}, please",
+        )
+        for place, carrier in enumerate(carriers):
+            said = carrier.format(token)
+            calls = [{"name": "shell", "input": {"command": said}}]
+            Nexus().ingest(NAMESPACE, "chat", [{"id": f"{number}-{place}", "content": said, "tool_calls": calls}])
+    found = stored()
+    assert found.count("[scrubbed: ") == 6 * 6 * 2
+    assert not [token for token in made if token in found or token[-43:] in found]
+
+
 def test_what_commands_store(here: Sandbox, tmp_path: Path) -> None:  # noqa: ARG001 - the deployment
     nexus("remember", SENTENCE, "--namespace", NAMESPACE)
     file = tmp_path / "talk.jsonl"

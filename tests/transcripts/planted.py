@@ -61,6 +61,7 @@ def tokens() -> dict[str, str]:
         "docker": ("dckr" + "_pat_", WORD, 27),
         "age": ("AGE-" + "SECRET-KEY-1", UPPER, 58),
         "planetscale": ("psc" + "ale_tkn_", WORD, 43),
+        "nexus": ("nexus" + "_0123456789abcdef_", WORD + "_-", 43),
         "telegram": ("123456789" + ":AA", WORD, 33),
         "sendgrid": ("S" + "G.", WORD, 22),
     }
