@@ -45,7 +45,12 @@ class Reader:
                     self.broken += 1
                     continue
                 if isinstance(record, dict):
-                    yield from self._record(record)
+                    try:
+                        made = list(self._record(record))
+                    except RecursionError:  # a tool's result is nested too deeply
+                        self.broken += 1
+                    else:
+                        yield from made
                 else:
                     self.broken += 1
 
@@ -133,7 +138,8 @@ def _cut(value: Any, depth: int = 0) -> Any:
 def _call_line(call: dict[str, Any]) -> str:
     """Describe a tool call in one line that a search can find: the edited file, the command, or the tool's name."""
     name, given = call["name"], call["input"]
-    path = given.get("file_path") or given.get("notebook_path")
+    named = (given.get("file_path"), given.get("notebook_path"))
+    path = next((one for one in named if one and isinstance(one, str)), "")  # a model may pass anything
     if name in _EDITS and path:
         return f"Edited {path}" if name != "Write" else f"Wrote {path}"
     if given.get("command"):

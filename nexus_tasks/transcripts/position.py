@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from nexus_tasks import files
 from nexus_tasks.transcripts.claude_code import Message, Reader
 
 _MARK_BYTES = 512
+LONGEST_READING = 268_435_456  # bytes; `nexus ingest` reads no longer file
 
 
 class Position(NamedTuple):
@@ -32,24 +35,35 @@ class NewPart(NamedTuple):
 def read_on(path: str, position: Position) -> NewPart:
     """Read the messages after ``position``. When the file was rewritten after the last reading, read all messages.
 
-    A last line without a line break is left for the next reading, because the agent is still writing it.
+    A last line without a line break is left for the next reading, because the agent is still writing it. One reading
+    reads at most ``LONGEST_READING`` bytes, and the next reading goes on there.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: the file cannot be read, or it is no regular file: a pipe may never end.
     """
-    with open(path, "rb") as file:
+    with _open_regular(path) as file:
         begin = max(position.offset - _MARK_BYTES, 0)
         file.seek(begin)
         before = file.read(position.offset - begin)
         if _mark(before) != position.mark:
             position, before = Position(), b""
             file.seek(0)
-        data = file.read()
-    data = data[: data.rfind(b"\n") + 1]
+        data = file.read(LONGEST_READING)
+    # A line that is longer than one reading is left out, in pieces without meaning.
+    data = data if len(data) == LONGEST_READING and b"\n" not in data else data[: data.rfind(b"\n") + 1]
     reader = Reader(position.open_calls)
     messages = list(reader.messages(data.split(b"\n")))
     mark = _mark((before + data)[-_MARK_BYTES:])
     return NewPart(messages, Position(position.offset + len(data), mark, reader.open_calls), reader.broken)
+
+
+def _open_regular(path: str) -> BinaryIO:
+    # Without O_NONBLOCK, opening a pipe would wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return open(descriptor, "rb")
 
 
 def _mark(data: bytes) -> str:

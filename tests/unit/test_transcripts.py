@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -167,3 +169,36 @@ def test_what_is_no_transcript_is_refused(tmp_path: Path) -> None:
         list(read(path, "claude-code", namespace="acme"))
     [found] = read(path, "auto", namespace="acme")
     assert [one.content for one in found.messages] == ["one"]
+
+
+ODD = ({"file_path": 5}, {"file_path": ["a"]}, {"notebook_path": {"a": 1}}, {"command": []})
+
+
+@pytest.mark.parametrize("given", ODD)
+def test_odd_arguments_of_a_tool_stop_no_reading(given: dict[str, object]) -> None:
+    blocks = [{"type": "tool_use", "name": "Read", "input": given}, {"type": "text", "text": "Done."}]
+    lines = [{"type": "assistant", "uuid": f"u{n}", "message": {"content": blocks}} for n in range(2)]
+    found = list(Reader().messages(json.dumps(line).encode() for line in lines))
+    assert ["Done." in one["content"] for one in found] == [True, True]
+
+
+def test_a_pipe_and_an_endless_device_are_no_transcripts(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(OSError, match="not a regular file"):
+            position.read_on(str(path), Position())
+
+
+def test_a_long_transcript_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(position, "LONGEST_READING", 300)
+    file = tmp_path / "t.jsonl"
+    lines = [json.dumps({"type": "user", "uuid": f"u{n}", "message": {"content": f"Text {n}."}}) for n in range(9)]
+    lines.insert(4, "x" * 1_000)
+    file.write_text("\n".join(lines) + "\n")
+    reached, said = Position(), list[str]()
+    for _ in range(12):
+        part = position.read_on(str(file), reached)
+        reached = part.position
+        said += [one["content"] for one in part.messages]
+    assert said == [f"Text {n}." for n in range(9)]
+    assert reached.offset == file.stat().st_size
