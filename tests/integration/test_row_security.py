@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+import pkgutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
-from sqlalchemy import Table, create_engine, text
+from sqlalchemy import Table, create_engine, select, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from nexus_tasks import Message, Nexus, Settings
+from nexus_tasks import Message, Nexus, Settings, storage
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, NexusError, NotAllowed, NotFound
 from nexus_tasks.services.transfer import TransferReceipt
-from nexus_tasks.storage import namespaces, schema, tenancy
+from nexus_tasks.storage import dead_letters, namespaces, schema, tenancy
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.models import Base
+from nexus_tasks.storage.searching import scope
 from tests.databases import administer
 from tests.integration.inline import say, work
 from tests.sandbox import Sandbox
@@ -317,6 +324,130 @@ def test_the_setting_limits_every_client_and_an_argument_narrows_it(deploy: Call
         Nexus(namespaces="acme")
     with pytest.raises(ValueError, match="no name"):
         Settings(namespaces="a b")  # type: ignore[arg-type]
+
+
+# --- every function of the storage ------------------------------------------------------------------------------------
+def functions() -> dict[str, Callable[..., Any]]:
+    """Every public function of ``nexus_tasks.storage`` that works in a transaction, by its name."""
+    found = dict[str, Callable[..., Any]]()
+    for module in pkgutil.walk_packages(storage.__path__, f"{storage.__name__}."):
+        if "migrations" in module.name:
+            continue
+        for name, one in vars(importlib.import_module(module.name)).items():
+            own = inspect.isfunction(one) and one.__module__ == module.name and not name.startswith("_")
+            if own and next(iter(inspect.signature(one).parameters), "") == "tx":
+                found[f"{module.name.removeprefix(storage.__name__)[1:]}.{name}"] = one
+    return found
+
+
+class Theirs:
+    """Arguments that name rows of the other tenant, as a function would get them whose caller checked no namespace."""
+
+    def __init__(self, here: Sandbox) -> None:
+        [(self.namespace_id,)] = here.sql("SELECT id FROM namespaces WHERE name = :name", name=THEIRS)
+        self.here = here
+        self.rows: dict[type[Any], Any] = {}
+        with Session(here.deployment.database.engine, expire_on_commit=False) as session:
+            for mapper in Base.registry.mappers:
+                model = mapper.class_
+                if "namespace_id" in model.__table__.c:
+                    self.rows[model] = session.scalars(
+                        select(model).where(model.namespace_id == self.namespace_id).limit(1)
+                    ).one()
+            session.expunge_all()
+        [chat] = here.sql(
+            "SELECT id FROM sessions WHERE namespace_id = :id AND session_key = 'chat'", id=self.namespace_id
+        )
+        memories = here.sql("SELECT id FROM memories WHERE namespace_id = :id ORDER BY id", id=self.namespace_id)
+        self.memories = [memory for (memory,) in memories]
+        self.ids = {"namespace_id": self.namespace_id, "session_id": chat[0], "memory_id": self.memories[0]}
+
+    def arguments(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """Its required arguments.
+
+        Raises:
+            LookupError: no value is known for a parameter.
+        """
+        hints = get_type_hints(function)
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        return {one.name: self._value(one.name, hints[one.name]) for one in parameters if one.default is one.empty}
+
+    def _value(self, name: str, hint: Any) -> Any:
+        origin, inner = get_origin(hint), get_args(hint)
+        if origin in (Union, UnionType):
+            return self._value(name, next(one for one in inner if one is not NoneType))
+        if hint in self.rows:
+            return self.rows[hint]
+        if hint is dead_letters.Filter:
+            return dead_letters.Filter(status="dead")
+        if hint is scope.Filter:
+            return scope.Filter(namespace_id=self.namespace_id)
+        if hint is Message:
+            return Message(content=f"By {MINE}.")
+        if origin is Literal:
+            return inner[0]
+        if inner and isinstance(origin, type) and issubclass(origin, Mapping):
+            return {} if inner[1] is Any else {self._value(name, inner[0]): self._value(name, inner[1])}
+        if inner and isinstance(origin, type) and issubclass(origin, Collection) and origin is not tuple:
+            if inner[0] is int:
+                return [self.namespace_id] if name == "namespace_ids" else self.memories
+            return [self._value(name, inner[0])]
+        if hint is int:
+            row = next(
+                (row for model, row in self.rows.items() if f"{model.__tablename__}" in (f"{name[:-3]}s",)), None
+            )
+            fallback = getattr(row, "id", 1_000_000) if name.endswith("_id") else 0 if name == "after" else 1_000_000
+            return self.ids.get(name, fallback)
+        texts = {"session_key": "chat", "observer": "assistant", "namespace": THEIRS, "name": THEIRS}
+        simple = {str: texts.get(name, f"of {THEIRS}"), bool: False, float: 1.0, Decimal: Decimal(1)}
+        simple |= {datetime: datetime.now(UTC), timedelta: timedelta(), tuple: (1, 1)}
+        return simple[hint]
+
+
+def everything_of(here: Sandbox, name: str) -> dict[str, list[str]]:
+    """Every row of a namespace, as text."""
+    found = {}
+    for table in Base.metadata.sorted_tables:
+        if table.name not in SHARED:
+            query = f"SELECT {table.name}::text FROM {table.name} WHERE {owner(table)} = :name"
+            found[table.name] = sorted(row for (row,) in here.sql(query, name=name))
+    return found
+
+
+def test_no_function_of_the_storage_reads_or_writes_rows_of_another_tenant(both: Sandbox) -> None:
+    """Each function gets the ids and rows of the other tenant, as if its filter were left out or wrong."""
+    theirs, database = Theirs(both), both.deployment.database
+    before = everything_of(both, THEIRS)
+    tried, left_out, leaking = dict[str, bool](), list[str](), list[str]()
+    for name, function in functions().items():
+        try:
+            values = theirs.arguments(function)
+        except (LookupError, TypeError):
+            left_out.append(name)
+            continue
+        tried[name] = False
+        with suppress(Exception), Session(database.engine) as session, session.begin():
+            if THEIRS in repr_of(function(session, **values)):  # an owner, with no policy: the test can see a leak
+                tried[name] = True
+            session.rollback()
+        with suppress(Exception), tenancy.limited_to([MINE]), database.transaction() as tx:
+            if repr_of(function(tx, **values)).count(THEIRS) > repr(values).count(THEIRS):  # more than it was given
+                leaking.append(name)
+    assert leaking == []
+    assert everything_of(both, THEIRS) == before
+    assert len(tried) >= 150, f"no arguments are known for {left_out}"
+    assert sum(tried.values()) >= 15, tried
+
+
+def repr_of(found: Any) -> str:
+    """What a function returned, with the columns of rows."""
+    if isinstance(found, Base):
+        return repr({column.name: getattr(found, column.key, None) for column in found.__table__.columns})
+    if isinstance(found, Mapping):
+        return repr({key: repr_of(value) for key, value in found.items()})
+    if isinstance(found, (list, tuple, set)) or inspect.isgenerator(found):
+        return repr([repr_of(one) for one in found])
+    return repr(found)
 
 
 # --- servers where the role cannot be made ----------------------------------------------------------------------------
