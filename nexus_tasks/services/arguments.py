@@ -159,7 +159,7 @@ def _shown(value: Any) -> str:
 CHECKS: Mapping[str, Check] = {
     **dict.fromkeys(("namespace", "session_key", "observer", "subject", "filename", "status", "kind", "error"), _name),
     **dict.fromkeys(("urgency", "format", "count", "name", "action", "time_zone", "min_standing"), _name),
-    "reason": _line,
+    "reason": _name,
     "job_id": _job_id,
     "token_id": _name,
     **dict.fromkeys(("text", "author"), _text),

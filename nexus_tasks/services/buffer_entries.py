@@ -16,9 +16,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from nexus_tasks import limits
 from nexus_tasks.buffer import Entry
 from nexus_tasks.errors import InvalidInput, faults
-from nexus_tasks.types import Message, check_name
+from nexus_tasks.types import Message, check_count, check_name, check_size
 
 # The context types of entries.
 MESSAGE = "message"  # the payload is one message: an object with the fields of `Message`, or only the message's content
@@ -70,9 +71,11 @@ def _call(start_id: str, entry: Entry) -> Call:
     if kind == END:
         return Call(messages=(), observers=None, end=True, time=entry.time)
     if kind == INGEST and isinstance(payload, dict):
-        observers = payload.get("observers")
+        messages, observers = payload.get("messages", ()), payload.get("observers")
+        check_count("messages", messages, limits.MESSAGES_PER_CALL)
+        check_count("observers", observers or (), limits.OBSERVERS_PER_CALL)
         return Call(
-            messages=tuple(_message(one) for one in payload.get("messages", ())),
+            messages=tuple(_message(one) for one in messages),
             observers=None if observers is None else tuple(check_name("observers", name) for name in observers),
             end=bool(payload.get("end")),
             time=entry.time,
@@ -104,7 +107,9 @@ def _message(fields: object) -> Message:
     if not isinstance(fields, Mapping):
         raise InvalidInput(f"A message is an object or a text, not {type(fields).__name__}.")
     try:
-        return _MESSAGE.validate_python(dict(fields))
+        made = _MESSAGE.validate_python(dict(fields))
+        check_size(made)
+        return made
     except ValidationError as error:
         raise InvalidInput(f"This is not a message: {faults(error.errors(), root='it')}.") from None
 

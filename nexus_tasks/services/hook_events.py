@@ -23,7 +23,7 @@ from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.transcripts import position
 from nexus_tasks.transcripts.position import Position
-from nexus_tasks.types import Message, Role
+from nexus_tasks.types import Message, Role, check_size
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +59,16 @@ def read(folder: str, start_id: str, entries: Sequence[Entry]) -> Turn:
     for entry in entries:
         kept = entry.payload if isinstance(entry.payload, dict) else {}
         name = kept.get("event")
-        paths.update(dict.fromkeys(filter(None, (kept.get("transcript_path"), kept.get("agent_transcript_path")))))
+        named = (kept.get("transcript_path"), kept.get("agent_transcript_path"))
+        paths.update(dict.fromkeys(path for path in named if path and isinstance(path, str)))
         if name in ("Stop", "SessionEnd"):
             turn.over_at = max(turn.over_at, entry.time)
         turn.ended = name == "SessionEnd" or (turn.ended and name not in ("UserPromptSubmit", "PostToolUse"))
-        if made := _standing_in(start_id, entry, kept):
+        try:
+            made = _standing_in(start_id, entry, kept)
+        except (AttributeError, TypeError, ValueError):
+            raise InvalidInput("The entry is not as the hook writes it.") from None
+        if made:
             turn.standing_in.append((entry, made))
     for path in paths:
         _read_transcript(folder, os.path.expanduser(path), turn)
@@ -73,8 +78,9 @@ def read(folder: str, start_id: str, entries: Sequence[Entry]) -> Turn:
 def _read_transcript(folder: str, path: str, turn: Turn) -> None:
     try:
         news = position.read_on(path, position.load(folder, path))
-    except OSError as error:
-        log.warning("The transcript %s cannot be read; the hook's events are stored instead: %s", path, error.strerror)
+    except (OSError, ValueError) as error:  # a ValueError: the path has a NUL character
+        reason = getattr(error, "strerror", None) or str(error)
+        log.warning("The transcript %r cannot be read; the hook's events are stored instead: %s", path, reason)
         return
     turn.messages += [made for one in news.messages if (made := _message(one))]
     turn.positions[path] = news.position
@@ -83,7 +89,9 @@ def _read_transcript(folder: str, path: str, turn: Turn) -> None:
 def _message(fields: dict[str, Any]) -> Message | None:
     try:
         when = datetime.fromisoformat(fields["occurred_at"]) if "occurred_at" in fields else None
-        return Message(**fields | {"occurred_at": when, "tool_calls": tuple(fields.get("tool_calls", ()))})
+        made = Message(**fields | {"occurred_at": when, "tool_calls": tuple(fields.get("tool_calls", ()))})
+        check_size(made)
+        return made
     except (InvalidInput, ValueError, TypeError) as error:
         log.warning("A line of a transcript is not a message: %s", error)
         return None
@@ -95,7 +103,7 @@ def _standing_in(start_id: str, entry: Entry, kept: dict[str, Any]) -> Message |
     content = prompt if role == "user" else f"{call.get('name')}: {kept.get('result') or '(no output)'}"
     if not content.strip() or not (prompt or call):
         return None
-    return Message(
+    made = Message(
         role=role,
         author=None if role == "user" else str(call.get("name") or "tool")[:200],
         content=content,
@@ -103,6 +111,8 @@ def _standing_in(start_id: str, entry: Entry, kept: dict[str, Any]) -> Message |
         tool_calls=(call,) if call else (),
         id=f"entry:{start_id}:{entry.entry_seq}",
     )
+    check_size(made)
+    return made
 
 
 def settle(tx: Transaction, session_id: int | None, turn: Turn) -> tuple[list[Message], set[int]]:

@@ -30,7 +30,7 @@ from nexus_tasks.storage.models import SessionRow
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import derive_memory, digest_session, extract_session, follow_ups, observe_session
 from nexus_tasks.transcripts.scrubbing import scrub, scrub_value
-from nexus_tasks.types import MAX_CONTENT, MAX_NAME, Message
+from nexus_tasks.types import MAX_CONTENT, MAX_NAME, Message, calls_size
 
 # Only the job of a call's first message is sent to a worker at once. The run of this job also derives the call's other
 # messages. Their own jobs become due after at least this many seconds, in case the run does not derive all of them.
@@ -43,11 +43,13 @@ def scrubbed(message: Message) -> Message:
     The hash that recognises a repeated message is made from the result. So it says nothing about a secret, and a
     message has one hash whether it was scrubbed here or before, in the session buffer.
     """
+    calls = tuple(scrub_value(call) for call in message.tool_calls)
+    room = max(MAX_CONTENT - calls_size(calls), 0)  # placeholders may be longer than the secrets
     return replace(
         message,
-        content=scrub(message.content)[:MAX_CONTENT],  # placeholders may be longer than the secrets
+        content=scrub(message.content)[:room],
         author=None if message.author is None else scrub(message.author)[:MAX_NAME],
-        tool_calls=tuple(scrub_value(call) for call in message.tool_calls),
+        tool_calls=calls,
     )
 
 

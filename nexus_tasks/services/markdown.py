@@ -9,11 +9,12 @@ import hashlib
 import json
 import stat
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from nexus_tasks import files
+from nexus_tasks import files, limits
 from nexus_tasks.cognition.extraction import markdown
 from nexus_tasks.cognition.extraction.filenames import checked
 from nexus_tasks.deployment import Deployment
@@ -21,11 +22,10 @@ from nexus_tasks.errors import InvalidInput, NexusError
 from nexus_tasks.services.writing_files import mode_of
 from nexus_tasks.storage import audit, memories, namespaces, topics
 from nexus_tasks.storage.searching.scope import Filter
-from nexus_tasks.types import MarkdownExport, MarkdownImport, check_namespace
+from nexus_tasks.types import MarkdownExport, MarkdownImport, check_count, check_namespace
 
 MOST_FACTS = 100_000  # facts.md contains at most this many facts, the newest
 EXPORTED = ".nexus-export.json"  # the checksums of the files that an export has written
-LARGEST = 1_000_000  # bytes; the import refuses a larger file of a topic
 
 _CHECKSUMS = TypeAdapter(dict[str, dict[str, list[str]]])
 
@@ -125,7 +125,9 @@ def import_(deployment: Deployment, namespace: str, folder: Path) -> MarkdownImp
     """
     check_namespace(namespace)
     try:
-        paths = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".md" and not _ours(path.name))
+        every = (path for path in folder.iterdir() if path.suffix.lower() == ".md" and not _ours(path.name))
+        paths = sorted(islice(every, limits.TOPIC_FILES + 1))
+        check_count(str(folder), paths, limits.TOPIC_FILES)
         drafts = [markdown.read(path.name, _text(path)) for path in paths]
     except OSError as error:
         raise InvalidInput(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
@@ -142,8 +144,8 @@ def _ours(name: str) -> bool:
 def _text(path: Path) -> str:
     if checked(path.name) is not None and (not path.is_file() or path.is_symlink()):
         raise InvalidInput(f"{path} is not a plain file.")
-    if path.stat().st_size > LARGEST:
-        raise InvalidInput(f"{path} has more than {LARGEST:,} bytes.")
+    if path.stat().st_size > limits.TOPIC_BYTES:
+        raise InvalidInput(f"{path} has more than {limits.TOPIC_BYTES:,} bytes.")
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

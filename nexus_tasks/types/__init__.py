@@ -32,7 +32,7 @@ from nexus_tasks.types.memories import (
     TopicDetails,
     TopicInfo,
 )
-from nexus_tasks.types.messages import MAX_CONTENT, Message, Receipt, check_size
+from nexus_tasks.types.messages import MAX_CONTENT, Message, Receipt, calls_size, check_size
 from nexus_tasks.types.names import (
     LEVELS,
     MAX_NAME,
@@ -45,6 +45,7 @@ from nexus_tasks.types.names import (
     Status,
     Urgency,
     as_stored,
+    check_count,
     check_name,
     check_namespace,
     check_standing,
@@ -139,6 +140,8 @@ __all__ = [
     "WaitingJob",
     "Worker",
     "as_stored",
+    "calls_size",
+    "check_count",
     "check_name",
     "check_namespace",
     "check_size",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -71,13 +71,17 @@ def check_size(message: Message) -> None:
     Raises:
         InvalidInput: they are.
     """
-    calls = json.dumps([dict(call) for call in message.tool_calls], ensure_ascii=False) if message.tool_calls else ""
-    size = len(message.content) + len(calls)
+    size = len(message.content) + calls_size(message.tool_calls)
     if size > MAX_CONTENT:
         raise InvalidInput(
             f"content and tool_calls have {size:,} characters together; at most {MAX_CONTENT:,} are stored.",
             remedy=_SPLIT,
         )
+
+
+def calls_size(calls: Sequence[Mapping[str, Any]]) -> int:
+    """The number of characters of tool calls as JSON; 0 without tool calls."""
+    return len(json.dumps([dict(call) for call in calls], ensure_ascii=False)) if calls else 0
 
 
 def _tool_calls(given: object) -> tuple[Mapping[str, Any], ...]:

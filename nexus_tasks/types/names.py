@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sized
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
@@ -69,6 +70,19 @@ def check_name(field_name: str, value: object) -> str:
     if len(value) > MAX_NAME or not value.isprintable():
         raise InvalidInput(f"{field_name} must be one line of at most {MAX_NAME} printable characters.")
     return value
+
+
+def check_count(field_name: str, values: Sized, most: int) -> None:
+    """Check that ``values`` has at most ``most`` entries.
+
+    Raises:
+        InvalidInput: it has more. The message names the field.
+    """
+    if len(values) > most:
+        raise InvalidInput(
+            f"{field_name} has {len(values):,} entries; at most {most:,} are allowed.",
+            remedy="Make several calls with fewer each.",
+        )
 
 
 def as_stored(name: str) -> str:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from nexus_tasks import limits
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.types import Message
+from nexus_tasks.types import Message, check_count, check_size
 
 T = TypeVar("T")
 _KINDS: dict[type, str] = {
@@ -44,13 +45,17 @@ class ConversationBuilder:
         stores the message once.
 
         Raises:
-            InvalidInput: the session has a different message with the same id.
+            InvalidInput: the message is too long, the session has too many messages, or the session has a different
+                message with the same id.
         """
+        check_size(message)
         if message.id is not None:
             first = self._by_id.setdefault((namespace, session_key, message.id), message)
             if (first.content, first.role, first.author) != (message.content, message.role, message.author):
                 raise InvalidInput(f"another message of session {session_key!r} has the id {message.id!r} already")
-        self._sessions.setdefault((namespace, session_key), []).append(message)
+        messages = self._sessions.setdefault((namespace, session_key), [])
+        messages.append(message)
+        check_count(f"session {session_key!r}", messages, limits.MESSAGES_PER_CALL)
 
     def conversations(self) -> list[Conversation]:
         """The collected conversations."""

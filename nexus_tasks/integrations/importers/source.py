@@ -6,12 +6,10 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
+from nexus_tasks import limits
 from nexus_tasks.errors import InvalidInput
 
 STANDARD_INPUT = Path("-")
-MAX_BYTES = 256 * 1024 * 1024
-MAX_LINES = 500_000
-MAX_LINE_BYTES = 32 * 1024 * 1024
 _PIECE = 1024 * 1024  # bytes
 
 
@@ -42,12 +40,12 @@ def _read(file: BinaryIO, name: str) -> bytes:
         ends = piece.count(b"\n")
         lines += ends
         line = len(piece) - piece.rindex(b"\n") - 1 if ends else line + len(piece)
-        if line > MAX_LINE_BYTES:
-            raise _too_long(name, f"a line of more than {MAX_LINE_BYTES // 2**20} MiB")
-        if lines > MAX_LINES:
-            raise _too_long(name, f"more than {MAX_LINES:,} lines")
-        if size > MAX_BYTES:
-            raise _too_long(name, f"more than {MAX_BYTES // 2**20} MiB")
+        if line > limits.FILE_LINE_BYTES:
+            raise _too_long(name, f"a line of more than {limits.FILE_LINE_BYTES // 2**20} MiB")
+        if lines > limits.FILE_LINES:
+            raise _too_long(name, f"more than {limits.FILE_LINES:,} lines")
+        if size > limits.FILE_BYTES:
+            raise _too_long(name, f"more than {limits.FILE_BYTES // 2**20} MiB")
     return b"".join(pieces)
 
 

@@ -17,7 +17,7 @@ from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Base
 from nexus_tasks.storage.transfer.tables import FORMAT, SETTINGS, TABLES, VERSION
-from nexus_tasks.types import check_name, clean_text
+from nexus_tasks.types import Message, check_count, check_name, check_size, clean_text
 
 AT_ONCE = 1_000  # rows per insert
 _MODELS = {model.__tablename__: model for model in TABLES}
@@ -153,8 +153,7 @@ class _Reading:
                 raise InvalidInput(
                     f"Line {line} has fields that this version does not know: {', '.join(sorted(unknown))}."
                 )
-            if row.get("level") == "raw":
-                _check_message(line, row)
+            _check_row(line, row)
             rows.append({"namespace_id": self.namespace_id, **self._translated(table, line, row)})
         own = "id" in table.c
         made = insert_rows(self.tx, model, rows, returning="id" if own else "")
@@ -249,22 +248,44 @@ def _check_settings(line: int, settings: Mapping[str, Any]) -> None:
         raise InvalidInput(f"Line {line}: budget_usd_per_day must be 0 or more, and less than 100,000,000.")
     if concurrency is not None and not 1 <= concurrency < 2**31:
         raise InvalidInput(f"Line {line}: concurrency must be 1 or more.")
+    check_count(f"Line {line}: observers", settings.get("observers") or (), limits.OBSERVERS_PER_CALL)
     for observer in settings.get("observers") or ():
         check_name("observers", observer)
 
 
-def _check_message(line: int, row: Mapping[str, Any]) -> None:
-    content = row.get("content")
+# The columns that no call could fill with more than a limit, in whichever table they are.
+_NAMES = ("session_key", "observer", "subject", "author", "external_id")
+
+
+def _check_row(line: int, row: Mapping[str, Any]) -> None:
+    """Refuse a row that no call could store: too long a text, too long a name, or control characters.
+
+    Raises:
+        InvalidInput: the row is refused. The message names the line.
+    """
+    try:
+        for name in _NAMES:
+            # A topic or an old release may have no author. An empty subject belongs to facts about nobody.
+            if row.get(name):
+                check_name(name, row[name])
+        if "content" in row:
+            _check_content(row)
+    except InvalidInput as error:
+        raise InvalidInput(f"Line {line}: {error.message}", remedy=error.remedy) from None
+
+
+def _check_content(row: Mapping[str, Any]) -> None:
+    content = row["content"]
     if not isinstance(content, str):
-        raise InvalidInput(f"Line {line}: content must be text.")
-    if len(content) > limits.MESSAGE_CHARACTERS:
-        raise InvalidInput(
-            f"Line {line}: content has {len(content):,} characters; at most {limits.MESSAGE_CHARACTERS:,} are stored."
-        )
-    if clean_text(content) != content:
-        raise InvalidInput(f"Line {line}: content holds control characters, which no message has.")
-    if row.get("author") is not None:
-        check_name("author", row["author"])
+        raise InvalidInput("content must be text.")
+    if row.get("level") == "raw":
+        calls = tuple(row.get("tool_calls") or ())
+        check_size(Message(content=content, tool_calls=calls))  # a message is at least as strict as a row
+        if clean_text(content) != content:
+            raise InvalidInput("content holds control characters, which no message has.")
+    elif len(content) > limits.MESSAGE_CHARACTERS:
+        most = limits.MESSAGE_CHARACTERS
+        raise InvalidInput(f"content has {len(content):,} characters; at most {most:,} are stored.")
 
 
 def _kind(numbered: tuple[int, Any]) -> str:
