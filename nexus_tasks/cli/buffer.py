@@ -12,7 +12,7 @@ import typer
 from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import start_logging
 from nexus_tasks.cli.layout import table
-from nexus_tasks.cli.options import Json
+from nexus_tasks.cli.options import Json, Offset, PageLimit
 from nexus_tasks.cli.output import emit, hint, warn
 from nexus_tasks.errors import NotFound
 
@@ -83,10 +83,10 @@ def _figures_of_others(sessions: Sequence[Mapping[str, Any]], own: str) -> list[
 
 
 @app.command("list")
-def list_(json: Json = False) -> None:
+def list_(limit: PageLimit = 100, offset: Offset = 0, json: Json = False) -> None:
     """List the sessions of this machine's buffer."""
     buffer = _buffer()
-    sessions = _with_datetimes(buffer.status())
+    sessions = _with_datetimes(buffer.status())[offset : offset + limit]
     if json:
         emit({"folder": buffer.folder, "sessions": sessions})
     else:

@@ -306,14 +306,13 @@ def flat(annotation: Any) -> set[Any]:
 @pytest.mark.parametrize(("path", "leaf"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS])
 @pytest.mark.usefixtures("here")
 def test_every_text_of_a_command_has_a_limit(path: tuple[str, ...], leaf: Any) -> None:
-    long = "x" * 100_001
     texts = [one for one in leaf.params if one.type_descriptor.annotation in (str, list[str], Path)]
     for one in texts:
         line = list(path)
         for other in leaf.params:
             if other is not one and not other.required:
                 continue
-            value = long if other is one else NAMESPACE
+            value = TEXT if other is one else NAMESPACE
             line += [value] if other.param_type_name == "argument" else [f"{other.opts[0]}={value}"]
         done = nexus(*line)
         assert done.returncode in (1, 2), (line[:4], one.name, done.stdout[:500])
