@@ -223,7 +223,8 @@ def test_echoes_alone_do_not_hold_up_the_digest_of_what_follows(
 ) -> None:
     monkeypatch.setattr(window, "MOST_MESSAGES", 3, raising=False)
     here = claude()
-    say(*("[m1] I was told this before." for _ in range(7)), "At last something new.")
+    echo = {"role": "assistant", "content": "[m1] I was told this before."}
+    say(*(echo for _ in range(7)), "At last something new.")
     assert ask("manual_digest") == "completed"
     assert shown(calls(standin)[-1]) == ["At last something new."]
     assert [row[2] for row in standing(here)] == [8, 8]
