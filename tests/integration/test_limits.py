@@ -318,7 +318,8 @@ def test_half_sent_requests_neither_stop_the_server_nor_stay(monkeypatch: pytest
         opened = [stack.enter_context(half_sent(port, sent)) for sent in [half, half + b"\r\n{", b""] * 40]
         answers = [answer(one) for one in opened]
         assert sum(b"429" in one for one in answers) >= 60
-        assert sum(b"408" in one or b"401" in one for one in answers) == 50
+        # A refused token frees its place, so a few more than 50 may get an answer of their own.
+        assert sum(b"408" in one or b"401" in one for one in answers) >= 50
         assert post(port, PING).status_code == 200
 
 
