@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import calibration, cpu_seconds, peak_mib, resident_mib, table
+from benchmarks.machine import calibration, cpu_seconds, peak_mib, resident_mib, table, wait_until_idle
 from nexus_tasks import Message, Nexus, embedded
 from nexus_tasks.integrations.importers import read
 from tests.databases import make_template
@@ -90,6 +90,7 @@ class Figures:
 def drain(here: Sandbox, url: str, talk: Talk, concurrency: int, pool: str) -> Figures:
     """Ingest ``talk`` while an idle worker runs, and wait until it is derived and digested."""
     worker = here.worker(concurrency=concurrency, pool=pool)
+    wait_until_idle(worker.process.pid)  # what a start costs is not the cost of messages
     nexus = Nexus()
     nexus.create_namespace("bench", concurrency=concurrency)
     before, cpu = counters(url), cpu_seconds(worker.process.pid)

@@ -79,9 +79,9 @@ def _peers(servers: ServerAddresses) -> dict[str, Call]:
         """Never runs."""
 
     tasks = {
-        "stock Celery": app.task(name="peers.stock")(body),
-        "celery-once": app.task(name="peers.once", base=QueueOnce, once={"graceful": True})(body),
-        "celery-singleton": app.task(name="peers.singleton", base=Singleton)(body),
+        "stock Celery": app.task(name="peers.stock", shared=False)(body),
+        "celery-once": app.task(name="peers.once", shared=False, base=QueueOnce, once={"graceful": True})(body),
+        "celery-singleton": app.task(name="peers.singleton", shared=False, base=Singleton)(body),
         "nexus-tasks": derive_memory,
     }
     nothing = default_deployment().claims.redis.register_script("return 1")

@@ -47,6 +47,15 @@ def cpu_seconds(pid: int) -> float:
     return sum(int(fields[i]) for i in (11, 12, 13, 14)) / 100
 
 
+def wait_until_idle(pid: int) -> None:
+    """Wait until a process that has started uses less than a tenth of a core for a second, but at most 30 s."""
+    for _ in range(30):
+        used = cpu_seconds(pid)
+        time.sleep(1)  # the time over which the use is measured
+        if cpu_seconds(pid) - used < 0.1:
+            return
+
+
 def peak_mib(pid: int) -> float:
     """The peak of a process's resident memory, in MiB."""
     return _status_mib(pid, "VmHWM")
