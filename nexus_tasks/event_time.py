@@ -70,6 +70,7 @@ _PHRASE = re.compile(
     rf"|(?:in|since|during|of) (?P<year4>{_YEAR})(?!-))\b",
     re.IGNORECASE,
 )
+_LONG_BEFORE = timedelta(days=1_000)
 _STEP = {"last": -1, "this": 0, "next": 1}
 
 
@@ -145,6 +146,15 @@ def event_time(text: str, said: datetime, where: tzinfo = UTC) -> Span | None:
         if any(not (span.begin <= found[0].begin and found[0].end <= span.end) for span in found):
             return None
     return found[0] if found else None
+
+
+def relative_time(text: str, said: datetime, where: tzinfo = UTC) -> Span | None:
+    """The event time of ``text`` when it depends on the time of speaking: of "last Friday", but not of "3 May 2024"."""
+    found = event_time(text, said, where)
+    try:
+        return found if found and event_time(text, said - _LONG_BEFORE, where) != found else None
+    except OverflowError:  # in year 1
+        return found
 
 
 def answered_time(answer: str | None, said: datetime, where: tzinfo = UTC) -> Span | None:

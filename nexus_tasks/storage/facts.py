@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import func, select, text, update
 
-from nexus_tasks.event_time import Span
+from nexus_tasks.event_time import Span, relative_time, zone
 from nexus_tasks.storage import evidence
 from nexus_tasks.storage.bulk import insert_rows
 from nexus_tasks.storage.engine import Transaction
@@ -46,8 +46,12 @@ class FactDraft:
 
     @property
     def key(self) -> str:
-        """The normalised content. Two drafts of a perspective with equal keys are the same fact."""
-        return content_key(self.content)
+        """The normalised content. Two drafts of a perspective with equal keys are the same fact.
+
+        "I swam last Friday" is another fact a week later, so the key of such a content ends with the day that it means.
+        """
+        meant = relative_time(self.content, self.valid_from, zone(self.time_zone))
+        return f"{content_key(self.content)}@{meant.begin:%Y-%m-%d}" if meant else content_key(self.content)
 
 
 class FactChange(StrEnum):

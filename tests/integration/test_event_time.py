@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nexus_tasks import Nexus
+from nexus_tasks import Nexus, reflect_perspective
 from nexus_tasks.errors import InvalidInput
 from tests.integration.inline import NAMESPACE, answers, facts, say, work
 from tests.integration.reflecting import judge, read, relation
@@ -90,20 +90,18 @@ def test_an_export_keeps_event_times_and_zones(here: Sandbox) -> None:  # noqa: 
     assert Nexus().namespace("copy").time_zone == "Asia/Tokyo"
 
 
-def test_after_an_erasure_a_relative_day_is_that_of_the_message_that_stays(here: Sandbox) -> None:
+def test_yesterday_is_another_day_in_the_next_week(here: Sandbox) -> None:  # noqa: ARG001 - the deployment
     said = {"content": "I went to the gym yesterday.", "author": "ann"}
-    first, second = say({**said, "occurred_at": MONDAY}, {**said, "occurred_at": MONDAY + timedelta(days=7)})
+    times = (MONDAY, MONDAY - timedelta(hours=1), MONDAY + timedelta(days=7))
+    ids = say(*({**said, "occurred_at": when} for when in times))
     work("derive_memory")
-    [fact] = facts()
-    assert fact.event == "2026-03-01"
-    Nexus().forget(NAMESPACE, memory_id=second)
-    assert [fact.event for fact in facts()] == ["2026-03-01"]
-    say({**said, "occurred_at": MONDAY + timedelta(days=14)})
+    assert [(fact.event, fact.times_reinforced) for fact in facts()] == [("2026-03-01", 1), ("2026-03-08", 0)]
+    reflect_perspective.delay(namespace=NAMESPACE, observer="assistant", subject="ann")
+    work("reflect_perspective")
+    assert len(facts()) == 2  # two visits are no duplicates
+    Nexus().forget(NAMESPACE, memory_id=ids[1])
     work("derive_memory")
-    Nexus().forget(NAMESPACE, memory_id=first)
-    work("derive_memory")
-    assert [fact.event for fact in facts()] == ["2026-03-15"]
-    assert here.sql("SELECT count(*) FROM memories WHERE event_from = '2026-03-01'") == [(0,)]
+    assert [(fact.event, fact.times_reinforced) for fact in facts()] == [("2026-03-01", 0), ("2026-03-08", 0)]
 
 
 # --- the future -------------------------------------------------------------------------------------------------------

@@ -49,3 +49,65 @@ def test_two_that_upgrade_at_once_take_turns(empty: str) -> None:
         list(pool.map(schema.upgrade, [empty, empty]))
     found, needed = schema.versions(empty)
     assert found == needed
+
+
+def test_what_was_stored_before_gets_its_times_and_standings(empty: str) -> None:
+    schema.upgrade(empty)
+    schema.downgrade(empty, "0017")
+    engine = create_engine(empty)
+    memory = (
+        "INSERT INTO memories (namespace_id, session_id, perspective_id, level, content, tokens, author, role, seq,"
+        " occurred_at, created_at, valid_from, valid_to, superseded_by, message_key, content_key) VALUES (1, {}) "
+    )
+    with engine.begin() as connection:
+        for statement in (
+            "INSERT INTO namespaces (name) VALUES ('acme')",
+            "INSERT INTO sessions (namespace_id, session_key, last_seq) VALUES (1, 'chat', 3)",
+            "INSERT INTO perspectives (namespace_id, observer, subject) VALUES (1, 'assistant', 'ann')",
+            # 1 to 3: messages; the second is dated 2099, the third is the assistant's
+            *(
+                memory.format(
+                    f"1, NULL, 'raw', 'Turn {seq}.', 2, '{author}', '{role}', {seq}, '{when}', '2026-01-09', NULL,"
+                    f" NULL, NULL, 'id:{seq}', NULL"
+                )
+                for seq, author, role, when in (
+                    (1, "ann", "user", "2026-01-01"),
+                    (2, "bob", "user", "2099-01-01"),
+                    (3, "assistant", "assistant", "2026-01-03"),
+                )
+            ),
+            # 4: a fact from the message of 2099; 5 and 6: two digests, the later of which is the current one
+            memory.format(
+                "1, 1, 'explicit', 'Ann runs.', 3, 'ann', NULL, NULL, '2099-01-01', '2026-01-10', '2099-01-01', NULL,"
+                " NULL, NULL, 'key'"
+            ),
+            *(
+                memory.format(
+                    f"1, NULL, 'summary_short', 'Digest {number}.', 3, NULL, NULL, NULL, '2026-02-0{number}',"
+                    f" '2026-02-0{number}', '2026-02-0{number}', {until}, NULL, NULL, NULL"
+                )
+                for number, until in ((1, "'2026-02-02'"), (2, "NULL"))
+            ),
+            "UPDATE memories SET superseded_by = 6 WHERE id = 5",
+            "INSERT INTO evidence (memory_id, source_id, role, namespace_id) VALUES (4, 2, 'derived_from', 1),"
+            " (4, 1, 'derived_from', 1)",
+            "INSERT INTO session_digests (namespace_id, session_id, memory_id, kind, end_seq, generation)"
+            " VALUES (1, 1, 5, 'short', 1, 0), (1, 1, 6, 'short', 3, 0)",
+        ):
+            connection.exec_driver_sql(statement)
+    schema.upgrade(empty)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("SET timezone TO 'UTC'")
+        rows = connection.exec_driver_sql(
+            "SELECT id, occurred_at::date::text, claimed_at::date::text, valid_from::date::text, valid_to::date::text,"
+            " event_from::date::text, event_to::date::text, standing FROM memories ORDER BY id"
+        ).all()
+    engine.dispose()
+    assert [tuple(row) for row in rows] == [
+        (1, "2026-01-01", None, None, None, None, None, 5),
+        (2, "2026-01-09", "2099-01-01", None, None, None, None, 5),
+        (3, "2026-01-03", None, None, None, None, None, 3),
+        (4, "2026-01-10", None, "2026-01-10", None, None, None, 4),  # of what ann and bob say together
+        (5, "2026-01-01", None, "2026-01-01", "2026-01-09", "2026-01-01", "2026-01-01", 5),
+        (6, "2026-01-09", None, "2026-01-09", None, "2026-01-01", "2026-01-09", 3),
+    ]

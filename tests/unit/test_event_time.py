@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from nexus_tasks.errors import InvalidInput
-from nexus_tasks.event_time import answered_time, check_zone, describe, event_time, local, zone, zone_of
+from nexus_tasks.event_time import answered_time, check_zone, describe, event_time, local, relative_time, zone, zone_of
 
 SAID = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)  # a Friday
 
@@ -76,6 +76,21 @@ def test_the_time_of_a_sentence(sentence: str, meant: str | None) -> None:
 def test_the_time_of_an_answer(answer: str | None, meant: str | None) -> None:
     found = answered_time(answer, SAID)
     assert (found and describe(found)) == meant
+
+
+@pytest.mark.parametrize(
+    ("sentence", "relative"),
+    [
+        ("I swam last Friday.", True),
+        ("I moved in June.", True),
+        ("I moved in June 2023.", False),
+        ("It was on 2026-03-09.", False),
+        ("I swim.", False),
+    ],
+)
+def test_what_depends_on_the_time_of_speaking(sentence: str, relative: bool) -> None:
+    assert bool(relative_time(sentence, SAID)) == relative
+    relative_time(sentence, datetime.min.replace(tzinfo=UTC))
 
 
 def test_a_day_is_the_speakers() -> None:

@@ -54,6 +54,8 @@ def _relations(facts: Mapping[int, PromptFact], clusters: Mapping[int, tuple[int
 
 def _relation(new: PromptFact, old: PromptFact) -> Iterator[Relation]:
     verdict = compare(new.content, old.content)
+    if verdict is not None and verdict.kind != "contradicts" and new.event != old.event:
+        return  # "I swam last Friday", said in two weeks: two events
     if verdict is not None:
         later = "new" if _age(new) > _age(old) else "old"
         yield Relation(
