@@ -18,6 +18,7 @@ from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.idempotency.repair import repair
 from nexus_tasks.services import (
     access,
+    correcting,
     dreams,
     erasure,
     intake,
@@ -35,6 +36,8 @@ from nexus_tasks.services.arguments import checked_methods
 from nexus_tasks.services.limits import limited_methods
 from nexus_tasks.settings import Settings
 from nexus_tasks.types import (
+    Answer,
+    AnswerSentence,
     AuditEntry,
     ContextBlock,
     DreamPlan,
@@ -157,6 +160,7 @@ class Nexus:
         observers: Sequence[str] | None = None,
         observe: bool | None = None,
         end: bool = False,
+        replace: bool = False,
     ) -> Receipt:
         """Store messages in one transaction, and queue the jobs that derive facts from the messages.
 
@@ -173,12 +177,15 @@ class Nexus:
                 :meth:`context` the notes can replace these messages. Default: an existing session keeps its setting,
                 and a new session takes the namespace's setting.
             end: also end the session, as :meth:`end_session` does.
+            replace: a message whose ``id`` the session has with another text, author or role takes the place of the
+                stored message, which is erased together with what was derived from it alone. Default: such a message
+                is refused. While Postgres does not answer, a call with ``replace`` fails, and nothing is buffered.
 
         Returns:
             How many messages were stored, known already or buffered, and how many jobs were queued.
 
         Raises:
-            InvalidInput: an argument or a message is wrong. Nothing was stored.
+            InvalidInput: an argument or a message is wrong, or a message has changed. Nothing was stored.
             BufferError: Postgres does not answer, and the session buffer cannot keep the messages. Nothing was stored.
 
         Example::
@@ -186,10 +193,26 @@ class Nexus:
             nexus.ingest("acme", "chat-42", [{"content": "I moved to Lisbon.", "author": "ann", "id": "m1"}])
         """
         return intake.ingest(
-            self.deployment, namespace, session_key, messages, observers=observers, observe=observe, end=end
+            self.deployment,
+            namespace,
+            session_key,
+            messages,
+            observers=observers,
+            observe=observe,
+            end=end,
+            replace=replace,
         )
 
-    def remember(self, namespace: str, text: str, *, author: str = "user", session_key: str = "notes") -> Receipt:
+    def remember(
+        self,
+        namespace: str,
+        text: str,
+        *,
+        author: str = "user",
+        session_key: str = "notes",
+        expires_at: datetime | None = None,
+        erase_expired: bool = False,
+    ) -> Receipt:
         """Store one text to remember, as a message.
 
         Args:
@@ -197,6 +220,9 @@ class Nexus:
             text: the text, at most 1,000,000 characters. The text should be clear without other messages.
             author: the message's author.
             session_key: the session that the message is appended to. A missing session is made.
+            expires_at: from this time on, the text and what was derived from it alone count as superseded. A naive time
+                means UTC. Default: they do not expire.
+            erase_expired: erase them within an hour after that time, as :meth:`forget` does.
 
         Returns:
             The receipt of :meth:`ingest`.
@@ -205,7 +231,8 @@ class Nexus:
             InvalidInput: an argument is wrong.
             BufferError: Postgres does not answer, and the session buffer cannot keep the message.
         """
-        return self.ingest(namespace, session_key, [Message(content=text, author=author)])
+        message = Message(content=text, author=author, expires_at=expires_at, erase_expired=erase_expired)
+        return self.ingest(namespace, session_key, [message])
 
     def end_session(self, namespace: str, session_key: str) -> JobResult | None:
         """End a session. The session's waiting derivations run now, and then a job digests the session.
@@ -323,6 +350,81 @@ class Nexus:
             self.deployment, namespace, memory_id=memory_id, session_key=session_key, everything=everything
         )
 
+    def revise(
+        self,
+        namespace: str,
+        memory_id: int,
+        content: str,
+        *,
+        author: str = "user",
+        expires_at: datetime | None = None,
+        erase_expired: bool = False,
+    ) -> MemoryDetails:
+        """Replace a fact or a reflection by a corrected fact.
+
+        The new fact rests on a message of ``author``, in the session ``corrections``. It supersedes the old memory,
+        which stays readable (``as_of``), and so does a message that says the old fact: :meth:`context` marks it.
+        ``undo`` with the new fact's ``reflection`` reverses the correction. Repeating the call changes nothing.
+
+        Args:
+            namespace: the namespace.
+            memory_id: the memory to correct, of level ``explicit`` or ``derived``. Only this observer's memory changes.
+            content: the corrected fact, at most 500 characters. It should be clear without the old one.
+            author: who corrects it.
+            expires_at: from this time on, the new fact counts as superseded. A naive time means UTC.
+            erase_expired: erase the new fact within an hour after that time. The old one then holds again.
+
+        Returns:
+            The memory that holds now. When a fact with this content exists already, it is that fact.
+
+        Raises:
+            InvalidInput: an argument is wrong, the memory is a message, digest or contradiction, or it is superseded.
+            NotFound: there is no such namespace or memory.
+
+        Example::
+
+            corrected = nexus.revise("acme", 17, "Ann is allergic to peanuts, and not to walnuts.", author="ann")
+            nexus.undo("acme", corrected.reflection)
+        """
+        return correcting.revise(
+            self.deployment,
+            namespace,
+            memory_id,
+            content,
+            author=author,
+            expires_at=expires_at,
+            erase_expired=erase_expired,
+        )
+
+    def pin(self, namespace: str, memory_id: int) -> MemoryDetails:
+        """Pin a fact or a reflection: it comes first in its subject's profile and in contexts without a query.
+
+        A pinned memory stays valid when a later message contradicts it: the contradiction is recorded, and shown, but
+        only :meth:`revise` and :meth:`forget` end the memory. Pinning twice changes nothing.
+
+        Args:
+            namespace: the namespace.
+            memory_id: the memory, of level ``explicit`` or ``derived``.
+
+        Raises:
+            InvalidInput: the memory is a message, digest or contradiction, or it is superseded.
+            NotFound: there is no such namespace or memory.
+        """
+        return correcting.pin(self.deployment, namespace, memory_id, pinned=True)
+
+    def unpin(self, namespace: str, memory_id: int) -> MemoryDetails:
+        """Take back :meth:`pin`. A memory that is not pinned stays as it is.
+
+        Args:
+            namespace: the namespace.
+            memory_id: the memory, of level ``explicit`` or ``derived``.
+
+        Raises:
+            InvalidInput: the memory is a message, digest or contradiction.
+            NotFound: there is no such namespace or memory.
+        """
+        return correcting.pin(self.deployment, namespace, memory_id, pinned=False)
+
     def export(self, namespace: str, path: str | Path | TextIO, *, overwrite: bool = True) -> TransferReceipt:
         """Write all messages and memories of a namespace to a file of JSON lines.
 
@@ -409,6 +511,7 @@ class Nexus:
         until: datetime | None = None,
         as_of: datetime | None = None,
         min_standing: Standing | None = None,
+        heard_only: bool = False,
         limit: int = 10,
     ) -> Recalls:
         """Find the memories that best answer a question. The search calls no language model.
@@ -416,7 +519,8 @@ class Nexus:
         Args:
             namespace: the namespace.
             query: a question, or some words.
-            observer: only memories of this observer. Default: memories of all observers.
+            observer: only memories of this observer, and the messages and digests of all sessions. Default: memories of
+                all observers.
             subject: only memories about this subject, and messages by this author.
             session_key: only memories of this session.
             levels: only memories of these levels: ``raw`` (messages), ``explicit`` (facts), ``derived`` (conclusions
@@ -429,6 +533,8 @@ class Nexus:
             as_of: only memories that were valid at this time. Default: memories that are valid now.
             min_standing: only memories that rest on words of at least this standing: ``self`` (a person's words about
                 themselves), ``other`` (another person's), ``assistant``, ``tool`` or ``import``. Default: all.
+            heard_only: with ``observer``: only messages that this observer heard (those that were ingested for this
+                observer), and no digests, because a digest tells what all observers heard.
             limit: the largest number of hits, 1 to 1,000.
 
         Returns:
@@ -456,6 +562,7 @@ class Nexus:
             until=until,
             as_of=as_of,
             min_standing=min_standing,
+            heard_only=heard_only,
             limit=limit,
         )
 
@@ -468,6 +575,8 @@ class Nexus:
         observer: str | None = None,
         subject: str | None = None,
         min_standing: Standing | None = None,
+        heard_only: bool = False,
+        profile: bool | None = None,
         max_tokens: int | None = None,
         format: Format = "text",
         observe: bool = False,
@@ -482,14 +591,20 @@ class Nexus:
         Args:
             namespace: the namespace.
             session_key: add the session's digest, and the session's messages that are not derived yet.
-            query: choose the facts that fit this query. Default: recent and confirmed facts first.
-            observer: only memories of this observer. Default: memories of all observers.
+            query: choose the facts and messages that fit this query. A message is left out when the shown facts tell
+                what it says. A message of which a fact no longer holds cites the later fact. Contradictions and
+                reflections that do not touch the query are left out. Default: recent and confirmed facts first.
+            observer: only memories of this observer, and messages. Default: memories of all observers.
             subject: only memories about this subject. Default: memories about all subjects.
             min_standing: only memories that rest on words of at least this standing (see :meth:`search`).
+            heard_only: with ``observer``: only messages that this observer heard, and no digest.
+            profile: begin with the :meth:`profile` of ``subject``, or without a subject with that of the author with
+                the most recent messages of role ``user``. Default: only when ``subject`` is given.
             max_tokens: the largest number of tokens, 1 to 1,000,000. Default without ``observe``: 2,000. Default with
                 ``observe``: the whole session (see ``docs/observation.md``). With ``observe`` the oldest part that does
                 not fit is left out.
-            format: ``text``, ``anthropic`` (``messages`` to put before the conversation) or ``json``.
+            format: ``text``, ``json``, or ``anthropic`` or ``openai`` (``messages`` to put before the conversation, in
+                the form of Anthropic's Messages API or of OpenAI's Chat Completions API).
             observe: show one whole session. ``session_key`` is then required. ``query``, ``observer``, ``subject`` and
                 ``min_standing`` must be absent.
             count: how tokens are counted. ``estimate`` divides the characters by 4. ``anthropic`` asks Claude over the
@@ -515,10 +630,90 @@ class Nexus:
             observer=observer,
             subject=subject,
             min_standing=min_standing,
+            heard_only=heard_only,
+            profile=profile,
             max_tokens=max_tokens,
             form=format,
             observe=observe,
             count=count,
+        )
+
+    def profile(
+        self, namespace: str, subject: str, *, observer: str | None = None, max_tokens: int = 500
+    ) -> ContextBlock:
+        """Show what to know about someone at any time: who they are, and what they like, want and must not have.
+
+        The profile has the facts that hold now and the conclusions of reflections, without single events and opinions.
+        What was confirmed most often comes in first. No language model is called. As long as the memories do not
+        change, the same call gives the same bytes.
+
+        Args:
+            namespace: the namespace.
+            subject: the person or thing.
+            observer: only memories of this observer. Default: memories of all observers.
+            max_tokens: the largest number of tokens, 1 to 1,000,000.
+
+        Returns:
+            A block with one section, in which every line has a citation. It is empty when nothing is known.
+
+        Raises:
+            InvalidInput: an argument is wrong.
+            NotFound: there is no such namespace.
+
+        Example::
+
+            print(nexus.profile("acme", "ann"))
+        """
+        return recall.profile(self.deployment, namespace, subject, observer=observer, max_tokens=max_tokens)
+
+    def ask(
+        self,
+        namespace: str,
+        question: str,
+        *,
+        observer: str | None = None,
+        subject: str | None = None,
+        heard_only: bool = False,
+        on_sentence: Callable[[AnswerSentence], None] | None = None,
+    ) -> Answer:
+        """Answer a question from memory, with citations, or say that the answer is not remembered.
+
+        A search comes first. The model answers from what the search found. Before that it may search again, read the
+        turns around a memory, or read a span of time, at most four times together. A sentence that cites no memory that
+        the model was shown is dropped. Without any line that fits, no model is asked. The model calls count toward the
+        namespace's budget (purpose ``answer``). The same question about unchanged memories is paid once a month.
+
+        The offline model answers with the best lines, word for word; ``notes`` says so.
+
+        Args:
+            namespace: the namespace.
+            question: the question, at most 100,000 characters.
+            observer: as in :meth:`search`.
+            subject: as in :meth:`search`.
+            heard_only: as in :meth:`search`.
+            on_sentence: called with each sentence as soon as it has arrived and its citations are checked.
+
+        Returns:
+            The answer. ``str(answer)`` is its text with citations such as ``[m17]``.
+
+        Raises:
+            InvalidInput: an argument is wrong.
+            NotFound: there is no such namespace.
+            JobError: the model gave no answer, or the budget does not allow the call (:class:`OverBudget`).
+
+        Example::
+
+            answer = nexus.ask("acme", "Where did Clara get married?")
+            print(answer if answer.remembered else "I do not know that yet.")
+        """
+        return recall.ask(
+            self.deployment,
+            namespace,
+            question,
+            observer=observer,
+            subject=subject,
+            heard_only=heard_only,
+            on_sentence=on_sentence,
         )
 
     def memories(
@@ -1081,6 +1276,9 @@ class Nexus:
     aimport_markdown = _twin(import_markdown)
     aingest = _twin(ingest)
     aremember = _twin(remember)
+    arevise = _twin(revise)
+    apin = _twin(pin)
+    aunpin = _twin(unpin)
     aend_session = _twin(end_session)
     adigest = _twin(digest)
     adream = _twin(dream)
@@ -1089,6 +1287,8 @@ class Nexus:
     adream_plans = _twin(dream_plans)
     asearch = _twin(search)
     acontext = _twin(context)
+    aprofile = _twin(profile)
+    aask = _twin(ask)
     amemories = _twin(memories)
     amemory = _twin(memory)
     asessions = _twin(sessions)

@@ -76,6 +76,7 @@ class Settings(BaseSettings):
     model_condense: str = Field("claude-haiku-5-5", description="Claude model that condenses observation logs")
     model_topics: str = Field("claude-haiku-5-5", description="Claude model that writes topics")
     model_facts: str = Field("claude-haiku-5-5", description="Claude model that extracts facts after a turn")
+    model_answer: str = Field("claude-sonnet-5-5", description="Claude model that answers questions")
     max_tokens_derive: int = Field(8_000, ge=256, description="longest answer of a derivation, tokens")
     max_tokens_reflect: int = Field(8_000, ge=256, description="longest answer of a reflection, tokens")
     max_tokens_digest: int = Field(4_000, ge=256, description="longest answer of a digest, tokens")
@@ -85,6 +86,7 @@ class Settings(BaseSettings):
     )
     max_tokens_topics: int = Field(12_000, ge=256, description="longest answer with topics, tokens")
     max_tokens_facts: int = Field(4_000, ge=256, description="longest answer with facts after a turn, tokens")
+    max_tokens_answer: int = Field(2_000, ge=256, description="longest answer to a question, tokens")
     model_timeout: float = Field(120.0, gt=0, description="seconds that one model call may take")
     anthropic_base_url: str | None = Field(None, description="another address for the Claude API (a gateway)")
     prices: dict[str, Price] = Field(

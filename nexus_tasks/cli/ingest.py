@@ -10,7 +10,7 @@ import typer
 from nexus_tasks.cli import stack, words, workers
 from nexus_tasks.cli.connect import connect, start_logging
 from nexus_tasks.cli.failing import WAITED_IN_VAIN
-from nexus_tasks.cli.options import DEFAULT_TIMEOUT, Json, Namespace, Timeout, Wait
+from nexus_tasks.cli.options import DEFAULT_TIMEOUT, EraseExpired, ExpiresAt, Json, Namespace, Timeout, Wait
 from nexus_tasks.cli.output import emit, hint, warn
 from nexus_tasks.cli.store_and_wait import WaitResult, store_and_wait
 from nexus_tasks.types import Receipt
@@ -45,6 +45,10 @@ def ingest(
         bool | None,
         typer.Option("--observe/--no-observe", help="Replace old messages by notes; default: the namespace's setting."),
     ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="A message with a known id and another text replaces the stored message."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Store the conversations in a file and queue the jobs for them. A second call stores no message twice.
@@ -59,7 +63,13 @@ def ingest(
     conversations = list(read(file, format, namespace=namespace, session=session))
     worker = workers.worker_for_wait() if wait else None
     result = store_and_wait(
-        connect(), conversations, end=not keep_open, observe=observe, worker=worker, timeout=timeout
+        connect(),
+        conversations,
+        end=not keep_open,
+        observe=observe,
+        replace=replace,
+        worker=worker,
+        timeout=timeout,
     )
     receipt = result.receipt
     if json:
@@ -105,10 +115,14 @@ def remember(
     namespace: Namespace,
     author: Annotated[str, typer.Option("--author", metavar="A", help="The author of the text.")] = "user",
     session: Annotated[str, typer.Option("--session", metavar="KEY", help="The session of the text.")] = "notes",
+    expires_at: ExpiresAt = None,
+    erase_expired: EraseExpired = False,
     json: Json = False,
 ) -> None:
     """Store one text to remember. A search finds the text at once. Facts are derived from it within seconds."""
-    receipt = connect().remember(namespace, text, author=author, session_key=session)
+    receipt = connect().remember(
+        namespace, text, author=author, session_key=session, expires_at=expires_at, erase_expired=erase_expired
+    )
     if json:
         emit(receipt)
         return

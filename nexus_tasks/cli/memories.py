@@ -1,4 +1,4 @@
-"""``nexus memories``: list memories, and show one with its evidence."""
+"""``nexus memories``: list memories, show one with its evidence, and correct them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,24 @@ from rich.text import Text
 from nexus_tasks.cli import words
 from nexus_tasks.cli.connect import connect
 from nexus_tasks.cli.layout import paragraph, table
-from nexus_tasks.cli.options import AsOf, Json, Levels, Namespace, Observer, Offset, PageLimit, Session, Subject
+from nexus_tasks.cli.options import (
+    AsOf,
+    EraseExpired,
+    ExpiresAt,
+    Json,
+    Levels,
+    Namespace,
+    Observer,
+    Offset,
+    PageLimit,
+    Session,
+    Subject,
+)
 from nexus_tasks.cli.output import emit, out
 from nexus_tasks.text import shorten
 from nexus_tasks.types import Citation, MemoryDetails, MemoryInfo, Recall, SupportedMemory, iso
 
-app = typer.Typer(help="List and show memories.", no_args_is_help=True)
+app = typer.Typer(help="List, show, correct and pin memories.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -57,10 +69,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show a memory with its evidence, the memories that rest on it, and the memories that it superseded."""
-    number = memory.removeprefix("m")
-    if not number.isdecimal() or int(number) >= 2**63:
-        raise typer.BadParameter(f"{memory!r} is not a memory's number such as 17 or m17.", param_hint="ID")
-    found = connect().memory(namespace, int(number))
+    found = connect().memory(namespace, _number(memory))
     if json:
         emit({"namespace": namespace} | found.to_dict())
     else:
@@ -70,6 +79,61 @@ def show(
 # --- output for people -----------------------------------------------------------------------------------------------
 _LONGEST = 240  # characters of a memory in a list on a terminal
 _INDENT = 7
+
+
+@app.command()
+def revise(
+    memory: Annotated[str, typer.Argument(metavar="ID", help="A fact's number: 17 or m17.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The corrected fact.")],
+    namespace: Namespace,
+    author: Annotated[str, typer.Option("--author", metavar="A", help="Who corrects it.")] = "user",
+    expires_at: ExpiresAt = None,
+    erase_expired: EraseExpired = False,
+    json: Json = False,
+) -> None:
+    """Replace a fact by a corrected fact. The old one stays as history. `nexus undo REFLECTION` reverses it."""
+    made = connect().revise(
+        namespace, _number(memory), text, author=author, expires_at=expires_at, erase_expired=erase_expired
+    )
+    if json:
+        emit({"namespace": namespace} | made.to_dict())
+        return
+    undo = f" Undo it with `nexus undo {made.reflection} --namespace {namespace}`." if made.reflection else ""
+    print(f"m{_number(memory)} is superseded by m{made.id}.{undo}")
+
+
+@app.command()
+def pin(
+    memory: Annotated[str, typer.Argument(metavar="ID", help="A fact's number: 17 or m17.")],
+    namespace: Namespace,
+    json: Json = False,
+) -> None:
+    """Pin a fact: it comes first in its subject's profile, and no reflection ends it."""
+    _pinned(connect().pin(namespace, _number(memory)), namespace, json=json)
+
+
+@app.command()
+def unpin(
+    memory: Annotated[str, typer.Argument(metavar="ID", help="A fact's number: 17 or m17.")],
+    namespace: Namespace,
+    json: Json = False,
+) -> None:
+    """Take back a pin."""
+    _pinned(connect().unpin(namespace, _number(memory)), namespace, json=json)
+
+
+def _pinned(found: MemoryDetails, namespace: str, *, json: bool) -> None:
+    if json:
+        emit({"namespace": namespace} | found.to_dict())
+    else:
+        print(f"m{found.id} is {'pinned' if found.pinned else 'not pinned'}.")
+
+
+def _number(memory: str) -> int:
+    number = memory.removeprefix("m")
+    if not number.isdecimal() or int(number) >= 2**63:
+        raise typer.BadParameter(f"{memory!r} is not a memory's number such as 17 or m17.", param_hint="ID")
+    return int(number)
 
 
 def _print_memories(memories: Sequence[MemoryInfo]) -> None:
@@ -146,6 +210,8 @@ def _figures(memory: MemoryDetails) -> list[tuple[str, str]]:
         "valid from": valid,
         "confidence": f"{memory.confidence:.2f}, reinforced {words.count(memory.times_reinforced, 'time')}",
         "category": memory.category,
+        "pinned": "yes" if memory.pinned else None,
+        "expires": f"{iso(memory.expires_at)}{', then erased' * memory.erase_expired}" if memory.expires_at else None,
         "labels": ", ".join(memory.labels),
         "made by": memory.made_by,
         "standing": memory.standing,

@@ -34,6 +34,9 @@ AnyNamespace = Annotated[
 ]
 Session = Annotated[str | None, typer.Option("--session", metavar="KEY", help="Only this session.")]
 Observer = Annotated[str | None, typer.Option("--observer", metavar="O", help="Only memories of this observer.")]
+HeardOnly = Annotated[
+    bool, typer.Option("--heard-only", help="With --observer: only messages that this observer heard, and no digests.")
+]
 Subject = Annotated[str | None, typer.Option("--subject", metavar="S", help="Only memories about this subject.")]
 Levels = Annotated[
     list[str] | None,
@@ -70,6 +73,15 @@ MinStanding = Annotated[
         help="Only memories that rest on words of at least this standing: self (a person's about themselves), other"
         " (another person's), assistant, tool or import.",
     ),
+]
+ExpiresAt = Annotated[
+    datetime | None,
+    typer.Option(
+        "--expires-at", metavar="T", parser=moment, help="It counts as superseded from this time on (ISO 8601)."
+    ),
+]
+EraseExpired = Annotated[
+    bool, typer.Option("--erase-expired", help="Erase it within an hour after the time of --expires-at.")
 ]
 Limit = Annotated[
     int, typer.Option("--limit", metavar="N", min=1, max=limits.SEARCH_RESULTS, help="The largest number of results.")

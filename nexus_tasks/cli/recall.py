@@ -1,4 +1,4 @@
-"""``nexus search`` and ``nexus context``: search memories, and assemble the context for a prompt."""
+"""``nexus search``, ``context``, ``ask`` and ``profile``: what memory tells."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from nexus_tasks.cli.memories import print_hits
 from nexus_tasks.cli.options import (
     AsOf,
     Categories,
+    HeardOnly,
     Json,
     Levels,
     Limit,
@@ -39,6 +40,7 @@ def search(
     until: Until = None,
     as_of: AsOf = None,
     min_standing: MinStanding = None,
+    heard_only: HeardOnly = False,
     limit: Limit = 10,
     json: Json = False,
 ) -> None:
@@ -55,6 +57,7 @@ def search(
         until=until,
         as_of=as_of,
         min_standing=min_standing,
+        heard_only=heard_only,
         limit=limit,
     )
     missing = results.missing_embeddings
@@ -73,11 +76,20 @@ def context(
         ),
     ] = None,
     query: Annotated[
-        str | None, typer.Option("--query", metavar="Q", help="Choose the facts that fit this question.")
+        str | None, typer.Option("--query", metavar="Q", help="Choose the facts and messages that fit this question.")
     ] = None,
     observer: Observer = None,
     subject: Subject = None,
     min_standing: MinStanding = None,
+    heard_only: HeardOnly = False,
+    profile: Annotated[
+        bool | None,
+        typer.Option(
+            "--profile/--no-profile",
+            help="Begin with the profile of --subject, or of the user who has said most lately.",
+            show_default="with --subject",
+        ),
+    ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -90,8 +102,8 @@ def context(
         ),
     ] = None,
     format: Annotated[
-        Literal["text", "anthropic", "json"],
-        typer.Option("--format", help="A text, messages for Claude, or the sections as JSON."),
+        Literal["text", "anthropic", "openai", "json"],
+        typer.Option("--format", help="A text, messages for Claude or for OpenAI's API, or the sections as JSON."),
     ] = "text",
     observe: Annotated[
         bool,
@@ -111,6 +123,8 @@ def context(
         observer=observer,
         subject=subject,
         min_standing=min_standing,
+        heard_only=heard_only,
+        profile=profile,
         max_tokens=max_tokens,
         format=format,
         observe=observe,
@@ -119,7 +133,7 @@ def context(
     if json:
         emit(block)
         return
-    if format == "anthropic":
+    if format in ("anthropic", "openai"):
         print(escape_in_json(encoder.dumps(block.messages, ensure_ascii=False, indent=2)))
     else:
         # The text goes into a prompt, so its lines must stay whole. `say` wraps no line.
@@ -128,3 +142,51 @@ def context(
         warn(note)
     how = "" if block.counted_by == "estimate" else ", counted by Claude"
     hint(f"{block.tokens:,} of {block.max_tokens:,} tokens{how}")
+
+
+def ask(
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question.")],
+    namespace: Namespace,
+    observer: Observer = None,
+    subject: Subject = None,
+    heard_only: HeardOnly = False,
+    json: Json = False,
+) -> None:
+    """Answer a question from memory: every sentence cites the memories that say it, or nothing is remembered.
+
+    The model may look again up to four times. Its calls count toward the namespace's budget. The offline model answers
+    with the best lines, word for word.
+    """
+    told = connect().ask(
+        namespace,
+        question,
+        observer=observer,
+        subject=subject,
+        heard_only=heard_only,
+        on_sentence=None if json else lambda sentence: say(str(sentence)),
+    )
+    if json:
+        emit(told)
+        return
+    if not told.remembered:
+        say(told.text)
+    for note in told.notes:
+        hint(note)
+
+
+def profile(
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="The person or thing.")],
+    namespace: Namespace,
+    observer: Observer = None,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", metavar="N", min=1, max=1_000_000, help="The largest number of tokens.")
+    ] = 500,
+    json: Json = False,
+) -> None:
+    """Show what to know about someone at any time. Every line has a citation."""
+    block = connect().profile(namespace, subject, observer=observer, max_tokens=max_tokens)
+    if json:
+        emit(block)
+        return
+    say(block.text)
+    hint(f"{block.tokens:,} of {block.max_tokens:,} tokens")

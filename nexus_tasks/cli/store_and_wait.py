@@ -45,6 +45,7 @@ def store_and_wait(
     *,
     end: bool,
     observe: bool | None = None,
+    replace: bool = False,
     worker: AbstractContextManager[str] | None = None,
     timeout: float = 0.0,
 ) -> WaitResult:
@@ -58,6 +59,7 @@ def store_and_wait(
         conversations: the sessions to store.
         end: end each session after its last message.
         observe: whether the sessions are observed. ``None`` changes nothing.
+        replace: whether changed messages replace the stored ones.
         worker: a context manager that lets a worker run during the wait. Its value says what becomes of the jobs when
             Ctrl-C ends the wait. With ``None`` the call does not wait.
         timeout: the longest wait, seconds.
@@ -67,7 +69,7 @@ def store_and_wait(
     """
     before = _dead_letters(nexus, {one.namespace for one in conversations}) if worker else {}
     with meter("stored") as progress, explain_interrupt(lambda: _STORED_SO_FAR):
-        receipt = _store(nexus, conversations, end=end, observe=observe, meter=progress)
+        receipt = _store(nexus, conversations, end=end, observe=observe, replace=replace, meter=progress)
     if worker is None:
         return WaitResult(receipt=receipt)
     with worker as fate, meter("derived") as progress, explain_interrupt(lambda: fate):
@@ -75,12 +77,13 @@ def store_and_wait(
 
 
 def _store(
-    nexus: Nexus, conversations: Sequence[Conversation], *, end: bool, observe: bool | None, meter: Meter
+    nexus: Nexus, conversations: Sequence[Conversation], *, end: bool, observe: bool | None, replace: bool, meter: Meter
 ) -> Receipt:
     total = Receipt(namespaces=(), session_keys=(), messages=0, stored=0, duplicates=0, enqueued=0)
     for number, one in enumerate(conversations):
         meter.at(number, len(conversations), f"session {one.session_key}")
-        total = _sum(total, nexus.ingest(one.namespace, one.session_key, one.messages, end=end, observe=observe))
+        stored = nexus.ingest(one.namespace, one.session_key, one.messages, end=end, observe=observe, replace=replace)
+        total = _sum(total, stored)
     meter.at(len(conversations), len(conversations))
     return total
 

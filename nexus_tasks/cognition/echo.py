@@ -19,7 +19,7 @@ from nexus_tasks.text import content_words
 _CITED = re.compile(
     r"^[\s>]*(?:"
     r"[\"']?(?:[-*]\s*)?\[m\d+\]"
-    r"|## (?:Digest|Contradictions|Reflections|Facts|Not yet derived|Recent messages)\s*$"
+    r"|## (?:Profile|Digest|Contradictions|Reflections|Facts|Messages|Not yet derived|Recent messages)\s*$"
     r"|\{\"namespace\":.*(?:\[m\d+\]|<observation-log>)"
     r"|\"(?:text|cited|short|long)\":.*(?:\[m\d+\]|<observation-log>)"
     r")"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pydantic import ValidationError
 
 from nexus_tasks.cognition import budget, message_batches
@@ -12,7 +14,13 @@ from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest
 from nexus_tasks.storage import ledger
 
 
-def ask(resources: Resources, job: JobContext, request: ModelRequest[AnswerT]) -> AnswerT:
+def ask(
+    resources: Resources,
+    job: JobContext,
+    request: ModelRequest[AnswerT],
+    *,
+    on_text: Callable[[str], None] | None = None,
+) -> AnswerT:
     """Return the model's validated answer to ``request``.
 
     1. An earlier run of the job, or a dry run, may have saved the answer to this request. The saved answer costs
@@ -21,6 +29,9 @@ def ask(resources: Resources, job: JobContext, request: ModelRequest[AnswerT]) -
        costs half the price.
     3. Otherwise this function calls the model under the namespace's budget. Directly after the call, one transaction
        enters the call in the ledger and saves a valid answer.
+
+    Args:
+        on_text: gets the pieces of the reply as they arrive. It gets nothing when the answer was saved before.
 
     Raises:
         InvalidAnswer: the answer does not fit its schema, or was cut off.
@@ -53,7 +64,8 @@ def ask(resources: Resources, job: JobContext, request: ModelRequest[AnswerT]) -
         job.budget_usd,
         request,
     ):
-        completion = resources.model.complete(request)
+        model_of = resources.model
+        completion = model_of.complete(request) if on_text is None else model_of.stream(request, on_text)
         _enter_in_ledger(resources, job, request, request_hash, completion)
     return _answer_or_raise(completion)
 

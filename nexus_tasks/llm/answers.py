@@ -351,8 +351,61 @@ class SessionFactsMaterial:
         return frozenset(line.id for line in self.lines)
 
 
+# --- answer -----------------------------------------------------------------------------------------------------------
+class Lookup(_Answer):
+    """Something to look at before answering."""
+
+    kind: Literal["search", "around", "span"]
+    query: str | None = None
+    memory_id: int | None = None
+    since: str | None = None
+    until: str | None = None
+
+
+class Sentence(_Answer):
+    """One sentence of an answer, and the memories that say it."""
+
+    text: str
+    citations: list[int]
+
+
+# ``lookup`` comes first, so that a reader of a partial answer knows whether sentences of it count.
+class Answered(_Answer):
+    """The answer to a question; an empty list means that the memories do not tell."""
+
+    lookup: Lookup | None = Field(None, description="null, unless you must look again before you answer")
+    sentences: list[Sentence]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerLine:
+    """A memory from which a question is answered. ``score`` is the score of the search that found it."""
+
+    id: int
+    external_id: str | None
+    who: str
+    content: str
+    occurred_at: datetime
+    level: str
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerMaterial:
+    """A question, and the memories that may answer it."""
+
+    question: str
+    lines: tuple[AnswerLine, ...]
+
+    @property
+    def rests_on(self) -> frozenset[int]:
+        """Every memory that the prompt shows."""
+        return frozenset(line.id for line in self.lines)
+
+
 Material = (
-    DeriveMaterial
+    AnswerMaterial
+    | DeriveMaterial
     | ReflectMaterial
     | DigestMaterial
     | ObserveMaterial

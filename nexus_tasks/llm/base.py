@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from nexus_tasks.llm.answers import Material
 
-Purpose = Literal["derive", "reflect", "digest", "observe", "condense", "topics", "facts"]
+Purpose = Literal["derive", "reflect", "digest", "observe", "condense", "topics", "facts", "answer"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
@@ -158,6 +158,10 @@ class LanguageModel(Protocol):
         Raises:
             Transient, Throttled, OverBudget, Misconfigured, TooLarge, Permanent: the call brought no reply.
         """
+        ...
+
+    def stream(self, request: ModelRequest[AnswerT], on_text: Callable[[str], None]) -> Completion[AnswerT]:
+        """Call the model as :meth:`complete` does, and give each piece of its reply to ``on_text`` as it arrives."""
         ...
 
     def probe(self) -> None:

@@ -129,6 +129,11 @@ def _time(name: str, value: Any) -> None:
     check_time(name, value)
 
 
+def _callable(name: str, value: Any) -> None:
+    if not callable(value):
+        raise InvalidInput(f"{name} must be callable, not {_shown(value)}.")
+
+
 def _path(name: str, value: Any) -> None:
     if not isinstance(value, str | Path) or not str(value):
         raise InvalidInput(f"{name} must be the path of a file or folder, not {_shown(value)}.")
@@ -162,10 +167,25 @@ CHECKS: Mapping[str, Check] = {
     "reason": _name,
     "job_id": _job_id,
     "token_id": _name,
-    **dict.fromkeys(("text", "author"), _text),
-    "query": _query,
+    **dict.fromkeys(("text", "author", "content"), _text),
+    **dict.fromkeys(("query", "question"), _query),
+    "on_sentence": _callable,
     **dict.fromkeys(("observers", "levels", "categories", "unset", "ids", "scopes"), _lines),
-    **dict.fromkeys(("observe", "scrub", "end", "rebuild", "everything", "overwrite"), _flag),
+    **dict.fromkeys(
+        (
+            "observe",
+            "scrub",
+            "end",
+            "rebuild",
+            "everything",
+            "overwrite",
+            "heard_only",
+            "profile",
+            "replace",
+            "erase_expired",
+        ),
+        _flag,
+    ),
     **dict.fromkeys(("since", "until", "as_of", "expires_at"), _time),
     "limit": _whole(0, limits.PAGE_ROWS),
     "offset": _whole(0, limits.PAGE_OFFSET),

@@ -197,7 +197,7 @@ def _store_entries(deployment: Deployment, segment: Segment, entries: Sequence[E
 
 def _store_call(writer: SessionWriter, call: Call) -> None:
     now = datetime.fromtimestamp(call.time, UTC)
-    writer.store(call.messages, call.observers, observe=call.observe, now=now)
+    writer.store(call.messages, call.observers, observe=call.observe, now=now, changed="keep")
 
 
 def _transcripts(deployment: Deployment) -> str:

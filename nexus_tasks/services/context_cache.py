@@ -17,6 +17,7 @@ from nexus_tasks.errors import InvalidInput
 from nexus_tasks.storage import namespaces, topics
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, Topic
+from nexus_tasks.storage.searching import context_rows
 from nexus_tasks.transcripts import context_file
 from nexus_tasks.types import check_namespace
 from nexus_tasks.types.hidden_characters import strip_hidden
@@ -93,6 +94,7 @@ def _refresh(deployment: Deployment, tx: Transaction, name: str) -> bool:
         query=None,
         observer=None,
         subject=None,
+        profile_of=context_rows.main_speaker(tx, known.id),
         max_tokens=max(budget - len(_HEADING) // 4 - 2, 1),
     )
     text = assemble(tx, deployment.embedder, ask).text.strip()

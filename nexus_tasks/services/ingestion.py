@@ -14,23 +14,31 @@ for jobs, and queues these jobs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
+from typing import Literal
 
+from nexus_tasks.cognition import erasure
 from nexus_tasks.cognition.observing import observe as observing
 from nexus_tasks.deployment import Deployment
+from nexus_tasks.errors import InvalidInput
 from nexus_tasks.idempotency.task import AT_ONCE
-from nexus_tasks.storage import extractions, sessions
+from nexus_tasks.storage import audit, digest_requests, extractions, sessions
 from nexus_tasks.storage import messages as turns
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.messages import StoredMessages
+from nexus_tasks.storage.messages import KnownMessage, StoredMessages
 from nexus_tasks.storage.models import SessionRow
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import derive_memory, digest_session, extract_session, follow_ups, observe_session
+from nexus_tasks.text import shorten
 from nexus_tasks.transcripts.scrubbing import scrub, scrub_value
 from nexus_tasks.types import MAX_CONTENT, MAX_NAME, Message, calls_size
+
+log = logging.getLogger(__name__)
 
 # Only the job of a call's first message is sent to a worker at once. The run of this job also derives the call's other
 # messages. Their own jobs become due after at least this many seconds, in case the run does not derive all of them.
@@ -53,6 +61,28 @@ def scrubbed(message: Message) -> Message:
     )
 
 
+Changed = Mapping[str, tuple[KnownMessage, Message]]  # key → the stored message, and the message that was given
+_SHOWN = 200  # characters of a text in an error
+
+
+def _same(one: Message, other: Message) -> bool:
+    return (one.content, one.author or one.role, one.role) == (other.content, other.author or other.role, other.role)
+
+
+def _says_scrubbed(known: KnownMessage, given: Message) -> bool:
+    """Whether the two differ only in secrets. The namespace's setting ``scrub`` has changed since the first call."""
+    return known._replace(content=scrub(known.content), author=scrub(known.author)).says(scrubbed(given))
+
+
+def _changed(session_key: str, stored: str, given: Message) -> InvalidInput:
+    before, now = shorten(stored, _SHOWN), shorten(given.content, _SHOWN)
+    return InvalidInput(
+        f"The session {session_key} has the message {given.id} with another text, author or role. Nothing was stored."
+        f" Stored: {before!r}. Given: {now!r}.",
+        remedy="Give the new message an id of its own, or replace the stored one with replace=True (--replace).",
+    )
+
+
 class SessionWriter:
     """Writes to one session in one transaction. After the commit, :meth:`enqueue` asks for the jobs that follow."""
 
@@ -65,6 +95,9 @@ class SessionWriter:
         # when the session ends.
         self._underived = list[tuple[int, str]]()
         self._observe = self._extract = False
+        # After a replacement: derivations (memory id, observer) to make again, and whether to digest the session again.
+        self._again = list[tuple[int, str]]()
+        self._rebuild = False
 
     def session(self) -> SessionRow | None:
         """The session as it is now, or ``None`` before its first message."""
@@ -77,6 +110,7 @@ class SessionWriter:
         *,
         observe: bool | None = None,
         now: datetime | None = None,
+        changed: Literal["refuse", "replace", "keep"] = "refuse",
     ) -> StoredMessages:
         """Store messages, and the rows in Postgres that ask for the messages' jobs.
 
@@ -87,10 +121,18 @@ class SessionWriter:
             observe: whether an observation log replaces the session's old messages from now on. ``None`` changes
                 nothing.
             now: the time of messages without a time. ``None`` means the present time by this process's clock.
+            changed: what to do about a message whose id the session has with another text, author or role. ``replace``
+                erases the stored message, and what was derived from it alone. ``keep`` counts the new one as a repeat.
+
+        Raises:
+            InvalidInput: ``changed`` is ``refuse``, and a message has changed.
         """
         wanted = self.namespace.observers if observers is None else observers
         if self.namespace.scrub:
             messages = list(map(scrubbed, messages))
+        decide = {"refuse": self._refuse, "replace": self._replace, "keep": self._keep}[changed]
+        if changed != "keep":
+            messages = self._each_id_once(messages, last=changed == "replace")
         stored = turns.store(
             self.tx,
             self.namespace.id,
@@ -99,6 +141,7 @@ class SessionWriter:
             wanted,
             now=now,
             time_zone=self.namespace.time_zone,
+            on_change=decide,
         )
         self.stored.append(stored)
         by_default = self.namespace.observe
@@ -109,6 +152,49 @@ class SessionWriter:
         # An extraction (of topics and facts from the session) that was held back until the next message is due now.
         self._extract = extractions.release_held(self.tx, stored.session.id) or self._extract
         return stored
+
+    def _each_id_once(self, messages: Sequence[Message], *, last: bool) -> list[Message]:
+        """One message per id. Two of one call with different texts are refused, or the last one counts."""
+        found: dict[object, Message] = {}
+        for message in messages:
+            key: object = object() if message.id is None else message.id
+            before = found.get(key)
+            if before is None or (last and not _same(before, message)):
+                found[key] = message
+            elif not _same(before, message):
+                raise _changed(self.session_key, before.content, message)
+            else:
+                found[object()] = message  # a repeat, which the receipt counts
+        return list(found.values())
+
+    def _refuse(self, _session: SessionRow, changed: Changed) -> Collection[str]:
+        edited = {key: pair for key, pair in changed.items() if not _says_scrubbed(*pair)}
+        for known, given in edited.values():
+            raise _changed(self.session_key, known.content, given)
+        return ()
+
+    def _keep(self, _session: SessionRow, changed: Changed) -> Collection[str]:
+        for known in (known for known, given in changed.values() if not _says_scrubbed(known, given)):
+            log.warning("m%d was stored before with another text, which stays.", known.memory_id)
+        return ()
+
+    def _replace(self, session: SessionRow, changed: Changed) -> Collection[str]:
+        """Erase the stored messages, and what was derived from them alone. The new texts are derived and digested."""
+        edited = {key: pair for key, pair in changed.items() if not _says_scrubbed(*pair)}
+        erased = Counter[str]()
+        for known, _ in edited.values():
+            gone = erasure.forget_memory(self.tx, self.namespace.id, known.memory_id)
+            erased += Counter(gone.deleted)
+            self._again += gone.again
+        if edited:
+            audit.record(self.tx, "correct.replace", self.namespace.name, erased)
+            first = min(known.seq for known, _ in edited.values())
+            for extractor in ("topics", "facts"):
+                extractions.rewind(self.tx, extractor, {session.id: first})
+            if first <= session.digest_end_seq:
+                digest_requests.add(self.tx, session, "manual_rebuild")
+                self._rebuild = True
+        return list(edited)
 
     def end(self, session: SessionRow) -> None:
         """End the session. Request a digest if the session has messages that no digest covers.
@@ -137,7 +223,10 @@ class SessionWriter:
             asked += len(follow_ups.ask(self.deployment, [extract_session.request(name, key)]))
         if self._ended:
             asked += self._ask_for_digest()
-        return asked
+        again = [request.renewed() for request in derive_memory.requests(name, self._again)]
+        if self._rebuild:
+            again.append(digest_session.request(name, key, "manual_rebuild"))
+        return asked + len(follow_ups.ask(self.deployment, again)) if again else asked
 
     def _ask_for_derivations(self, stored: StoredMessages) -> int:
         """Ask for the derivations of new messages.

@@ -32,6 +32,7 @@ def ingest(
     observers: Sequence[str] | None = None,
     observe: bool | None = None,
     end: bool = False,
+    replace: bool = False,
 ) -> Receipt:
     """See :meth:`nexus_tasks.client.Nexus.ingest`."""
     check_namespace(namespace)
@@ -42,12 +43,14 @@ def ingest(
         buffer_flush.store_pending(deployment)  # messages that were buffered earlier are stored first
         with deployment.database.transaction() as tx:
             writer = SessionWriter(deployment, tx, namespaces.ensure(tx, namespace), session_key)
-            stored = writer.store(said, wanted, observe=observe)
+            stored = writer.store(said, wanted, observe=observe, changed="replace" if replace else "refuse")
             if end:
                 writer.end(stored.session)
     except StorageMisconfigured:  # waiting does not help, so the messages could never be stored from the buffer
         raise
     except (Transient, EmbeddedUnavailable):
+        if replace:  # the buffer cannot ask Postgres whether a message has changed
+            raise
         return buffer_flush.keep(deployment, namespace, session_key, said, wanted, observe=observe, end=end)
     enqueued = writer.enqueue()
     return Receipt(

@@ -76,6 +76,8 @@ def conclude(tx: Transaction, perspective: PerspectiveRow, reflection_id: int, c
             made_by=conclusion.made_by,
             reflection_id=reflection_id,
             standing=select(func.min(Memory.standing)).where(Memory.id.in_(conclusion.sources)).scalar_subquery(),
+            # A conclusion from a fact that has expired is as uncertain as the fact.
+            expires_at=select(func.min(Memory.expires_at)).where(Memory.id.in_(conclusion.sources)).scalar_subquery(),
         )
         .returning(Memory.id)
     ).scalar_one()

@@ -100,7 +100,25 @@ def store(tx: Transaction, perspectives: Mapping[str, PerspectiveRow], drafts: S
         StoredFact(id=ids[where], content=_earliest(group).content, change=FactChange.NEW)
         for where, group in fresh.items()
     ]
-    return stored + [_reinforce(tx, memory, groups[where], added[memory.id]) for where, memory in existing.items()]
+    stored += [_reinforce(tx, memory, groups[where], added[memory.id]) for where, memory in existing.items()]
+    tx.execute(_EXPIRE, {"ids": list(ids.values())})
+    return stored
+
+
+# A fact expires with the last of the messages that it rests on. It does not expire when one of them does not.
+_EXPIRE = text(
+    """
+    UPDATE memories AS fact SET expires_at = said.expires_at, erase_expired = said.erase_expired
+    FROM (
+        SELECT e.memory_id, coalesce(bool_and(source.erase_expired), false) AS erase_expired,
+               CASE WHEN bool_and(source.expires_at IS NOT NULL) THEN max(source.expires_at) END AS expires_at
+        FROM evidence AS e JOIN memories AS source ON source.id = e.source_id
+        WHERE e.memory_id = ANY(CAST(:ids AS bigint[])) AND e.role = 'derived_from'
+        GROUP BY e.memory_id
+    ) AS said
+    WHERE fact.id = said.memory_id AND fact.expires_at IS DISTINCT FROM said.expires_at
+    """
+)
 
 
 @dataclass(frozen=True)

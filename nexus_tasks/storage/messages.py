@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from sqlalchemy import select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
@@ -44,6 +45,32 @@ class StoredMessages:
     observers: tuple[str, ...]
 
 
+class KnownMessage(NamedTuple):
+    """A message that the session has already."""
+
+    memory_id: int
+    seq: int
+    occurred_at: datetime
+    content: str
+    author: str
+    role: str
+
+    def says(self, message: Message) -> bool:
+        """Whether ``message`` has the same text, author and role."""
+        return (self.content, self.author, self.role) == (message.content, message.author or message.role, message.role)
+
+
+# Decides about messages whose key the session has with another text, author or role. Gets the session, and by their
+# keys the stored and the given messages. Returns the keys of the stored messages that it has erased: the given messages
+# take their places.
+OnChange = Callable[[SessionRow, Mapping[str, tuple[KnownMessage, Message]]], Collection[str]]
+
+
+def keep_stored(_session: SessionRow, _changed: Mapping[str, tuple[KnownMessage, Message]]) -> Collection[str]:
+    """Keep the stored messages. The given messages count as repeats."""
+    return ()
+
+
 def store(
     tx: Transaction,
     namespace_id: int,
@@ -53,6 +80,7 @@ def store(
     *,
     now: datetime | None = None,
     time_zone: str = "UTC",
+    on_change: OnChange = keep_stored,
 ) -> StoredMessages:
     """Append ``messages`` to a session, except the messages that the session has already.
 
@@ -63,19 +91,26 @@ def store(
         now: the time of messages that have no ``occurred_at``. Default: the time of this call. For messages from the
             session buffer (files that keep messages while Postgres is away), callers give the time of the buffering.
         time_zone: the time zone of messages that name none.
+        on_change: decides about messages whose id the session has with another text, author or role.
     """
     session = _locked_session(tx, namespace_id, session_key)
     keys = message_keys(session_key, messages)
-    known = _known(tx, session, keys) if session.last_seq else set[str]()
+    known = _known(tx, session, keys) if session.last_seq else {}
     new: dict[str, Message] = {}
+    changed: dict[str, tuple[KnownMessage, Message]] = {}
     for key, message in zip(keys, messages, strict=True):
         if key not in known:
             new.setdefault(key, message)
-    ids = _insert(tx, session, new, now or datetime.now(UTC), time_zone) if new else []
+        elif not known[key].says(message):
+            changed[key] = known[key], message
+    replaced = on_change(session, changed) if changed else ()
+    new |= {key: changed[key][1] for key in replaced}
+    places = {key: known[key] for key in replaced}
+    ids = _insert(tx, session, new, places, now or datetime.now(UTC), time_zone) if new else []
     if ids:
         # A new message opens an ended session again. Setting the values on the locked object saves the transaction a
         # second read of the row.
-        session.last_seq, session.ended_at = session.last_seq + len(ids), None
+        session.last_seq, session.ended_at = session.last_seq + len(ids) - len(places), None
         tx.flush()
         rows = [
             {"namespace_id": namespace_id, "memory_id": memory_id, "session_id": session.id, "observer": observer}
@@ -116,41 +151,56 @@ def _locked_session(tx: Transaction, namespace_id: int, session_key: str) -> Ses
     return new or sessions.get(tx, namespace_id, session_key, lock=True)
 
 
-def _known(tx: Transaction, session: SessionRow, keys: Sequence[str]) -> set[str]:
-    """Those of ``keys`` that belong to a stored message of the session."""
-    query = select(Memory.message_key).where(
+def _known(tx: Transaction, session: SessionRow, keys: Sequence[str]) -> dict[str, KnownMessage]:
+    """Those of ``keys`` that belong to a stored message of the session: key → message."""
+    query = select(
+        Memory.message_key, Memory.id, Memory.seq, Memory.occurred_at, Memory.content, Memory.author, Memory.role
+    ).where(
         Memory.namespace_id == session.namespace_id,
         Memory.session_id == session.id,
         Memory.level == "raw",
         Memory.message_key.in_(keys),
     )
-    return {str(key) for key in tx.scalars(query)}
+    return {str(row[0]): KnownMessage._make(row[1:]) for row in tx.execute(query)}
 
 
-def _insert(tx: Transaction, session: SessionRow, new: dict[str, Message], now: datetime, time_zone: str) -> list[int]:
+def _insert(
+    tx: Transaction,
+    session: SessionRow,
+    new: dict[str, Message],
+    places: Mapping[str, KnownMessage],
+    now: datetime,
+    time_zone: str,
+) -> list[int]:
+    """Insert messages at the end of the session, or at the places of the messages that they replace."""
     # A message from the future counts as said now. Otherwise nothing that is said later could ever replace it.
     latest = datetime.now(UTC) + SKEW
-    times = {key: to_utc(message.occurred_at) if message.occurred_at else now for key, message in new.items()}
-    rows = [
-        {
-            "namespace_id": session.namespace_id,
-            "session_id": session.id,
-            "level": "raw",
-            "content": message.content,
-            "tokens": estimate_tokens(message.content),
-            "occurred_at": min(times[key], now) if times[key] > latest else times[key],
-            "claimed_at": times[key] if times[key] > latest else None,
-            "time_zone": message.time_zone or (time_zone if time_zone != "UTC" else None),
-            "seq": session.last_seq + position,
-            "role": message.role,
-            "standing": standing_rank(_BY_ROLE[message.role]),
-            "author": message.author or message.role,
-            "external_id": message.id,
-            "message_key": key,
-            "tool_calls": [dict(call) for call in message.tool_calls] or None,
-        }
-        for position, (key, message) in enumerate(new.items(), start=1)
-    ]
+    last, rows = session.last_seq, []
+    for key, message in new.items():
+        place = places.get(key)
+        last += place is None
+        when = to_utc(message.occurred_at or (place.occurred_at if place else now))
+        rows.append(
+            {
+                "namespace_id": session.namespace_id,
+                "session_id": session.id,
+                "level": "raw",
+                "content": message.content,
+                "tokens": estimate_tokens(message.content),
+                "occurred_at": min(when, now) if when > latest else when,
+                "claimed_at": when if when > latest else None,
+                "time_zone": message.time_zone or (time_zone if time_zone != "UTC" else None),
+                "seq": place.seq if place else last,
+                "role": message.role,
+                "standing": standing_rank(_BY_ROLE[message.role]),
+                "author": message.author or message.role,
+                "external_id": message.id,
+                "message_key": key,
+                "tool_calls": [dict(call) for call in message.tool_calls] or None,
+                "expires_at": to_utc(message.expires_at) if message.expires_at else None,
+                "erase_expired": message.erase_expired,
+            }
+        )
     return [memory_id for (memory_id,) in insert_rows(tx, Memory, rows, returning="id")]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import delete
+from sqlalchemy import delete, text
 
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import DeadLetter, JobRun, OpenQuestion, SavedAnswer
@@ -28,3 +28,16 @@ def prune(tx: Transaction, *, days: int = 30) -> dict[str, int]:
     tx.execute(delete(OpenQuestion).where(OpenQuestion.created_at < before))
     answers = delete(SavedAnswer).where(SavedAnswer.created_at < before).returning(SavedAnswer.request_hash)
     return {"job_runs": len(runs), "dead_letters": len(letters), "saved_answers": len(tx.execute(answers).all())}
+
+
+_EXPIRED = text(
+    """
+    SELECT n.name, m.namespace_id, m.id FROM memories AS m JOIN namespaces AS n ON n.id = m.namespace_id
+    WHERE m.expires_at <= now() AND m.erase_expired ORDER BY m.namespace_id, m.id
+    """
+)
+
+
+def expired(tx: Transaction) -> list[tuple[str, int, int]]:
+    """The memories to erase, because they have expired: (namespace, namespace id, memory id)."""
+    return [(name, namespace_id, memory_id) for name, namespace_id, memory_id in tx.execute(_EXPIRED)]

@@ -126,12 +126,16 @@ def probe_model(deployment: Deployment) -> None:
     deployment.model.probe()
 
 
-def dry_context(deployment: Deployment, namespace: NamespaceSettings) -> JobContext:
-    """The job context of a dry run. A dry run may call the model, and commits nothing."""
+def dry_context(deployment: Deployment, namespace: NamespaceSettings, why: str = "dry-run") -> JobContext:
+    """The job context of model calls without a job. They are paid, and commit nothing.
+
+    Args:
+        why: the first word of the job id in the ledger.
+    """
     return JobContext(
         namespace_id=namespace.id,
         namespace=namespace.name,
-        job_id=f"dry-run-{uuid.uuid4()}",
+        job_id=f"{why}-{uuid.uuid4()}",
         budget_usd=_budget(deployment, namespace),
         still_mine=lambda: None,
         record=lambda _tx, _outcome: None,

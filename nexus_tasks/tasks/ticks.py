@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from nexus_tasks.cognition import erasure
 from nexus_tasks.config import beat_schedule
 from nexus_tasks.deployment import Deployment
+from nexus_tasks.errors import NotFound
 from nexus_tasks.idempotency.claims import answering
 from nexus_tasks.idempotency.kind import OURS
-from nexus_tasks.storage import dreams, embeddings, pruning
+from nexus_tasks.storage import audit, dreams, embeddings, pruning
+from nexus_tasks.storage.erasure import vacuum
 from nexus_tasks.storage.searching import upkeep
-from nexus_tasks.tasks import finish_dream
+from nexus_tasks.tasks import derive_memory, digest_session, finish_dream, follow_ups
 from nexus_tasks.tasks.registry import tick
 
 
@@ -44,9 +47,32 @@ def dream_due(deployment: Deployment) -> list[str]:
 @tick
 @_once_per_slot(dict)
 def prune(deployment: Deployment) -> dict[str, int]:
-    """Delete runs, closed dead letters, saved answers and open questions after 30 days. Keep open dead letters."""
+    """Delete runs, closed dead letters, saved answers and open questions after 30 days. Keep open dead letters.
+
+    Also erase the memories that have expired and were stored with ``erase_expired``.
+    """
     with deployment.database.transaction() as tx:
-        return pruning.prune(tx)
+        pruned = pruning.prune(tx)
+    return pruned | {"expired": _erase_expired(deployment)}
+
+
+def _erase_expired(deployment: Deployment) -> int:
+    """Erase the expired memories one by one, each as ``forget`` does. Returns their number."""
+    with deployment.database.transaction() as tx:
+        due = pruning.expired(tx)
+    for namespace, namespace_id, memory_id in due:
+        with deployment.database.transaction() as tx:
+            try:
+                gone = erasure.forget_memory(tx, namespace_id, memory_id)
+            except NotFound:
+                continue  # erased together with a memory that it rested on
+            audit.record(tx, "erase.expired", namespace, gone.deleted)
+        again = [request.renewed() for request in derive_memory.requests(namespace, gone.again)]
+        again += [digest_session.request(namespace, key, "manual_rebuild") for key in gone.digests]
+        follow_ups.ask(deployment, again)
+    if due:
+        vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)
+    return len(due)
 
 
 @tick

@@ -6,6 +6,7 @@ package are private.
 """
 
 from nexus_tasks.types.access import TOKEN_SCOPES, AuditEntry, NewToken, TokenInfo, TokenScope
+from nexus_tasks.types.answers import Answer, AnswerSentence
 from nexus_tasks.types.context import CitedMemory, ContextBlock, ContextSection
 from nexus_tasks.types.document import Document, iso, plain
 from nexus_tasks.types.jobs import (
@@ -80,6 +81,8 @@ __all__ = [
     "ROLES",
     "STANDINGS",
     "TOKEN_SCOPES",
+    "Answer",
+    "AnswerSentence",
     "AuditEntry",
     "Citation",
     "CitedMemory",

@@ -41,7 +41,7 @@ class ContextBlock(Document):
     max_tokens: int
     sections: tuple[ContextSection, ...]
     citations: Mapping[str, CitedMemory]  # the key of the citation [m17] is m17
-    # The messages to put before the conversation, in the form of Anthropic's API. Only format="anthropic" sets them.
+    # The messages to put before the conversation. Only format="anthropic" and format="openai" set them.
     messages: tuple[Mapping[str, Any], ...] = ()
     # The way ``tokens`` was counted: ``estimate`` (characters / 4, rounded up) or ``anthropic`` (Claude counted).
     counted_by: str = "estimate"

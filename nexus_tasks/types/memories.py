@@ -71,6 +71,9 @@ class MemoryInfo(Document, _Dated):
     valid_from: datetime | None  # the time from which the memory is valid
     valid_to: datetime | None  # the time from which the memory is no longer valid; None while it is valid
     superseded_by: int | None  # id of the memory that replaced this memory
+    expires_at: datetime | None  # the time from which the memory counts as superseded; None: it does not expire
+    erase_expired: bool  # whether the memory is erased when it has expired
+    pinned: bool  # whether the memory was pinned: see `Nexus.pin`
     made_by: str | None  # the model that wrote the memory; None for messages
     # Whose words the memory rests on: self, other, assistant, tool or import. None when it is unknown.
     standing: Standing | None

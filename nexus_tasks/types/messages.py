@@ -39,6 +39,9 @@ class Message:
     # `occurred_at` when it has one other than UTC, else the time zone of the namespace.
     time_zone: str | None = None
     id: str | None = None  # the producer's own idempotency key, unique per (namespace, session)
+    # From this time on, the message and what was derived from it alone count as superseded. Naive means UTC.
+    expires_at: datetime | None = None
+    erase_expired: bool = False  # erase them within an hour after that time
 
     def __post_init__(self) -> None:
         if not isinstance(self.content, str):
@@ -62,6 +65,10 @@ class Message:
             object.__setattr__(self, "time_zone", zone_of(self.occurred_at))
         elif self.time_zone is not None:
             check_zone("time_zone", self.time_zone)
+        if self.expires_at is not None:
+            check_time("expires_at", self.expires_at)
+        elif self.erase_expired:
+            raise InvalidInput("erase_expired needs expires_at.")
         object.__setattr__(self, "tool_calls", _tool_calls(self.tool_calls))
 
 

@@ -22,7 +22,7 @@ def test_the_loop_asks_judges_and_prints_the_bill() -> None:
     assert told.returncode == 0, told.stderr
     assert sum(int(asked) for asked in ROW.findall(told.stdout)) == 5
     assert "judged by claude" in told.stdout
-    bill = re.search(r"remembering ([\d.]+) USD, asking and judging ([\d.]+) USD", told.stdout)
+    bill = re.search(r"remembering ([\d.]+) USD, asking ([\d.]+) USD, judging ([\d.]+) USD", told.stdout)
     assert bill
     assert all(float(usd) > 0 for usd in bill.groups())
     assert "The stand-in answered: the shares say nothing about memory." in told.stdout

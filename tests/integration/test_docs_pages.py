@@ -25,7 +25,9 @@ from tests.sandbox import Sandbox
 
 DOCS = ROOT / "docs"
 INLINE = (
+    "asking",
     "cognition",
+    "correcting",
     "embeddings",
     "erasure",
     "extraction",

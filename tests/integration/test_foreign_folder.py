@@ -34,11 +34,16 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("remember", "Ann likes tea.", *IN),
     ("search", "deploy", *IN),
     ("context", *IN, "--query", "deploy"),
+    ("profile", "ann", *IN),
+    ("ask", "What does Ann like?", *IN),
     ("digest", "chat", *IN),
     ("dream", "acme", "--dry-run"),
     ("extract", "chat", *IN),
     ("memories", "list", *IN),
     ("memories", "show", "1", *IN),
+    ("memories", "revise", "1", "Ann likes coffee.", *IN),
+    ("memories", "pin", "1", *IN),
+    ("memories", "unpin", "1", *IN),
     ("sessions", "list", *IN),
     ("sessions", "show", "chat", *IN),
     ("sessions", "end", "chat", *IN),
@@ -83,7 +88,17 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("mcp", *IN),
 )
 # These name what does not exist, and say so; `doctor` misses a worker.
-REFUSED = {"doctor", "topics show", "jobs show", "undo", "tokens rotate", "tokens revoke"}
+REFUSED = {
+    "doctor",
+    "memories revise",
+    "memories pin",
+    "memories unpin",
+    "topics show",
+    "jobs show",
+    "undo",
+    "tokens rotate",
+    "tokens revoke",
+}
 WITH_SERVERS = (("up", "--detach", "--flower"), ("down",), ("demo",))
 DAILY = {"doctor", "hook claude-code", "mcp"}
 

@@ -34,7 +34,9 @@ from tests.sandbox import Sandbox, eventually
 
 T = TypeVar("T")
 TOKEN = "a-long-random-token"
-TOOLS = {"remember", "recall", "context", "digest_session", "forget", "memory_status"}
+TOOLS = {
+    *("remember", "recall", "context", "profile", "ask", "revise", "pin", "digest_session", "forget", "memory_status")
+}
 
 
 def using(client: Client, do: Callable[[Client], Awaitable[T]]) -> T:

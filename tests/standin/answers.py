@@ -29,6 +29,8 @@ def default_answer(call: Call) -> Any:
         return topics(call)
     if call.purpose == "facts":
         return facts(call)
+    if call.purpose == "answer":
+        return answer(call)
     return smallest(call.schema, call.schema.get("$defs", {}))
 
 
@@ -90,6 +92,20 @@ def facts(call: Call) -> Any:
     said = [(f"{line['author']} said: {line['text']}"[:LONGEST_CONTENT].rstrip(), int(line["id"])) for line in lines]
     fields = {"category": "project", "confidence": 8}
     return {"facts": [{**fields, "content": content, "sources": [source]} for content, source in said]}
+
+
+MEMORY = re.compile(r"^\[(?P<id>\d+)\] \S+ (?P<who>.*?): (?P<text>.*)$", re.M)
+
+
+def answer(call: Call) -> Any:
+    """The memories that share a long word with the question, at most three."""
+    question = call.parts[-1].rpartition("The question, as JSON:")[2]
+    words = set(re.findall(r"\w{4,}", question.lower()))
+    found = [
+        one for one in MEMORY.finditer("\n".join(call.parts)) if words & set(re.findall(r"\w+", one["text"].lower()))
+    ]
+    sentences = [{"text": one["text"], "citations": [int(one["id"])]} for one in found[:3]]
+    return {"lookup": None, "sentences": sentences}
 
 
 def smallest(schema: dict[str, Any], definitions: dict[str, Any]) -> Any:

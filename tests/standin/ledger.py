@@ -20,6 +20,7 @@ PURPOSES = (
     ("condensed", "condense"),
     ("topics", "topics"),
     ("facts", "facts"),
+    ("sentences", "answer"),
 )
 
 

@@ -129,7 +129,10 @@ class StandIn:
             message = self._message(call, fault, billed)
             usage = _counts(message["usage"])
             outcome = fault.name if fault else "ok"
-            return Reply(200, message, cut=bool(fault and fault.cut))
+            cut = bool(fault and fault.cut)
+            if params.get("stream"):
+                return Reply(200, _streamed(message), kind="text/event-stream", cut=cut)
+            return Reply(200, message, cut=cut)
         finally:
             self.counters.ended(call, outcome, usage)
 
@@ -217,6 +220,25 @@ class StandIn:
         message["usage"]["service_tier"] = "batch"
         self.counters.batch_item_ended(call, "succeeded", _counts(message["usage"]))
         return {"type": "succeeded", "message": message}
+
+
+def _streamed(message: dict[str, Any]) -> str:
+    """The server-sent events of a message: its text comes in pieces of 16 characters."""
+    begun = {**message, "content": [], "stop_reason": None, "usage": {**message["usage"], "output_tokens": 1}}
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": begun}]
+    for index, block in enumerate(message["content"]):
+        text = block["text"]
+        events.append({"type": "content_block_start", "index": index, "content_block": {"type": "text", "text": ""}})
+        for start in range(0, len(text), 16):
+            delta = {"type": "text_delta", "text": text[start : start + 16]}
+            events.append({"type": "content_block_delta", "index": index, "delta": delta})
+        events.append({"type": "content_block_stop", "index": index})
+    ended = {name: message.get(name) for name in ("stop_reason", "stop_sequence", "stop_details")}
+    events.append(
+        {"type": "message_delta", "delta": ended, "usage": {"output_tokens": message["usage"]["output_tokens"]}}
+    )
+    events.append({"type": "message_stop"})
+    return "".join(f"event: {one['type']}\ndata: {json.dumps(one, ensure_ascii=False)}\n\n" for one in events)
 
 
 def _counts(usage: dict[str, Any]) -> dict[str, int]:

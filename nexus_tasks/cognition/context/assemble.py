@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from nexus_tasks.cognition.context import by_query, profile
 from nexus_tasks.cognition.context.token_budget import BudgetedBlock, line_tokens
 from nexus_tasks.cognition.echo import told_by, without_echo
-from nexus_tasks.cognition.retrieval import ranking
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.event_time import local
 from nexus_tasks.storage.engine import Transaction
@@ -26,16 +26,17 @@ MIN_CONFIDENCE = {"explicit": 0.70, "derived": 0.70, "contradiction": 0.65}
 RECENCY_STEPS = ((1, 1.0), (6, 0.8), (24, 0.6), (72, 0.35))  # (greatest age in hours, weight)
 OLDEST = 0.15  # the weight of a memory that is older than 72 hours
 REINFORCEMENT = 0.1  # the weight of each repetition of a memory, for at most five repetitions
-# Both numbers are chosen by hand, not measured.
 POOL = 300  # the most memories from which a section chooses
-FACT_TOKENS = 16  # tokens of a short fact's line. A block of 800 tokens needs a search for 800 / 16 + 1 = 51 facts.
+LINE_TOKENS = 16  # tokens of a short fact's line
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContextRequest:
     """A caller's request for a context.
 
-    ``observer`` and ``subject`` select perspectives. ``None`` selects all observers or all subjects.
+    ``observer`` and ``subject`` select perspectives. ``None`` selects all observers or all subjects. With
+    ``heard_only``, messages that the observer did not hear are left out, and so are digests. The block begins with the
+    profile of ``profile_of``.
     """
 
     namespace: str
@@ -46,45 +47,86 @@ class ContextRequest:
     subject: str | None
     max_tokens: int
     min_standing: int | None = None
+    heard_only: bool = False
+    profile_of: str | None = None
 
 
 def assemble(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> ContextBlock:
-    """Choose the memories of a context and render them as a block of at most ``ask.max_tokens`` tokens.
-
-    The block has these sections, in this order:
-
-    - the session's digest, at most 40 % of the tokens
-    - contradictions, at most 10 % of the tokens and at most two contradictions
-    - reflections, at most 25 % of the tokens, plus the tokens that the digest and the contradictions did not use
-    - facts, in the tokens that are left
-    - the session's messages from which no facts were derived yet, in the tokens that are still left
-    """
-    wanted = Filter(
-        namespace_id=ask.namespace_id, observer=ask.observer, subject=ask.subject, min_standing=ask.min_standing
-    )
-    levels = ["contradiction", "derived", *([] if ask.query else ["explicit"])]
-    found = context_rows.newest(tx, wanted, [(level, MIN_CONFIDENCE[level]) for level in levels], POOL)
-    facts = _by_query(tx, embedder, wanted, ask.query, ask.max_tokens) if ask.query else _ranked(found["explicit"])
-    digests, tail = context_rows.of_session(tx, wanted, ask.session_key, POOL) if ask.session_key else ({}, [])
-    whole, block = ask.max_tokens, BudgetedBlock(max_tokens=ask.max_tokens)
-    share = SHARE_DIGESTS * whole
-    spare = block.section("Digest", _digest_that_fits(digests, share), share, lambda line: line.content)
-    contradictions = _ranked(found["contradiction"])[:MOST_CONTRADICTIONS]
-    spare += block.section("Contradictions", contradictions, SHARE_CONTRADICTIONS * whole, _dated_to_the_day)
-    block.section("Reflections", _ranked(found["derived"]), SHARE_REFLECTIONS * whole + spare, _dated_to_the_day)
-    block.section("Facts", facts, whole, _dated_to_the_day)
-    block.section(
-        "Not yet derived", _without_echoes(tx, ask.namespace_id, tail), whole, _dated_to_the_minute, oldest_first=True
-    )
-    text = "\n".join(block.lines)
+    """Choose the memories of a context (:func:`choose`), and render them as a block."""
+    block = choose(tx, embedder, ask)
+    text = "\n".join(block.lines())
     return ContextBlock(
         namespace=ask.namespace,
         text=text,
         tokens=estimate_tokens(text),
-        max_tokens=whole,
-        sections=tuple(block.sections),
-        citations=block.citations,
+        max_tokens=ask.max_tokens,
+        sections=block.shown(),
+        citations=block.citations(),
     )
+
+
+def choose(tx: Transaction, embedder: Embedder, ask: ContextRequest) -> BudgetedBlock:
+    """Choose the memories of a context, at most ``ask.max_tokens`` tokens.
+
+    The block has these sections, in this order:
+
+    - the profile of ``ask.profile_of``, at most 25 % of the tokens and at most 500 tokens
+    - the session's digest, at most 40 % of the tokens
+    - contradictions, at most 10 % of the tokens and at most two contradictions
+    - reflections, at most 25 % of the tokens
+    - facts
+    - with a query: the messages that fit it and that no shown fact tells. Facts and messages have half of the rest
+      each, and what one half does not need goes to the other
+    - the session's messages from which no facts were derived yet, in the tokens that are still left
+
+    With a query, contradictions and reflections that do not touch it are left out. Without a query, reflections may
+    also use the tokens that no other section needs.
+    """
+    wanted = Filter(
+        namespace_id=ask.namespace_id,
+        observer=ask.observer,
+        subject=ask.subject,
+        min_standing=ask.min_standing,
+        heard_only=ask.heard_only,
+    )
+    digests, tail = context_rows.of_session(tx, wanted, ask.session_key, POOL) if ask.session_key else ({}, [])
+    whole, block = ask.max_tokens, BudgetedBlock(max_tokens=ask.max_tokens)
+    about = profile.section(block)
+    digest = block.section("Digest", lambda line: line.content)
+    contradictions = block.section("Contradictions", _dated_to_the_day)
+    reflections = block.section("Reflections", _dated_to_the_day)
+    facts = block.section("Facts", _dated_to_the_day)
+    messages = block.section("Messages", _dated_to_the_day)
+    underived = block.section("Not yet derived", _dated_to_the_minute)
+    if ask.profile_of is not None:
+        profile.fill(
+            tx, replace(wanted, subject=ask.profile_of), about, min(profile.MOST_TOKENS, profile.SHARE * whole)
+        )
+    digest.fill(_digest_that_fits(digests, SHARE_DIGESTS * whole), SHARE_DIGESTS * whole)
+    if ask.query:
+        fitting = by_query.find(tx, embedder, wanted, ask.query, limit=_limit(whole), least=MIN_CONFIDENCE)
+        contradictions.fill(fitting.contradictions[:MOST_CONTRADICTIONS], SHARE_CONTRADICTIONS * whole)
+        reflections.fill(fitting.reflections, SHARE_REFLECTIONS * whole)
+        by_query.fill(fitting, facts, messages)
+        messages.sort(_in_order_of_time)
+        later: Sequence[ContextRow] = ()
+    else:
+        found = context_rows.newest(tx, wanted, list(MIN_CONFIDENCE.items()), POOL)
+        contradictions.fill(_ranked(found["contradiction"])[:MOST_CONTRADICTIONS], SHARE_CONTRADICTIONS * whole)
+        later = _ranked(found["derived"])
+        reflections.fill(later, SHARE_REFLECTIONS * whole)
+        facts.fill(_ranked(found["explicit"]), whole)
+    underived.fill(
+        (line for line in _without_echoes(tx, ask.namespace_id, tail) if line.id not in messages.rows), whole
+    )
+    underived.sort(lambda line: (line.seq or 0,))
+    reflections.fill(later, whole)
+    return block
+
+
+def _limit(tokens: int) -> int:
+    """How many memories a search finds for a block of ``tokens`` tokens: more than fit, as some are left out."""
+    return min(POOL, tokens // LINE_TOKENS * 2 + 20)
 
 
 def _digest_that_fits(digests: dict[str, ContextRow], share: float) -> list[ContextRow]:
@@ -98,9 +140,9 @@ def _digest_that_fits(digests: dict[str, ContextRow], share: float) -> list[Cont
 
 
 def _ranked(found: Sequence[ContextRow]) -> list[ContextRow]:
-    """Memories sorted by weight (see :func:`_weight`), the greatest weight first."""
+    """Pinned memories first, then memories sorted by weight (see :func:`_weight`), the greatest weight first."""
     newest = max((line.occurred_at for line in found), default=None)
-    return sorted(found, key=lambda line: (-_weight(line, newest), -_when(line).timestamp(), line.id))
+    return sorted(found, key=lambda line: (not line.pinned, -_weight(line, newest), -_when(line).timestamp(), line.id))
 
 
 def _when(line: ContextRow) -> datetime:
@@ -121,14 +163,6 @@ def _weight(line: ContextRow, newest: datetime | None) -> float:
     return recency + line.confidence + REINFORCEMENT * min(line.times_reinforced, 5)
 
 
-def _by_query(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, max_tokens: int) -> list[ContextRow]:
-    """The facts that a search for ``query`` finds, best first."""
-    limit = min(POOL, max_tokens // FACT_TOKENS + 1)
-    ranked, _ = ranking(tx, embedder, replace(wanted, levels=("explicit",)), query, limit)
-    found = context_rows.by_id(tx, wanted.namespace_id, [one.id for one in ranked], MIN_CONFIDENCE["explicit"])
-    return [found[one.id] for one in ranked if one.id in found]
-
-
 def _without_echoes(tx: Transaction, namespace_id: int, tail: Sequence[ContextRow]) -> list[ContextRow]:
     """Messages without their echoed lines. A message is left out when all its lines are echoes."""
     told = told_by(tx, namespace_id, ((line.role or "user", line.content) for line in tail))
@@ -138,8 +172,12 @@ def _without_echoes(tx: Transaction, namespace_id: int, tail: Sequence[ContextRo
 
 def _dated_to_the_day(line: ContextRow) -> str:
     event = f" ({line.event})" if line.event else ""
-    return f"{local(line.occurred_at, line.time_zone):%Y-%m-%d} {line.subject}: {line.content}{event}"
+    return f"{local(line.occurred_at, line.time_zone):%Y-%m-%d} {line.subject}: {line.content}{event}{line.later}"
 
 
 def _dated_to_the_minute(line: ContextRow) -> str:
     return f"{local(line.occurred_at, line.time_zone):%Y-%m-%d %H:%M} {line.subject}: {line.content}"
+
+
+def _in_order_of_time(line: ContextRow) -> tuple[float, ...]:
+    return (bool(line.later), line.occurred_at.timestamp(), line.seq or 0, line.id)

@@ -1,4 +1,4 @@
-"""Render a context block as Anthropic messages or as JSON. The token bound holds in each form."""
+"""Render a context block as messages for a model or as JSON. The token bound holds in each form."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from nexus_tasks.cognition.context.token_budget import line_tokens
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import ContextBlock, ContextSection
 
-Format = Literal["text", "anthropic", "json"]
+Format = Literal["text", "anthropic", "openai", "json"]
 
 
 def render_as(block: ContextBlock, form: Format) -> ContextBlock:
     """The block in the form ``form``.
 
-    ``anthropic`` sets the block's ``messages``, with which an Anthropic request can begin. ``json`` replaces the
-    block's ``text`` by JSON. ``text`` returns the block unchanged.
+    ``anthropic`` and ``openai`` set the block's ``messages``, with which a request to Anthropic's Messages API or to
+    OpenAI's Chat Completions API can begin. ``json`` replaces the block's ``text`` by JSON. ``text`` returns the block
+    unchanged.
     """
+    if form == "openai":
+        # Not a message of the system: memories are data, never instructions.
+        return replace(block, messages=({"role": "user", "content": block.text},) if block.text else ())
     if form == "anthropic":
         content = [{"type": "text", "text": block.text}] if block.text else []
         return replace(block, messages=({"role": "user", "content": content},) if content else ())

@@ -1,13 +1,15 @@
-"""Build a context block section by section under a hard bound of tokens."""
+"""Build a context block under a hard bound of tokens. Sections may be filled in any order, and are shown in theirs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from nexus_tasks.storage.searching.context_rows import ContextRow
 from nexus_tasks.text import estimate_tokens, shorten
 from nexus_tasks.types import CitedMemory, ContextSection
+
+_LEAST_CUT = 20  # tokens; a digest that is cut to fewer tokens says too little
 
 
 @dataclass(kw_only=True)
@@ -18,57 +20,98 @@ class BudgetedBlock:
     used: int = 0
     # The texts in the block. A text is added only once, although several observers may have the same text.
     said: set[str] = field(default_factory=set)
-    sections: list[ContextSection] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-    citations: dict[str, CitedMemory] = field(default_factory=dict)
+    sections: list[Section] = field(default_factory=list)
 
-    def section(
-        self,
-        title: str,
-        rows: Sequence[ContextRow],
-        allowance: float,
-        render: Callable[[ContextRow], str],
-        *,
-        oldest_first: bool = False,
-    ) -> float:
-        """Add a section with the rows that fit, in the order given. Leave out a row whose text is in the block already.
+    @property
+    def left(self) -> int:
+        """The tokens that are not used yet."""
+        return self.max_tokens - self.used
+
+    def section(self, title: str, render: Callable[[ContextRow], str]) -> Section:
+        """Add an empty section. Sections are shown in the order in which they were added, without the empty ones.
 
         Args:
-            allowance: tokens that the section may use.
             render: returns the text of a row.
-            oldest_first: put the chosen rows in the order of the conversation.
-
-        Returns:
-            The tokens of ``allowance`` that are left.
         """
-        heading = f"## {title}"
-        budget = min(int(allowance), self.max_tokens - self.used) - line_tokens(heading)
-        chosen: list[tuple[ContextRow, str]] = []
-        spent = 0
+        self.sections.append(Section(block=self, title=title, render=render))
+        return self.sections[-1]
+
+    def lines(self) -> list[str]:
+        """The block's lines: each section's heading and its lines."""
+        return [line for section in self._filled() for line in (section.heading, *section.rows.values())]
+
+    def shown(self) -> tuple[ContextSection, ...]:
+        """The sections that have lines."""
+        return tuple(
+            ContextSection(name=section.title.lower(), tokens=section.used, ids=tuple(section.rows))
+            for section in self._filled()
+        )
+
+    def citations(self) -> dict[str, CitedMemory]:
+        """The memories that the lines cite."""
+        return {
+            f"m{row.id}": CitedMemory(id=row.id, external_id=row.external_id)
+            for section in self._filled()
+            for row in section.chosen
+        }
+
+    def _filled(self) -> list[Section]:
+        return [section for section in self.sections if section.chosen]
+
+
+@dataclass(kw_only=True)
+class Section:
+    """A section of a block under construction: memories, and one line for each."""
+
+    block: BudgetedBlock
+    title: str
+    render: Callable[[ContextRow], str]
+    used: int = 0  # tokens, with the heading
+    chosen: list[ContextRow] = field(default_factory=list)
+    rows: dict[int, str] = field(default_factory=dict)  # memory id → line
+
+    @property
+    def heading(self) -> str:
+        """The line above the section."""
+        return f"## {self.title}"
+
+    def fill(self, rows: Iterable[ContextRow], allowance: float) -> None:
+        """Add each of ``rows`` that fits, in this order, until the section uses ``allowance`` tokens."""
         for row in rows:
-            text = " ".join(render(row).split())
-            if text in self.said:
-                continue
-            line = f"- [m{row.id}] {text}"
-            if spent + line_tokens(line) > budget:
-                # A digest may be cut, because its beginning is useful. A cut fact is useless.
-                if chosen or not row.level.startswith("summary") or budget < 20:
-                    continue
-                line = shorten(line, 4 * (budget - 1))
-            chosen.append((row, line))
-            self.said.add(text)
-            spent += line_tokens(line)
-        if not chosen:
-            return allowance
-        if oldest_first:
-            chosen.sort(key=lambda pair: pair[0].seq or 0)
-        for row, _ in chosen:
-            self.citations[f"m{row.id}"] = CitedMemory(id=row.id, external_id=row.external_id)
-        tokens = spent + line_tokens(heading)
-        self.lines += [heading, *(line for _, line in chosen)]
-        self.sections.append(ContextSection(name=title.lower(), tokens=tokens, ids=tuple(row.id for row, _ in chosen)))
-        self.used += tokens
-        return allowance - tokens
+            self.add(row, allowance)
+
+    def add(self, row: ContextRow, allowance: float) -> bool:
+        """Add a row if it fits. Returns whether the block has the row's text now.
+
+        A text that the block has already is not added again.
+
+        Args:
+            allowance: tokens that the whole section may use.
+        """
+        # A fact in the profile is not told again below it, although the lines there have dates.
+        said = " ".join(f"{row.subject}: {row.content}".split())
+        if said in self.block.said:
+            return True
+        text = " ".join(self.render(row).split())
+        heading = 0 if self.chosen else line_tokens(self.heading)
+        room = min(int(allowance) - self.used, self.block.left) - heading
+        line = f"- [m{row.id}] {text}"
+        if line_tokens(line) > room:
+            # A digest may be cut, because its beginning is useful. A cut fact is useless.
+            if self.chosen or not row.level.startswith("summary") or room < _LEAST_CUT:
+                return False
+            line = shorten(line, 4 * (room - 1))
+        self.chosen.append(row)
+        self.rows[row.id] = line
+        self.block.said.add(said)
+        self.used += heading + line_tokens(line)
+        self.block.used += heading + line_tokens(line)
+        return True
+
+    def sort(self, key: Callable[[ContextRow], tuple[float, ...]]) -> None:
+        """Sort the section's lines."""
+        self.chosen.sort(key=key)
+        self.rows = {row.id: self.rows[row.id] for row in self.chosen}
 
 
 def line_tokens(line: str) -> int:

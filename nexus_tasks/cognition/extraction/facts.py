@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 
 from nexus_tasks.cognition import prompts
+from nexus_tasks.cognition.derive import MIN_CONFIDENCE
 from nexus_tasks.cognition.echo import is_echo
 from nexus_tasks.cognition.extraction.batch import ExtractionBatch
 from nexus_tasks.cognition.extraction.topics import one_line
@@ -79,6 +80,7 @@ def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str
     A fact is rejected in these cases:
 
     - Its category is unknown, or its confidence is outside 0 to 10.
+    - Its confidence is below 7. No context would show such a fact, and a derivation drops it too.
     - Its content is empty or an echo.
     - It has no sources, or one of its sources is not a message of the batch.
     - Only an assistant or a tool says it (see ``standing.py``).
@@ -88,7 +90,8 @@ def drafts(answer: SessionFacts, batch: ExtractionBatch, user: str, made_by: str
     for fact in answer.facts:
         category, content = category_of(fact.category), one_line(fact.content, LONGEST)
         sources = sorted(set(fact.sources))
-        if category is None or not 0 <= fact.confidence <= 10 or not content or is_echo(content):
+        sure = 10 * MIN_CONFIDENCE <= fact.confidence <= 10
+        if category is None or not sure or not content or is_echo(content):
             continue
         if not sources or not all(source in lines for source in sources):
             continue

@@ -49,7 +49,7 @@ def lay_out(
     Args:
         max_tokens: the block's bound in tokens. The oldest part that does not fit is left out, and the block's
             ``notes`` say so.
-        form: ``text``, ``anthropic`` or ``json``.
+        form: ``text``, ``anthropic``, ``openai`` or ``json``.
         waited: whether the reader waited for an observation. If observation is still behind, ``notes`` say so.
     """
     most = max_tokens if max_tokens is not None else max(default_bound(settings), 1)
@@ -77,6 +77,8 @@ def lay_out(
         },
         notes=tuple(notes),
     )
+    if form == "openai":
+        return replace(block, messages=({"role": "user", "content": text},) if text else ())
     return replace(block, messages=_messages(shown_view)) if form == "anthropic" else block
 
 

@@ -9,6 +9,7 @@
 | `topics.md` | `extract_session` | changes of the project's topics |
 | `observe.md` | `observe_session` | notes on a long conversation |
 | `condense.md` | `reflect_observations` | fewer notes that say the same |
+| `answer.md` | none: `Nexus.ask` sends it | an answer whose sentences cite memories |
 
 Each prompt begins with the instructions, which are the same bytes for every call of a purpose. So a provider can cache
 the instructions together with a transcript that several observers share. The hash of a request covers the whole prompt.
@@ -26,12 +27,12 @@ from functools import lru_cache
 from importlib import resources
 
 from nexus_tasks.event_time import local
-from nexus_tasks.llm.answers import PromptLine
+from nexus_tasks.llm.answers import AnswerLine, PromptLine
 from nexus_tasks.llm.base import Purpose
 from nexus_tasks.types import to_utc
 
 _CLOSING = re.compile(
-    r"</(?=\s*(?:transcript|facts|previous|notes|observation-log|topics|topic|names)\b)", re.IGNORECASE
+    r"</(?=\s*(?:transcript|facts|previous|notes|observation-log|topics|topic|names|memories)\b)", re.IGNORECASE
 )
 # A longer message is shown with its beginning and its end. Chosen by hand: the longest of LoCoMo's turns has 600
 # characters, and a page of prose has about 3,000. The output of a tool holds less about people, so it is cut first.
@@ -82,7 +83,12 @@ def names(**given: str | Sequence[str]) -> str:
     Example:
         ``names(observer="coach", subjects=["ann"])`` is ``<names>{"observer": "coach", "subjects": ["ann"]}</names>``.
     """
-    return f"<names>{json.dumps(given, ensure_ascii=False).replace('<', chr(92) + 'u003c')}</names>"
+    return f"<names>{as_json(given)}</names>"
+
+
+def as_json(value: object) -> str:
+    """``value`` as JSON that contains no tag."""
+    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def fitting(line: PromptLine) -> PromptLine:
@@ -101,6 +107,19 @@ def _without_middle(text: str, most: int) -> str:
     room = max(most - len(mark), 0)
     head = int(room * _HEAD)
     return f"{text[:head].rstrip()}{mark}{text[len(text) - (room - head) :].lstrip()}"
+
+
+def memories(lines: Iterable[AnswerLine]) -> str:
+    """Render memories between memories tags, one a line: ``[id] date who: text``."""
+    shown = (
+        f"[{line.id}] {moment(line.occurred_at)[:10]} {_one_line(line.who)}: {_one_line(line.content)}"
+        for line in lines
+    )
+    return "\n".join(("<memories>", *shown, "</memories>"))
+
+
+def _one_line(text: str) -> str:
+    return inert(" ".join(text.split()))
 
 
 def moment(when: datetime) -> str:

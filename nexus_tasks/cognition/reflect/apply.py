@@ -39,9 +39,12 @@ def texts_to_embed(changes: Changes, said: Mapping[int, str]) -> list[str]:
 def _kept_first(new: Memory, old: Memory) -> tuple[Memory, Memory]:
     """Of two facts that say the same, the fact to keep and the other.
 
-    The fact of the higher standing is kept, and of two facts with equal standing the fact that was said earlier.
+    A pinned fact is kept. Otherwise the fact of the higher standing is kept, and of two facts with equal standing the
+    fact that was said earlier.
     """
-    kept, other = sorted((new, old), key=lambda fact: (-(fact.standing or 0), valid_from(fact), fact.id))
+    kept, other = sorted(
+        (new, old), key=lambda fact: (fact.pinned_at is None, -(fact.standing or 0), valid_from(fact), fact.id)
+    )
     return kept, other
 
 
@@ -75,7 +78,8 @@ class PendingChanges:
     def to_be_superseded(self) -> set[int]:
         """Ids of the facts that :meth:`write` would supersede."""
         decided = (relation for relation in self.relations if relation.holds != "both")
-        losers = {loser.id for relation in decided if (loser := self._weakened_fact(relation)) is not None}
+        weakened = (self._weakened_fact(relation) for relation in decided)
+        losers = {loser.id for loser in weakened if loser is not None and loser.pinned_at is None}
         pairs = (self._pair(relation) for relation in self.relations if relation.kind == "duplicate")
         return losers | {_kept_first(*pair)[1].id for pair in pairs if pair}
 
@@ -123,10 +127,13 @@ class PendingChanges:
         assert loser is not None
         winner = new if loser is old else old
         content = _contradiction_text(relation, loser.content, winner.content)
-        decided = relation.holds != "both"
+        # Only a person ends a pinned fact. The contradiction is recorded, and the fact loses no confidence.
+        pinned = loser.pinned_at is not None
+        decided = relation.holds != "both" and not pinned
         when = conclusions.takeover_time(self.tx, loser, winner) if decided else max(valid_from(new), valid_from(old))
         self._conclude("contradiction", content, CONTRADICTION_CONFIDENCE, (new, old), "contradicts", when)
-        conclusions.weaken(self.tx, self.reflection_id, loser.id)
+        if not pinned:
+            conclusions.weaken(self.tx, self.reflection_id, loser.id)
         self.counts["contradictions"] += 1
         if decided:
             conclusions.supersede(self.tx, self.reflection_id, loser, winner, when)

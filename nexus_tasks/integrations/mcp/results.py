@@ -11,7 +11,7 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field
 
-from nexus_tasks.types import ContextBlock, ForgetReceipt, Recall, SessionDetails, StatusReport
+from nexus_tasks.types import Answer, ContextBlock, ForgetReceipt, MemoryDetails, Recall, SessionDetails, StatusReport
 
 
 class Remembered(BaseModel):
@@ -77,6 +77,30 @@ class Context(BaseModel):
     max_tokens: int
     citations: dict[str, Cited]
     notes: list[str]
+
+
+class Answered(BaseModel):
+    """The result of ``ask``."""
+
+    namespace: str
+    question: str
+    remembered: bool = Field(description="false: the memories do not tell")
+    text: str = Field(description="one sentence a line, each after its citations")
+    citations: dict[str, Cited]
+    made_by: str
+    notes: list[str]
+
+
+class Corrected(BaseModel):
+    """The result of ``revise`` and ``pin``: the fact that holds now."""
+
+    namespace: str
+    id: int
+    cited: str = Field(description="the fact with its citation")
+    superseded: list[int] = Field(description="ids of the facts that it replaced; do not cite them any more")
+    pinned: bool
+    reflection: int | None = Field(description="the number with which the operator can undo a correction")
+    expires_at: datetime | None
 
 
 class Digested(BaseModel):
@@ -176,6 +200,33 @@ def context(block: ContextBlock) -> Context:
             name: Cited(id=memory.id, external_id=memory.external_id) for name, memory in block.citations.items()
         },
         notes=list(block.notes),
+    )
+
+
+def answered(found: Answer) -> Answered:
+    """Convert an answer to the result of the tool ``ask``, with the citations before each sentence."""
+    lines = [f"{''.join(f'[m{i}]' for i in one.citations)} {one.text}" for one in found.sentences]
+    return Answered(
+        namespace=found.namespace,
+        question=found.question,
+        remembered=found.remembered,
+        text="\n".join(lines) or found.text,
+        citations={name: Cited(id=one.id, external_id=one.external_id) for name, one in found.citations.items()},
+        made_by=found.made_by,
+        notes=list(found.notes),
+    )
+
+
+def corrected(namespace: str, found: MemoryDetails) -> Corrected:
+    """The result of the tools ``revise`` and ``pin``."""
+    return Corrected(
+        namespace=namespace,
+        id=found.id,
+        cited=cited(found.id, f"{found.subject}: {found.content}"),
+        superseded=list(found.superseded),
+        pinned=found.pinned,
+        reflection=found.reflection,
+        expires_at=found.expires_at,
     )
 
 

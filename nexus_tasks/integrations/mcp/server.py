@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
@@ -19,7 +20,17 @@ from nexus_tasks.client import Nexus
 from nexus_tasks.errors import InvalidInput, JobFailed, NexusError, NotAllowed, NotFound, WaitTimeout
 from nexus_tasks.integrations.mcp import results
 from nexus_tasks.integrations.mcp.access import Access, current
-from nexus_tasks.integrations.mcp.results import Context, Digested, DigestEntry, Forgotten, Recalled, Remembered, Status
+from nexus_tasks.integrations.mcp.results import (
+    Answered,
+    Context,
+    Corrected,
+    Digested,
+    DigestEntry,
+    Forgotten,
+    Recalled,
+    Remembered,
+    Status,
+)
 from nexus_tasks.storage import tenancy
 from nexus_tasks.storage.audit import OPERATOR, acting
 from nexus_tasks.types import Standing
@@ -37,6 +48,7 @@ LONGEST_WAIT = 60.0  # the longest time, in seconds, that a call may wait for a 
 Namespace = Annotated[
     str | None, Field(description="the namespace (tenant); leave it out when the server serves only one namespace")
 ]
+HeardOnly = Annotated[bool, Field(description="with `observer`: only messages that this observer heard")]
 Session = Annotated[str, Field(description="the conversation's key")]
 LeastStanding = Annotated[
     Standing | None,
@@ -106,11 +118,14 @@ class Memory:
         text: Annotated[str, Field(description="one thing worth knowing, complete in itself")],
         author: Annotated[str, Field(description="the author of the text")] = "user",
         session_key: Session = "notes",
+        expires_at: Annotated[
+            datetime | None, Field(description="from this time on it no longer holds; ISO 8601, UTC without a zone")
+        ] = None,
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Remembered]:
         """Store one thing worth knowing. `recall` finds it at once, and facts are derived from it in the background."""
         with self._tool(namespace, Memory.remember) as space:
-            receipt = self.nexus.remember(space, text, author=author, session_key=session_key)
+            receipt = self.nexus.remember(space, text, author=author, session_key=session_key, expires_at=expires_at)
         done = Remembered(namespace=space, session_key=session_key, stored=receipt.stored, buffered=receipt.buffered)
         return _result(done, "Remembered." if receipt.stored or receipt.buffered else "That was remembered already.")
 
@@ -122,6 +137,7 @@ class Memory:
         subject: Annotated[str | None, Field(description="only memories about this subject")] = None,
         session_key: Annotated[str | None, Field(description="only memories of this conversation")] = None,
         min_standing: LeastStanding = None,
+        heard_only: HeardOnly = False,
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Recalled]:
         """Find the memories that best answer a question, best first, each with its citation and its evidence."""
@@ -133,6 +149,7 @@ class Memory:
                 subject=subject,
                 session_key=session_key,
                 min_standing=min_standing,
+                heard_only=heard_only,
                 limit=limit,
             )
         done = Recalled(namespace=space, query=query, results=[results.hit(one) for one in found])
@@ -140,7 +157,7 @@ class Memory:
 
     def context(
         self,
-        query: Annotated[str | None, Field(description="choose the facts that fit this question")] = None,
+        query: Annotated[str | None, Field(description="choose the facts and messages that fit this question")] = None,
         session_key: Annotated[
             str | None, Field(description="add this conversation's digest and its newest messages")
         ] = None,
@@ -151,9 +168,10 @@ class Memory:
         observe: Annotated[
             bool, Field(description="return the conversation: notes on its old messages, and its newest messages")
         ] = False,
+        heard_only: HeardOnly = False,
         namespace: Namespace = None,
     ) -> Annotated[CallToolResult, Context]:
-        """Return digest, contradictions, reflections and facts with their citations, in at most max_tokens tokens."""
+        """Return what is remembered, each line with its citation, in at most max_tokens tokens."""
         with self._tool(namespace, Memory.context) as space:
             block = self.nexus.context(
                 space,
@@ -162,10 +180,67 @@ class Memory:
                 observer=observer,
                 subject=subject,
                 min_standing=min_standing,
+                heard_only=heard_only,
+                profile=not observe,
                 max_tokens=max_tokens,
                 observe=observe,
             )
         return _result(results.context(block), block.text or "Nothing is remembered yet.")
+
+    def profile(
+        self,
+        subject: Annotated[str, Field(description="the person or thing")],
+        observer: Annotated[str | None, Field(description="only memories of this observer")] = None,
+        max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 500,
+        namespace: Namespace = None,
+    ) -> Annotated[CallToolResult, Context]:
+        """Return what to know about someone at any time: who they are, and what they like, want and must not have."""
+        with self._tool(namespace, Memory.profile) as space:
+            block = self.nexus.profile(space, subject, observer=observer, max_tokens=max_tokens)
+        return _result(results.context(block), block.text or "Nothing is remembered about that.")
+
+    def ask(
+        self,
+        question: Annotated[str, Field(description="the question")],
+        observer: Annotated[str | None, Field(description="only memories of this observer")] = None,
+        subject: Annotated[str | None, Field(description="only memories about this subject")] = None,
+        heard_only: HeardOnly = False,
+        namespace: Namespace = None,
+    ) -> Annotated[CallToolResult, Answered]:
+        """Answer a question from memory, with citations, or say that it is not remembered. It costs a model call."""
+        with self._tool(namespace, Memory.ask) as space:
+            told = self.nexus.ask(space, question, observer=observer, subject=subject, heard_only=heard_only)
+        done = results.answered(told)
+        return _result(done, done.text)
+
+    def revise(
+        self,
+        memory_id: Annotated[int, Field(ge=1, description="the fact to correct: 17, as in [m17]")],
+        content: Annotated[str, Field(description="the corrected fact, complete in itself")],
+        author: Annotated[str, Field(description="who corrects it")] = "user",
+        expires_at: Annotated[
+            datetime | None, Field(description="from this time on it no longer holds; ISO 8601, UTC without a zone")
+        ] = None,
+        namespace: Namespace = None,
+    ) -> Annotated[CallToolResult, Corrected]:
+        """Replace a fact that is wrong or out of date by a corrected one. The old fact stays as history."""
+        with self._tool(namespace, Memory.revise) as space:
+            found = self.nexus.revise(space, memory_id, content, author=author, expires_at=expires_at)
+        done = results.corrected(space, found)
+        return _result(done, done.cited)
+
+    def pin(
+        self,
+        memory_id: Annotated[int, Field(ge=1, description="the fact: 17, as in [m17]")],
+        pinned: Annotated[bool, Field(description="false takes the pin back")] = True,
+        namespace: Namespace = None,
+    ) -> Annotated[CallToolResult, Corrected]:
+        """Pin a fact that must always be known: it comes first in its subject's profile."""
+        with self._tool(namespace, Memory.pin) as space:
+            change = self.nexus.pin if pinned else self.nexus.unpin
+            found = change(space, memory_id)
+        done = results.corrected(space, found)
+        return _result(done, done.cited)
 
     def digest_session(
         self,
@@ -315,6 +390,10 @@ SCOPES = {
         (Memory.remember, ("write",)),
         (Memory.recall, ("read",)),
         (Memory.context, ("read",)),
+        (Memory.profile, ("read",)),
+        (Memory.ask, ("read",)),
+        (Memory.revise, ("read", "write")),
+        (Memory.pin, ("read", "write")),
         (Memory.digest_session, ("read", "write")),
         (Memory.forget, ("erase",)),
         (Memory.memory_status, ("read",)),
@@ -342,8 +421,12 @@ def server(namespace: str | None) -> MemoryServer:
     made = MemoryServer("nexus", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     made.memory = memory
     made.add_tool(memory.remember, annotations=ToolAnnotations(read_only_hint=False, idempotent_hint=True))
-    for read in (memory.recall, memory.context, memory.memory_status):
+    for read in (memory.recall, memory.context, memory.profile, memory.ask, memory.memory_status):
         made.add_tool(read, annotations=ToolAnnotations(read_only_hint=True))
+    for correct in (memory.revise, memory.pin):
+        made.add_tool(
+            correct, annotations=ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True)
+        )
     made.add_tool(memory.digest_session, annotations=ToolAnnotations(read_only_hint=False, idempotent_hint=True))
     made.add_tool(
         memory.forget, annotations=ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nexus_tasks.errors import Misconfigured, Transient
 from nexus_tasks.llm.anthropic.batches import AnthropicBatchProvider
@@ -15,6 +15,7 @@ from nexus_tasks.llm.base import PURPOSES, AnswerT, Completion, ModelRequest, Pu
 
 if TYPE_CHECKING:
     from anthropic import Anthropic
+    from anthropic.types import Message
 
     from nexus_tasks.settings import Settings
 
@@ -56,12 +57,32 @@ class AnthropicModel:
             TooLarge: the status is 413, or the prompt is longer than the model's context.
             Permanent: Claude rejected the request for another reason.
         """
+        return self._complete(request, lambda client, params: client.messages.create(**params))
+
+    def stream(self, request: ModelRequest[AnswerT], on_text: Callable[[str], None]) -> Completion[AnswerT]:
+        """Call Claude once, and give each piece of the reply to ``on_text`` as it arrives.
+
+        Raises:
+            JobError: the errors of :meth:`complete`. A part of the reply may have arrived before.
+        """
+
+        def streamed(client: Anthropic, params: dict[str, Any]) -> Message:
+            with client.messages.stream(**params) as reply:
+                for text in reply.text_stream:
+                    on_text(text)
+                return reply.get_final_message()
+
+        return self._complete(request, streamed)
+
+    def _complete(
+        self, request: ModelRequest[AnswerT], send: Callable[[Anthropic, dict[str, Any]], object]
+    ) -> Completion[AnswerT]:
         from anthropic.types import Message
         from anthropic.types import Usage as Billed
 
         params = request_params(request, self._settings)
         began = time.monotonic()
-        message = self.call(lambda client: client.messages.create(**params))
+        message = self.call(lambda client: send(client, params))
         seconds = time.monotonic() - began
         # The SDK does not validate answers. A gateway may send an error page with status 200, which gives a string.
         if not isinstance(message, Message) or not isinstance(message.usage, Billed) or message.content is None:

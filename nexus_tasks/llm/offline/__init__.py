@@ -8,10 +8,12 @@ facts, but raises no error.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from pydantic import BaseModel
 
 from nexus_tasks.llm.answers import (
+    AnswerMaterial,
     CondenseMaterial,
     DeriveMaterial,
     Material,
@@ -21,6 +23,7 @@ from nexus_tasks.llm.answers import (
     TopicsMaterial,
 )
 from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest, Purpose, Usage
+from nexus_tasks.llm.offline.answer import answer
 from nexus_tasks.llm.offline.derive import derive
 from nexus_tasks.llm.offline.digest import digest
 from nexus_tasks.llm.offline.extract import facts, topics
@@ -52,11 +55,20 @@ class OfflineModel:
             raise TypeError(f"{type(request.material).__name__} gives {type(answer).__name__}, not {request.answer}.")
         return Completion(model=self.name, usage=Usage(), seconds=time.perf_counter() - began, answer=answer)
 
+    def stream(self, request: ModelRequest[AnswerT], on_text: Callable[[str], None]) -> Completion[AnswerT]:
+        """Answer as :meth:`complete` does, and give the whole reply to ``on_text``."""
+        done = self.complete(request)
+        assert done.answer is not None
+        on_text(done.answer.model_dump_json())
+        return done
+
     def probe(self) -> None:
         """Do nothing, because the model needs no credentials."""
 
 
 def _answer(material: Material) -> BaseModel:
+    if isinstance(material, AnswerMaterial):
+        return answer(material)
     if isinstance(material, DeriveMaterial):
         return derive(material)
     if isinstance(material, ReflectMaterial):

@@ -69,6 +69,7 @@ class Memory(Base):
         Index("ix_memories_superseded_by", "superseded_by", postgresql_where=text("superseded_by IS NOT NULL")),
         Index("ix_memories_reflection_id", "reflection_id", postgresql_where=text("reflection_id IS NOT NULL")),
         Index("ix_memories_author", "namespace_id", "author"),
+        Index("ix_memories_expires_at", "expires_at", postgresql_where=text("expires_at IS NOT NULL")),
         Index("ix_memories_session_id", "session_id"),
     )
 
@@ -113,6 +114,12 @@ class Memory(Base):
     # Whose words the memory rests on (see ``types.names.standing_rank``); ``None`` when it is unknown.
     standing: Mapped[int | None] = mapped_column(SmallInteger)
     reflection_id: Mapped[int | None] = mapped_column(ForeignKey("reflections.id", ondelete="SET NULL"))
+
+    # From this time on, the memory counts as superseded. A fact has the latest time of its messages, or none when a
+    # message has none. With ``erase_expired`` the hourly prune then erases the memory.
+    expires_at: Mapped[datetime | None]
+    erase_expired: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
+    pinned_at: Mapped[datetime | None]
 
     tsv: Mapped[Any] = mapped_column(
         TSVECTOR,

@@ -6,6 +6,7 @@ The statements read only the columns that a context needs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple
@@ -18,7 +19,11 @@ from nexus_tasks.storage.searching.scope import Filter, build_scope
 
 
 class ContextRow(NamedTuple):
-    """A memory in a context. ``subject`` is the subject of a fact, or the author of a message."""
+    """A memory in a context.
+
+    ``subject`` is the subject of a fact, or the author of a message. ``later`` is a remark behind the content, for
+    example that a later message says otherwise.
+    """
 
     id: int
     external_id: str | None
@@ -33,6 +38,10 @@ class ContextRow(NamedTuple):
     event_to: datetime | None
     time_zone: str | None
     role: str | None  # the role of a message; ``None`` for other memories
+    category: str | None
+    pinned: bool
+    later: str = ""
+    score: float = 0.0  # of the search that found the memory
 
     @property
     def event(self) -> str | None:
@@ -45,7 +54,7 @@ class ContextRow(NamedTuple):
 
 _COLUMNS = (
     "m.id, m.external_id, m.level, m.content, m.author, m.occurred_at, m.confidence, m.times_reinforced, m.seq,"
-    " m.event_from, m.event_to, m.time_zone, m.role"
+    " m.event_from, m.event_to, m.time_zone, m.role, m.category, m.pinned_at IS NOT NULL"
 )
 
 
@@ -65,7 +74,7 @@ def newest(
     )
     found: dict[str, list[ContextRow]] = {level: [] for level, _ in levels}
     for row in rows:
-        line = ContextRow._make(row)
+        line = ContextRow(*row)
         found[line.level].append(line)
     return found
 
@@ -86,16 +95,149 @@ def _newest(within: str, limit: int) -> TextClause:
     )
 
 
-_BY_ID = text(
-    f"SELECT {_COLUMNS} FROM memories AS m"
-    " WHERE m.namespace_id = :namespace_id AND m.id = ANY (CAST(:ids AS bigint[])) AND m.confidence >= :least"
+_SPEAKER = text(
+    """
+    SELECT said.author FROM (
+        SELECT author, role, id FROM memories WHERE namespace_id = :namespace_id AND level = 'raw'
+        ORDER BY created_at DESC LIMIT 500
+    ) AS said
+    WHERE said.role = 'user' GROUP BY said.author ORDER BY count(*) DESC, said.author LIMIT 1
+    """
 )
 
 
-def by_id(tx: Transaction, namespace_id: int, ids: Sequence[int], least: float) -> dict[int, ContextRow]:
-    """Read the memories with these ids and a confidence of at least ``least``: id → memory."""
-    rows = tx.execute(_BY_ID, {"namespace_id": namespace_id, "ids": list(ids), "least": least})
-    return {row[0]: ContextRow._make(row) for row in rows}
+def main_speaker(tx: Transaction, namespace_id: int) -> str | None:
+    """The author with the most messages of role ``user`` among the last 500 messages; ``None`` when there is none."""
+    speaker: str | None = tx.scalar(_SPEAKER, {"namespace_id": namespace_id})
+    return speaker
+
+
+def strongest(tx: Transaction, wanted: Filter, categories: Sequence[str], least: float, limit: int) -> list[ContextRow]:
+    """The memories about the filter's subject: pinned ones, then the most often confirmed, the surest and the oldest.
+
+    Args:
+        categories: only facts of these categories. Pinned facts, and conclusions of reflections, always pass.
+        least: the lowest confidence. Memories with a lower confidence are left out.
+    """
+    within = build_scope(wanted)
+    values = {**within.values, "categories": list(categories), "least": least}
+    return [ContextRow(*row) for row in tx.execute(_strongest(within.both, limit), values)]
+
+
+@lru_cache(maxsize=256)
+def _strongest(within: str, limit: int) -> TextClause:
+    return text(
+        f"""
+        SELECT {_COLUMNS} FROM memories AS m
+        WHERE {within} AND m.confidence >= :least
+          AND m.perspective_id IN (
+              SELECT id FROM perspectives WHERE namespace_id = :namespace_id AND subject = :subject
+          )
+          AND (m.pinned_at IS NOT NULL OR m.category IS NULL OR m.category = ANY (CAST(:categories AS text[])))
+        ORDER BY m.pinned_at IS NULL, m.times_reinforced DESC, m.confidence DESC, m.id LIMIT {limit}
+        """
+    )
+
+
+_BY_ID = text(
+    f"SELECT {_COLUMNS} FROM memories AS m WHERE m.namespace_id = :namespace_id AND m.id = ANY (CAST(:ids AS bigint[]))"
+)
+
+
+def by_id(tx: Transaction, namespace_id: int, ids: Sequence[int]) -> dict[int, ContextRow]:
+    """Read the memories with these ids: id → memory."""
+    rows = tx.execute(_BY_ID, {"namespace_id": namespace_id, "ids": list(ids)}) if ids else ()
+    return {row[0]: ContextRow(*row) for row in rows}
+
+
+_SOURCES = text(
+    """
+    SELECT memory_id, array_agg(source_id ORDER BY source_id) FROM evidence
+    WHERE namespace_id = :namespace_id AND memory_id = ANY (CAST(:ids AS bigint[])) AND role = 'derived_from'
+    GROUP BY memory_id
+    """
+)
+
+
+def sources(tx: Transaction, namespace_id: int, fact_ids: Sequence[int]) -> dict[int, list[int]]:
+    """The messages that each fact rests on: id of the fact → ids of the messages."""
+    rows = tx.execute(_SOURCES, {"namespace_id": namespace_id, "ids": list(fact_ids)}) if fact_ids else ()
+    return {fact: list(found) for fact, found in rows}
+
+
+# The facts that replaced the facts of a message, through to the fact that holds now. When the message says what holds
+# now, because its fact was said again later, there is nothing to remark.
+_REPLACED = text(
+    """
+    WITH RECURSIVE replaced AS (
+        SELECT said.source_id AS message_id, fact.content_key, heir.memory_id AS heir
+        FROM evidence AS said
+        JOIN memories AS fact ON fact.id = said.memory_id AND fact.level = 'explicit' AND fact.valid_to IS NOT NULL
+        JOIN perspectives AS holder ON holder.id = fact.perspective_id
+             AND (CAST(:observer AS text) IS NULL OR holder.observer = :observer)
+        JOIN evidence AS heir ON heir.source_id = fact.id AND heir.role = 'supersedes'
+        WHERE said.source_id = ANY (CAST(:ids AS bigint[])) AND said.role = 'derived_from'
+          AND said.namespace_id = :namespace_id
+        UNION
+        SELECT replaced.message_id, replaced.content_key, heir.memory_id
+        FROM replaced
+        JOIN memories AS fact ON fact.id = replaced.heir AND fact.valid_to IS NOT NULL
+        JOIN evidence AS heir ON heir.source_id = fact.id AND heir.role = 'supersedes'
+    )
+    SELECT DISTINCT ON (replaced.message_id) replaced.message_id, m.id
+    FROM replaced JOIN memories AS m ON m.id = replaced.heir
+    WHERE m.namespace_id = :namespace_id AND m.valid_to IS NULL AND m.content_key IS DISTINCT FROM replaced.content_key
+      AND (m.expires_at IS NULL OR m.expires_at > now())
+    ORDER BY replaced.message_id, m.occurred_at DESC, m.id DESC
+    """
+)
+
+
+def replaced_by(tx: Transaction, namespace_id: int, message_ids: Sequence[int], observer: str | None) -> dict[int, int]:
+    """The messages of which a fact no longer holds: id of the message → id of the newest fact that holds instead.
+
+    Args:
+        observer: only facts of this observer. ``None`` means the facts of all observers.
+    """
+    values = {"namespace_id": namespace_id, "ids": list(message_ids), "observer": observer}
+    return dict(tx.execute(_REPLACED, values).all()) if message_ids else {}
+
+
+@lru_cache(maxsize=256)
+def _around(within: str) -> TextClause:
+    return text(
+        f"""
+        WITH center AS (
+            SELECT session_id, seq FROM memories
+            WHERE namespace_id = :namespace_id AND level = 'raw' AND id = coalesce(
+                (SELECT min(source_id) FROM evidence WHERE memory_id = :id AND role = 'derived_from'), :id
+            )
+        )
+        SELECT {_COLUMNS} FROM center
+        JOIN memories AS m ON m.session_id = center.session_id
+                          AND m.seq BETWEEN center.seq - :turns AND center.seq + :turns
+        WHERE {within} ORDER BY m.seq
+        """
+    )
+
+
+def around(tx: Transaction, wanted: Filter, memory_id: int, turns: int) -> list[ContextRow]:
+    """The turns of a conversation around a message, or around the first message that a fact rests on."""
+    within = build_scope(replace(wanted, levels=("raw",)))
+    rows = tx.execute(_around(within.both), {**within.values, "id": memory_id, "turns": turns})
+    return [ContextRow(*row) for row in rows]
+
+
+def between(tx: Transaction, wanted: Filter, since: datetime, until: datetime, limit: int) -> list[ContextRow]:
+    """The messages of a span of time, oldest first, at most ``limit``."""
+    within = build_scope(replace(wanted, levels=("raw",), since=since, until=until))
+    rows = tx.execute(_between(within.both, limit), within.values)
+    return [ContextRow(*row) for row in rows]
+
+
+@lru_cache(maxsize=256)
+def _between(within: str, limit: int) -> TextClause:
+    return text(f"SELECT {_COLUMNS} FROM memories AS m WHERE {within} ORDER BY m.occurred_at, m.id LIMIT {limit}")
 
 
 _OF_SESSION = text(
@@ -103,12 +245,13 @@ _OF_SESSION = text(
     WITH session AS (SELECT id FROM sessions WHERE namespace_id = :namespace_id AND session_key = :session_key)
     SELECT {_COLUMNS}
     FROM session_digests AS digest JOIN memories AS m ON m.id = digest.memory_id
-    WHERE digest.session_id = (SELECT id FROM session) AND m.valid_to IS NULL
+    WHERE digest.session_id = (SELECT id FROM session) AND m.valid_to IS NULL AND NOT :heard_only
       AND (CAST(:min_standing AS smallint) IS NULL OR m.standing >= :min_standing)
     UNION ALL (
         SELECT {_COLUMNS} FROM memories AS m
         WHERE m.namespace_id = :namespace_id AND m.session_id = (SELECT id FROM session) AND m.level = 'raw'
           AND (CAST(:min_standing AS smallint) IS NULL OR m.standing >= :min_standing)
+          AND (m.expires_at IS NULL OR m.expires_at > now())
           AND EXISTS (
               SELECT FROM derivations AS d WHERE d.memory_id = m.id AND d.state = 'wanted'
               AND (CAST(:observer AS text) IS NULL OR d.observer = :observer)
@@ -128,7 +271,8 @@ def of_session(
     a wanted derivation for any observer counts.
 
     Returns:
-        The digests (level → digest), and at most ``limit`` messages, newest first.
+        The digests (level → digest), and at most ``limit`` messages, newest first. With the filter's ``heard_only``
+        there are no digests.
     """
     rows = tx.execute(
         _OF_SESSION,
@@ -137,9 +281,10 @@ def of_session(
             "observer": wanted.observer,
             "session_key": session_key,
             "min_standing": wanted.min_standing,
+            "heard_only": wanted.heard_only,
             "limit": limit,
         },
     )
-    lines = [ContextRow._make(row) for row in rows]
+    lines = [ContextRow(*row) for row in rows]
     said = sorted((line for line in lines if line.level == "raw"), key=lambda line: -(line.seq or 0))
     return {line.level: line for line in lines if line.level != "raw"}, said

@@ -14,6 +14,7 @@ class Filter:
     ``as_of`` selects the memories that were valid at this time. ``since`` and ``until`` select the memories whose event
     time (the time of which a fact speaks, or the time that a digest covers) has a part between the two times. For a
     memory without an event time, ``occurred_at`` counts: at ``since`` or later, and before ``until``.
+    ``heard_only`` selects of the messages only those that ``observer`` heard, and no digests.
     """
 
     namespace_id: int
@@ -26,6 +27,7 @@ class Filter:
     until: datetime | None = None
     as_of: datetime | None = None
     min_standing: int | None = None  # the lowest rank of a standing (see ``types.names.standing_rank``)
+    heard_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,20 +62,30 @@ def build_scope(wanted: Filter) -> Scope:
     visible = ["m.namespace_id = :namespace_id"]
     values: dict[str, Any] = {"namespace_id": wanted.namespace_id}
     if wanted.as_of is None:
-        visible.append("m.valid_to IS NULL")
+        visible.append("m.valid_to IS NULL AND (m.expires_at IS NULL OR m.expires_at > now())")
         if wanted.levels is None:
             visible.append("m.archived_at IS NULL")
     else:
         visible.append(
             "coalesce(m.valid_from, m.occurred_at) <= :as_of AND (m.valid_to IS NULL OR m.valid_to > :as_of)"
+            " AND (m.expires_at IS NULL OR m.expires_at > :as_of)"
         )
         values["as_of"] = wanted.as_of
     selected = [_among("level", wanted.levels, values), _among("category", wanted.categories, values)]
     if wanted.min_standing is not None:
         selected.append("m.standing >= :min_standing")
         values["min_standing"] = wanted.min_standing
-    # A message has no perspective (observer and subject). Every observer may read a message.
-    if wanted.observer is not None:
+    # A message has no perspective (observer and subject). Every observer may read a message, unless the filter says
+    # otherwise. An observer heard the messages that have a derivation for it, whatever became of the derivation.
+    if wanted.observer is not None and wanted.heard_only:
+        selected.append(
+            "(CASE WHEN m.perspective_id IS NULL THEN m.level = 'raw' AND EXISTS (SELECT FROM derivations AS heard"
+            " WHERE heard.memory_id = m.id AND heard.observer = :observer)"
+            " ELSE m.perspective_id IN (SELECT id FROM perspectives"
+            " WHERE namespace_id = :namespace_id AND observer = :observer) END)"
+        )
+        values["observer"] = wanted.observer
+    elif wanted.observer is not None:
         selected.append(
             "(m.perspective_id IS NULL OR m.perspective_id IN (SELECT id FROM perspectives"
             " WHERE namespace_id = :namespace_id AND observer = :observer))"

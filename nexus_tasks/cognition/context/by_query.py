@@ -1,0 +1,152 @@
+"""Choose the memories of a context that fit a query: facts, and the messages that say more than the shown facts.
+
+A fact and its message say much the same, so showing both costs tokens twice. When one fact tells a whole message, the
+fact is shown. A message that says more is shown, and its facts are left out when it has most of their words.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nexus_tasks.cognition.context.token_budget import Section
+from nexus_tasks.cognition.echo import told_by, without_echo
+from nexus_tasks.cognition.retrieval import ranking
+from nexus_tasks.embeddings.base import Embedder
+from nexus_tasks.storage.engine import Transaction
+from nexus_tasks.storage.searching import context_rows
+from nexus_tasks.storage.searching.context_rows import ContextRow
+from nexus_tasks.storage.searching.scope import Filter
+from nexus_tasks.text import content_words
+
+LEVELS = ("explicit", "raw", "derived", "contradiction")
+SAME = 0.8  # a text that shares this part of its content words with a shown text is not shown too
+
+
+@dataclass(kw_only=True)
+class Fitting:
+    """The memories that fit a query, best first."""
+
+    lines: Sequence[ContextRow]  # facts and messages
+    contradictions: Sequence[ContextRow]
+    reflections: Sequence[ContextRow]
+    rows: Mapping[int, ContextRow]  # also the facts that hold instead of what a message says
+    sources: Mapping[int, Sequence[int]]  # id of a fact → ids of its messages
+    told_by: Mapping[int, Sequence[int]]  # id of a message → ids of its facts that fit the query, best first
+    heirs: Mapping[int, int]  # id of a message → id of the fact that holds instead of what it says
+
+
+def find(
+    tx: Transaction, embedder: Embedder, wanted: Filter, query: str, *, limit: int, least: Mapping[str, float]
+) -> Fitting:
+    """Search for the memories that fit ``query``.
+
+    Args:
+        least: level → the lowest confidence of a shown memory.
+    """
+    ranked, _ = ranking(tx, embedder, replace(wanted, levels=LEVELS), query, limit)
+    rows = context_rows.by_id(tx, wanted.namespace_id, [one.id for one in ranked])
+    best = [rows[one.id]._replace(score=one.score) for one in ranked if one.id in rows]
+    best = [row for row in best if row.confidence >= least.get(row.level, 0)]
+    best = _without_echoes(tx, wanted.namespace_id, best)
+    asked = frozenset(content_words(query))
+    touching = [row for row in best if row.level in ("derived", "contradiction") and _touches(asked, row)]
+    messages = sorted(row.id for row in best if row.level == "raw")
+    heirs = context_rows.replaced_by(tx, wanted.namespace_id, messages, wanted.observer)
+    facts = [row.id for row in best if row.level == "explicit"]
+    sources = context_rows.sources(tx, wanted.namespace_id, [*facts, *heirs.values()])
+    told_by = defaultdict[int, list[int]](list)
+    for fact in facts:
+        for message in sources.get(fact, ()):
+            told_by[message].append(fact)
+    more = sorted(set(heirs.values()) - rows.keys())
+    return Fitting(
+        lines=[row for row in best if row.level in ("explicit", "raw")],
+        contradictions=[row for row in touching if row.level == "contradiction"],
+        reflections=[row for row in touching if row.level == "derived"],
+        rows={**rows, **context_rows.by_id(tx, wanted.namespace_id, more)},
+        sources=sources,
+        told_by=told_by,
+        heirs=heirs,
+    )
+
+
+def _without_echoes(tx: Transaction, namespace_id: int, rows: Sequence[ContextRow]) -> list[ContextRow]:
+    """``rows``, without the messages that only repeat what memory told, and without the echoes in the others."""
+    told = told_by(tx, namespace_id, ((row.role or "user", row.content) for row in rows if row.level == "raw"))
+    said = (
+        row._replace(content=without_echo(row.content, row.role or "user", told)) if row.level == "raw" else row
+        for row in rows
+    )
+    return [row for row in said if row.content]
+
+
+def _touches(asked: frozenset[str], row: ContextRow) -> bool:
+    """Whether a conclusion has a word of the query. Its subject's name does not count: all its conclusions have it."""
+    return not asked.isdisjoint(set(content_words(row.content)) - set(content_words(row.subject or "")))
+
+
+def fill(fitting: Fitting, facts: Section, messages: Section) -> None:
+    """Fill the two sections with the lines, best first.
+
+    Each section has half of the tokens that are left. After that, each takes what the other one did not need.
+    """
+    filling = _Filling(fitting, facts, messages)
+    half, rest = facts.block.left / 2, list[ContextRow]()
+    for row in fitting.lines:
+        if not filling.add(row, half):
+            rest.append(row)
+    for row in rest:
+        filling.add(row, facts.block.max_tokens)
+
+
+class _Filling:
+    """Adds facts and messages to their sections, and leaves out what the shown lines tell already."""
+
+    def __init__(self, fitting: Fitting, facts: Section, messages: Section) -> None:
+        self.fitting, self.facts, self.messages = fitting, facts, messages
+        self.shown: dict[int, frozenset[str]] = {}  # id → content words of a shown line
+
+    def add(self, row: ContextRow, allowance: float) -> bool:
+        """Add a fact or a message. Returns ``False`` when it does not fit into ``allowance``."""
+        return self._fact(row, allowance) if row.level == "explicit" else self._message(row, allowance)
+
+    def _fact(self, row: ContextRow, allowance: float) -> bool:
+        words = _words(row)
+        if self._is_told(words, self.fitting.sources.get(row.id, ())):
+            return True
+        added = self.facts.add(row, allowance)
+        if added:
+            self.shown[row.id] = words
+        return added
+
+    def _message(self, row: ContextRow, allowance: float) -> bool:
+        words, facts = _words(row), self.fitting.told_by.get(row.id, ())
+        if self._is_told(words, facts):
+            return True
+        heir = self.fitting.rows.get(self.fitting.heirs.get(row.id, 0))
+        if heir is not None:
+            # What holds now comes before what held earlier. Without room for both, only what holds now is shown.
+            if not self._fact(heir, self.facts.block.max_tokens):
+                return True
+            told = [heir.id, *self.fitting.sources.get(heir.id, ())]
+            row = row._replace(later=f" (later: [m{next((i for i in told if i in self.shown), heir.id)}])")
+        elif fact := next((one for one in facts if _covers(_words(self.fitting.rows[one]), words)), None):
+            return self._fact(self.fitting.rows[fact], allowance)  # one fact tells the whole message
+        added = self.messages.add(row, allowance)
+        if added:
+            self.shown[row.id] = words
+        return added
+
+    def _is_told(self, words: frozenset[str], near: Sequence[int]) -> bool:
+        """Whether the shown lines among ``near`` tell a text with these words."""
+        return _covers(frozenset[str]().union(*(self.shown[i] for i in near if i in self.shown)), words)
+
+
+def _covers(told: frozenset[str], words: frozenset[str]) -> bool:
+    return len(words & told) >= SAME * len(words) > 0
+
+
+def _words(row: ContextRow) -> frozenset[str]:
+    return frozenset(content_words(f"{row.subject or ''} {row.content}"))

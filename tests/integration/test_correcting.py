@@ -1,0 +1,303 @@
+"""Correcting: facts are revised and pinned, memories expire, changed messages are refused or replace the old ones."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from nexus_tasks import Message, Nexus
+from nexus_tasks.deployment import default_deployment
+from nexus_tasks.errors import InvalidInput, NotFound
+from nexus_tasks.tasks import ticks
+from tests.integration.inline import NAMESPACE, facts, say, work
+from tests.integration.reflecting import insight, judge, know, read, relation, run
+from tests.sandbox import Sandbox
+from tests.standin import StandIn
+
+NOW = datetime.now(UTC)
+PAST, FUTURE = NOW - timedelta(minutes=5), NOW + timedelta(days=1)
+PEANUTS, WALNUTS = "I am allergic to peanuts.", "I am allergic to walnuts, and not to peanuts."
+
+
+def told(**options: Any) -> str:
+    """The context about ann."""
+    return Nexus().context(NAMESPACE, subject="ann", **options).text
+
+
+def known(text: str = PEANUTS) -> int:
+    """A fact about ann; returns its id."""
+    say(text)
+    work("derive_memory")
+    return next(fact.id for fact in facts(subject="ann") if fact.content == text)
+
+
+# --- revise -----------------------------------------------------------------------------------------------------------
+def test_a_revised_fact_supersedes_the_old_one_with_evidence_of_who_did_it(here: Sandbox) -> None:
+    old = known()
+    new = Nexus().revise(NAMESPACE, old, WALNUTS, author="ann")
+    assert (new.level, new.content, new.subject, new.observer) == ("explicit", WALNUTS, "ann", "assistant")
+    assert new.superseded == (old,)
+    before = Nexus().memory(NAMESPACE, old)
+    assert (before.superseded_by, before.valid_to is not None) == (new.id, True)
+    [source] = [Nexus().memory(NAMESPACE, edge.id) for edge in new.evidence if edge.role == "derived_from"]
+    assert (source.author, source.session_key, source.content) == ("ann", "corrections", WALNUTS)
+    work()  # nothing derives the correction again
+    assert [fact.content for fact in facts()] == [WALNUTS]
+    [entry] = Nexus().audit(NAMESPACE, action="correct")
+    assert (entry.action, dict(entry.counts)) == ("correct.revise", {"memories": 1})
+    assert here.sql("SELECT count(*) FROM embeddings WHERE memory_id = :i", i=new.id) == [(1,)]
+
+
+@pytest.mark.usefixtures("here")
+def test_what_was_revised_is_told_before_the_message_that_it_corrects() -> None:
+    old = known()
+    new = Nexus().revise(NAMESPACE, old, WALNUTS)
+    hits = [hit.id for hit in Nexus().search(NAMESPACE, "what is ann allergic to?", levels=["explicit"])]
+    assert hits == [new.id]
+    text = told(query="What is ann allergic to?")
+    assert WALNUTS in text
+    assert all(f"(later: [m{new.id}])" in line for line in text.splitlines() if PEANUTS in line)
+    assert (
+        Nexus().memories(NAMESPACE, levels=["explicit"], as_of=Nexus().memory(NAMESPACE, old).valid_from)[0].id == old
+    )
+
+
+@pytest.mark.usefixtures("here")
+def test_a_revision_is_undone_exactly() -> None:
+    old = known()
+    before = [read_all(i) for i in ids_of()]
+    new = Nexus().revise(NAMESPACE, old, WALNUTS)
+    assert new.reflection is not None
+    receipt = Nexus().undo(NAMESPACE, new.reflection)
+    assert receipt.revived == (old,)
+    assert [read_all(i) for i in ids_of()] == before
+
+
+def ids_of() -> list[int]:
+    """The ids of all memories of the namespace that hold."""
+    return sorted(one.id for one in Nexus().memories(NAMESPACE))
+
+
+def read_all(memory_id: int) -> dict[str, Any]:
+    """A memory with its edges."""
+    return Nexus().memory(NAMESPACE, memory_id).to_dict()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_revision_can_be_repeated_and_says_what_cannot_be_revised() -> None:
+    old = known()
+    new = Nexus().revise(NAMESPACE, old, WALNUTS)
+    assert Nexus().revise(NAMESPACE, old, WALNUTS).id == new.id
+    assert len(Nexus().audit(NAMESPACE, action="correct")) == 1
+    with pytest.raises(InvalidInput, match=f"Correct m{new.id} instead"):
+        Nexus().revise(NAMESPACE, old, "I am allergic to nothing.")
+    with pytest.raises(InvalidInput, match="replace=True"):
+        Nexus().revise(NAMESPACE, Nexus().session(NAMESPACE, "chat").said[0].id, WALNUTS)
+    with pytest.raises(NotFound):
+        Nexus().revise(NAMESPACE, 10**9, WALNUTS)
+    for wrong in ("", "  ", "x" * 501):
+        with pytest.raises(InvalidInput, match="content"):
+            Nexus().revise(NAMESPACE, new.id, wrong)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_fact_is_revised_to_one_that_exists_and_to_nearly_the_same_words() -> None:
+    old, other = known(), known(WALNUTS)
+    again = Nexus().revise(NAMESPACE, old, WALNUTS)
+    assert (again.id, again.times_reinforced) == (other, 0)
+    assert again.superseded == (old,)
+    nearly = Nexus().revise(NAMESPACE, other, WALNUTS.replace("I am", "I'm"))
+    assert nearly.id != other
+    assert [fact.id for fact in facts()] == [nearly.id]
+
+
+@pytest.mark.usefixtures("here")
+def test_erasing_a_correction_lets_the_old_fact_hold_again() -> None:
+    old = known()
+    new = Nexus().revise(NAMESPACE, old, WALNUTS)
+    [source] = [edge.id for edge in new.evidence if edge.role == "derived_from"]
+    receipt = Nexus().forget(NAMESPACE, memory_id=source)
+    assert set(receipt.ids) == {source, new.id}
+    assert [fact.id for fact in facts()] == [old]
+
+
+def test_conclusions_from_a_revised_fact_end_and_secrets_are_replaced(claude: Any, standin: StandIn) -> None:
+    here = claude()
+    ids = know("I run on Mondays.", "I run on Tuesdays.", "I run on Fridays.")
+    judge(standin, insights=[insight(ids, "Ann runs three times a week.")])
+    run()
+    [(concluded,)] = here.sql("SELECT id FROM memories WHERE level = 'derived'")
+    new = Nexus().revise(NAMESPACE, ids[0], "My token is ghp_" + "a1B2" * 9)
+    assert "ghp_a1B2" not in new.content
+    assert read(here, concluded)["valid_to"] is not None
+    Nexus().undo(NAMESPACE, new.reflection or 0)
+    assert read(here, concluded)["valid_to"] is None
+
+
+# --- pin --------------------------------------------------------------------------------------------------------------
+def test_a_pinned_fact_comes_first_and_only_a_person_ends_it(claude: Any, standin: StandIn) -> None:
+    claude()
+    old, new = know("I never eat peanuts.", "I eat peanuts now.")
+    Nexus().pin(NAMESPACE, old)
+    assert Nexus().pin(NAMESPACE, old).pinned
+    judge(standin, relation("contradicts", new, old, "new"))
+    counts = run()
+    assert (counts["contradictions"], counts["superseded"]) == (1, 0)
+    memory = Nexus().memory(NAMESPACE, old)
+    assert (memory.valid_to, memory.confidence) == (None, 0.9)
+    assert told().index(f"[m{old}]") < told().index(f"[m{new}]")
+    assert [entry.action for entry in Nexus().audit(NAMESPACE, action="correct")] == ["correct.pin"]
+    assert not Nexus().unpin(NAMESPACE, old).pinned
+    assert not Nexus().unpin(NAMESPACE, old).pinned
+    with pytest.raises(InvalidInput, match="level raw"):
+        Nexus().pin(NAMESPACE, Nexus().session(NAMESPACE, "chat").said[0].id)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_pin_stays_with_the_corrected_fact() -> None:
+    old = known()
+    Nexus().pin(NAMESPACE, old)
+    assert Nexus().revise(NAMESPACE, old, WALNUTS).pinned
+
+
+# --- expiry -----------------------------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("here")
+def test_what_has_expired_is_as_superseded() -> None:
+    Nexus().remember(NAMESPACE, "I live in Rome.", author="ann", expires_at=PAST)
+    Nexus().remember(NAMESPACE, "I live in Oslo.", author="ann", expires_at=FUTURE)
+    assert "I live in Oslo." in Nexus().context(NAMESPACE, session_key="notes").text  # not derived yet
+    work("derive_memory")
+    everything = f"{told()} {told(query='Where is ann?')} {Nexus().context(NAMESPACE, session_key='notes').text}"
+    everything += f" {Nexus().profile(NAMESPACE, 'ann')}"
+    assert "Oslo" in everything
+    assert "Rome" not in everything
+    assert not [hit for hit in Nexus().search(NAMESPACE, "Rome Oslo") if "Rome" in hit.content]
+    assert [fact.content for fact in facts()] == ["I live in Oslo."]
+    assert {one.expires_at for one in facts()} == {FUTURE}
+
+
+@pytest.mark.usefixtures("here")
+def test_a_fact_that_is_said_again_without_an_end_does_not_expire() -> None:
+    Nexus().remember(NAMESPACE, "I live in Rome.", author="ann", expires_at=PAST)
+    work("derive_memory")
+    assert facts() == []
+    say("I live in Rome.")
+    work("derive_memory")
+    [fact] = facts()
+    assert (fact.content, fact.expires_at) == ("I live in Rome.", None)
+
+
+def test_conclusions_expire_with_the_first_of_their_facts(claude: Any, standin: StandIn) -> None:
+    here = claude()
+    ids = know("I run on Mondays.", "I run on Tuesdays.", "I run on Fridays.")
+    here.sql("UPDATE memories SET expires_at = now() + interval '1 day' WHERE id = :i", i=ids[1])
+    judge(standin, insights=[insight(ids, "Ann runs three times a week.")])
+    run()
+    assert here.sql("SELECT expires_at > now() FROM memories WHERE level = 'derived'") == [(True,)]
+
+
+def test_the_hourly_prune_erases_what_was_stored_to_be_erased(here: Sandbox) -> None:
+    Nexus().remember(NAMESPACE, "I live in Rome.", author="ann", expires_at=PAST, erase_expired=True)
+    Nexus().remember(NAMESPACE, "I live in Bonn.", author="ann", expires_at=PAST)
+    Nexus().remember(NAMESPACE, "I live in Oslo.", author="ann", expires_at=FUTURE, erase_expired=True)
+    work("derive_memory")
+    assert ticks.prune(default_deployment())["expired"] == 2  # the message and its fact
+    left = {text for (text,) in here.sql("SELECT content FROM memories")}
+    assert left == {"I live in Bonn.", "I live in Oslo."}
+    [entry] = Nexus().audit(NAMESPACE, action="erase")
+    assert (entry.action, entry.counts["memories"]) == ("erase.expired", 2)
+
+
+def test_a_correction_that_expires_gives_way_to_the_old_fact_when_it_is_erased(here: Sandbox) -> None:
+    old = known()
+    new = Nexus().revise(NAMESPACE, old, WALNUTS, expires_at=FUTURE, erase_expired=True)
+    assert new.expires_at == FUTURE
+    here.sql("UPDATE memories SET expires_at = now() - interval '1 hour' WHERE expires_at IS NOT NULL")
+    assert facts() == []
+    ticks.prune(default_deployment())
+    assert [fact.id for fact in facts()] == [old]
+
+
+@pytest.mark.usefixtures("here")
+def test_an_erasure_needs_an_end() -> None:
+    with pytest.raises(InvalidInput, match="erase_expired needs expires_at"):
+        Nexus().remember(NAMESPACE, "I live in Rome.", erase_expired=True)
+
+
+# --- changed messages -------------------------------------------------------------------------------------------------
+def sent(content: str, **fields: Any) -> dict[str, Any]:
+    """The message ``m1`` of ann, at noon."""
+    return {
+        "id": "m1",
+        "author": "ann",
+        "content": content,
+        "occurred_at": datetime(2026, 1, 1, 12, tzinfo=UTC),
+    } | fields
+
+
+def test_a_changed_message_is_refused_with_both_texts(here: Sandbox) -> None:
+    """Before, it was counted as a duplicate, and the edit was lost without a word."""
+    say(sent(PEANUTS))
+    for changed in (sent(WALNUTS), sent(PEANUTS, author="bob"), sent(PEANUTS, role="assistant")):
+        with pytest.raises(InvalidInput, match=r"m1.*peanuts.*replace=True") as caught:
+            Nexus().ingest(NAMESPACE, "chat", [{"content": "Hello."}, changed])
+        assert changed["content"] in caught.value.message
+    with pytest.raises(InvalidInput, match=r"m2.*One.*Two"):
+        Nexus().ingest(NAMESPACE, "chat", [{"id": "m2", "content": "One."}, {"id": "m2", "content": "Two."}])
+    assert here.sql("SELECT content FROM memories WHERE level = 'raw'") == [(PEANUTS,)]
+    receipt = Nexus().ingest(NAMESPACE, "chat", [sent(PEANUTS), sent(PEANUTS)])
+    assert (receipt.stored, receipt.duplicates) == (0, 2)
+
+
+def test_a_message_that_replaces_another_takes_its_place_and_what_rested_on_it_falls(here: Sandbox) -> None:
+    say(
+        sent(f"{PEANUTS} I like tea."),
+        "I live in Lisbon.",
+        {"content": "I am allergic to peanuts!", "author": "ann", "id": "m3"},
+    )
+    say("Thanks.", end=True)
+    work()
+    say(sent("I live near bees."), replace=True)
+    said = Nexus().session(NAMESPACE, "chat").said
+    assert (said[0].seq, said[0].content) == (1, "I live near bees.")
+    assert [one.seq for one in said] == [1, 2, 3, 4]
+    assert said[0].occurred_at == datetime(2026, 1, 1, 12, tzinfo=UTC)
+    work()
+    # The fact that another message also says stays; the new text is derived.
+    assert {fact.content for fact in facts()} == {
+        PEANUTS,
+        "I live in Lisbon.",
+        "I live near bees.",
+    }
+    assert "bees" in Nexus().session(NAMESPACE, "chat").digests["summary_long"].content
+    assert Nexus().session(NAMESPACE, "chat").underived == 0
+    [entry] = Nexus().audit(NAMESPACE, action="correct")
+    assert entry.action == "correct.replace"
+    assert here.sql("SELECT count(*) FROM memories WHERE content LIKE '%tea%'") == [(0,)]
+    assert (again := Nexus().ingest(NAMESPACE, "chat", [sent("I live near bees.")], replace=True)).stored == 0
+    assert again.duplicates == 1
+
+
+@pytest.mark.usefixtures("here")
+def test_the_last_of_several_texts_of_a_call_replaces() -> None:
+    say(sent("One."))
+    receipt = Nexus().ingest(
+        NAMESPACE, "chat", [sent("Two."), sent("Three."), {"id": "m2", "content": "Four."}], replace=True
+    )
+    assert (receipt.stored, [one.content for one in Nexus().session(NAMESPACE, "chat").said]) == (
+        2,
+        ["Three.", "Four."],
+    )
+
+
+@pytest.mark.usefixtures("here")
+def test_a_message_whose_secrets_were_replaced_is_no_changed_message() -> None:
+    secret = "My token is ghp_" + "a1B2" * 9
+    say(sent(secret))
+    Nexus().set_namespace(NAMESPACE, scrub=False)
+    assert Nexus().ingest(NAMESPACE, "chat", [sent(secret)]).duplicates == 1
+    say({"id": "m2", "content": secret})
+    Nexus().set_namespace(NAMESPACE, scrub=True)
+    assert Nexus().ingest(NAMESPACE, "chat", [Message(id="m2", content=secret)]).duplicates == 1
