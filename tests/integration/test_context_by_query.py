@@ -115,6 +115,19 @@ def test_the_same_call_gives_the_same_bytes_with_messages_too() -> None:
     assert context("Which goat?", max_tokens=300) == first
 
 
+@pytest.mark.usefixtures("here")
+def test_a_nonsense_question_fills_nothing_but_the_sessions_own_digest() -> None:
+    """Before, it filled the context with twenty lines."""
+    say(*(f"I live in house number {n} by the river, and I like it." for n in range(20)))
+    work("derive_memory")
+    Nexus().end_session(NAMESPACE, "chat")
+    work()
+    assert context("quantum chromodynamics lattice gauge").text == ""
+    of_session = context("quantum chromodynamics lattice gauge", session_key="chat")
+    assert [one.name for one in of_session.sections] == ["digest"]
+    assert context("Who lives by the river?").text
+
+
 # --- only what an observer heard --------------------------------------------------------------------------------------
 @pytest.fixture
 def two_rooms(here: Sandbox) -> Sandbox:
