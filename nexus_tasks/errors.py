@@ -23,6 +23,8 @@
         │   ├── Erased
         │   └── Throttled                    the job waits as long as the server asked; no attempt is counted
         ├── OverBudget                       the job waits until the next day
+        │   ├── BudgetHeld                   the job waits until another model call ends
+        │   └── PriceUnknown                 the job waits until the price is set
         ├── AwaitsBatch                      the job waits until the message batch is finished
         ├── Misconfigured                    the job kind is paused
         ├── InvalidAnswer                    the job tries again; the attempt is counted
@@ -265,6 +267,39 @@ class OverBudget(JobError):
     def wait_seconds(self, now: float) -> float:
         """The seconds until the next UTC day, plus 2 s because the clocks of two machines may differ."""
         return 86_400.0 - now % 86_400.0 + 2.0
+
+
+class BudgetHeld(OverBudget):
+    """The rest of the namespace's budget for the day is held for other model calls."""
+
+    default_remedy = "Nothing to do: a job goes on when one of these calls ends. After a call, try again later."
+    wait_reason = "held"
+
+    def __init__(
+        self, message: str | None = None, *, detail: str = "", frees_in: float = 600.0, remedy: str | None = None
+    ) -> None:
+        super().__init__(message, detail=detail, remedy=remedy)
+        self.frees_in = frees_in  # seconds until the first of the holds expires
+
+    def wait_seconds(self, now: float) -> float:
+        """The seconds until a hold expires, but at most 600 s, and no longer than the day.
+
+        The end of a call wakes the job earlier, unless the wake-up is lost.
+        """
+        return min(max(self.frees_in, 0.0) + 1.0, 600.0, super().wait_seconds(now))
+
+
+class PriceUnknown(OverBudget):
+    """The price of the model is unknown, so its calls cannot be kept to the namespace's budget."""
+
+    default_remedy = (
+        "Set the model's prices in NEXUS_PRICES and restart the workers, or unset the budget. Until then the jobs wait."
+    )
+    wait_reason = "price"
+
+    def wait_seconds(self, now: float) -> float:  # noqa: ARG002
+        """300 s, after which the job looks again."""
+        return 300.0
 
 
 class AwaitsBatch(JobError):

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from sqlalchemy import text
 
-from nexus_tasks.errors import ForeignDatabase, QueueUnavailable, StorageUnavailable, Transient
+from nexus_tasks.errors import BudgetHeld, ForeignDatabase, QueueUnavailable, StorageUnavailable, Transient
 from nexus_tasks.idempotency import kind as kinds
-from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.claim import Claim, Wakeup
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import Arguments, JobKind
 from nexus_tasks.idempotency.request import Request, canonical
-from nexus_tasks.storage import dead_letters, identity, job_runs, namespaces
+from nexus_tasks.storage import dead_letters, identity, job_runs, ledger, namespaces
 from nexus_tasks.storage.engine import Database, Transaction
 from nexus_tasks.types import JobOutcome, clean_text
 
@@ -226,6 +226,29 @@ class PostgresJobStorage:
         except QueueUnavailable:
             return True  # only Redis does not answer, and this method reports on Postgres
         return True
+
+    def release_ended_runs(self) -> Iterator[list[Wakeup]]:
+        """Release the holds on budgets of runs that have ended, and wake the jobs that wait for the money.
+
+        A run does both itself, except when its process dies.
+        """
+        with self.deployment.database.transaction() as tx:
+            holds = ledger.holds_of_runs(tx)
+        if not holds:
+            return
+        ended = self.deployment.claims.ended([(hold.claim_key, hold.token) for hold in holds])
+        gone = [hold for hold, over in zip(holds, ended, strict=True) if over or hold.expired]
+        if not gone:
+            return
+        with self.deployment.database.transaction() as tx:
+            for hold in gone:
+                ledger.end_hold(tx, hold.id)
+        for namespace in sorted({hold.namespace for hold in gone}):
+            most = max(self.deployment.cap(namespace), 1)
+            yield from self.deployment.claims.hurry_all(BudgetHeld.wait_reason, namespace, most=most)
+        with self.deployment.database.transaction() as tx:
+            for hold in gone:
+                ledger.release_hold(tx, hold.id)
 
     def verify(self) -> None:
         """Compare the identity of the database with the identity that Redis stores beside the claims.

@@ -33,6 +33,9 @@ PRICES: dict[str, Price] = {
 }
 
 
+FREE = frozenset({"offline"})  # models that cost nothing
+
+
 def _home() -> Path:
     return Path(platformdirs.user_data_path("nexus-tasks", appauthor=False))
 
@@ -233,8 +236,12 @@ class Settings(BaseSettings):
         return self.database_url is None and self.redis_url is None
 
     def price_of(self, model: str) -> Price:
-        """The prices of ``model`` in USD per million tokens. A model without a row, such as ``offline``, costs 0."""
+        """The prices of ``model`` in USD per million tokens: 0 for a model without a row (see :meth:`has_price`)."""
         return self.prices.get(model) or PRICES.get(model) or (0.0, 0.0, 0.0, 0.0)
+
+    def has_price(self, model: str) -> bool:
+        """Whether the price of ``model`` is known. A namespace with a budget calls no other model."""
+        return model in self.prices or model in PRICES or model in FREE
 
 
 def load_settings() -> Settings:

@@ -26,6 +26,8 @@ _WAITS = {
     "retry": "before it tries again",
     "throttle": "because the model asked for a pause",
     "budget": "because today's budget is spent",
+    "held": "for money that other model calls hold",
+    "price": "because its model has no price",
     "crash": "after its worker died",
     "pause": "because its kind is paused",
     "concurrency": "because its namespace runs as many jobs as it may",

@@ -7,89 +7,112 @@ from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
-from nexus_tasks.errors import OverBudget
-from nexus_tasks.llm.base import LanguageModel, ModelRequest, Usage
-from nexus_tasks.settings import Settings
+from nexus_tasks.cognition.job_context import JobContext
+from nexus_tasks.cognition.resources import Resources
+from nexus_tasks.errors import BudgetHeld, OverBudget, PriceUnknown
+from nexus_tasks.llm.base import ModelRequest, Usage
 from nexus_tasks.storage import ledger
-from nexus_tasks.storage.engine import Database, Transaction
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.text import estimate_tokens
 
-# A hold expires after this many times the setting ``model_timeout``. A process that dies during a call cannot release
-# its hold, so only the expiry gives the money back to the budget.
+# A hold expires after this many times the setting ``model_timeout``. The end of the call releases the hold. When the
+# process dies during the call, the next run of the job or reconcile releases the hold. The expiry is for holds that
+# nothing releases, such as those of a dry run that was killed.
 HOLD_TIMEOUTS = 2
 # The hold of a batched request expires after 26 hours, because a batch ends within 24 hours.
 BATCH_SECONDS = 26 * 3_600.0
 
 
 @contextmanager
-def hold_for_call(
-    database: Database,
-    settings: Settings,
-    model: LanguageModel,
-    namespace_id: int,
-    budget: float | None,
-    request: ModelRequest[Any],
-) -> Iterator[None]:
-    """Hold the highest cost of ``request`` while the call is under way.
-
-    Args:
-        budget: the namespace's budget in USD per UTC day. With ``None``, no money is held.
+def hold_for_call(resources: Resources, job: JobContext, request: ModelRequest[Any]) -> Iterator[None]:
+    """Hold the highest cost of ``request`` while the call is under way. Without a budget, no money is held.
 
     Raises:
+        BudgetHeld: other calls hold the money that this call needs.
         OverBudget: the day's budget does not allow the call.
+        PriceUnknown: the namespace has a budget, and the model has no price.
     """
-    cost = highest_cost(settings, model, request)
-    if budget is None or cost == 0:
+    budget = job.budget()
+    cost = highest_cost(resources, request)
+    if budget is None or (cost == 0 and _has_price(resources, request)):
         yield
         return
-    with database.transaction() as tx:
-        seconds = HOLD_TIMEOUTS * settings.model_timeout
-        held, used = ledger.hold_budget(tx, namespace_id, budget_usd=budget, cost=cost, seconds=seconds)
-    if held is None:
-        raise _over_budget(budget, used, cost)
+    seconds = HOLD_TIMEOUTS * resources.settings.model_timeout
+    _refuse_without_price(resources, request)
+    with resources.database.transaction() as tx:
+        hold = _hold(tx, job, budget, cost, seconds, run=job.run)
     try:
         yield
     finally:
-        with database.transaction() as tx:
-            ledger.release_hold(tx, held)
+        # The row goes last: if this process dies before that, reconcile finds the row and wakes the waiting jobs.
+        with resources.database.transaction() as tx:
+            ledger.end_hold(tx, hold)
+        job.freed()
+        with resources.database.transaction() as tx:
+            ledger.release_hold(tx, hold)
 
 
-def hold_for_batch(
-    tx: Transaction,
-    settings: Settings,
-    model: LanguageModel,
-    namespace_id: int,
-    budget: float | None,
-    request: ModelRequest[Any],
-) -> int | None:
+def hold_for_batch(tx: Transaction, resources: Resources, job: JobContext, request: ModelRequest[Any]) -> int | None:
     """Hold the highest cost of ``request`` at the price of a message batch, for 26 hours.
 
-    Args:
-        budget: the namespace's budget in USD per UTC day. With ``None``, no money is held.
-
     Returns:
-        The hold's id; ``None`` when ``budget`` is ``None`` or the request costs nothing.
+        The hold's id; ``None`` when the namespace has no budget or the request costs nothing.
 
     Raises:
+        BudgetHeld: other calls hold the money that this request needs.
         OverBudget: the day's budget does not allow the request.
+        PriceUnknown: the namespace has a budget, and the model has no price.
     """
-    cost = highest_cost(settings, model, request) * ledger.BATCH_PRICE
-    if budget is None or cost == 0:
+    budget = job.budget()
+    cost = highest_cost(resources, request) * ledger.BATCH_PRICE
+    if budget is None or (cost == 0 and _has_price(resources, request)):
         return None
-    held, used = ledger.hold_budget(tx, namespace_id, budget_usd=budget, cost=cost, seconds=BATCH_SECONDS)
-    if held is None:
-        raise _over_budget(budget, used, cost)
-    return held
+    _refuse_without_price(resources, request)
+    return _hold(tx, job, budget, cost, BATCH_SECONDS)
 
 
-def _over_budget(budget: float, used: Decimal, cost: Decimal) -> OverBudget:
-    return OverBudget(
-        f"{used:.4f} of {budget:.4f} USD are spent today, and the next call may cost up to {cost:.4f} USD.",
-        detail=f"{used:.4f} of {budget:.4f} USD spent or held, the next call may cost {cost:.4f}",
+def _has_price(resources: Resources, request: ModelRequest[Any]) -> bool:
+    return resources.settings.has_price(resources.model.model_for(request.purpose))
+
+
+def _refuse_without_price(resources: Resources, request: ModelRequest[Any]) -> None:
+    """Refuse a call that would count as 0 USD, and so would pass any budget."""
+    model = resources.model.model_for(request.purpose)
+    if not _has_price(resources, request):
+        raise PriceUnknown(
+            f"The price of the model {model} is unknown, so its calls cannot be kept to the namespace's budget.",
+            detail=f"the price of {model} is unknown",
+        )
+
+
+def _hold(
+    tx: Transaction,
+    job: JobContext,
+    budget: float,
+    cost: Decimal,
+    seconds: float,
+    *,
+    run: tuple[str, str] = ("", ""),
+) -> int:
+    hold = ledger.hold_budget(tx, job.namespace_id, budget_usd=budget, cost=cost, seconds=seconds, run=run)
+    if hold.id is not None:
+        return hold.id
+    if hold.spent_usd + cost <= Decimal(str(budget)):
+        raise BudgetHeld(
+            f"{hold.spent_usd:.4f} of {budget:.4f} USD are spent today and {hold.held_usd:.4f} are held for other"
+            f" calls, and the next call may cost up to {cost:.4f} USD.",
+            detail=f"{hold.spent_usd:.4f} of {budget:.4f} USD spent, {hold.held_usd:.4f} held, the next call may cost"
+            f" {cost:.4f}",
+            frees_in=hold.frees_in,
+        )
+    job.freed()  # A job that waits behind this one may cost less.
+    raise OverBudget(
+        f"{hold.spent_usd:.4f} of {budget:.4f} USD are spent today, and the next call may cost up to {cost:.4f} USD.",
+        detail=f"{hold.spent_usd:.4f} of {budget:.4f} USD spent, the next call may cost {cost:.4f}",
     )
 
 
-def highest_cost(settings: Settings, model: LanguageModel, request: ModelRequest[Any]) -> Decimal:
+def highest_cost(resources: Resources, request: ModelRequest[Any]) -> Decimal:
     """The highest possible cost of a live call, in USD.
 
     The estimated input tokens are priced as cache writes, which are the most expensive kind of input. The answer is
@@ -97,6 +120,7 @@ def highest_cost(settings: Settings, model: LanguageModel, request: ModelRequest
     """
     text = request.instructions + request.transcript + request.question
     usage = Usage(
-        cache_write_tokens=estimate_tokens(text), output_tokens=getattr(settings, f"max_tokens_{request.purpose}")
+        cache_write_tokens=estimate_tokens(text),
+        output_tokens=getattr(resources.settings, f"max_tokens_{request.purpose}"),
     )
-    return ledger.cost_usd(usage, settings.price_of(model.model_for(request.purpose)))
+    return ledger.cost_usd(usage, resources.settings.price_of(resources.model.model_for(request.purpose)))

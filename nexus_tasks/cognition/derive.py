@@ -5,6 +5,7 @@ The prompt is ``prompts/derive.md``. (``prompts/facts.md`` is the prompt of anot
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,8 @@ from nexus_tasks.types import JobOutcome, clean_text, standing_rank
 
 # An observation (a fact in the model's answer) with a lower confidence is dropped. Chosen by hand, not measured.
 MIN_CONFIDENCE = 0.70
+# How the names of stored batches begin: of parts of a batch that was halved, and of batches that were halved in vain.
+PART, UNANSWERED = "part-", "unanswered-"
 # A model's answer is untrusted, so these bounds limit its length. They are chosen by hand, not measured.
 LONGEST_FACT = 500  # characters of a fact
 LONGEST_LABEL, MOST_LABELS = 40, 5  # characters of a label, and labels of a fact
@@ -48,6 +51,9 @@ class DerivationPlan:
     outcome: JobOutcome | None = None
     memory_ids: tuple[int, ...] = ()
     again: bool = False  # whether an earlier run stored this batch and then ended without storing facts
+    unanswered: bool = False  # whether the model has answered nothing about the whole batch
+    part: bool = False  # whether the batch is a part of a larger batch, which got no usable answer
+    failures: int = 0  # how many calls about the larger batch and its parts have failed in a row
     wait: float = 0.0  # seconds until the session is ripe
     wanted_tokens: int = 0  # tokens of the session's messages that are not derived for this observer yet
     # The id of the oldest message that did not fit into the batch. The caller makes another run due for this message.
@@ -71,12 +77,21 @@ class FollowUps:
 
 
 def plan_derivation(
-    tx: Transaction, settings: Settings, namespace_id: int, memory_id: int, observer: str, *, alone: bool = False
+    tx: Transaction,
+    settings: Settings,
+    namespace_id: int,
+    memory_id: int,
+    observer: str,
+    *,
+    alone: bool = False,
+    crashed: bool = False,
 ) -> DerivationPlan:
     """Choose the batch of a derivation: the message ``memory_id``, and other messages of its session without facts yet.
 
     Args:
-        alone: leave out the other messages. The caller sets ``alone`` when the job has crashed twice.
+        alone: leave out the other messages, unless the model has answered nothing about the whole batch. The caller
+            sets ``alone`` when the job has failed twice.
+        crashed: leave out the other messages in any case. The caller sets ``crashed`` when the job has crashed twice.
     """
     primary = derivations.find_target(tx, memory_id, observer)
     if primary is None or primary.namespace_id != namespace_id:
@@ -91,11 +106,18 @@ def plan_derivation(
         return DerivationPlan(outcome=JobOutcome(status="already_derived"))
     if primary.state == "dead":
         return DerivationPlan(outcome=GAVE_UP)
-    if alone:
-        return DerivationPlan(memory_ids=(memory_id,))
-    if primary.batch:
-        members = derivations.wanted_messages(tx, primary.session_id, observer, batch=primary.batch)
-        return DerivationPlan(memory_ids=tuple(m.memory_id for m in members), again=True)
+    batch = primary.batch or ""
+    if crashed or (alone and not batch.startswith(UNANSWERED)):
+        return DerivationPlan(memory_ids=(memory_id,), part=batch.startswith(PART))
+    if batch:
+        members = derivations.wanted_messages(tx, primary.session_id, observer, batch=batch)
+        return DerivationPlan(
+            memory_ids=tuple(m.memory_id for m in members),
+            again=True,
+            unanswered=batch.startswith(UNANSWERED),
+            part=batch.startswith(PART),
+            failures=int(batch.split("-")[1]) if batch.startswith(PART) else 0,
+        )
     wanted = derivations.wanted_messages(tx, primary.session_id, observer)
     chosen = _choose_batch(wanted, memory_id, primary.tokens, settings.derive_batch_tokens)
     return DerivationPlan(
@@ -104,6 +126,20 @@ def plan_derivation(
         wait=0.0 if primary.ended else _seconds_until_ripe(wanted, settings),
         wanted_tokens=sum(one.tokens for one in wanted),
     )
+
+
+def store_part(tx: Transaction, memory_ids: Sequence[int], observer: str, *, failures: int) -> None:
+    """Store that these messages are a part of a batch without a usable answer. Later runs ask about the part alone.
+
+    Args:
+        failures: how many calls about the batch and its parts have failed in a row.
+    """
+    derivations.store_batch(tx, memory_ids, observer, f"{PART}{failures}-{uuid.uuid4().hex}")
+
+
+def store_unanswered(tx: Transaction, memory_ids: Sequence[int], observer: str) -> None:
+    """Store a batch about which the model has answered nothing. The next run begins with the whole batch again."""
+    derivations.store_batch(tx, memory_ids, observer, f"{UNANSWERED}{uuid.uuid4().hex}")
 
 
 def _choose_batch(

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from nexus_tasks.errors import NotFound
-from nexus_tasks.storage import derivations, sessions
+from nexus_tasks.storage import batches, derivations, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import cascade, removing, targets
 from nexus_tasks.storage.models import Memory
@@ -15,7 +15,10 @@ from nexus_tasks.text import content_words
 
 # Tables that stay when a namespace is erased. The namespace keeps its name, settings, tokens and spending. Deleting the
 # spending would reset the day's budget. Database triggers update `search_totals` when memories are deleted.
-SPARED = frozenset({"namespaces", "tokens", "model_calls", "budget_holds", "search_totals"})
+# A message batch that the provider may have is not forgotten either, because its answers cost money.
+SPARED = frozenset(
+    {*("namespaces", "tokens", "model_calls", "budget_holds", "search_totals"), *("batch_requests", "message_batches")}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,8 @@ def forget_session(tx: Transaction, namespace_id: int, session_key: str) -> Eras
 def forget_namespace(tx: Transaction, namespace_id: int) -> ErasureResult:
     """Erase all memories of a namespace. The name, the settings and the ledger of the namespace stay."""
     ids = targets.lock_namespace(tx, namespace_id)
-    return ErasureResult(deleted=dict(removing.remove_namespace(tx, namespace_id, SPARED)), ids=tuple(ids))
+    gone = +Counter({"batch_requests": batches.erase_texts(tx, namespace_id)})
+    return ErasureResult(deleted=dict(gone + removing.remove_namespace(tx, namespace_id, SPARED)), ids=tuple(ids))
 
 
 def _forget(

@@ -24,7 +24,8 @@ class JobContext:
     """One run of a job.
 
     Attributes:
-        budget_usd: the namespace's budget in USD per UTC day; ``None`` sets no bound.
+        budget: a function that reads the namespace's budget in USD per UTC day; ``None`` sets no bound. It is called
+            before each model call, so that a budget which is lowered during a run holds for the run's next call.
         still_mine: a function that raises when the run has lost its claim. The run calls the function before it commits
             effects.
         record: a function that writes the job's run row in the transaction of the effects.
@@ -32,6 +33,8 @@ class JobContext:
             a message batch. An empty text means that the urgency is not known. A run of unknown urgency puts no new
             request into a batch, but waits for the answer to a request that is in a batch already.
         queued: a function that the run calls when one of its requests waits for a message batch.
+        freed: a function that the run calls when money that it held comes free. It wakes jobs that wait for the money.
+        run: the key of the run's claim, and the run's token. Empty for a call that no worker makes.
         asked: hashes of the requests that this run made. :meth:`commit` deletes the saved answers to these requests.
         rests_on: ids of all memories that the model was shown. When one of these memories is erased before the commit,
             the run discards the answer.
@@ -40,11 +43,13 @@ class JobContext:
     namespace_id: int
     namespace: str
     job_id: str
-    budget_usd: float | None
+    budget: Callable[[], float | None]
     still_mine: Callable[[], None]
     record: Callable[[Transaction, JobOutcome], None]
     urgency: str = "live"
     queued: Callable[[], None] = lambda: None
+    freed: Callable[[], None] = lambda: None
+    run: tuple[str, str] = ("", "")
     asked: list[str] = field(default_factory=list)
     rests_on: set[int] = field(default_factory=set)
 

@@ -4,17 +4,21 @@ A job of urgency ``dream`` stores its request and waits. One job per namespace s
 the answers. That job stores the result of each step before the next step starts, so its process may die at any point:
 
 1. The job puts the batch together in Postgres, submits the batch, and stores the id that the provider gives to the
-   batch. When a rerun finds a batch without an id, it first asks the provider for recent batches of the same size. If
-   Postgres does not know one of these batches, the earlier run submitted it, and the rerun stores its id. If Postgres
-   knows all of them, the rerun submits the batch again.
+   batch. When a rerun finds a batch that an earlier run began to submit, and that has no id, it first asks the provider
+   for recent batches of the same size. If Postgres does not know one of these batches, the earlier run submitted it,
+   and the rerun stores its id. If Postgres knows all of them, the rerun submits the batch again.
 2. One transaction enters an answer in the ledger and stores the answer for its job. Fetching the results a second time
    changes nothing.
-3. When a batch has ended without an answer to a request, the request's job calls the model live.
+3. When a batch has ended without an answer to a request, the request's job calls the model live. So it does when the
+   batch is refused, or cannot be submitted within ``PATIENCE``. When the provider has no message batches at all, the
+   next requests of the namespace go live at once, for a day.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,17 +26,24 @@ from typing import Any
 from nexus_tasks.cognition import budget
 from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.resources import Resources
-from nexus_tasks.errors import AwaitsBatch, Erased, Permanent
-from nexus_tasks.llm.base import AnswerT, BatchItemResult, BatchProvider, Completion, ModelRequest
+from nexus_tasks.errors import AwaitsBatch, Erased, JobError, OverBudget, Throttled, Transient
+from nexus_tasks.llm.base import AnswerT, BatchItemResult, BatchProvider, Completion, ModelRequest, NoBatches
 from nexus_tasks.storage import batches, ledger, memories
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import BatchRequest, MessageBatch
+
+log = logging.getLogger(__name__)
 
 PURPOSES = frozenset(("digest", "reflect"))  # purposes whose requests may go to a message batch
 # For this many seconds, a stored request waits until ``batch_threshold`` requests make a batch. After the wait, the
 # request's job calls the model live.
 PATIENCE = 600.0
 POLL = 60.0  # seconds between two polls of a batch (chosen by hand, not measured)
+RARE_POLL = 600.0  # seconds between two polls of a batch that no job waits for any more (chosen by hand)
+RETRY = 30.0  # seconds between two attempts to submit a batch (chosen by hand, not measured)
+LONGEST = 25 * 3_600.0  # seconds; a batch ends within 24 hours, so after this time its requests go live
+FORGOTTEN = 29 * 86_400.0  # seconds for which the provider keeps the results of a batch
+REFUSAL_DAYS = 1.0  # for so long requests go live at once after a provider had no message batches
 # The largest allowed difference between the clocks of Postgres and of the provider. Chosen by hand, not measured.
 CLOCK_SKEW = timedelta(minutes=5)
 
@@ -51,7 +62,7 @@ def find_answer(
     with resources.database.transaction() as tx:
         row = batches.lock_request(tx, job.namespace_id, request_hash)
         if row is None:
-            if job.urgency != "dream":
+            if job.urgency != "dream" or batches.are_refused(tx, job.namespace_id):
                 return None
             if not memories.lock_existing(tx, job.rests_on):
                 raise Erased
@@ -59,21 +70,21 @@ def find_answer(
                 tx,
                 job.namespace_id,
                 _queued_row(resources, job, provider, request, request_hash)
-                | {
-                    "hold_id": budget.hold_for_batch(
-                        tx,
-                        resources.settings,
-                        resources.model,
-                        job.namespace_id,
-                        job.budget_usd,
-                        request,
-                    )
-                },
+                | {"hold_id": budget.hold_for_batch(tx, resources, job, request)},
             )
         elif row.state == "answered":
             return _take_answer(tx, job, provider, request, row)
         elif row.state == "failed":
             batches.remove_request(tx, row)
+            return None
+        elif row.state == "abandoned":
+            return None
+        elif batches.is_overdue(tx, row, unsubmitted=2 * PATIENCE, unanswered=LONGEST + PATIENCE):
+            # The job that submits and collects does this earlier, but its kind may be paused.
+            if row.state == "queued":
+                batches.remove_request(tx, row)
+            else:
+                batches.abandon_request(tx, row)
             return None
         elif job.urgency == "live":
             if row.state == "queued":
@@ -133,11 +144,11 @@ class BatchProgress:
 def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], None]) -> BatchProgress:
     """Take each of a namespace's batches to its next step, and make a new batch when enough requests are stored.
 
+    No error of the provider ends this function. The step that failed is repeated later. Requests that have waited for
+    too long meanwhile go live, whatever the provider says.
+
     Args:
         still_mine: a function that raises when the run has lost its claim.
-
-    Raises:
-        JobError: the provider does not answer. Nothing is lost, and the next run repeats the step that failed.
     """
     provider = resources.model.batches
     back = False
@@ -149,8 +160,9 @@ def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], No
             back = batches.give_up_queued(tx, namespace_id) > 0 or bool(under_way)
             return BatchProgress(back=back, seconds=None)
     for batch in under_way:
-        still_mine()
-        back |= _advance_batch(resources, provider, batch, now)
+        if batch.due_at <= now:
+            still_mine()
+            back |= _advance_batch(resources, provider, batch, now)
     with resources.database.transaction() as tx:
         queued, oldest = batches.count_queued(tx, namespace_id)
         drawn = batches.assemble(tx, namespace_id) if queued >= resources.settings.batch_threshold else None
@@ -158,7 +170,7 @@ def advance(resources: Resources, namespace_id: int, still_mine: Callable[[], No
             back |= batches.give_up_queued(tx, namespace_id) > 0
     if drawn is not None:
         still_mine()
-        _submit(resources, provider, drawn)
+        back |= _submit(resources, provider, drawn)
     return _progress(resources, namespace_id, back)
 
 
@@ -177,46 +189,120 @@ def _progress(resources: Resources, namespace_id: int, back: bool) -> BatchProgr
 
 def _advance_batch(resources: Resources, provider: BatchProvider, batch: MessageBatch, now: datetime) -> bool:
     """Submit a batch, or collect the results of a batch that has ended. Return whether waiting jobs can continue."""
-    if batch.api_id is None:
-        _submit(resources, provider, batch, again=True)
-        return False
-    if batch.due_at > now:
-        return False
-    try:
-        ended = provider.has_ended(batch.api_id)
-    except Permanent:  # The provider does not know the batch any more.
+    age = (now - batch.created_at).total_seconds()
+    if age > FORGOTTEN:
         with resources.database.transaction() as tx:
             batches.close_batch(tx, batch.id)
         return True
-    if not ended:
-        with resources.database.transaction() as tx:
-            batches.check_later(tx, batch.id, POLL)
-        return False
-    return _collect(resources, provider, batch)
+    if batch.api_id is None:
+        return _submit(resources, provider, batch)
+    try:
+        ended = provider.has_ended(batch.api_id)
+        if ended:
+            return _collect(resources, provider, batch)
+        if ended is None:  # The provider does not know the batch any more.
+            with resources.database.transaction() as tx:
+                batches.close_batch(tx, batch.id)
+            return True
+        _cancel_unwanted(resources, provider, batch)
+    except JobError as error:
+        log.warning("Message batch %s cannot be read, it is tried again: %s", batch.api_id, error)
+    with resources.database.transaction() as tx:
+        batches.check_later(tx, batch.id, POLL if age <= LONGEST else RARE_POLL)
+        # A batch ends within a day. When its results cannot be had by then, its requests go live.
+        return age > LONGEST and batches.abandon(tx, batch.id)
 
 
-def _submit(resources: Resources, provider: BatchProvider, batch: MessageBatch, *, again: bool = False) -> None:
+def _cancel_unwanted(resources: Resources, provider: BatchProvider, batch: MessageBatch) -> None:
+    """Cancel a batch that no job waits for, for example because its namespace was erased."""
+    assert batch.api_id is not None
+    with resources.database.transaction() as tx:
+        if batch.cancelled_at is not None or batches.is_wanted(tx, batch.id):
+            return
+    provider.cancel(batch.api_id)
+    with resources.database.transaction() as tx:
+        batches.note_cancelled(tx, batch.id)
+
+
+def _submit(resources: Resources, provider: BatchProvider, batch: MessageBatch) -> bool:
     """Submit a batch, and store the id that the provider gives to the batch.
 
-    Args:
-        again: whether an earlier run was cut off before it stored the id. The earlier run may have submitted the batch,
-            so the provider is asked first.
+    When an earlier submission may have arrived, the provider is asked first. It may have arrived when the run was cut
+    off before it stored the id, or when the connection failed.
+
+    Returns:
+        Whether waiting jobs can continue, because their requests go live.
     """
-    with resources.database.transaction() as tx:
-        items = {f"{batch.token}-{row.id}": row.params for row in batches.outstanding_requests(tx, batch.id)}
-        known = batches.known_api_ids(tx) | set(batch.rejected)
-        if not items:
-            batches.close_batch(tx, batch.id)
-            return
-    found = provider.submitted_since(batch.created_at - CLOCK_SKEW, len(items)) if again else []
-    lost = [api_id for api_id in found if api_id not in known]
-    api_id = lost[-1] if lost else provider.submit(items)
+    found = None
+    if batch.items is not None:
+        try:
+            submitted = provider.submitted_since(batch.created_at - CLOCK_SKEW, batch.items)
+        except JobError as error:
+            return _submit_later(resources, batch, error, uncertain=True)
+        with resources.database.transaction() as tx:
+            known = batches.known_api_ids(tx) | set(batch.rejected)
+        found = next((api_id for api_id in reversed(submitted) if api_id not in known), None)
+    api_id = found
+    if api_id is None:
+        with resources.database.transaction() as tx:
+            # Requests whose text was erased, or that went live, are not sent again.
+            items = {f"{batch.token}-{row.id}": row.params for row in batches.sendable_requests(tx, batch.id)}
+            if not items:
+                batches.close_batch(tx, batch.id)
+                return False
+            batches.begin_submission(tx, batch.id, len(items))
+        try:
+            api_id = provider.submit(items)
+        except JobError as error:
+            return _not_submitted(resources, batch, error)
     with resources.database.transaction() as tx:
         called = batches.record_api_id(tx, batch.id, api_id, poll_in=POLL)
-    if called != api_id and not lost:
+    if called != api_id and found is None:
         # Another run has submitted the same batch and stored its id first. This happens when the sweep took this run
         # for dead and returned the job to the queue.
-        provider.cancel(api_id)
+        with suppress(JobError):
+            provider.cancel(api_id)
+    return False
+
+
+def _not_submitted(resources: Resources, batch: MessageBatch, error: JobError) -> bool:
+    """Decide what happens to a batch whose submission failed. Return whether waiting jobs can continue."""
+    if isinstance(error, Throttled | OverBudget):
+        return _submit_later(resources, batch, error, uncertain=False)
+    if isinstance(error, Transient):
+        return _submit_later(resources, batch, error, uncertain=True)
+    log.warning("A message batch was refused, its %s requests go live: %s", batch.items or "", error)
+    with resources.database.transaction() as tx:
+        if isinstance(error, NoBatches):
+            batches.refuse_batches(tx, batch.namespace_id, days=REFUSAL_DAYS)
+            batches.give_up_queued(tx, batch.namespace_id)
+        batches.close_batch(tx, batch.id)
+    return True
+
+
+def _submit_later(resources: Resources, batch: MessageBatch, error: JobError, *, uncertain: bool) -> bool:
+    """Try a submission again later. Past their patience, the requests go live.
+
+    Args:
+        uncertain: whether the provider may have accepted the batch.
+
+    Returns:
+        Whether waiting jobs can continue.
+    """
+    with resources.database.transaction() as tx:
+        oldest, now = batches.oldest_request(tx, batch.id), batches.database_time(tx)
+        left = PATIENCE - (now - oldest).total_seconds() if oldest else 0.0
+        if left > 0:
+            if not uncertain:
+                batches.submission_refused(tx, batch.id)
+            batches.check_later(tx, batch.id, min(max(error.wait_seconds(now.timestamp()), RETRY), left))
+            return False
+        log.warning("A message batch could not be submitted for %.0f s, its requests go live: %s", PATIENCE, error)
+        if not uncertain:
+            batches.close_batch(tx, batch.id)
+            return True
+        batches.check_later(tx, batch.id, RARE_POLL)
+        return batches.abandon(tx, batch.id)
 
 
 def _collect(resources: Resources, provider: BatchProvider, batch: MessageBatch) -> bool:

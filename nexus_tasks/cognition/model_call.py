@@ -36,6 +36,7 @@ def ask(
     Raises:
         InvalidAnswer: the answer does not fit its schema, or was cut off.
         Refused: the model refused.
+        BudgetHeld: other calls hold the rest of the namespace's budget for the day.
         OverBudget: the namespace's budget for the day does not allow the call.
         Erased: the request shows a memory that has been erased.
         AwaitsBatch: the request waits for the answer of a message batch.
@@ -56,14 +57,7 @@ def ask(
         batched = message_batches.find_answer(resources, job, resources.model.batches, request, request_hash)
         if batched is not None:
             return _answer_or_raise(batched)
-    with budget.hold_for_call(
-        resources.database,
-        resources.settings,
-        resources.model,
-        job.namespace_id,
-        job.budget_usd,
-        request,
-    ):
+    with budget.hold_for_call(resources, job, request):
         model_of = resources.model
         completion = model_of.complete(request) if on_text is None else model_of.stream(request, on_text)
         _enter_in_ledger(resources, job, request, request_hash, completion)

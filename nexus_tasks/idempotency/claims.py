@@ -132,7 +132,14 @@ class Claims:
         return Begun[outcome], claim, [Wakeup.parse(row) for row in wakeups]
 
     def take(
-        self, lead: Claim, siblings: Sequence[Request], *, lease: float, company: str = "", again: bool = False
+        self,
+        lead: Claim,
+        siblings: Sequence[Request],
+        *,
+        lease: float,
+        company: str = "",
+        again: bool = False,
+        despite_errors: bool = False,
     ) -> tuple[list[Claim], list[Wakeup]] | None:
         """Take siblings (other messages of a session) into the run of ``lead``. ``take.lua`` says which are taken.
 
@@ -141,13 +148,20 @@ class Claims:
             lease: seconds.
             company: the wait reason of siblings that wait for a run to take them along.
             again: the siblings were in a batch whose run was cut off; they may wait for any reason.
+            despite_errors: with ``again``, take siblings with two unknown errors too: their whole batch has failed.
 
         Returns:
             The claims that were taken, and wake-ups to publish; ``None`` when the run has lost ``lead`` itself.
         """
         keys = [self.key(r) for r in siblings]
         answer = self._run(
-            "take", [lead.key, *keys], lead.token, _ms(lease), int(again), company, *(r.as_json() for r in siblings)
+            "take",
+            [lead.key, *keys],
+            lead.token,
+            _ms(lease),
+            2 if despite_errors else int(again),
+            company,
+            *(r.as_json() for r in siblings),
         )
         if answer is None:
             return None
@@ -166,6 +180,23 @@ class Claims:
         args = [text for claim in running for text in (claim.token, claim.as_json())]
         lost = self._run("renew", [claim.key for claim in running], _ms(lease), *args)
         return [running[position - 1] for position in lost]
+
+    def ended(self, runs: Sequence[tuple[str, str]]) -> list[bool]:
+        """Whether each of these runs, given as (claim key, token), has ended or lost its claim for certain.
+
+        While a claim is unknown, for example after a flush of Redis, its run may go on. So may the run of a dropped
+        claim until its next check.
+        """
+        with answering():
+            pipe = self.redis.pipeline(transaction=False)
+            for key, _ in runs:
+                pipe.hmget(key, "state", "token")
+                pipe.get(key.replace(f"{self.prefix}:job:", f"{self.prefix}:done:", 1))
+            found = pipe.execute()
+        return [
+            owner != token if state else marker is not None and not marker.endswith(" dropped")
+            for (_, token), (state, owner), marker in zip(runs, found[::2], found[1::2], strict=True)
+        ]
 
     def finish(self, claims: Sequence[Claim], statuses: Sequence[str], *, delivery: str = "") -> list[Wakeup]:
         """End the run of ``claims``, each with its status. Returns wake-ups to publish.
@@ -214,19 +245,26 @@ class Claims:
         """Wake the claims of ``requests`` that wait for ``reason``. Other claims do not change."""
         return self._hurry(reason, [self.key(r) for r in requests])[1] if requests else []
 
-    def hurry_all(self, reason: str, whose: str) -> Iterator[list[Wakeup]]:
+    def hurry_all(self, reason: str, whose: str, *, most: float = float("inf")) -> Iterator[list[Wakeup]]:
         """Wake every claim of ``whose`` that waits for ``reason``, the longest waiting first.
+
+        A run of ``whose`` that is about to wait for ``reason`` is due again at once: what it waits for may have come
+        after it looked. (Not so for the reasons ``pause`` and ``version``.)
 
         Args:
             whose: a namespace; for the reason ``pause`` a job kind, for ``version`` a member of ``<prefix>:versions``.
+            most: how many claims to wake at the most.
 
         Returns:
             Wake-ups to publish, a list per 1,000 claims.
         """
-        woken = AT_ONCE
-        while woken == AT_ONCE:
-            woken, wakeups = self._hurry(reason, (), whose, AT_ONCE)
+        while True:
+            asked = int(min(AT_ONCE, most))
+            woken, wakeups = self._hurry(reason, (), whose, asked)
             yield wakeups
+            most -= woken
+            if woken < asked or most <= 0:
+                return
 
     def _hurry(self, reason: str, keys: Sequence[str], *whose: str | int) -> tuple[int, list[Wakeup]]:
         woken, wakeups = self._run("hurry", keys, reason, *whose)

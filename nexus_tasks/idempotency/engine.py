@@ -6,7 +6,7 @@ it, and a task finds it through the Celery application (:func:`engine_of`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from celery import Celery
 
 from nexus_tasks.errors import ConfigurationError
-from nexus_tasks.idempotency.claim import Claim
+from nexus_tasks.idempotency.claim import Claim, Wakeup
 from nexus_tasks.idempotency.claims import Claims
 from nexus_tasks.idempotency.kind import Arguments, JobKind
 from nexus_tasks.idempotency.producer.publisher import Publisher
@@ -73,6 +73,13 @@ class JobStorage(Protocol):
 
     def want(self, kind: JobKind, arguments: Sequence[Arguments]) -> None:
         """Write the rows that want jobs of a kind; see :class:`Outbox`. While storage is away no row is written."""
+        ...
+
+    def release_ended_runs(self) -> Iterator[list[Wakeup]]:
+        """Give back what runs hold in storage that have ended without giving it back, such as those of dead workers.
+
+        Yields wake-ups to publish: of claims that waited for it.
+        """
         ...
 
     def verify(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
 from pydantic import BaseModel
 
+from nexus_tasks.errors import Permanent
 from nexus_tasks.llm.answers import Material
 
 Purpose = Literal["derive", "reflect", "digest", "observe", "condense", "topics", "facts", "answer"]
@@ -98,6 +99,12 @@ class BatchItemResult:
     usage: Usage
 
 
+class NoBatches(Permanent):
+    """The provider of the model, or a gateway before it, has no message batches."""
+
+    default_remedy = "Nothing to do: the requests go live, at the full price."
+
+
 class BatchProvider(Protocol):
     """A provider's message batches. The provider answers the requests of a batch later, at a lower price.
 
@@ -109,7 +116,12 @@ class BatchProvider(Protocol):
         ...
 
     def submit(self, items: Mapping[str, Mapping[str, Any]]) -> str:
-        """Submit a batch and return its id. The keys of ``items`` are the custom ids of the items."""
+        """Submit a batch and return its id. The keys of ``items`` are the custom ids of the items.
+
+        Raises:
+            Transient: the provider may or may not have accepted the batch. After any other error it has not.
+            NoBatches: the provider has no message batches.
+        """
         ...
 
     def submitted_since(self, moment: datetime, items: int) -> list[str]:
@@ -119,8 +131,8 @@ class BatchProvider(Protocol):
         """
         ...
 
-    def has_ended(self, batch_id: str) -> bool:
-        """Whether the results of a batch can be fetched."""
+    def has_ended(self, batch_id: str) -> bool | None:
+        """Whether the results of a batch can be fetched; ``None`` when the provider does not know the batch."""
         ...
 
     def results(self, batch_id: str) -> Iterator[BatchItemResult]:

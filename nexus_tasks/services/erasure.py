@@ -20,10 +20,10 @@ from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import InvalidInput, QueueUnavailable, StorageUnavailable, Transient
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.claim_index import STATES, ClaimIndex
-from nexus_tasks.storage import audit, namespaces
+from nexus_tasks.storage import audit, batches, namespaces
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import vacuum
-from nexus_tasks.tasks import derive_memory, digest_session, follow_ups
+from nexus_tasks.tasks import derive_memory, digest_session, follow_ups, submit_batch
 from nexus_tasks.types import ForgetReceipt, check_name, check_namespace
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ def forget(
     else:
         forgotten = _committed(deployment, namespace, "erase.namespace", forgetting.forget_namespace)
     _drop_claims(deployment, namespace, forgotten, session_key, everything=everything)
+    follow_ups.wake_held(deployment, namespace)  # the erasure releases the money of requests that it deletes
     requeued = follow_ups.ask(
         deployment,
         [
@@ -64,6 +65,11 @@ def forget(
             *(digest_session.request(namespace, key, "manual_rebuild") for key in forgotten.digests),
         ],
     )
+    with deployment.database.reading() as tx:
+        if batches.are_open(tx, namespaces.get(tx, namespace).id):
+            # The job cancels a batch that nobody waits for, and enters what it has cost. It may sleep, or be dropped.
+            follow_ups.ask(deployment, [submit_batch.request(namespace)])
+            follow_ups.hurry(deployment, submit_batch.BATCH, [submit_batch.request(namespace)])
     # Only an embedded Postgres gets its files rewritten here. For another Postgres its operator must rewrite the files.
     busy = vacuum.rewrite_tables(deployment.database, files=deployment.settings.embedded)
     return ForgetReceipt(

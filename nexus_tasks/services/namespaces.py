@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import InvalidInput, OverBudget
+from nexus_tasks.errors import BudgetHeld, InvalidInput, OverBudget, PriceUnknown
 from nexus_tasks.event_time import check_zone
 from nexus_tasks.storage import memories, namespaces, tenancy
 from nexus_tasks.storage.namespaces import NamespaceSettings
@@ -76,7 +76,8 @@ def change_namespace(
             unset=unset,
         )
     if budget_usd_per_day is not None or "budget_usd_per_day" in unset:
-        follow_ups.hurry_all(deployment, OverBudget.wait_reason, namespace)
+        for reason in (OverBudget.wait_reason, BudgetHeld.wait_reason, PriceUnknown.wait_reason):
+            follow_ups.hurry_all(deployment, reason, namespace)
     return _info(known)
 
 

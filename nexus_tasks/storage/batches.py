@@ -103,10 +103,99 @@ def under_way(tx: Transaction, namespace_id: int) -> list[MessageBatch]:
     return list(tx.scalars(query))
 
 
+def are_open(tx: Transaction, namespace_id: int) -> bool:
+    """Whether a batch of the namespace is under way."""
+    return tx.scalar(select(MessageBatch.id).where(MessageBatch.namespace_id == namespace_id).limit(1)) is not None
+
+
 def outstanding_requests(tx: Transaction, batch_id: int) -> list[BatchRequest]:
-    """The requests of a batch that have no result yet."""
-    query = select(BatchRequest).where(BatchRequest.batch_id == batch_id, BatchRequest.state == "submitted")
-    return list(tx.scalars(query.order_by(BatchRequest.id)))
+    """The requests of a batch that have no result yet, also those that no job waits for. The rows are locked."""
+    open_states = BatchRequest.state.in_(("submitted", "abandoned"))
+    query = select(BatchRequest).where(BatchRequest.batch_id == batch_id, open_states)
+    return list(tx.scalars(query.order_by(BatchRequest.id).with_for_update()))
+
+
+def sendable_requests(tx: Transaction, batch_id: int) -> list[BatchRequest]:
+    """The requests of a batch that are to be sent. Requests whose text was erased and that no job wants are deleted."""
+    rows = outstanding_requests(tx, batch_id)
+    for row in rows:
+        if row.state == "submitted" and not row.params:
+            remove_request(tx, row)
+    return [row for row in rows if row.state == "submitted" and row.params]
+
+
+def oldest_request(tx: Transaction, batch_id: int) -> datetime | None:
+    """When the oldest request of a batch was queued that has no result yet."""
+    query = select(func.min(BatchRequest.created_at)).where(
+        BatchRequest.batch_id == batch_id, BatchRequest.state == "submitted"
+    )
+    return tx.scalar(query)
+
+
+def begin_submission(tx: Transaction, batch_id: int, items: int) -> None:
+    """Store that a batch is about to be submitted with ``items`` requests. From now on the API may know the batch."""
+    tx.execute(update(MessageBatch).where(MessageBatch.id == batch_id).values(items=items))
+
+
+def submission_refused(tx: Transaction, batch_id: int) -> None:
+    """Store that the API has not accepted the batch, so that no run asks the API for the batch."""
+    tx.execute(update(MessageBatch).where(MessageBatch.id == batch_id).values(items=None))
+
+
+def refuse_batches(tx: Transaction, namespace_id: int, *, days: float) -> None:
+    """Remember for ``days`` that the model's provider has no message batches."""
+    until = func.now() + timedelta(days=days)
+    tx.execute(update(Namespace).where(Namespace.id == namespace_id).values(no_batches_until=until))
+
+
+def are_refused(tx: Transaction, namespace_id: int) -> bool:
+    """Whether the model's provider is known to have no message batches."""
+    query = select(Namespace.no_batches_until > func.now()).where(Namespace.id == namespace_id)
+    return bool(tx.scalar(query))
+
+
+def is_wanted(tx: Transaction, batch_id: int) -> bool:
+    """Whether a job waits for one of the batch's requests."""
+    waits = (BatchRequest.state == "submitted") & BatchRequest.wanted
+    return tx.scalar(select(BatchRequest.id).where(BatchRequest.batch_id == batch_id, waits).limit(1)) is not None
+
+
+def note_cancelled(tx: Transaction, batch_id: int) -> None:
+    """Store that the API was asked to cancel a batch."""
+    tx.execute(update(MessageBatch).where(MessageBatch.id == batch_id).values(cancelled_at=func.now()))
+
+
+def abandon(tx: Transaction, batch_id: int) -> bool:
+    """Let the jobs of a batch's requests call the model directly, while the batch may still be answered.
+
+    The rows stay, so that the ledger gets the cost of answers that come after all. Returns whether a job waited.
+    """
+    rows = [row for row in outstanding_requests(tx, batch_id) if row.state == "submitted"]
+    for row in rows:
+        abandon_request(tx, row)
+    return any(row.wanted for row in rows)
+
+
+def abandon_request(tx: Transaction, row: BatchRequest) -> None:
+    """Let the job of one submitted request call the model directly; see :func:`abandon`."""
+    _release(tx, row)
+    values: dict[str, Any] = {"state": "abandoned", "hold_id": None, "params": {}}
+    tx.execute(update(BatchRequest).where(BatchRequest.id == row.id).values(**values))
+
+
+def is_overdue(tx: Transaction, row: BatchRequest, *, unsubmitted: float, unanswered: float) -> bool:
+    """Whether a request has waited for too long, so that its job calls the model itself.
+
+    The job ``submit_batch`` normally prevents this. But its kind may be paused, for example.
+
+    Args:
+        unsubmitted: seconds after which a request is overdue that the API has not accepted.
+        unanswered: seconds after which a request is overdue that the API has accepted.
+    """
+    batch = tx.get(MessageBatch, row.batch_id) if row.batch_id is not None else None
+    accepted = batch is not None and batch.api_id is not None
+    age = (database_time(tx) - row.created_at).total_seconds()
+    return age > (unanswered if accepted else unsubmitted)
 
 
 def known_api_ids(tx: Transaction) -> set[str]:
@@ -150,12 +239,12 @@ def check_later(tx: Transaction, batch_id: int, seconds: float) -> None:
 def lock_submitted(tx: Transaction, request_id: int) -> BatchRequest | None:
     """Lock a submitted request. Returns ``None`` when the request has a result already or was deleted."""
     row = tx.get(BatchRequest, request_id, with_for_update=True)
-    return row if row is not None and row.state == "submitted" else None
+    return row if row is not None and row.state in ("submitted", "abandoned") else None
 
 
 def store_result(tx: Transaction, row: BatchRequest, result: Mapping[str, Any], call_id: int) -> None:
     """Store a request's result for the job. If the job no longer wants the result, delete the request instead."""
-    if not row.wanted:
+    if not row.wanted or row.state == "abandoned":
         remove_request(tx, row)
         return
     _back(tx, row, state="answered", result=dict(result), call_id=call_id)
@@ -167,7 +256,7 @@ def fail_request(tx: Transaction, row: BatchRequest) -> None:
     Callers fail a request that expired, was cancelled or was refused. They also fail a queued request when too few
     requests are queued for a batch.
     """
-    if row.wanted:
+    if row.wanted and row.state != "abandoned":
         _back(tx, row, state="failed")
     else:
         remove_request(tx, row)
@@ -199,33 +288,39 @@ def wanted(tx: Transaction, after: int, limit: int) -> list[tuple[int, str]]:
     """
     waiting = (
         select(BatchRequest.id)
-        .where(BatchRequest.namespace_id == Namespace.id, BatchRequest.state.in_(("queued", "submitted")))
+        .where(BatchRequest.namespace_id == Namespace.id, BatchRequest.state.in_(("queued", "submitted", "abandoned")))
         .exists()
     )
     query = select(Namespace.id, Namespace.name).where(Namespace.id > after, waiting).order_by(Namespace.id)
     return [(found, name) for found, name in tx.execute(query.limit(limit))]
 
 
-def erase_texts(tx: Transaction, namespace_id: int, memory_ids: Sequence[int]) -> int:
+def erase_texts(tx: Transaction, namespace_id: int, memory_ids: Sequence[int] | None = None) -> int:
     """Delete every request that contains the text of these memories, and the request's result.
 
-    A request that was sent to the API and has no result yet costs money all the same. Therefore its row stays, without
-    the text. When the result arrives, ``submit_batch`` adds the cost to the ledger and deletes the row.
+    A request that was sent to the API, or may have been sent, and has no result yet costs money all the same. Therefore
+    its row stays, without the text. When the result arrives, ``submit_batch`` adds the cost to the ledger and deletes
+    the row. A batch that no job waits for is cancelled.
+
+    Args:
+        memory_ids: with ``None``, every request of the namespace is deleted.
 
     Returns:
         The number of requests that contained the text of one of the memories.
     """
-    gone = select(BatchRequest).where(
-        BatchRequest.namespace_id == namespace_id, BatchRequest.sources.op("&&")(list(memory_ids))
-    )
+    gone = select(BatchRequest).where(BatchRequest.namespace_id == namespace_id)
+    if memory_ids is not None:
+        gone = gone.where(BatchRequest.sources.op("&&")(list(memory_ids)))
     rows = tx.scalars(gone.with_for_update()).all()
-    ids = {row.batch_id for row in rows if row.state == "submitted"}
-    query = select(MessageBatch.id).where(MessageBatch.id.in_(ids), MessageBatch.api_id.is_not(None))
-    sent = set(tx.scalars(query))
+    ids = {row.batch_id for row in rows}
+    begun = select(MessageBatch.id).where(MessageBatch.id.in_(ids), MessageBatch.items.is_not(None))
+    sent = set(tx.scalars(begun))  # a run locks the requests before it stores that it submits their batch
     for row in rows:
-        if row.state == "submitted" and row.batch_id in sent:
+        if row.state in ("submitted", "abandoned") and row.batch_id in sent:
             blank = {"wanted": False, "params": {}, "sources": []}
             tx.execute(update(BatchRequest).where(BatchRequest.id == row.id).values(**blank))
         else:
             remove_request(tx, row)
+    empty = ~select(BatchRequest.id).where(BatchRequest.batch_id == MessageBatch.id).exists()
+    tx.execute(delete(MessageBatch).where(MessageBatch.id.in_(ids - sent), empty))
     return len(rows)

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import func, insert, select, text, update
 
-from nexus_tasks.storage import evidence
+from nexus_tasks.storage import evidence, validity
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory, PerspectiveRow, ReflectionRow
 from nexus_tasks.text import estimate_tokens
@@ -120,38 +120,10 @@ _WEAKEN = text(
 )
 _SUPERSEDED = text(
     """
-    INSERT INTO reflection_changes (reflection_id, memory_id, namespace_id, superseded)
-    VALUES (:reflection, :id, :namespace, true)
-    ON CONFLICT (reflection_id, memory_id) DO UPDATE SET superseded = true
-    """
-)
-# End the conclusions that rest on an ended fact. A reworded reinforcement ends when one of its two facts has ended. A
-# contradiction ends when both its facts have ended. An insight ends when fewer than three of its facts are valid.
-_RETIRE = text(
-    """
-    WITH rests AS (
-        SELECT c.id, c.valid_from, e.role,
-               count(*) FILTER (WHERE source.valid_to IS NULL) AS holding, count(*) AS sources
-        FROM evidence AS mine
-        JOIN memories AS c ON c.id = mine.memory_id AND c.valid_to IS NULL AND c.level IN ('derived', 'contradiction')
-        JOIN evidence AS e ON e.memory_id = c.id AND e.role = mine.role
-        JOIN memories AS source ON source.id = e.source_id
-        WHERE mine.source_id = :old AND mine.role IN ('reinforces', 'contradicts', 'insight_support')
-        GROUP BY c.id, c.valid_from, e.role
-    ),
-    ended AS (
-        UPDATE memories AS m SET valid_to = greatest(:at, rests.valid_from), superseded_by = :new
-        FROM rests
-        WHERE m.id = rests.id AND CASE rests.role
-            WHEN 'contradicts' THEN holding = 0
-            WHEN 'insight_support' THEN holding < 3
-            ELSE holding < sources
-        END
-        RETURNING m.id, m.namespace_id
-    )
-    INSERT INTO reflection_changes (reflection_id, memory_id, namespace_id, superseded)
-    SELECT :reflection, id, namespace_id, true FROM ended
-    ON CONFLICT (reflection_id, memory_id) DO UPDATE SET superseded = true
+    INSERT INTO reflection_changes (reflection_id, memory_id, namespace_id, superseded, superseded_by, ended_at)
+    VALUES (:reflection, :id, :namespace, true, :by, :at)
+    ON CONFLICT (reflection_id, memory_id) DO UPDATE SET
+        superseded = true, superseded_by = excluded.superseded_by, ended_at = excluded.ended_at
     """
 )
 _SAID_AFTER = text(
@@ -187,7 +159,8 @@ def merge(tx: Transaction, reflection_id: int, kept: Memory, other: Memory) -> N
         .where(Memory.id == other.id, Memory.valid_to.is_(None))
         .values(valid_to=when, superseded_by=kept.id)
     )
-    tx.execute(_SUPERSEDED, {"reflection": reflection_id, "id": other.id, "namespace": other.namespace_id})
+    ended = {"reflection": reflection_id, "id": other.id, "namespace": other.namespace_id, "by": kept.id, "at": when}
+    tx.execute(_SUPERSEDED, ended)
 
 
 def weaken(tx: Transaction, reflection_id: int, memory_id: int) -> None:
@@ -213,7 +186,7 @@ def takeover_time(tx: Transaction, old: Memory, new: Memory) -> datetime:
 def supersede(tx: Transaction, reflection_id: int, old: Memory, new: Memory, when: datetime) -> None:
     """End the fact ``old`` at the time ``when``, and record that the fact ``new`` supersedes it.
 
-    Conclusions that rest on ``old`` may end too. The comment at ``_RETIRE`` lists the cases.
+    Conclusions that rest on ``old`` may end too; see :func:`nexus_tasks.storage.validity.settle_conclusions`.
 
     Args:
         when: the result of :func:`takeover_time`.
@@ -221,9 +194,10 @@ def supersede(tx: Transaction, reflection_id: int, old: Memory, new: Memory, whe
     tx.execute(
         update(Memory).where(Memory.id == old.id, Memory.valid_to.is_(None)).values(valid_to=when, superseded_by=new.id)
     )
-    tx.execute(_SUPERSEDED, {"reflection": reflection_id, "id": old.id, "namespace": old.namespace_id})
+    ended = {"reflection": reflection_id, "id": old.id, "namespace": old.namespace_id, "by": new.id, "at": when}
+    tx.execute(_SUPERSEDED, ended)
     evidence.link(tx, new.namespace_id, new.id, [old.id], "supersedes", reflection_id=reflection_id)
-    tx.execute(_RETIRE, {"reflection": reflection_id, "old": old.id, "new": new.id, "at": when})
+    validity.settle_conclusions(tx, [old.id])
 
 
 def judged_ids(relations: Sequence[tuple[int, int]], insights: Sequence[Sequence[int]]) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def reflections_to_come(tx: Transaction, dream: Dream) -> list[tuple[str, str]]:
             PerspectiveRow.namespace_id == dream.namespace_id,
             PerspectiveRow.held.is_(None),
             ~PerspectiveRow.dead,
-            unreflected,
+            unreflected | (func.cardinality(PerspectiveRow.again) > 0),
         )
         .order_by(PerspectiveRow.id)
     )

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import delete, func, insert, select, text, update
 
@@ -158,26 +158,86 @@ def delete_answers(tx: Transaction, namespace_id: int, request_hashes: Sequence[
     tx.execute(_DELETE_ANSWERS, {"namespace_id": namespace_id, "hashes": list(request_hashes)})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Hold:
+    """The answer to a request to hold money.
+
+    Attributes:
+        id: the hold's id; ``None`` when the budget does not allow the call.
+        spent_usd: USD that the namespace has spent today.
+        held_usd: USD that are held for other calls.
+        frees_in: seconds until the first hold of another call expires; 0 when no money is held.
+    """
+
+    id: int | None
+    spent_usd: Decimal
+    held_usd: Decimal
+    frees_in: float
+
+
 def hold_budget(
-    tx: Transaction, namespace_id: int, *, budget_usd: float, cost: Decimal, seconds: float
-) -> tuple[int | None, Decimal]:
+    tx: Transaction,
+    namespace_id: int,
+    *,
+    budget_usd: float,
+    cost: Decimal,
+    seconds: float,
+    run: tuple[str, str] = ("", ""),
+) -> Hold:
     """Reserve ``cost`` USD of a namespace's daily budget for at most ``seconds``.
 
-    Returns:
-        The hold's id, and the USD that are spent today or held for other calls. The id is ``None``, and nothing is
-        reserved, when the rest of the budget is smaller than ``cost``.
+    When the rest of the budget is smaller than ``cost``, nothing is reserved.
+
+    Args:
+        run: the claim's key and the token of the run that calls the model. Holds of earlier runs of this claim are
+            released, because these runs have ended. Empty when no run makes the call.
     """
     tx.execute(select(Namespace.id).where(Namespace.id == namespace_id).with_for_update(key_share=True))
-    held = select(func.coalesce(func.sum(BudgetHold.cost_usd), 0)).where(
-        BudgetHold.namespace_id == namespace_id, BudgetHold.expires_at > func.now()
-    )
-    used = spent_today(tx, namespace_id=namespace_id)[1] + Decimal(tx.scalar(held) or 0)
-    if used + cost > Decimal(str(budget_usd)):
-        return None, used
-    statement = insert(BudgetHold).values(
-        namespace_id=namespace_id, cost_usd=cost, expires_at=func.now() + timedelta(seconds=seconds)
-    )
-    return tx.execute(statement.returning(BudgetHold.id)).scalar_one(), used
+    claim_key, token = run
+    if claim_key:
+        earlier = (BudgetHold.claim_key == claim_key) & (BudgetHold.token != token)
+        tx.execute(delete(BudgetHold).where(BudgetHold.namespace_id == namespace_id, earlier))
+    query = select(
+        func.coalesce(func.sum(BudgetHold.cost_usd), 0),
+        func.coalesce(func.extract("epoch", func.min(BudgetHold.expires_at) - func.now()), 0),
+    ).where(BudgetHold.namespace_id == namespace_id, BudgetHold.expires_at > func.now())
+    held, frees_in = tx.execute(query).one()
+    spent, held = spent_today(tx, namespace_id=namespace_id)[1], Decimal(held)
+    hold_id = None
+    if spent + held + cost <= Decimal(str(budget_usd)):
+        values = {"cost_usd": cost, "claim_key": claim_key, "token": token}
+        statement = insert(BudgetHold).values(
+            namespace_id=namespace_id, expires_at=func.now() + timedelta(seconds=seconds), **values
+        )
+        hold_id = tx.execute(statement.returning(BudgetHold.id)).scalar_one()
+    return Hold(id=hold_id, spent_usd=spent, held_usd=held, frees_in=float(frees_in))
+
+
+class RunHold(NamedTuple):
+    """A hold that a run made for its model call."""
+
+    id: int
+    namespace: str
+    claim_key: str
+    token: str
+    expired: bool
+
+
+def holds_of_runs(tx: Transaction) -> list[RunHold]:
+    """Every hold that a run made for its model call."""
+    query = select(
+        BudgetHold.id,
+        Namespace.name,
+        BudgetHold.claim_key,
+        BudgetHold.token,
+        BudgetHold.expires_at <= func.now(),
+    ).join(Namespace, Namespace.id == BudgetHold.namespace_id)
+    return [RunHold(*row) for row in tx.execute(query.where(BudgetHold.claim_key != ""))]
+
+
+def end_hold(tx: Transaction, hold_id: int) -> None:
+    """Let a hold count no more from now on. Its row stays until :func:`release_hold`."""
+    tx.execute(update(BudgetHold).where(BudgetHold.id == hold_id).values(expires_at=func.now()))
 
 
 def release_hold(tx: Transaction, hold_id: int) -> None:

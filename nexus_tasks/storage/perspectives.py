@@ -1,11 +1,12 @@
 """Storing and reading perspectives. A perspective is the set of memories of one observer about one subject.
 
-A perspective's watermark is the id of the last fact that a reflection has read.
+A perspective's watermark is the id of the last fact that a reflection has read. A fact is unread when its id is above
+the watermark, or when a reflection must judge it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import ScalarSelect, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
@@ -78,9 +79,13 @@ def _unreflected() -> ScalarSelect[int]:
     )
 
 
+# A fact that must be judged again does not wait until there are `at_least` unread facts.
+_AGAIN = func.cardinality(PerspectiveRow.again) > 0
+
+
 _UNREFLECTED = text(
     """
-    SELECT p.id, count(m.id) FROM perspectives p
+    SELECT p.id, count(m.id) + cardinality(p.again) FROM perspectives p
     LEFT JOIN memories m ON m.perspective_id = p.id AND m.level = 'explicit' AND m.id > p.reflected_through
     WHERE p.id = ANY(CAST(:ids AS bigint[])) GROUP BY p.id
     """
@@ -88,7 +93,7 @@ _UNREFLECTED = text(
 
 
 def count_unreflected(tx: Transaction, perspective_ids: Sequence[int]) -> dict[int, int]:
-    """Count the facts of each perspective that no reflection has read: perspective id → number of facts."""
+    """Count the unread facts of each perspective: perspective id → number of facts."""
     if not perspective_ids:
         return {}
     return dict(tx.execute(_UNREFLECTED, {"ids": list(perspective_ids)}).all())
@@ -101,17 +106,18 @@ def wanted(
 
     A perspective needs a reflection in two cases:
 
-    - It has no stored plan, and ``at_least`` or more of its facts are unread, which means that no reflection read them.
+    - It has no stored plan, and ``at_least`` or more of its facts are new (no reflection has read them). One fact that
+      must be judged again is enough.
     - It has a stored plan (of a reflection that would change too much at once), and a person has released the plan.
 
     A perspective whose reflection gave up is left out.
 
     Args:
-        at_least: the smallest number of unread facts.
+        at_least: the smallest number of new facts.
         limit: the largest number of perspectives.
         include_held: also return perspectives whose stored plan waits for a person's review.
     """
-    free = PerspectiveRow.held.is_(None) & (_unreflected() >= at_least)
+    free = PerspectiveRow.held.is_(None) & ((_unreflected() >= at_least) | _AGAIN)
     released = PerspectiveRow.held.is_not(None) if include_held else PerspectiveRow.held["released"].as_boolean()
     query = (
         select(PerspectiveRow.observer, PerspectiveRow.subject)
@@ -126,7 +132,7 @@ def wanted(
 _PAGE = text(
     """
     SELECT page.id, n.name, page.observer, page.subject,
-           CASE WHEN page.held IS NULL THEN :at_least <= (
+           CASE WHEN page.held IS NULL THEN cardinality(page.again) > 0 OR :at_least <= (
                SELECT count(*) FROM (
                    SELECT FROM memories m WHERE m.perspective_id = page.id AND m.level = 'explicit'
                      AND m.id > page.reflected_through ORDER BY m.id LIMIT :at_least) AS unreflected)
@@ -162,6 +168,11 @@ def advance(tx: Transaction, perspective_id: int, *, seen: int, through: int) ->
         .returning(PerspectiveRow.id)
     )
     return moved.first() is not None
+
+
+def judge_again(tx: Transaction, perspective_id: int, fact_ids: Iterable[int]) -> None:
+    """Store which facts of a perspective a reflection must judge again. It replaces what was stored before."""
+    tx.execute(update(PerspectiveRow).where(PerspectiveRow.id == perspective_id).values(again=sorted(set(fact_ids))))
 
 
 def mark(tx: Transaction, namespace_id: int, observer: str, subject: str, *, dead: bool) -> None:

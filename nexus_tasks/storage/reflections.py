@@ -21,13 +21,13 @@ _SOURCE = aliased(Memory)
 
 
 def unreflected_facts(tx: Transaction, perspective: PerspectiveRow, limit: int) -> Sequence[Memory]:
-    """The perspective's facts that no reflection has read, at most ``limit``, oldest first."""
+    """The perspective's unread facts, at most ``limit``, oldest first. Facts to judge again are among them."""
     query = (
         select(Memory)
         .where(
             Memory.perspective_id == perspective.id,
             Memory.level == "explicit",
-            Memory.id > perspective.reflected_through,
+            (Memory.id > perspective.reflected_through) | Memory.id.in_(perspective.again),
         )
         .order_by(Memory.id)
         .limit(limit)

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import aliased
 
+from nexus_tasks.storage import validity
 from nexus_tasks.storage.conclusions import CONTRADICTION_PENALTY
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Evidence, Memory, ReflectionChange, ReflectionRow
@@ -106,6 +107,7 @@ def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
     for change in mine:
         _restore(facts[change.memory_id], change, later.get(change.memory_id, []))
     tx.flush()
+    ended = [change.memory_id for change in mine if change.superseded]
     tx.execute(delete(Evidence).where(Evidence.reflection_id == reflection.id))
     removed = tx.scalars(
         delete(Memory).where(Memory.reflection_id == reflection.id).returning(Memory.id),
@@ -117,11 +119,9 @@ def reverse(tx: Transaction, reflection: ReflectionRow) -> UndoResult:
         .values(undone_at=datetime.now(UTC))
         .execution_options(synchronize_session=False)
     )
-    return UndoResult(
-        removed=tuple(sorted(removed)),
-        revived=tuple(change.memory_id for change in mine if change.superseded),
-        restored=tuple(touched),
-    )
+    # The facts that the reflection ended may have ended for another reason since, after an erasure had revived them.
+    revived = validity.settle_facts(tx, ended)
+    return UndoResult(removed=tuple(sorted(removed)), revived=tuple(sorted(revived)), restored=tuple(touched))
 
 
 def _later(tx: Transaction, reflection_id: int, memory_ids: Sequence[int]) -> dict[int, list[ReflectionChange]]:
@@ -146,8 +146,6 @@ def _later(tx: Transaction, reflection_id: int, memory_ids: Sequence[int]) -> di
 
 
 def _restore(fact: Memory, mine: ReflectionChange, later: Sequence[ReflectionChange]) -> None:
-    if mine.superseded:
-        fact.valid_to = fact.superseded_by = None
     if mine.reinforced:
         fact.times_reinforced -= mine.reinforced
         _restore_validation(fact, mine, [change for change in later if change.reinforced])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Self, cast
+from typing import ClassVar, NoReturn, Self, cast
 
 from nexus_tasks.cognition import derive
 from nexus_tasks.cognition.derive import FollowUps
@@ -20,7 +20,7 @@ from nexus_tasks.errors import InvalidAnswer, JobError, Permanent, QueueUnavaila
 from nexus_tasks.idempotency.claim import Claim
 from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.request import Request
-from nexus_tasks.idempotency.worker.run import Wait
+from nexus_tasks.idempotency.worker.run import ISOLATED_FROM, Wait
 from nexus_tasks.storage import derivations, sessions
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory
@@ -38,6 +38,10 @@ RIPENESS = "ripeness"  # the reason for which a message waits for more messages
 # When new facts make a reflection due, the reflection waits 5 s for more facts. So one reflection replaces about twelve
 # while an import or a long conversation is derived. A request by hand, a dream or reconcile makes it due at once.
 GATHER_SECONDS = 5.0
+
+# After so many failed calls about a batch and its parts, and none that succeeded, the model is taken for the cause. A
+# batch of twelve messages or fewer is halved to its end (23 calls). Chosen by hand, not measured.
+MOST_FAILURES = 24
 
 Culprit = tuple[Claim, JobError]  # a message that the model cannot answer even alone, and its error
 
@@ -94,61 +98,108 @@ def derive_memory(work: NamespaceRun, arguments: DeriveMemory) -> JobOutcome:
         work.deployment.engine.publisher.enqueue(each)
         return JobOutcome(status="superseded")
     with work.database.transaction() as tx:
-        plan = derive.plan_derivation(tx, settings, namespace.id, arguments.memory_id, observer, alone=run.isolated)
+        plan = derive.plan_derivation(
+            tx,
+            settings,
+            namespace.id,
+            arguments.memory_id,
+            observer,
+            alone=run.isolated,
+            crashed=run.primary.crashes >= ISOLATED_FROM,
+        )
         if plan.outcome:
             return work.commit(tx, plan.outcome)
     if plan.wait and not run.eager:
         raise Wait(RIPENESS, plan.wait, f"{plan.wanted_tokens} of {settings.derive_min_tokens} tokens")
     siblings = [i for i in plan.memory_ids if i != arguments.memory_id]
-    run.take([request(namespace.name, i, observer) for i in siblings], again=plan.again)
+    run.take([request(namespace.name, i, observer) for i in siblings], again=plan.again, despite_errors=plan.unanswered)
     if plan.next_id:
         follow_ups.hurry(work.deployment, RIPENESS, [request(namespace.name, plan.next_id, observer)])
-    return _derive(work, observer, call=None if plan.again else uuid.uuid4().hex)
+    return _derive(work, observer, plan)
 
 
-def _derive(work: NamespaceRun, observer: str, *, call: str | None) -> JobOutcome:
+def _derive(work: NamespaceRun, observer: str, plan: derive.DerivationPlan) -> JobOutcome:
     """Derive the run's messages in one model call. Halve a batch without a valid answer until each culprit is alone.
 
     A culprit is a message that the model cannot answer even alone. The first call also shows the model earlier messages
     for context. The calls for the halves do not, because the model may have failed on an earlier message.
+
+    What a failed call has shown is stored, so that a run which is cut off, for example by a 429, does not lose it:
+    later runs ask about each part alone. When ``MOST_FAILURES`` calls have failed and none has succeeded, the model is
+    the cause, and no message. Then the run gives up, and the next attempt begins with the whole batch.
     """
     run = work.run
     whole = list(run.claims)
     parts, culprits = [whole], list[Culprit]()
+    failures, answered = plan.failures, False
     outcome = JobOutcome(status="completed")
     while parts:
-        part = parts.pop()
+        # After every second culprit, the largest part is next: there the model may succeed, if neighbours are culprits.
+        widen = not answered and culprits and len(culprits) % 2 == 0
+        part = max(parts, key=len) if widen else parts[-1]
+        parts.remove(part)
         try:
-            outcome = _derive_part(work, observer, part, whole=part is whole, call=call)
+            outcome = _derive_part(
+                work,
+                observer,
+                part,
+                context=part is whole and not plan.part,
+                call=uuid.uuid4().hex if part is whole and not plan.again else None,
+            )
         except (InvalidAnswer, Permanent) as failure:
+            failures += not answered
             middle = len(part) // 2
             if middle:
                 in_order = sorted(part, key=_memory_id)  # the primary claim may be any message of the batch
                 parts += [in_order[middle:], in_order[:middle]]
+                _remember(work, observer, parts[-2:], failures)
             else:
                 culprits.append((part[0], failure))
+                _remember(work, observer, [part], 0)
+            if failures >= MOST_FAILURES and parts:
+                _give_up(work, observer, failure)
         else:
+            if not answered and parts:
+                _remember(work, observer, parts, 0)
+            answered = True
             if part is not whole:
                 run.part_done(part, outcome)
     if culprits:
         # Only the culprits are left in the run. The run raises the error of the first culprit. A culprit with an error
         # of another type leaves the run, so that it fails with its own error in a run of its own.
         _, error = culprits[0]
-        _give_back(work, observer, [claim for claim, other in culprits if type(other) is not type(error)])
+        _give_back(work, [claim for claim, other in culprits if type(other) is not type(error)])
         raise error
     return outcome
 
 
+def _remember(work: NamespaceRun, observer: str, parts: Sequence[Sequence[Claim]], failures: int) -> None:
+    """Store the parts of a batch, so that later runs ask about each of them alone."""
+    with work.database.transaction() as tx:
+        for part in parts:
+            derive.store_part(tx, [_memory_id(claim) for claim in part], observer, failures=failures)
+
+
+def _give_up(work: NamespaceRun, observer: str, failure: Exception) -> NoReturn:
+    """End a run in which the model has answered nothing. Its messages form one batch again, and count an error each."""
+    with work.database.transaction() as tx:
+        derive.store_unanswered(tx, [_memory_id(claim) for claim in work.run.claims], observer)
+    raise InvalidAnswer(
+        f"The model has given no usable answer to {MOST_FAILURES} requests about the batch and its parts. The last"
+        f" fault: {failure}"
+    ) from failure
+
+
 def _derive_part(
-    work: NamespaceRun, observer: str, claims: Sequence[Claim], *, whole: bool, call: str | None
+    work: NamespaceRun, observer: str, claims: Sequence[Claim], *, context: bool, call: str | None
 ) -> JobOutcome:
     outcome, due = derive.derive(
         work.resources,
         work.context(claims),
         observer,
         [_memory_id(claim) for claim in claims],
-        context=whole,
-        call=call if whole else None,
+        context=context,
+        call=call,
     )
     _follow_up(work, observer, due)
     return outcome
@@ -171,12 +222,10 @@ def _follow_up(work: NamespaceRun, observer: str, due: FollowUps) -> None:
         follow_ups.ask(deployment, requests)
 
 
-def _give_back(work: NamespaceRun, observer: str, claims: Sequence[Claim]) -> None:
+def _give_back(work: NamespaceRun, claims: Sequence[Claim]) -> None:
     """Return claims to the queue, due at once, so that each fails in its own run. No failure is counted for them."""
     if not claims:
         return
-    with work.database.transaction() as tx:
-        derivations.store_batch(tx, [_memory_id(claim) for claim in claims], observer, uuid.uuid4().hex)
     work.run.leave(claims)
     try:
         wakeups = work.run.store.wait(claims, "retry", 0.0, detail="in a batch with another")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import QueueUnavailable
+from nexus_tasks.errors import BudgetHeld, QueueUnavailable
 from nexus_tasks.idempotency.claim import Ticket
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.storage import dreams
@@ -58,13 +58,21 @@ def hurry(deployment: Deployment, reason: str, requests: Sequence[Request]) -> N
         _warn_of_sleepers(deployment, reason, error)
 
 
-def hurry_all(deployment: Deployment, reason: str, namespace: str) -> None:
-    """Wake every job of a namespace that waits for ``reason``."""
+def hurry_all(deployment: Deployment, reason: str, namespace: str, *, most: float = float("inf")) -> None:
+    """Wake the jobs of a namespace that wait for ``reason``, at most ``most`` of them."""
     try:
-        for wakeups in deployment.claims.hurry_all(reason, namespace):
+        for wakeups in deployment.claims.hurry_all(reason, namespace, most=most):
             deployment.engine.publisher.publish(wakeups)
     except QueueUnavailable as error:
         _warn_of_sleepers(deployment, reason, error)
+
+
+def wake_held(deployment: Deployment, namespace: str) -> None:
+    """Wake jobs that wait until other model calls free a part of the budget: as many as may run at a time.
+
+    Those that still find too little money wait again. The next call that ends wakes them.
+    """
+    hurry_all(deployment, BudgetHeld.wait_reason, namespace, most=max(deployment.cap(namespace), 1))
 
 
 def hurry_dream(deployment: Deployment, namespace: NamespaceSettings) -> None:

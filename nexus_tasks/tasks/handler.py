@@ -64,11 +64,13 @@ class NamespaceRun:
             namespace_id=namespace.id,
             namespace=namespace.name,
             job_id=chosen[0].job_id,
-            budget_usd=_budget(self.deployment, namespace),
+            budget=lambda: _budget(self.deployment, namespace),
             still_mine=self.run.check,
             record=record,
             urgency=self.run.flags.urgency if not self.run.eager else "live",
             queued=lambda: follow_ups.ask_for(self.deployment, "submit_batch", namespace=namespace.name),
+            freed=lambda: follow_ups.wake_held(self.deployment, namespace.name),
+            run=(chosen[0].key, chosen[0].token or ""),
         )
 
     def commit(self, tx: Transaction, outcome: JobOutcome) -> JobOutcome:
@@ -136,12 +138,14 @@ def dry_context(deployment: Deployment, namespace: NamespaceSettings, why: str =
         namespace_id=namespace.id,
         namespace=namespace.name,
         job_id=f"{why}-{uuid.uuid4()}",
-        budget_usd=_budget(deployment, namespace),
+        budget=lambda: _budget(deployment, namespace),
         still_mine=lambda: None,
         record=lambda _tx, _outcome: None,
+        freed=lambda: follow_ups.wake_held(deployment, namespace.name),
     )
 
 
 def _budget(deployment: Deployment, namespace: NamespaceSettings) -> float | None:
-    own = namespace.budget_usd_per_day
+    """The namespace's present budget in USD per UTC day; ``None`` sets no bound."""
+    own = (deployment.namespace(namespace.name) or namespace).budget_usd_per_day
     return own if own is not None else deployment.settings.budget_usd_per_day

@@ -41,8 +41,10 @@ def submit_batch(work: NamespaceRun, _arguments: SubmitBatch) -> JobOutcome:
     """Collect the answers that have come, submit the requests that are due, and wait while any request is open."""
     namespace = work.namespace
     progress = message_batches.advance(work.resources, namespace.id, work.run.check)
-    if progress.back:
+    # An earlier run may have died after it had stored answers and before it woke their jobs.
+    if progress.back or work.run.primary.crashes:
         follow_ups.hurry_all(work.deployment, BATCH, namespace.name)
+        follow_ups.wake_held(work.deployment, namespace.name)
     if progress.seconds is not None:
         raise Wait(BATCH, progress.seconds, progress.detail)
     with work.database.transaction() as tx:

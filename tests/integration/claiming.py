@@ -36,7 +36,7 @@ ONLY_IN = {
 # The claims' own keys: Celery's messages and what a test notes have the same prefix.
 _OURS = """
 local ours = {}
-local names = 'job done due leases published delivered count waits paused queues parked delivery settle '
+local names = 'job done due leases published delivered count waits woken paused queues parked delivery settle '
   .. 'line lines ahead cap clock versions ids kinds reasons'
 for name in string.gmatch(names, '%S+') do
   ours[name] = true
@@ -85,6 +85,8 @@ for _, key in ipairs(keys(prefix)) do
     end
   elseif key == prefix .. ':clock' or string.find(key, prefix .. ':delivered:', 1, true) == 1 then
     redis.call('SET', key, earlier(redis.call('GET', key)))
+  elseif string.find(key, prefix .. ':woken:', 1, true) == 1 then
+    redis.call('SET', key, earlier(redis.call('GET', key)), 'KEEPTTL')
   elseif redis.call('PTTL', key) > 0 then
     redis.call('PEXPIRE', key, redis.call('PTTL', key) - ms)
   end

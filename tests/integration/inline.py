@@ -155,7 +155,7 @@ def job_context(namespace: str = NAMESPACE) -> JobContext:
         namespace_id=known.id,
         namespace=known.name,
         job_id=str(uuid.uuid4()),
-        budget_usd=None,
+        budget=lambda: None,
         still_mine=lambda: None,
         record=lambda _tx, _outcome: None,
     )

@@ -357,8 +357,8 @@ def test_a_batch_keeps_to_the_budget(claude: Callable[..., Sandbox], slow: Stand
     run()
     assert [why for _, why in sorted((c.kind, c.wait_reason) for c in waiting() if c.kind == "digest_session")] == [
         "batch",
-        "budget",
-        "budget",
+        "held",
+        "held",
     ]
     assert slow.counters.batch_items == 1
     assert here.sql("SELECT count(*) FROM budget_holds") == [(1,)]
@@ -371,6 +371,193 @@ def test_a_batch_keeps_to_the_budget(claude: Callable[..., Sandbox], slow: Stand
     assert here.sql("SELECT count(*) FROM budget_holds") == [(0,)]
 
 
+# --- a batch that cannot be submitted or read -------------------------------------------------------------------------
+NO_ENDPOINT = faults.status(404, "not_found_error", "Not found")
+
+
+def old(here: Sandbox, minutes: float = 10.5) -> None:
+    """Let the requests be so old."""
+    here.sql("UPDATE batch_requests SET created_at = created_at - make_interval(secs => :s)", s=minutes * 60)
+
+
+def nothing_is_left(here: Sandbox) -> bool:
+    return here.sql("SELECT 1 FROM batch_requests UNION ALL SELECT 1 FROM message_batches") == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "patience"),
+    [
+        (faults.status(400, "invalid_request_error", "batches are not enabled"), False),
+        (faults.status(403, "permission_error", "no batches for this key"), False),
+        (NO_ENDPOINT, False),
+        (faults.throttled("3600"), True),
+        (faults.payment_required(), True),
+        (faults.server_error(), True),
+    ],
+    ids=["400", "403", "404", "429", "402", "500"],
+)
+def test_requests_of_a_batch_that_cannot_be_submitted_go_live(
+    here: Sandbox, slow: StandIn, fault: faults.Fault, patience: bool
+) -> None:
+    slow.batch_faults["create"] = fault
+    dream(*SESSIONS)
+    run()
+    if patience:
+        assert (digested(here), reasons()) == (0, {"digest_session": "batch", "submit_batch": "batch"})
+        [due] = [claim.due_at for claim in waiting() if claim.kind == "submit_batch"]
+        assert due is not None
+        assert due - default_deployment().claims.now() <= message_batches.PATIENCE
+        old(here)
+        later(here)
+    later(here)
+    assert (digested(here), calls(slow)) == (3, (0, 0, 3))
+    assert reasons() == {}
+    assert default_deployment().claims.paused() == {}
+    assert here.sql("SELECT 1 FROM dead_letters") == []
+    later(here)
+    assert nothing_is_left(here)
+
+
+def test_a_provider_without_batches_is_remembered(here: Sandbox, slow: StandIn) -> None:
+    slow.batch_faults["create"] = NO_ENDPOINT
+    dream(*SESSIONS)
+    run()
+    assert calls(slow) == (0, 0, 3)
+    slow.batch_faults.clear()
+    dream("four", "five", "six")
+    run()
+    assert (digested(here), calls(slow)) == (6, (0, 0, 6)), "nothing waited"
+    here.sql("UPDATE namespaces SET no_batches_until = now() - interval '1 s'")
+    dream("seven", "eight", "nine")
+    run()
+    assert calls(slow) == (1, 0, 6), "a day later it is tried again"
+    slow.end_batches()
+    later(here)
+    assert digested(here) == 9
+
+
+def test_a_batch_that_arrived_although_its_submission_failed_is_found_and_not_submitted_again(
+    here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, cut = AnthropicBatchProvider.submit, list[str]()
+
+    def cut_off(self: AnthropicBatchProvider, items: Any) -> str:
+        cut.append(submit(self, items))
+        raise Transient("500")
+
+    monkeypatch.setattr(AnthropicBatchProvider, "submit", cut_off)
+    dream(*SESSIONS)
+    run()
+    later(here)
+    slow.end_batches()
+    later(here)
+    assert (len(cut), digested(here), calls(slow), spent(here)) == (1, 3, (1, 3, 0), [(True, 3)])
+
+
+def test_what_went_live_is_in_the_ledger_twice_when_the_batch_is_answered_after_all(
+    here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = AnthropicBatchProvider.submit
+
+    def cut_off(self: AnthropicBatchProvider, items: Any) -> str:
+        submit(self, items)
+        raise Transient("500")
+
+    monkeypatch.setattr(AnthropicBatchProvider, "submit", cut_off)
+    slow.batch_faults["list"] = faults.server_error()
+    dream(*SESSIONS)
+    run()
+    old(here)
+    later(here)
+    later(here)
+    assert (digested(here), calls(slow)[2]) == (3, 3)
+    slow.heal()
+    slow.end_batches()
+    for _ in range(3):
+        later(here)
+    assert spent(here) == [(False, 3), (True, 3)]
+    assert nothing_is_left(here)
+    assert reasons() == {}
+
+
+@pytest.mark.parametrize("submitted", [False, True])
+def test_a_paused_kind_keeps_no_request_from_going_live(here: Sandbox, slow: StandIn, submitted: bool) -> None:
+    """The job that submits and collects cannot run. The job that asks sees for itself that it has waited enough."""
+    sessions = SESSIONS if submitted else SESSIONS[:2]
+    dream(*sessions)
+    run()
+    default_deployment().claims.pause("submit_batch", "a test")
+    old(here, 21)
+    later(here)
+    assert digested(here) == (0 if submitted else 2)
+    old(here, 26 * 60)
+    later(here)
+    assert (digested(here), calls(slow)) == (len(sessions), (int(submitted), 0, len(sessions)))
+    default_deployment().engine.publisher.publish(default_deployment().claims.resume("submit_batch"))
+    slow.end_batches()
+    later(here)
+    later(here)
+    assert spent(here) == ([(False, 3), (True, 3)] if submitted else [(False, 2)])
+    assert nothing_is_left(here)
+
+
+def test_a_400_while_polling_does_not_mean_that_the_batch_is_unknown(here: Sandbox, slow: StandIn) -> None:
+    dream(*SESSIONS)
+    run()
+    slow.end_batches()
+    for verb in ("get", "results"):
+        slow.batch_faults = {verb: faults.status(400, "invalid_request_error", "try another day")}
+        later(here)
+        assert (digested(here), reasons()) == (0, {"digest_session": "batch", "submit_batch": "batch"})
+    assert here.sql("SELECT 1 FROM dead_letters") == []
+    slow.heal()
+    later(here)
+    assert (digested(here), calls(slow), spent(here)) == (3, (1, 3, 0), [(True, 3)])
+
+
+def test_results_that_are_cut_off_are_fetched_again(here: Sandbox, slow: StandIn) -> None:
+    dream(*SESSIONS)
+    run()
+    slow.end_batches()
+    slow.batch_faults["results"] = faults.cut()
+    later(here)
+    assert digested(here) < 3
+    [claim] = [claim for claim in waiting() if claim.kind == "submit_batch"]
+    assert (claim.wait_reason, claim.errors) == ("batch", 0)
+    slow.heal()
+    later(here)
+    later(here)
+    assert (digested(here), calls(slow), spent(here)) == (3, (1, 3, 0), [(True, 3)])
+
+
+def test_cut_results_are_a_transient_error(here: Sandbox, slow: StandIn) -> None:
+    dream(*SESSIONS)
+    run()
+    slow.end_batches()
+    slow.batch_faults["results"] = faults.cut()
+    [(api_id,)] = here.sql("SELECT api_id FROM message_batches")
+    provider = default_deployment().resources.model.batches
+    assert provider is not None
+    with pytest.raises(Transient):
+        list(provider.results(api_id))
+
+
+def test_a_batch_that_cannot_be_read_for_a_day_goes_live_and_is_paid_for(here: Sandbox, slow: StandIn) -> None:
+    dream(*SESSIONS)
+    run()
+    slow.end_batches()
+    slow.batch_faults["get"] = faults.server_error()
+    here.sql("UPDATE message_batches SET created_at = now() - interval '26 hours'")
+    later(here)
+    later(here)
+    assert (digested(here), calls(slow)) == (3, (1, 3, 3))
+    slow.heal()
+    later(here)
+    assert spent(here) == [(False, 3), (True, 3)]
+    assert nothing_is_left(here)
+
+
+# --- erasing ----------------------------------------------------------------------------------------------------------
 def test_erasing_leaves_no_text_and_keeps_the_bill(here: Sandbox, slow: StandIn) -> None:
     dream(*SESSIONS)
     run()
@@ -401,4 +588,54 @@ def test_what_is_erased_before_it_is_written_down_is_not_sent(
     run()
     assert erased
     assert here.sql("SELECT 1 FROM batch_requests UNION ALL SELECT 1 FROM open_questions") == []
+    assert slow.counters.batches == 0
+
+
+def test_erasing_between_the_submission_and_the_id_of_a_batch_submits_nothing_twice(
+    here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is looked for at the provider has three items, although one of them is erased here."""
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "record_api_id", lambda *_, **__: 1 / 0)
+        dream(*SESSIONS)
+        run()
+    [(target,)] = here.sql("SELECT id FROM memories WHERE content LIKE '%house one%'")
+    Nexus().forget(NAMESPACE, memory_id=target)
+    assert here.sql("SELECT 1 FROM batch_requests WHERE params::text LIKE '%house one%'") == []
+    later(here)
+    slow.end_batches()
+    later(here)
+    assert (calls(slow)[:2], spent(here)[-1]) == ((1, 3), (True, 3))
+    assert nothing_is_left(here)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_erasing_a_namespace_cancels_its_batch_and_keeps_the_bill(here: Sandbox, slow: StandIn, answered: bool) -> None:
+    dream(*SESSIONS)
+    run()
+    [(api_id,)] = here.sql("SELECT api_id FROM message_batches")
+    if answered:
+        slow.end_batches()
+    Nexus().forget(NAMESPACE, everything=True)
+    assert here.sql("SELECT 1 FROM batch_requests WHERE wanted OR params <> '{}' OR sources <> '{}'") == []
+    later(here)
+    later(here)
+    assert slow.cancelled_batches() == ([] if answered else [api_id])
+    assert spent(here) == ([(True, 3)] if answered else [])
+    assert nothing_is_left(here)
+    assert here.sql("SELECT 1 FROM budget_holds") == []
+    assert reasons() == {}
+
+
+def test_erasing_a_namespace_forgets_a_batch_that_was_not_sent(
+    here: Sandbox, slow: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "begin_submission", lambda *_: 1 / 0)
+        dream(*SESSIONS)
+        run()
+    assert here.sql("SELECT count(*) FROM message_batches") == [(1,)]
+    Nexus().forget(NAMESPACE, everything=True)
+    assert nothing_is_left(here)
+    later(here)
     assert slow.counters.batches == 0

@@ -18,7 +18,7 @@ from nexus_tasks.storage import ledger
 from tests.commandline import nexus
 from tests.integration.inline import NAMESPACE, facts, say, time_passes, work
 from tests.sandbox import Sandbox
-from tests.standin import StandIn
+from tests.standin import Call, StandIn
 
 Claude = Callable[..., Sandbox]
 PRICES = '{"claude-haiku-5-5": [4.0, 20.0, 5.0, 0.4]}'
@@ -65,7 +65,7 @@ def test_parallel_calls_hold_no_more_than_the_budget(here: Sandbox) -> None:
     def call(_: int) -> int | None:
         together.wait(60)
         with default_deployment().database.transaction() as tx:
-            return ledger.hold_budget(tx, acme, budget_usd=1.0, cost=Decimal("0.4"), seconds=60)[0]
+            return ledger.hold_budget(tx, acme, budget_usd=1.0, cost=Decimal("0.4"), seconds=60).id
 
     with ThreadPoolExecutor(6) as pool:
         granted = [hold for hold in pool.map(call, range(6)) if hold is not None]
@@ -97,3 +97,41 @@ def test_prices_override_the_table_row_by_row(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("NEXUS_PRICES", PRICES)
     assert Settings().price_of("claude-haiku-5-5") == (4.0, 20.0, 5.0, 0.4)
     assert Settings().price_of("claude-sonnet-5-5") == listed
+
+
+def test_a_model_without_a_price_passes_no_budget(claude: Claude, standin: StandIn) -> None:
+    here = claude(NEXUS_MODEL_DERIVE="claude-nobody-knows", NEXUS_BUDGET_USD_PER_DAY="1")
+    standin.models = standin.models | {"claude-nobody-knows"}
+    say("I moved to Lisbon.")
+    work("derive_memory")
+    [status] = Nexus().status(NAMESPACE).namespaces
+    assert [(wait.reason, wait.detail) for wait in status.waits if wait.kind == "derive_memory"] == [
+        ("price", "the price of claude-nobody-knows is unknown")
+    ]
+    assert standin.counters.calls == 0
+    checks = {one["name"]: one for one in json.loads(nexus("doctor", "--json").stdout)["checks"]}
+    assert (checks["prices"]["ok"], "claude-nobody-knows" in checks["prices"]["found"]) == (False, True)
+    here.environment["NEXUS_PRICES"] = '{"claude-nobody-knows": [1, 1, 1, 1]}'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEXUS_PRICES", here.environment["NEXUS_PRICES"])
+        with here.another():
+            time_passes(here)
+            work("derive_memory")
+            assert len(facts()) == 1
+
+
+def test_a_budget_that_is_lowered_during_a_run_holds_for_its_next_call(claude: Claude, standin: StandIn) -> None:
+    claude(NEXUS_MAX_TOKENS_DERIVE="4000")
+    Nexus().create_namespace(NAMESPACE)
+    Nexus().set_namespace(NAMESPACE, budget_usd_per_day=1)
+
+    def lowers(_: Call) -> str:
+        Nexus().set_namespace(NAMESPACE, budget_usd_per_day=0.0001)
+        return "no answer"
+
+    standin.answer("derive", lowers)  # an invalid answer: the batch is halved
+    say("I moved to Lisbon.", "I drink tea.")
+    work("derive_memory")
+    assert standin.counters.calls == 1
+    [status] = Nexus().status(NAMESPACE).namespaces
+    assert {wait.reason for wait in status.waits if wait.kind == "derive_memory"} == {"budget"}

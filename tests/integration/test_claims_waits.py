@@ -54,6 +54,34 @@ def test_hurry_wakes_a_namespaces_longest_waiting_first(bench: Bench, monkeypatc
     assert len(next(bench.claims.hurry_all("budget", "other"))) == 1
 
 
+def due_in(bench: Bench, name: str) -> float:
+    fields = bench.fields(bench.request(name))
+    return (float(fields["due_at"]) - bench.claims.now() * 1000) / 1000
+
+
+def test_a_wake_up_that_comes_before_the_wait_is_not_lost(bench: Bench) -> None:
+    """A run finds that it must wait. Before its claim waits, what it waits for comes, and others are woken."""
+    early, late = (bench.run(bench.request(name), f"t-{name}") for name in ("early", "late"))
+    other = bench.run(bench.request("other", namespace="other"), "t-other")
+    bench.jump(1)
+    list(bench.claims.hurry_all("held", "acme"))
+    bench.jump(1)
+    again = bench.run(bench.request("again"), "t-again")
+    for run, reason in ((early, "held"), (late, "budget"), (again, "held"), (other, "held")):
+        bench.claims.wait([run], reason, 60.0)
+    assert due_in(bench, "early") <= 0
+    assert due_in(bench, "late") > 50, "it waits for something else"
+    assert due_in(bench, "again") > 50, "it began after the wake-up, and has looked since"
+    assert bench.fields(bench.request("other", namespace="other"))["due_at"] > str(int(bench.claims.now() * 1000))
+
+
+def test_hurry_wakes_no_more_than_it_is_asked_to(bench: Bench) -> None:
+    for name in ("a", "b", "c"):
+        waits(bench, name, "held")
+        bench.jump(1)
+    assert [[w.args["name"] for w in some] for some in bench.claims.hurry_all("held", "acme", most=2)] == [["a", "b"]]
+
+
 # --- pause ------------------------------------------------------------------------------------------------------------
 def test_nothing_of_a_paused_kind_begins(bench: Bench) -> None:
     running = bench.run(bench.request("runs"))

@@ -173,8 +173,8 @@ def test_a_budget_is_for_a_day_of_postgres(monkeypatch: pytest.MonkeyPatch, wron
         for hours in (0, 25):
             tx.execute(call, {"acme": acme, "ago": hours})
         assert ledger.spent_today(tx, namespace_id=acme)[0] == 1
-        first, _ = ledger.hold_budget(tx, acme, budget_usd=3, cost=Decimal(2), seconds=60)
-        second, _ = ledger.hold_budget(tx, acme, budget_usd=3, cost=Decimal(2), seconds=60)
+        first = ledger.hold_budget(tx, acme, budget_usd=3, cost=Decimal(2), seconds=60).id
+        second = ledger.hold_budget(tx, acme, budget_usd=3, cost=Decimal(2), seconds=60).id
         assert first is not None
         assert second is None
 

@@ -11,6 +11,7 @@ import pytest
 from nexus_tasks import Nexus, derive_memory
 from nexus_tasks.cognition import derive
 from nexus_tasks.errors import JobFailed
+from nexus_tasks.tasks import derive_memory as derive_jobs
 from tests.integration.inline import NAMESPACE, facts, say, time_passes, waiting, work
 from tests.sandbox import Sandbox
 from tests.standin import Fault, StandIn, faults
@@ -117,6 +118,61 @@ def test_a_batch_of_nothing_but_poison_is_not_asked_about_over_and_over(claude: 
     work("derive_memory")
     assert len(dead(here)) == 12
     assert standin.counters.calls <= 2 * 12
+
+
+def letters_or_facts(many: int, here: Sandbox) -> None:
+    """Let the jobs go on until each of ``many`` messages has a fact or a dead letter."""
+    for _ in range(40):
+        work("derive_memory")
+        if len(facts()) + len(dead(here)) == many:
+            return
+        time_passes(here)
+    raise AssertionError("no end")
+
+
+def test_a_model_that_answers_nothing_costs_a_bounded_number_of_calls(claude: Claude, standin: StandIn) -> None:
+    """Each of the five attempts halves the batch far enough to see that no message is the cause."""
+    here = claude(NEXUS_DERIVE_BATCH_TOKENS="6000")
+    standin.always(faults.invalid_json())
+    say(*(f"Fact number {i} of mine." for i in range(100)))
+    letters_or_facts(100, here)
+    assert {error for error, _ in dead(here)} == {"InvalidAnswer"}
+    assert standin.counters.calls <= 5 * derive_jobs.MOST_FAILURES
+
+
+def test_a_model_that_answers_again_derives_what_it_had_failed_on(claude: Claude, standin: StandIn) -> None:
+    here = claude(NEXUS_DERIVE_BATCH_TOKENS="6000")
+    standin.always(faults.invalid_json())
+    said = [f"Fact number {i} of mine." + (" POISON" if i in (3, 4, 5, 6, 77) else "") for i in range(100)]
+    say(*said)
+    for _ in range(3):
+        work("derive_memory")
+        time_passes(here)
+    standin.heal()
+    standin.when("POISON", faults.invalid_json())
+    letters_or_facts(100, here)
+    assert len(facts()) == 95
+    assert sorted(content for _, content in dead(here)) == sorted(text for text in said if "POISON" in text)
+
+
+def test_a_429_now_and_then_does_not_make_a_batch_begin_anew(claude: Claude, standin: StandIn) -> None:
+    """What the failed calls have shown is stored: a run that is cut off loses nothing of it."""
+    here = claude(NEXUS_DERIVE_BATCH_TOKENS="6000")
+    standin.when("POISON", faults.invalid_json())
+    standin.when(lambda _: standin.counters.calls % 3 == 0, faults.throttled("1"))
+    said = [f"Fact number {i} of mine." + (" POISON" if i in (13, 50) else "") for i in range(64)]
+    say(*said)
+    letters_or_facts(64, here)
+    assert len(facts()) == 62
+    asked = sum(call.outcome != "429" for call in standin.counters.requests)
+    assert asked <= 1 + 2 * 2 * math.ceil(math.log2(64)) + 2 * 4, "each part once, and each poison five times"
+
+    standin.always(faults.invalid_json())
+    standin.when(lambda _: standin.counters.calls % 3 == 0, faults.throttled("1"))
+    before = standin.counters.calls
+    say(*(f"Another fact, number {i}." for i in range(64)), session="other")
+    letters_or_facts(128, here)
+    assert standin.counters.calls - before <= 3 * 5 * derive_jobs.MOST_FAILURES
 
 
 def test_each_poison_of_a_batch_meets_its_own_fate(claude: Claude, standin: StandIn) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -229,3 +230,67 @@ def test_an_erased_fact_does_not_stop_the_undo(here: Sandbox, standin: StandIn) 
     undone = Nexus().undo(NAMESPACE, newest(here))
     assert (undone.revived, undone.restored) == ((a,), (a, c))
     assert {fact.id for fact in facts()} == {a, c}
+
+
+# --- erasures and order -----------------------------------------------------------------------------------------------
+def erase(here: Sandbox, fact: int) -> None:
+    """Erase the message that says a fact."""
+    [(source,)] = here.sql("SELECT source_id FROM evidence WHERE memory_id = :i AND role = 'derived_from'", i=fact)
+    Nexus().forget(NAMESPACE, memory_id=source)
+
+
+def reflect(here: Sandbox, standin: StandIn, *relations: dict[str, Any], **more: Any) -> int:
+    """Reflect on everything with this answer; returns the reflection's number."""
+    again(here)
+    judge(standin, *relations, **more)
+    run()
+    return newest(here)
+
+
+def test_a_fact_that_another_reflection_has_ended_since_stays_ended(here: Sandbox, standin: StandIn) -> None:
+    """Its first successor was erased, so that it held again, and was superseded again."""
+    a, b, c = know("I live in Porto.", "I live in Lisbon.", "I live in Faro.")
+    first = reflect(here, standin, relation("contradicts", b, a, "new"))
+    erase(here, b)
+    assert read(here, a)["valid_to"] is None
+    second = reflect(here, standin, relation("contradicts", c, a, "new"))
+    ended = read(here, a)["valid_to"]
+    assert Nexus().undo(NAMESPACE, first).revived == ()
+    assert (read(here, a)["superseded_by"], read(here, a)["valid_to"]) == (c, ended)
+    assert {fact.id for fact in facts()} == {c}
+    assert Nexus().undo(NAMESPACE, second).revived == (a,)
+    assert {fact.id for fact in facts()} == {a, c}
+
+
+def test_an_undo_revives_no_retelling_that_another_reflection_ended_too(here: Sandbox, standin: StandIn) -> None:
+    a, b, c, d = know("I like tea.", "I like green tea.", "I like coffee now.", "I like water now.")
+    reflect(here, standin, relation("reinforces", b, a))
+    [(told,)] = here.sql("SELECT id FROM memories WHERE level = 'derived'")
+    first = reflect(here, standin, relation("contradicts", c, a, "new"))
+    second = reflect(here, standin, relation("contradicts", d, b, "new"))
+    assert read(here, told)["valid_to"] is not None
+    Nexus().undo(NAMESPACE, first)
+    assert (read(here, a)["valid_to"], read(here, told)["superseded_by"]) == (None, d), "one of its two facts has ended"
+    assert set(Nexus().undo(NAMESPACE, second).revived) == {b, told}
+    assert read(here, told)["valid_to"] is None
+
+
+@pytest.mark.parametrize("how", ["undone", "erased"])
+def test_an_insight_holds_again_when_three_of_its_facts_do(here: Sandbox, standin: StandIn, how: str) -> None:
+    a, b, c, d, e = know("I run.", "I swim.", "I climb.", "I do not run any more.", "I gave up swimming.")
+    reflect(here, standin, insights=[insight([a, b, c])])
+    [(concluded,)] = here.sql("SELECT id FROM memories WHERE level = 'derived'")
+    first = reflect(here, standin, relation("contradicts", d, a, "new"))
+    second = reflect(here, standin, relation("contradicts", e, b, "new"))
+    assert read(here, concluded)["superseded_by"] == d
+    if how == "undone":
+        Nexus().undo(NAMESPACE, first)
+    else:
+        erase(here, d)
+    assert read(here, concluded)["superseded_by"] == e, "two of its facts hold"
+    assert read(here, concluded)["valid_to"] is not None
+    if how == "undone":
+        Nexus().undo(NAMESPACE, second)
+    else:
+        erase(here, e)
+    assert (read(here, concluded)["valid_to"], read(here, concluded)["superseded_by"]) == (None, None)

@@ -86,7 +86,7 @@ def test_a_spent_budget_is_the_reason_until_it_is_raised(claude: Claude, standin
     assert wait["reason"] == "budget"
     midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
     assert abs(wait["due_in_seconds"] - (midnight - datetime.now(UTC)).total_seconds()) < 60
-    assert wait["detail"].startswith("0.0000 of 0.0000 USD spent or held, the next call may cost 0.")
+    assert wait["detail"].startswith("0.0000 of 0.0000 USD spent, the next call may cost 0.")
     assert standin.counters.calls == 0
     Nexus().set_namespace(NAMESPACE, budget_usd_per_day=5.0)
     assert waits("derive_memory") == []

@@ -42,6 +42,7 @@ class StandIn:
     def __post_init__(self) -> None:
         self.counters = Counters()
         self.faults: deque[Fault] = deque()  # one is used up by each live call
+        self.batch_faults: dict[str, Fault] = {}  # of calls about batches: create, list, get, results, cancel
         self.models = set(MODELS)
         self._answers: list[tuple[Predicate, Answer]] = []
         self._standing: list[tuple[Predicate, Fault]] = []
@@ -101,6 +102,7 @@ class StandIn:
     def heal(self) -> None:
         """Take back every fault."""
         self.faults.clear()
+        self.batch_faults.clear()
         self._standing.clear()
 
     def end_batches(self, name: str | None = None) -> None:
@@ -155,6 +157,8 @@ class StandIn:
 
     def create_batch(self, body: dict[str, Any]) -> Reply:
         """``POST /v1/messages/batches``. As with the real one, an item's params are looked at only when it runs."""
+        if fault := self.batch_faults.get("create"):
+            return Reply.of(fault)
         items = {item.get("custom_id", ""): item.get("params", {}) for item in body.get("requests", [])}
         if not items or len(items) != len(body["requests"]) or not all(map(CUSTOM_ID.match, items)):
             return Reply.of(status(400, "invalid_request_error", "requests: custom_id must be present and unique"))
@@ -164,6 +168,9 @@ class StandIn:
 
     def batch(self, name: str, verb: str = "") -> Reply:
         """``GET /v1/messages/batches/{id}``, its ``results``, ``cancel`` and ``delete``."""
+        fault = self.batch_faults.get(verb or "get")
+        if fault and not fault.cut:
+            return Reply.of(fault)
         batch = self._batches.cancel(name) if verb == "cancel" else self._batches.get(name)
         if batch is None:
             return Reply.of(status(404, "not_found_error", f"Message batch {name} not found."))
@@ -171,7 +178,8 @@ class StandIn:
             return Reply.of(status(400, "invalid_request_error", f"Message batch {name} is still in progress."))
         if verb == "results":
             lines = ({"custom_id": custom_id, "result": result} for custom_id, result in batch.results.items())
-            return Reply(200, "".join(json.dumps(line) + "\n" for line in lines), kind="application/x-jsonl")
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            return Reply(200, text, kind="application/x-jsonl", cut=bool(fault))
         if verb == "delete":
             self._batches.delete(name)
             return Reply(200, {"id": name, "type": "message_batch_deleted"})
@@ -179,6 +187,8 @@ class StandIn:
 
     def batch_list(self) -> Reply:
         """``GET /v1/messages/batches``: all of them on one page."""
+        if fault := self.batch_faults.get("list"):
+            return Reply.of(fault)
         data = [batch.as_dict(self.url) for batch in self._batches.newest_first()]
         ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
         return Reply(200, {"data": data, "has_more": False, **ends})

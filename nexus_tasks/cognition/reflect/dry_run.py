@@ -49,7 +49,8 @@ def _plan_reflection(resources: Resources, job: JobContext, observer: str, subje
         proposed = propose(resources, job, chosen) if chosen else Proposal.nothing(perspective.reflected_through)
     with resources.database.transaction() as tx:
         said = {i: memory.content for i, memory in reflections.by_id(tx, proposed.changes.facts()).items()}
-        pending = pending_changes(tx, perspective, proposed.changes, resources.model.model_for("reflect"))
+        changes, _ = review.without_changed(tx, proposed)
+        pending = pending_changes(tx, perspective, changes, resources.model.model_for("reflect"))
         superseded = pending.to_be_superseded()
     return ReflectionPlan(
         observer=observer,

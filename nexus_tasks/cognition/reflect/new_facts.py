@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from nexus_tasks.llm.answers import PromptFact, ReflectMaterial
 from nexus_tasks.storage import open_questions, reflections
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import Memory, PerspectiveRow
+from nexus_tasks.text import content_key
 
 # Both numbers are chosen by hand, not measured.
 FACTS_PER_RUN = 100  # the most new facts that one run takes
@@ -27,12 +28,21 @@ PURPOSE = "reflect"
 Clusters = Sequence[tuple[int, Sequence[int]]]  # (id of a new fact, ids of the facts nearest to it)
 
 
+class FactState(NamedTuple):
+    """What a judgement about a fact rests on. When one of these values changes, the fact is judged again."""
+
+    content: str  # the normalised wording
+    message_id: int  # the id of the last message that said the fact
+    times: int  # how many messages said it
+
+
 @dataclass(frozen=True, kw_only=True)
 class NewFacts:
     """A perspective's next new facts, and the question about them."""
 
     facts: int  # the number of new facts
-    through: int  # the id of the last new fact
+    through: int  # the id of the last new fact; the watermark when all facts are judged again
+    again: frozenset[int]  # ids of the facts that are judged again
     material: ReflectMaterial | None  # ``None`` when no fact is near a new fact, so that the model is not asked
     said: Mapping[int, reflections.LastSaid]  # when each fact was last said, by the fact's id
 
@@ -50,12 +60,31 @@ def choose_new_facts(resources: Resources, perspective: PerspectiveRow) -> NewFa
                 for i, (when, *more) in asked.get("said", {}).items()
             }
             material = _material(tx, perspective, asked["clusters"], said)
-            return NewFacts(facts=asked["facts"], through=asked["through"], material=material, said=said)
+            return NewFacts(
+                facts=asked["facts"],
+                through=asked["through"],
+                again=frozenset(asked.get("again", ())),
+                material=material,
+                said=said,
+            )
         new = reflections.unreflected_facts(tx, perspective, FACTS_PER_RUN)
     if not new:
         return None
     material, said = _with_nearest(resources, perspective, new)
-    return NewFacts(facts=len(new), through=new[-1].id, material=material, said=said)
+    return NewFacts(
+        facts=len(new),
+        through=max(new[-1].id, perspective.reflected_through),
+        again=frozenset(perspective.again) - _left_out(perspective, new),
+        material=material,
+        said=said,
+    )
+
+
+def _left_out(perspective: PerspectiveRow, new: Sequence[Memory]) -> frozenset[int]:
+    """Facts to judge again that a run with ``FACTS_PER_RUN`` facts leaves to the next run."""
+    if len(new) < FACTS_PER_RUN:
+        return frozenset()
+    return frozenset(i for i in perspective.again if i > new[-1].id)
 
 
 def save_question(resources: Resources, job: JobContext, perspective: PerspectiveRow, chosen: NewFacts) -> None:
@@ -66,6 +95,7 @@ def save_question(resources: Resources, job: JobContext, perspective: Perspectiv
         "after": perspective.reflected_through,
         "through": chosen.through,
         "facts": chosen.facts,
+        "again": sorted(chosen.again),
         "clusters": [[new, list(olds)] for new, olds in chosen.material.clusters],
         "said": {i: (said.when.isoformat(), said.message_id, said.times) for i, said in chosen.said.items()},
     }
@@ -83,6 +113,11 @@ def _event(memory: Memory) -> str:
 def valid_from(memory: Memory) -> datetime:
     """The time since which a fact is valid. When it is unknown, the time at which the fact was said."""
     return memory.valid_from or memory.occurred_at
+
+
+def state_of(content: str, said: reflections.LastSaid | None) -> FactState:
+    """The state of a fact whose wording is ``content``."""
+    return FactState(content_key(content), said.message_id if said else 0, said.times if said else 0)
 
 
 @dataclass

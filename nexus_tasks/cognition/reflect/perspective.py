@@ -5,6 +5,7 @@ A perspective is the set of memories of one observer about one subject.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -42,6 +43,10 @@ def reflect_perspective(resources: Resources, job: JobContext, observer: str, su
     chosen = choose_new_facts(resources, perspective)
     if chosen is None:
         with resources.database.transaction() as tx:
+            if perspective.again:  # all of these facts have been erased
+                locked = perspectives.lock(tx, job.namespace_id, observer, [subject])
+                if _version(locked[subject]) == _version(perspective):
+                    perspectives.judge_again(tx, perspective.id, ())
             return job.commit(tx, JobOutcome(status="unchanged")), False
     save_question(resources, job, perspective, chosen)
     return _apply(resources, job, perspective, propose(resources, job, chosen))
@@ -65,8 +70,11 @@ def _apply(
     with resources.database.transaction() as tx:
         locked = perspectives.lock(tx, job.namespace_id, perspective.observer, [perspective.subject])
         current = locked[perspective.subject]
-        if current.reflected_through != perspective.reflected_through or current.held != perspective.held:
+        if _version(current) != _version(perspective):
             return job.commit(tx, JobOutcome(status="superseded")), False
+        # No transaction can change the facts of a locked perspective, so this comparison holds until the commit.
+        kept, again = review.without_changed(tx, proposal)
+        changes = review.without_erased(kept, said)
         open_questions.close(tx, job.namespace_id, PURPOSE, current.id)
         pending = pending_changes(tx, current, changes, made_by)
         superseded = pending.to_be_superseded()
@@ -74,12 +82,15 @@ def _apply(
             tx, current.id
         )
         if too_much and current.held is None:
+            proposal = replace(proposal, changes=changes)
+            perspectives.judge_again(tx, current.id, [*current.again, *again])
             plan = review.to_plan(proposal, superseded, job.job_id)
             reflections.hold_for_review(tx, current.id, plan)
             return job.commit(tx, JobOutcome(status="needs_review", details=review.summary_of(plan))), False
         if current.held is not None:
             reflections.hold_for_review(tx, current.id, None)
         perspectives.advance(tx, current.id, seen=perspective.reflected_through, through=proposal.through)
+        perspectives.judge_again(tx, current.id, (set(current.again) - proposal.again) | again)
         reflection_id = pending.write(job.job_id)
         embeddings.store(tx, job.namespace_id, resources.embedder.name, pending.made, vectors)
         tx.flush()
@@ -88,10 +99,16 @@ def _apply(
             "facts": proposal.facts,
             **{name: pending.counts[name] for name in COUNTED},
             "rejected": changes.rejected,
+            **({"again": len(again)} if again else {}),
             "model": made_by,
             **({"reflection": reflection_id} if reflection_id else {}),
         }
         return job.commit(tx, JobOutcome(status="completed", details=details)), more
+
+
+def _version(row: PerspectiveRow) -> tuple[Any, ...]:
+    """What another run that reflects on the same facts changes."""
+    return row.reflected_through, row.held, row.again
 
 
 def reflect_namespace(resources: Resources, job: JobContext) -> tuple[JobOutcome, list[tuple[str, str]]]:

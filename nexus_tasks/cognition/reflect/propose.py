@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.model_call import ask
-from nexus_tasks.cognition.reflect.new_facts import NewFacts
+from nexus_tasks.cognition.reflect.new_facts import FactState, NewFacts, state_of
 from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.llm.answers import Insight, PromptFact, Reflection, ReflectMaterial, Relation
 from nexus_tasks.llm.base import ModelRequest
@@ -40,6 +41,8 @@ class Proposal:
     facts: int  # the number of new facts that the model was asked about
     through: int  # the id of the last new fact
     changes: Changes
+    again: frozenset[int] = frozenset()  # ids of the facts that were judged again
+    seen: Mapping[int, FactState] = field(default_factory=dict)  # the facts as the model was shown them, by id
 
     @classmethod
     def nothing(cls, through: int) -> Proposal:
@@ -52,7 +55,14 @@ def propose(resources: Resources, job: JobContext, chosen: NewFacts) -> Proposal
     changes = Changes()
     if chosen.material:
         changes = _checked(ask(resources, job, _request(chosen.material)), chosen.material)
-    return Proposal(facts=chosen.facts, through=chosen.through, changes=changes)
+    facts = chosen.material.facts if chosen.material else ()
+    return Proposal(
+        facts=chosen.facts,
+        through=chosen.through,
+        changes=changes,
+        again=chosen.again,
+        seen={fact.id: state_of(fact.content, chosen.said.get(fact.id)) for fact in facts},
+    )
 
 
 def _request(material: ReflectMaterial) -> ModelRequest[Reflection]:

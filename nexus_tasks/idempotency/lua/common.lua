@@ -47,6 +47,9 @@
 --   <prefix>:waits:<reason>:<whose>  zset    claims that wait for this reason, by enqueued_at. <whose> is the kind for
 --                                            the reason `pause`, "<kind>|<strange_to>" for `version`, and the
 --                                            namespace for every other reason
+--   <prefix>:woken:<reason>:<namespace>
+--                                    string  when the claims that waited for this reason were last woken. It lasts for
+--                                            a day. A run that began before and now waits for the reason is due at once
 --   <prefix>:versions                set     each "<kind>|<strange_to>" for which claims wait
 --   <prefix>:cap:<namespace>         string  how many runs the namespace may have at a time, as `begin` or `cap` last
 --                                            wrote it. Without this key the cap is 16
@@ -91,6 +94,7 @@ local prefix = ARGV[1]
 local DONE_SECONDS = 900
 local DROPPED_SECONDS = 86400
 local SETTLE_SECONDS = 7 * 86400 -- a settled delivery is kept for as long as Celery keeps a chord
+local WOKEN_SECONDS = 86400 -- no run lasts longer
 local DEFAULT_CAP = 16
 local CAP_SECONDS = 86400
 local PAUSED_SECONDS = 60 -- how long a cap of 0 is kept. A worker may write this cap just after the pause has ended
@@ -119,6 +123,16 @@ end
 local function line_key(namespace, queue) return prefix .. ':line:' .. namespace .. '|' .. queue end
 
 local function cap_key(namespace) return prefix .. ':cap:' .. namespace end
+
+local function woken_key(reason, namespace) return prefix .. ':woken:' .. reason .. ':' .. namespace end
+
+-- Returns whether the namespace's claims that wait for the reason were woken after the claim's run had begun. The run
+-- may have looked for what it waits for before this came, so it must look again. A time in the future was written
+-- before the server's clock was set back.
+local function woken(key, reason)
+  local at = number(redis.call('GET', woken_key(reason, field(key, 'namespace'))))
+  return at > 0 and at <= now and at >= number(field(key, 'started_at'))
+end
 
 local function set_cap(namespace, cap)
   redis.call('SET', cap_key(namespace), cap, 'EX', cap > 0 and CAP_SECONDS or PAUSED_SECONDS)

@@ -3,14 +3,15 @@
 -- ARGV: 1 the key prefix
 --       2 the run's token
 --       3 lease (ms)
---       4 '1' when the siblings were in this batch before its run was cut off; then they may wait for any reason
+--       4 '1' when the siblings were in this batch before its run was cut off; then they may wait for any reason. '2'
+--         when, moreover, the whole batch has failed, so that the siblings' unknown errors do not matter
 --       5 the reason for which siblings wait until a run takes them
 --       6.. a request per sibling (JSON); when Redis has lost the sibling's claim, the script makes it from the request
 -- A sibling without a claim is taken, unless a done marker says that its job is done. Any other sibling is taken when
 -- all these conditions hold:
 --   no other run has it, or the other run has not taken siblings itself yet. So two runs of one session that start
 --   together become one run;
---   it has fewer than two crashes and unknown errors;
+--   it has fewer than two crashes and unknown errors (crashes, when ARGV 4 is '2');
 --   no newer release has written it;
 --   it is pending, waits for a free slot, or waits for the reason of ARGV 5.
 -- Taken siblings give up their slots and their places in the queue. So the script lets the next claims of the
@@ -18,14 +19,15 @@
 -- Returns false when the run has lost its primary claim. Otherwise {per sibling its fields, or {} when it was not
 -- taken; wake-ups to publish (see common.lua)}.
 
-local lead, token, lease, again, company = KEYS[1], ARGV[2], number(ARGV[3]), ARGV[4] == '1', ARGV[5]
+local lead, token, lease, again, company = KEYS[1], ARGV[2], number(ARGV[3]), ARGV[4] ~= '0', ARGV[5]
 if field(lead, 'token') ~= token then return false end
 redis.call('HDEL', lead, 'open')
 
 local function free(key, request)
   local state = field(key, 'state')
   if not state then return not done(key) end
-  if number(field(key, 'crashes')) + number(field(key, 'errors')) >= 2 then return false end
+  local errors = ARGV[4] == '2' and 0 or number(field(key, 'errors'))
+  if number(field(key, 'crashes')) + errors >= 2 then return false end
   if number(field(key, 'version')) > request.version then return false end
   if state == 'running' then return field(key, 'open') == '1' end
   local reason = field(key, 'wait_reason')

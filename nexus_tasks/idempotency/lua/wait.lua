@@ -32,7 +32,8 @@ for i, key in ipairs(KEYS) do
     else
       -- While the kind is paused, the claim has no due_at: the end of the pause wakes it.
       local lasts = ARGV[3] == 'pause' and is_paused(field(key, 'kind'))
-      to_waiting(key, ARGV[3], not lasts and now + number(ARGV[4]), ARGV[5])
+      local delay = woken(key, ARGV[3]) and 0 or number(ARGV[4])
+      to_waiting(key, ARGV[3], not lasts and now + delay, ARGV[5])
     end
   end
 end

@@ -43,7 +43,7 @@ def return_orphans(engine: JobEngine, *, held_by: str = "", due_in: float = 0.0,
     Returns:
         How many claims wait again.
     """
-    enough, total = time.monotonic() + seconds, 0
+    enough, total, taken = time.monotonic() + seconds, 0, 0
     while True:
         returned, dead, wakeups = engine.claims.sweep_leases(
             AT_ONCE,
@@ -55,12 +55,28 @@ def return_orphans(engine: JobEngine, *, held_by: str = "", due_in: float = 0.0,
         )
         engine.publisher.publish(wakeups)
         bury(engine, dead)
-        total += returned
+        total, taken = total + returned, taken + returned + len(dead)
         if returned + len(dead) < AT_ONCE or time.monotonic() > enough:
             break
+    if taken:
+        release_ended_runs(engine)
     if total:
         log.warning("%d jobs lost their worker and return to the queue.", total)
     return total
+
+
+def release_ended_runs(engine: JobEngine) -> None:
+    """Give back what runs that have ended still hold in storage, and publish the jobs that wait for it.
+
+    When storage is away, reconcile does this later.
+    """
+    if not engine.breaker.closed():
+        return
+    try:
+        for wakeups in engine.storage.release_ended_runs():
+            engine.publisher.publish(wakeups)
+    except NexusError as error:
+        log.warning("What dead runs hold was not given back; reconcile tries again: %s", error)
 
 
 def publish_due(engine: JobEngine, *, seconds: float = 2.0) -> None:

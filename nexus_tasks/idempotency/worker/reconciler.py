@@ -61,6 +61,8 @@ class Reconciler:
         kinds = [kind for kind in list(self.engine.kinds().values()) if kind.outbox is not None]
         try:
             self.storage.verify()
+            for wakeups in self.storage.release_ended_runs():
+                self.engine.publisher.publish(wakeups)
             newest = {kind.name: self._newest(kind) for kind in kinds}
             for kind in kinds:
                 since = newest[kind.name]

@@ -113,13 +113,15 @@ class Run:
         if self.lost.is_set():
             raise Superseded
 
-    def take(self, siblings: Sequence[Request], *, again: bool = False) -> list[Claim]:
+    def take(self, siblings: Sequence[Request], *, again: bool = False, despite_errors: bool = False) -> list[Claim]:
         """Take siblings (other messages of a session) into this run; see :meth:`Claims.take`. Returns the taken claims.
 
         Raises:
             Superseded: this run has lost its primary claim.
         """
-        answer = self.store.take(self.primary, siblings, lease=self.lease, company=self.company, again=again)
+        answer = self.store.take(
+            self.primary, siblings, lease=self.lease, company=self.company, again=again, despite_errors=despite_errors
+        )
         if answer is None:
             raise Superseded
         taken, wakeups = answer

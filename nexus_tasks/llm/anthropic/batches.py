@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nexus_tasks.errors import Permanent
+from nexus_tasks.errors import Transient
 from nexus_tasks.llm.anthropic.client import ClientHolder
+from nexus_tasks.llm.anthropic.errors import job_error
 from nexus_tasks.llm.anthropic.messages import completion, request_params, usage_of
-from nexus_tasks.llm.base import AnswerT, BatchItemResult, Completion, ModelRequest, Usage
+from nexus_tasks.llm.base import AnswerT, BatchItemResult, Completion, ModelRequest, NoBatches, Usage
 from nexus_tasks.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,7 +33,10 @@ class AnthropicBatchProvider:
     def submit(self, items: Mapping[str, Mapping[str, Any]]) -> str:
         """Submit a batch and return its id. The keys of ``items`` are the custom ids of the items."""
         requests: Any = [{"custom_id": custom_id, "params": params} for custom_id, params in items.items()]
-        return self.client.call(lambda client: client.messages.batches.create(requests=requests)).id
+        batch = self.client.call(partial(_create, requests))
+        if not isinstance(getattr(batch, "id", None), str):  # such as the page of a gateway, with status 200
+            raise NoBatches("The Claude API (or a gateway before it) answered with something that is no batch.")
+        return str(batch.id)
 
     def submitted_since(self, moment: datetime, items: int) -> list[str]:
         """Ids of the batches that have exactly ``items`` items and were submitted at ``moment`` or later.
@@ -49,20 +53,18 @@ class AnthropicBatchProvider:
                 found.append(batch.id)
         return found
 
-    def has_ended(self, batch_id: str) -> bool:
-        """Whether the results of a batch can be fetched.
-
-        Raises:
-            Permanent: the API does not know the batch, or has deleted it.
-        """
+    def has_ended(self, batch_id: str) -> bool | None:
+        """Whether the results of a batch can be fetched; ``None`` when the API does not know it, or has deleted it."""
         status = self.client.call(partial(_status, batch_id))
-        if status is None:
-            raise Permanent(f"The Claude API knows no batch {batch_id}.")
-        return status == "ended"
+        return None if status is None else status == "ended"
 
     def results(self, batch_id: str) -> Iterator[BatchItemResult]:
-        """The result of each item, in any order."""
-        for line in self.client.call(lambda client: client.messages.batches.results(batch_id)):
+        """The result of each item, in any order.
+
+        Raises:
+            Transient: the connection was cut before the last result.
+        """
+        for line in _lines(self.client.call(lambda client: client.messages.batches.results(batch_id))):
             message = line.result.message if line.result.type == "succeeded" else None
             yield BatchItemResult(
                 custom_id=line.custom_id,
@@ -81,6 +83,34 @@ class AnthropicBatchProvider:
         from anthropic.types import Message
 
         return completion(Message.model_validate(message), request, model, 0.0)
+
+
+def _create(requests: Any, client: Anthropic) -> Any:
+    import anthropic
+
+    try:
+        return client.messages.batches.create(requests=requests)
+    except anthropic.APIStatusError as error:
+        # The API has this endpoint, so an answer that it is missing comes from a gateway. A 404 may also be about a
+        # model, which its message then names.
+        if error.status_code in (405, 501) or (error.status_code == 404 and "model" not in str(error.api_message)):
+            raise NoBatches(
+                f"The Claude API (or a gateway before it) has no message batches: {error.status_code}."
+            ) from None
+        raise
+
+
+def _lines(stream: Iterable[Any]) -> Iterator[Any]:
+    """The lines of a stream of results. An error of the connection, or a line that is cut, becomes a Transient."""
+    import anthropic
+    import httpx2  # the SDK's own HTTP library
+
+    try:
+        yield from stream
+    except anthropic.AnthropicError as error:
+        raise job_error(error) from None
+    except (httpx2.HTTPError, httpx2.StreamError, ValueError) as error:
+        raise Transient(f"The results of a message batch were cut off ({type(error).__name__}).") from None
 
 
 def _status(batch_id: str, client: Anthropic) -> str | None:

@@ -14,10 +14,8 @@ from sqlalchemy import (
     ColumnElement,
     and_,
     delete,
-    exists,
     func,
     insert,
-    not_,
     null,
     or_,
     select,
@@ -25,10 +23,9 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.orm import aliased
 
 from nexus_tasks.event_time import event_time, zone
-from nexus_tasks.storage import batches, observations
+from nexus_tasks.storage import batches, observations, validity
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.erasure import topics
 from nexus_tasks.storage.erasure.cascade import Cascade
@@ -63,7 +60,7 @@ def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
     gone += _delete_traces(tx, namespace_id, cascade)
     _weaken(tx, cascade)
     _forget_merged_sources(tx, ids)
-    _revive(tx, ids)
+    superseded = _superseded_by(tx, ids)
     gone += +Counts(topics=topics.remove(tx, namespace_id, cascade.memories.values(), cascade.rederive))
     for model, column in ((Evidence, Evidence.memory_id), (Evidence, Evidence.source_id)):
         gone += _delete(tx, model, column.in_(ids))
@@ -72,6 +69,7 @@ def remove(tx: Transaction, namespace_id: int, cascade: Cascade) -> Counts:
     gone += _delete(tx, Derivation, Derivation.memory_id.in_(ids))
     gone += _delete(tx, ReflectionChange, ReflectionChange.memory_id.in_(ids))
     gone += _delete(tx, Memory, Memory.id.in_(ids))
+    _revive(tx, superseded)
     gone += _delete_observations(tx, cascade)
     _request_again(tx, namespace_id, cascade)
     return gone
@@ -208,33 +206,40 @@ def _forget_merged_sources(tx: Transaction, ids: Collection[int]) -> None:
     tx.execute(_FORGET_MERGED_SOURCES, {"ids": list(ids)})
 
 
-def _revive(tx: Transaction, ids: Collection[int]) -> None:
-    """Make the memories valid again that a deleted memory had superseded.
+def _superseded_by(tx: Transaction, ids: Collection[int]) -> list[int]:
+    """Ids of the memories that one of the memories ``ids`` has superseded, and that are not among them."""
+    return list(tx.scalars(select(Memory.id).where(Memory.superseded_by.in_(ids), Memory.id.not_in(ids))))
 
-    A fact stays superseded when another valid fact of its perspective has the same content. A fact whose confidence a
-    reflection had lowered gets back its earlier confidence.
+
+def _revive(tx: Transaction, ids: Collection[int]) -> None:
+    """Make memories valid again whose successor was erased, if nothing else has ended them.
+
+    A fact whose confidence a reflection had lowered gets back its earlier confidence.
     """
-    same = aliased(Memory)
-    again = exists().where(
-        same.namespace_id == Memory.namespace_id,
-        same.perspective_id == Memory.perspective_id,
-        same.content_key == Memory.content_key,
-        same.level == "explicit",
-        same.valid_to.is_(None),
-        same.id.not_in(ids),
+    if not ids:
+        return
+    tx.execute(
+        update(Memory)
+        .where(Memory.id.in_(ids), Memory.level.startswith("summary"))
+        .values(valid_to=None, superseded_by=None)
+        .execution_options(synchronize_session=False)
     )
-    weaker = ReflectionChange.memory_id == Memory.id, ReflectionChange.superseded
+    revived = validity.settle_facts(tx, ids)
     before = (
         select(ReflectionChange.confidence_before)
-        .where(*weaker, ReflectionChange.confidence_after == Memory.confidence)
+        .where(
+            ReflectionChange.memory_id == Memory.id,
+            ReflectionChange.superseded,
+            ReflectionChange.confidence_after == Memory.confidence,
+        )
         .order_by(ReflectionChange.reflection_id.desc())
         .limit(1)
         .scalar_subquery()
     )
     tx.execute(
         update(Memory)
-        .where(Memory.superseded_by.in_(ids), Memory.id.not_in(ids), not_(again))
-        .values(valid_to=None, superseded_by=None, confidence=func.coalesce(before, Memory.confidence))
+        .where(Memory.id.in_(revived), Memory.level == "explicit")
+        .values(confidence=func.coalesce(before, Memory.confidence))
         .execution_options(synchronize_session=False)
     )
 

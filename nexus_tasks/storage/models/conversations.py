@@ -15,7 +15,8 @@ class Namespace(Base):
     """A tenant and its settings.
 
     ``None`` in ``budget_usd_per_day`` or ``concurrency`` means the value of the deployment's setting. ``paused_at`` is
-    the beginning of a pause, during which no job of the namespace begins.
+    the beginning of a pause, during which no job of the namespace begins. Until ``no_batches_until`` requests go live,
+    because the model's provider has no message batches.
     """
 
     __tablename__ = "namespaces"
@@ -30,6 +31,7 @@ class Namespace(Base):
     time_zone: Mapped[str] = mapped_column(server_default="UTC")  # of speakers whose messages name no time zone
     paused_at: Mapped[datetime | None]
     paused_reason: Mapped[str] = mapped_column(server_default="")
+    no_batches_until: Mapped[datetime | None]
     created_at: Mapped[datetime] = now_column()
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from pgvector.sqlalchemy import Vector
 from sqlalchemy import (
+    ARRAY,
+    BigInteger,
     Boolean,
     CheckConstraint,
     Computed,
@@ -176,7 +178,8 @@ class PerspectiveRow(Base):
     """A perspective: the memories that ``observer`` has about ``subject``.
 
     The watermark ``reflected_through`` is the id of the last fact that a reflection has read. ``held`` is the plan of a
-    reflection that would change too much at once. The plan waits for a person's review. ``dead`` means that the
+    reflection that would change too much at once. The plan waits for a person's review. ``again`` has the ids of facts
+    that a reflection must judge again, because they have changed since it asked about them. ``dead`` means that the
     reflection of this perspective gave up and is a dead letter.
     """
 
@@ -189,6 +192,7 @@ class PerspectiveRow(Base):
     subject: Mapped[str]
     reflected_through: Mapped[int] = mapped_column(server_default="0")
     held: Mapped[dict[str, Any] | None]
+    again: Mapped[list[int]] = mapped_column(ARRAY(BigInteger), server_default="{}")
     dead: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
 
 
@@ -216,10 +220,21 @@ class ReflectionRow(Base):
 
 
 class ReflectionChange(Base):
-    """The change of one fact by one reflection, with the changed columns' values before and after."""
+    """The change of one fact by one reflection, with the changed columns' values before and after.
+
+    When the reflection ended the fact (``superseded``), ``superseded_by`` is the fact that took its place, and
+    ``ended_at`` is the time.
+    """
 
     __tablename__ = "reflection_changes"
-    __table_args__ = (Index("ix_reflection_changes_memory_id", "memory_id", "reflection_id"),)
+    __table_args__ = (
+        Index("ix_reflection_changes_memory_id", "memory_id", "reflection_id"),
+        Index(
+            "ix_reflection_changes_superseded_by",
+            "superseded_by",
+            postgresql_where=text("superseded_by IS NOT NULL"),
+        ),
+    )
 
     reflection_id: Mapped[int] = mapped_column(ForeignKey("reflections.id", ondelete="CASCADE"), primary_key=True)
     memory_id: Mapped[int] = mapped_column(ForeignKey("memories.id", ondelete="CASCADE"), primary_key=True)
@@ -231,3 +246,5 @@ class ReflectionChange(Base):
     confidence_before: Mapped[float | None] = mapped_column(Float)
     confidence_after: Mapped[float | None] = mapped_column(Float)
     superseded: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
+    superseded_by: Mapped[int | None] = mapped_column(ForeignKey("memories.id", ondelete="SET NULL"))
+    ended_at: Mapped[datetime | None]

@@ -60,7 +60,8 @@ class ModelCall(Base):
 class BudgetHold(Base):
     """The highest possible cost of a model call that is under way. The cost counts as spent until ``expires_at``.
 
-    Without holds, several calls at the same time could together exceed the budget.
+    Without holds, several calls at the same time could together exceed the budget. ``claim_key`` and ``token`` name the
+    run that makes the call. They are empty for a request in a message batch, which no run waits for.
     """
 
     __tablename__ = "budget_holds"
@@ -70,6 +71,8 @@ class BudgetHold(Base):
     namespace_id: Mapped[int] = namespace_column()
     cost_usd: Mapped[Decimal] = mapped_column(Numeric(14, 8))
     expires_at: Mapped[datetime]
+    claim_key: Mapped[str] = mapped_column(server_default="")
+    token: Mapped[str] = mapped_column(server_default="")
 
 
 class SavedAnswer(Base):
@@ -107,7 +110,8 @@ class MessageBatch(Base):
 
     ``api_id`` is the id that the API gave to the batch. It is ``None`` until the API has replied to the submission.
     ``token`` is the prefix of each request's custom id. If the worker dies before it has stored the reply, this prefix
-    shows which batch at the API is this batch.
+    shows which batch at the API is this batch. ``items`` is the number of requests in the last submission. Until a
+    submission begins it is ``None``: the API cannot know the batch.
     """
 
     __tablename__ = "message_batches"
@@ -118,6 +122,8 @@ class MessageBatch(Base):
     token: Mapped[str] = mapped_column(unique=True)
     api_id: Mapped[str | None] = mapped_column(unique=True)
     rejected: Mapped[list[str]] = mapped_column(ARRAY(Text), server_default="{}")  # API ids of other batches
+    items: Mapped[int | None]
+    cancelled_at: Mapped[datetime | None]  # when the API was asked to cancel the batch
     due_at: Mapped[datetime] = now_column()  # the time at which the batch is polled next
     created_at: Mapped[datetime] = now_column()
 
@@ -125,13 +131,15 @@ class MessageBatch(Base):
 class BatchRequest(Base):
     """A model request for a message batch. Only jobs of the urgency ``dream`` (no caller waits) make such requests.
 
-    An answered request has a ``result``. ``hold_id`` is the request's hold on the budget.
+    An answered request has a ``result``. ``hold_id`` is the request's hold on the budget. The job of an ``abandoned``
+    request no longer waits for the batch, because the API cannot say what became of the batch. When an answer to it
+    comes after all, only the ledger gets it.
     """
 
     __tablename__ = "batch_requests"
     __table_args__ = (
         UniqueConstraint("namespace_id", "request_hash"),
-        CheckConstraint("state IN ('queued','submitted','answered','failed')", name="state"),
+        CheckConstraint("state IN ('queued','submitted','answered','failed','abandoned')", name="state"),
         Index("ix_batch_requests_batch_id", "batch_id"),
     )
 

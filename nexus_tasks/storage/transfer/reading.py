@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, cast
 
@@ -204,6 +204,12 @@ class _Reading:
             if row["held"]
         ]
         self._update("perspectives", "held", held)
+        again = [
+            (own[row["id"]], sorted(memories[i] for i in row["again"] if i in memories))
+            for row in self.perspectives
+            if row.get("again")
+        ]
+        self._update("perspectives", "again", again)
         made = self.ids["reflections"]
         judged = [(made[row["id"]], _translate_judged(row["judged"], memories)) for row in self.reflections]
         self._update("reflections", "judged", judged)
@@ -211,7 +217,7 @@ class _Reading:
     def _update(self, table: str, column: str, values: list[tuple[int, Any]]) -> None:
         if not values:
             return
-        kind = {"held": "jsonb", "judged": "jsonb"}.get(column, "bigint")
+        kind = {"held": "jsonb", "judged": "jsonb", "again": "bigint[]"}.get(column, "bigint")
         self.tx.execute(
             text(
                 f"UPDATE {table} AS t SET {column} = v.value"
@@ -228,13 +234,21 @@ def _translate_plan(plan: Mapping[str, Any], ids: Mapping[int, int], through: An
     ]
     insights = [{**one, "support": [ids.get(i, 0) for i in one["support"]]} for one in plan["insights"]]
     supersedes = [ids.get(i, 0) for i in plan["supersedes"]]
+    seen = {str(ids[int(i)]): _translate_seen(state, ids) for i, state in plan.get("seen", {}).items() if int(i) in ids}
     return {
         **plan,
         "through": through(plan["through"]),
         "supersedes": supersedes,
         "relations": relations,
         "insights": insights,
+        "seen": seen,
     }
+
+
+def _translate_seen(state: Sequence[Any], ids: Mapping[int, int]) -> list[Any]:
+    """What a plan knows of a fact, with the new id of the last message that said it."""
+    content, message_id, times = state
+    return [content, ids.get(message_id, 0), times]
 
 
 def _translate_judged(judged: Mapping[str, Any], ids: Mapping[int, int]) -> dict[str, Any]:
