@@ -1,40 +1,56 @@
 """How reflecting grows with a perspective's facts: calls, tokens per call, pairs compared and seconds per fact.
 
     python -m benchmarks.reflect [--facts 10000] [--every 2000]
+    python -m benchmarks.reflect --relations [--of 400]
 
 One observer gets facts about one subject, a hundred at a time, as derivations bring them. The words of the facts are
 drawn from a Zipf distribution. Claude's stand-in reflects on each hundred. It reports no relation, because superseded
 facts would not be counted. N facts have N·(N−1)/2 pairs in all.
+
+With ``--relations`` it measures what the choice of pairs costs: which of the relations that the offline model finds
+among all eight nearest facts are still found when pairs that cannot relate are not sent, and how long the prompts are.
+The facts are LoCoMo's messages by speaker, and RealMem's memory points. Because the offline model's own rules also keep
+pairs, the recall is printed without these rules, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
 from sqlalchemy import text
 
+from benchmarks.drain import LOCOMO
 from benchmarks.machine import calibration, table
 from nexus_tasks import embedded
 from nexus_tasks.cognition import reflect
 from nexus_tasks.cognition.embed import vectors_of
+from nexus_tasks.cognition.reflect import new_facts, relatable
 from nexus_tasks.deployment import default_deployment
+from nexus_tasks.integrations.importers import read
 from nexus_tasks.llm.answers import ReflectMaterial
-from nexus_tasks.llm.base import AnswerT, Completion, LanguageModel, ModelRequest
+from nexus_tasks.llm.base import AnswerT, Completion, LanguageModel, ModelRequest, Purpose, Usage
+from nexus_tasks.llm.offline.reflect import reflect as offline_reflect
 from nexus_tasks.storage import embeddings, facts, namespaces, perspectives
 from nexus_tasks.storage.engine import Database
 from nexus_tasks.storage.searching import upkeep
 from nexus_tasks.tasks.handler import dry_context
+from nexus_tasks.text import estimate_tokens
 from tests.databases import make_template
 from tests.sandbox import sandbox
 from tests.standin import StandIn
 
+DATA = LOCOMO.parents[1]  # the folder of both corpora
 AT_ONCE = 100
 WORDS, LENGTH = 5_000, 12  # the vocabulary, and the words of a fact
 OBSERVER, SUBJECT = "assistant", "ann"
@@ -137,6 +153,113 @@ def _keep_up(database: Database) -> None:
         tx.execute(text("ANALYZE memories, postings, embeddings, perspectives"))
 
 
+# --- the choice of pairs ----------------------------------------------------------------------------------------------
+class Recording:
+    """A model that notes the relations of the offline model and answers with none, so that no fact changes."""
+
+    name, batches = "offline", None
+
+    def __init__(self) -> None:
+        self.relations: set[frozenset[int]] = set()
+        self.pairs, self.calls, self.tokens = 0, 0, 0
+
+    def model_for(self, purpose: Purpose) -> str:  # noqa: ARG002
+        """One name for all."""
+        return self.name
+
+    def probe(self) -> None:
+        """It needs no credentials."""
+
+    def complete(self, request: ModelRequest[AnswerT]) -> Completion[AnswerT]:
+        """Note what the offline model says."""
+        assert isinstance(request.material, ReflectMaterial)
+        self.calls += 1
+        self.pairs += sum(len(olds) for _, olds in request.material.clusters)
+        self.tokens += estimate_tokens(request.instructions + request.transcript + request.question)
+        found = offline_reflect(request.material).relations
+        self.relations |= {frozenset((one.new_id, one.old_id)) for one in found}
+        return Completion(model=self.name, usage=Usage(), seconds=0.0, answer=request.answer(relations=[], insights=[]))
+
+
+def talks(most: int) -> Iterator[tuple[str, list[list[str]]]]:
+    """The facts of a subject, session by session, at most ``most``: corpus, sessions."""
+    for persona in sorted((DATA / "realmem").glob("*.json")):
+        sessions = json.loads(persona.read_text())["dialogues"]
+        yield "RealMem", [[one["content"] for one in each.get("extracted_memory") or []] for each in sessions]
+    speakers: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for one in read(DATA / "locomo" / "dev.json", "locomo", namespace="n"):
+        for message in one.messages:
+            said_by = speakers.setdefault((one.namespace, message["author"]), {})
+            said_by.setdefault(one.session_key, []).append(f"{message['author']} said: {message['content']}")
+    for (_, _), by_session in list(speakers.items())[: max(2, most // 200)]:
+        yield "LoCoMo", list(by_session.values())
+
+
+def relations(most: int) -> list[list[object]]:
+    """A row per corpus and choice: recall, pairs, calls and tokens."""
+    here = default_deployment()
+    everything = lambda clusters, *_: relatable.Chosen(  # noqa: E731
+        clusters=tuple((new, tuple(olds)) for new, olds in clusters), duplicates=()
+    )
+    choices: dict[str, dict[str, Any]] = {
+        "all eight": {"choose_pairs": everything},
+        "chosen": {},
+        "chosen, without the offline rules": {"compare": lambda *_: None},
+    }
+    sums: dict[tuple[str, str], list[int]] = {}
+    for number, (corpus, sessions) in enumerate(talks(most)):
+        full: set[frozenset[str]] = set()
+        for choice, changed in choices.items():
+            model, wordings = Recording(), dict[int, str]()
+            decided: set[frozenset[int]] = set()
+            with here.database.transaction() as tx:
+                known = namespaces.ensure(tx, f"relations-{number}-{len(choice)}")
+            with pytest.MonkeyPatch.context() as patch:
+                if "compare" in changed:
+                    patch.setattr(relatable, "compare", changed["compare"])
+                choose = changed.get("choose_pairs", relatable.choose_pairs)
+
+                def noting(*given: Any, choose: Any = choose, decided: Any = decided) -> relatable.Chosen:
+                    found: relatable.Chosen = choose(*given)
+                    decided |= {frozenset(pair) for pair in found.duplicates}
+                    return found
+
+                patch.setattr(new_facts, "choose_pairs", noting)
+                first = 0
+                for session in sessions:
+                    texts = session[: max(most - first, 0)]
+                    if not texts:
+                        continue
+                    store(known.id, texts, first)
+                    first += len(texts)
+                    resources = replace(here.resources, model=model)
+                    reflect.reflect_perspective(resources, dry_context(here, known), OBSERVER, SUBJECT)
+            with here.database.transaction() as tx:
+                rows = tx.execute(text("SELECT id, content FROM memories WHERE namespace_id = :n"), {"n": known.id})
+                wordings = dict(rows.all())
+            found = {frozenset(wordings[i] for i in pair) for pair in model.relations | decided}
+            full = full or found
+            row = sums.setdefault((corpus, choice), [0] * 6)
+            for place, count in enumerate(
+                (len(full & found), len(full), model.pairs, model.calls, model.tokens, first)
+            ):
+                row[place] += count
+            print(f"{corpus} {number} {choice}: {len(full & found)} of {len(full)}", file=sys.stderr, flush=True)
+    return [
+        [
+            corpus,
+            choice,
+            f"{hits} of {of}",
+            f"{hits / max(of, 1):.3f}",
+            f"{pairs:,}",
+            calls,
+            f"{1_000 * tokens / n:,.0f}",
+        ]
+        for (corpus, choice), (hits, of, pairs, calls, tokens, n) in sums.items()
+    ]
+
+
+CHOICES = ["corpus", "pairs sent", "relations found", "recall", "pairs", "calls", "prompt tokens per 1,000 facts"]
 HEADINGS = ["facts", "calls", "tokens per call", "pairs compared", "per fact", "ms per fact", "all pairs would be"]
 
 
@@ -145,6 +268,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--facts", type=int, default=10_000)
     parser.add_argument("--every", type=int, default=2_000)
+    parser.add_argument("--relations", action="store_true", help="measure the choice of pairs on two corpora")
+    parser.add_argument("--of", type=int, default=400, help="how many facts of each subject")
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="nexus-bench-") as folder, StandIn() as standin:
         servers = embedded.ensure(Path(folder))
@@ -152,7 +277,10 @@ def main() -> None:
             make_template(servers)
             print(calibration(servers))
             with sandbox(servers, **standin.environment()):
-                print(table(HEADINGS, grow(standin, wanted.facts, wanted.every)))
+                if wanted.relations:
+                    print(table(CHOICES, relations(wanted.of)))
+                else:
+                    print(table(HEADINGS, grow(standin, wanted.facts, wanted.every)))
         finally:
             embedded.stop(Path(folder))
 

@@ -42,9 +42,9 @@ _SETTLE_FACTS = text(
     RETURNING m.id, m.valid_to IS NULL
     """
 )
-# A reworded reinforcement (older releases made such memories) ends with the first of its two facts. A contradiction ends
-# when both its facts have ended. An insight ends when fewer than three of its facts are valid. A fact that was merged
-# into another fact has not ended for this purpose: the other fact stands for it.
+# A reworded reinforcement (older releases made such memories) ends with the first of its two facts. A contradiction
+# ends when both its facts have ended. An insight ends when fewer than three of its facts are valid. A fact that was
+# merged into another fact has not ended for this purpose: the other fact stands for it.
 _SETTLE_CONCLUSIONS = text(
     """
     WITH rests AS (

@@ -133,7 +133,9 @@ def test_no_transaction_is_open_while_a_model_or_an_embedder_works(
     reflected = done["reflect_perspective"]
     counted = ("contradictions", "reinforced", "merged", "insights")
     assert [reflected[name] for name in counted] == [2, 1, 1, 1]
-    assert len(seen) == 5  # the embedder for each of the three jobs, twice for the reflection, and a model
+    # The embedder is asked by each of the three jobs, and twice or, for near facts that are not new, three times by the
+    # reflection. The model is watched once.
+    assert len(seen) in (5, 6)
     assert not any(seen)
     assert here.sql("SELECT count(*) FROM embeddings")[0] == here.sql("SELECT count(*) FROM memories")[0]
     engine.dispose()

@@ -262,16 +262,18 @@ def test_a_fact_that_another_reflection_has_ended_since_stays_ended(here: Sandbo
     assert {fact.id for fact in facts()} == {a, c}
 
 
-def test_an_undo_revives_no_retelling_that_another_reflection_ended_too(here: Sandbox, standin: StandIn) -> None:
+def test_a_contradiction_holds_again_only_when_one_of_its_facts_does(here: Sandbox, standin: StandIn) -> None:
     a, b, c, d = know("I like tea.", "I like green tea.", "I like coffee now.", "I like water now.")
-    reflect(here, standin, relation("reinforces", b, a))
-    [(told,)] = here.sql("SELECT id FROM memories WHERE level = 'derived'")
+    reflect(here, standin, relation("contradicts", b, a, "both"))
+    [(told,)] = here.sql("SELECT id FROM memories WHERE level = 'contradiction'")
     first = reflect(here, standin, relation("contradicts", c, a, "new"))
     second = reflect(here, standin, relation("contradicts", d, b, "new"))
-    assert read(here, told)["valid_to"] is not None
-    Nexus().undo(NAMESPACE, first)
-    assert (read(here, a)["valid_to"], read(here, told)["superseded_by"]) == (None, d), "one of its two facts has ended"
+    assert read(here, told)["superseded_by"] == d
+    assert set(Nexus().undo(NAMESPACE, first).revived) == {a, told}
+    third = reflect(here, standin, relation("contradicts", d, a, "new"))
+    assert read(here, told)["superseded_by"] == d
     assert set(Nexus().undo(NAMESPACE, second).revived) == {b, told}
+    assert set(Nexus().undo(NAMESPACE, third).revived) == {a}
     assert read(here, told)["valid_to"] is None
 
 

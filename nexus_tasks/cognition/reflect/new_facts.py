@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nexus_tasks.cognition.job_context import JobContext
+from nexus_tasks.cognition.reflect.relatable import Clusters, choose_pairs
 from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.cognition.retrieval import nearest_facts
-from nexus_tasks.embeddings.base import Vectors
+from nexus_tasks.embeddings.base import Embedder, Vectors
 from nexus_tasks.event_time import Span, describe, local
 from nexus_tasks.llm.answers import PromptFact, ReflectMaterial
 from nexus_tasks.storage import open_questions, reflections
@@ -24,8 +25,6 @@ from nexus_tasks.text import content_key
 FACTS_PER_RUN = 100  # the most new facts that one run takes
 NEAREST = 8  # the most facts that a new fact is compared with
 PURPOSE = "reflect"
-
-Clusters = Sequence[tuple[int, Sequence[int]]]  # (id of a new fact, ids of the facts nearest to it)
 
 
 class FactState(NamedTuple):
@@ -43,7 +42,8 @@ class NewFacts:
     facts: int  # the number of new facts
     through: int  # the id of the last new fact; the watermark when all facts are judged again
     again: frozenset[int]  # ids of the facts that are judged again
-    material: ReflectMaterial | None  # ``None`` when no fact is near a new fact, so that the model is not asked
+    material: ReflectMaterial | None  # ``None`` when no pair of facts can relate, so that the model is not asked
+    duplicates: Sequence[tuple[int, int]]  # pairs that are certainly duplicates: (new fact, earlier fact)
     said: Mapping[int, reflections.LastSaid]  # when each fact was last said, by the fact's id
 
 
@@ -65,17 +65,19 @@ def choose_new_facts(resources: Resources, perspective: PerspectiveRow) -> NewFa
                 through=asked["through"],
                 again=frozenset(asked.get("again", ())),
                 material=material,
+                duplicates=[(new, old) for new, old in asked.get("duplicates", ())],
                 said=said,
             )
         new = reflections.unreflected_facts(tx, perspective, FACTS_PER_RUN)
     if not new:
         return None
-    material, said = _with_nearest(resources, perspective, new)
+    material, duplicates, said = _with_nearest(resources, perspective, new)
     return NewFacts(
         facts=len(new),
         through=max(new[-1].id, perspective.reflected_through),
         again=frozenset(perspective.again) - _left_out(perspective, new),
         material=material,
+        duplicates=duplicates,
         said=said,
     )
 
@@ -97,6 +99,7 @@ def save_question(resources: Resources, job: JobContext, perspective: Perspectiv
         "facts": chosen.facts,
         "again": sorted(chosen.again),
         "clusters": [[new, list(olds)] for new, olds in chosen.material.clusters],
+        "duplicates": [list(pair) for pair in chosen.duplicates],
         "said": {i: (said.when.isoformat(), said.message_id, said.times) for i, said in chosen.said.items()},
     }
     with resources.database.transaction() as tx:
@@ -131,25 +134,36 @@ class _Embedded:
         return np.stack([self.vectors[text] for text in texts])
 
 
+def _vectors(embedder: Embedder, texts: Iterable[str]) -> dict[str, Vectors]:
+    """The vector of each text. No transaction is open meanwhile, because the embedder may be slow."""
+    once = list(dict.fromkeys(texts))
+    return dict(zip(once, embedder.embed(once), strict=True)) if once else {}
+
+
 def _with_nearest(
     resources: Resources, perspective: PerspectiveRow, new: Sequence[Memory]
-) -> tuple[ReflectMaterial | None, dict[int, reflections.LastSaid]]:
-    """Find the eight facts nearest to each new fact, by words and vectors. There is one search per new fact.
+) -> tuple[ReflectMaterial | None, Sequence[tuple[int, int]], dict[int, reflections.LastSaid]]:
+    """Find the eight facts nearest to each new fact, by words and vectors, and leave out pairs that cannot relate.
+
+    There is one search per new fact.
 
     Returns:
-        The material, and the time at which each fact was last said. The material is ``None`` when no other fact is near
-        a new fact.
+        The material, the pairs that are certainly duplicates, and the time at which each fact was last said. The
+        material is ``None`` when no pair is left.
     """
     active = {memory.id: memory.content for memory in new if memory.valid_to is None}
-    texts = list(dict.fromkeys(active.values()))
-    known = _Embedded(
-        resources.embedder.name, dict(zip(texts, resources.embedder.embed(texts), strict=True)) if texts else {}
-    )
+    known = _Embedded(resources.embedder.name, _vectors(resources.embedder, active.values()))
     with resources.database.transaction() as tx:
         near = nearest_facts(tx, known, perspective, active, NEAREST)
-        clusters = [(new_id, sorted(olds)) for new_id, olds in sorted(near.items())]
-        said = reflections.last_said(tx, sorted({i for new_id, olds in clusters for i in (new_id, *olds)}))
-        return _material(tx, perspective, clusters, said), said
+        found = reflections.by_id(tx, sorted({i for new_id, olds in near.items() for i in (new_id, *olds)}))
+        contents = {i: memory.content for i, memory in found.items()}
+    others = [text for text in contents.values() if text not in known.vectors]
+    vectors = {**known.vectors, **_vectors(resources.embedder, others)}
+    chosen = choose_pairs([(new_id, sorted(olds)) for new_id, olds in sorted(near.items())], contents, vectors)
+    with resources.database.transaction() as tx:
+        shown = {i for new_id, olds in chosen.clusters if olds for i in (new_id, *olds)}
+        said = reflections.last_said(tx, sorted(shown.union(*chosen.duplicates)))
+        return _material(tx, perspective, chosen.clusters, said), chosen.duplicates, said
 
 
 def _material(

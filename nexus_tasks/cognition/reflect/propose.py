@@ -55,6 +55,10 @@ def propose(resources: Resources, job: JobContext, chosen: NewFacts) -> Proposal
     changes = Changes()
     if chosen.material:
         changes = _checked(ask(resources, job, _request(chosen.material)), chosen.material)
+    changes.relations += [
+        Relation(kind="duplicate", new_id=new, old_id=old, holds="both", rationale="the same content words")
+        for new, old in chosen.duplicates
+    ]
     facts = chosen.material.facts if chosen.material else ()
     return Proposal(
         facts=chosen.facts,
