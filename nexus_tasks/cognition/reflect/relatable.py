@@ -7,6 +7,7 @@ pair is sent when one of these rules holds:
   the fact that weighs less. A rare word weighs more than a frequent word.
 - They share a number, and half as much of their words.
 - Their vectors are near to each other (a cosine of ``NEAR`` or more).
+- There are few facts, so that everything can be sent for little.
 - The rules of the offline model relate them. These rules know, for example, that a person has one home.
 
 Two facts with the same content words in the same order are duplicates. The model is not asked about them.
@@ -27,7 +28,8 @@ from nexus_tasks.text import content_words
 SHARED = 0.50
 # Chosen by hand, not measured: with the built-in embedder few pairs are so near without shared words.
 NEAR = 0.60
-# Words are weighed as if the perspective had this many facts at least. Among a few facts no word looks frequent then.
+FEW = 12  # among so many facts every pair is sent; chosen by hand
+# Words are weighed as if the perspective had this many facts at least. Among fewer facts no word looks frequent then.
 FEWEST = 200
 
 Clusters = Sequence[tuple[int, Sequence[int]]]  # (id of a new fact, ids of the facts nearest to it)
@@ -55,6 +57,8 @@ def choose_pairs(clusters: Clusters, contents: Mapping[int, str], vectors: Mappi
     weight = {i: sum(weights[word] for word in one) for i, one in words.items()}
 
     def related(new: int, old: int, *, by_rule: bool) -> bool:
+        if len(words) <= FEW:
+            return True
         shared = words[new] & words[old]
         share = sum(weights[word] for word in shared) / (min(weight[new], weight[old]) or 1.0)
         if share >= SHARED or (share >= SHARED / 2 and any(word.isdigit() for word in shared)):
