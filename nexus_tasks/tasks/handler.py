@@ -147,5 +147,7 @@ def dry_context(deployment: Deployment, namespace: NamespaceSettings, why: str =
 
 def _budget(deployment: Deployment, namespace: NamespaceSettings) -> float | None:
     """The namespace's present budget in USD per UTC day; ``None`` sets no bound."""
+    if namespace.budget_usd_per_day is not None:
+        deployment.forget_namespace(namespace.name)  # the cache may be older than `namespace`
     own = (deployment.namespace(namespace.name) or namespace).budget_usd_per_day
     return own if own is not None else deployment.settings.budget_usd_per_day

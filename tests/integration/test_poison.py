@@ -172,7 +172,8 @@ def test_a_429_now_and_then_does_not_make_a_batch_begin_anew(claude: Claude, sta
     before = standin.counters.calls
     say(*(f"Another fact, number {i}." for i in range(64)), session="other")
     letters_or_facts(128, here)
-    assert standin.counters.calls - before <= 3 * 5 * derive_jobs.MOST_FAILURES
+    # The parts of a batch that was cut off go on alone, so this costs more than without the 429s. But it has an end.
+    assert standin.counters.calls - before <= 1.5 * 5 * (2 * 64 - 1)
 
 
 def test_each_poison_of_a_batch_meets_its_own_fate(claude: Claude, standin: StandIn) -> None:
