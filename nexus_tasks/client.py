@@ -513,6 +513,7 @@ class Nexus:
         min_standing: Standing | None = None,
         heard_only: bool = False,
         limit: int = 10,
+        collapse: bool = True,
     ) -> Recalls:
         """Find the memories that best answer a question. The search calls no language model.
 
@@ -536,6 +537,9 @@ class Nexus:
             heard_only: with ``observer``: only messages that this observer heard (those that were ingested for this
                 observer), and no digests, because a digest tells what all observers heard.
             limit: the largest number of hits, 1 to 1,000.
+            collapse: make one hit of memories that say the same: a fact and its message, the same fact of several
+                observers, and the two digests of a session. The evidence of the hit has the others. ``False`` shows
+                each memory as a hit.
 
         Returns:
             The hits, best first. Each hit has its score, the parts of the score and its evidence.
@@ -564,6 +568,7 @@ class Nexus:
             min_standing=min_standing,
             heard_only=heard_only,
             limit=limit,
+            collapse=collapse,
         )
 
     def context(

@@ -103,7 +103,8 @@ class Settings(BaseSettings):
         20, ge=1, description="stored requests of urgency `dream` at which a namespace sends them as one message batch"
     )
     embedder: str = Field(
-        "hashing", description="what makes vectors: `hashing`, `sentence-transformers` or `openai-compatible`"
+        "hashing",
+        description="what makes vectors: `hashing`, `minilm`, `sentence-transformers` or `openai-compatible`",
     )
     embedder_model: str | None = Field(None, description="the embedder's model: a name, or a local folder")
     embedder_url: str | None = Field(None, description="address of an openai-compatible embedder, up to `/v1`")

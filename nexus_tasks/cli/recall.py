@@ -42,6 +42,9 @@ def search(
     min_standing: MinStanding = None,
     heard_only: HeardOnly = False,
     limit: Limit = 10,
+    collapse: Annotated[
+        bool, typer.Option("--collapse/--no-collapse", help="Show memories that say the same as one hit.")
+    ] = True,
     json: Json = False,
 ) -> None:
     """Find the memories that best answer a question, best first."""
@@ -59,6 +62,7 @@ def search(
         min_standing=min_standing,
         heard_only=heard_only,
         limit=limit,
+        collapse=collapse,
     )
     missing = results.missing_embeddings
     if json:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.embeddings.hashing import HashingEmbedder
+from nexus_tasks.embeddings.minilm import MiniLMEmbedder
 from nexus_tasks.embeddings.openai_compatible import OpenAICompatibleEmbedder
 from nexus_tasks.embeddings.sentence_transformers import DEFAULT_MODEL, SentenceTransformerEmbedder
 from nexus_tasks.errors import ConfigurationError
 from nexus_tasks.settings import Settings
 
-KNOWN = ("hashing", "openai-compatible", "sentence-transformers")
+KNOWN = ("hashing", "minilm", "openai-compatible", "sentence-transformers")
 
 
 def embedder(settings: Settings) -> Embedder:
@@ -21,6 +22,8 @@ def embedder(settings: Settings) -> Embedder:
     name, model, url = settings.embedder, settings.embedder_model, settings.embedder_url
     if name == "hashing":
         return HashingEmbedder()
+    if name == "minilm":
+        return MiniLMEmbedder(model)
     if name == "sentence-transformers":
         return SentenceTransformerEmbedder(model or DEFAULT_MODEL)
     if name == "openai-compatible":

@@ -183,6 +183,7 @@ CHECKS: Mapping[str, Check] = {
             "profile",
             "replace",
             "erase_expired",
+            "collapse",
         ),
         _flag,
     ),

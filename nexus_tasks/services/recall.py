@@ -51,6 +51,7 @@ def search(
     min_standing: Standing | None,
     heard_only: bool,
     limit: int,
+    collapse: bool,
 ) -> Recalls:
     """See :meth:`nexus_tasks.client.Nexus.search`."""
     _check_heard_only(observer, heard_only=heard_only)
@@ -70,7 +71,7 @@ def search(
             min_standing=_rank(min_standing),
             heard_only=heard_only,
         )
-        return retrieval.search(tx, deployment.embedder, wanted, query, limit)
+        return retrieval.search(tx, deployment.embedder, wanted, query, limit, collapsed=collapse)
 
 
 def context(

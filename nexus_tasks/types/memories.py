@@ -32,7 +32,9 @@ class Citation(Document):
 
     id: int  # the source's memory id
     external_id: str | None  # the producer's own id of the source, when the source is a message
-    role: str  # derived_from, reinforces, contradicts, insight_support, digested_from, supersedes, duplicate_of
+    # derived_from, reinforces, contradicts, insight_support, digested_from, supersedes or duplicate_of; `repeats` in a
+    # search hit for a memory that says the same as the hit
+    role: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +121,9 @@ class Recall(Document, _Dated):
     level: Level
     content: str
     score: float  # orders the hits of one search; the scores of two searches cannot be compared
-    # The parts of the score: `words` (BM25), `neighbours` (a share of the scores of adjacent messages) and `vector`
-    # (the cosine of the query's vector and the memory's vector). For facts and conclusions also the `standing`.
+    # The parts of the score: `words` (BM25), `neighbours` (a share of the scores of a message's neighbours or of a
+    # fact's messages) and `vector` (the cosine of the query's vector and the memory's vector). For facts and
+    # conclusions also the `standing`.
     why: Mapping[str, float | str]
     confidence: float  # 0 to 1: the stored confidence minus 0.01 for each day of the memory's age
     occurred_at: datetime

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from nexus_tasks.cognition.retrieval.bm25_word_weights import MOST_POSTINGS, inverse_document_frequency, weigh_words
-from nexus_tasks.cognition.retrieval.fusion import NEIGHBOUR_SHARE, Ranked, decayed, rank, vector_weight
+from nexus_tasks.cognition.retrieval.collapse import collapse
+from nexus_tasks.cognition.retrieval.fusion import (
+    MODEL_WEIGHT,
+    NEAR_SHARE,
+    NEXT_SHARE,
+    SOURCE_SHARE,
+    Ranked,
+    decayed,
+    rank,
+    vector_weight,
+)
 from nexus_tasks.cognition.retrieval.search import explain
 from nexus_tasks.storage.searching.candidates import Candidate
-from nexus_tasks.storage.searching.query_stats import QueryStats, Word
+from nexus_tasks.storage.searching.query_stats import QueryStats, Word, possible_names
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
@@ -58,6 +69,20 @@ def test_the_rarest_words_find_within_the_bound_and_the_others_only_score() -> N
     assert [word.weight for word in words] == sorted((word.weight for word in words), reverse=True)
 
 
+def test_names_of_authors_are_left_out_unless_nothing_else_is_asked() -> None:
+    name, other = Word(key=1, memories=9, names=True), Word(key=2, memories=90)
+    asked = QueryStats(words=(name, other), memories=1_000, mean_length=10.0, vectors=0, narrow=False)
+    assert [word.key for word in weigh_words(asked)] == [2]
+    assert [word.key for word in weigh_words(replace(asked, words=(name,)))] == [1]
+
+
+def test_a_question_may_name_people_as_they_write_themselves_or_in_other_letters() -> None:
+    names = possible_names("what did ann lee's sister tell Bo about the USER?")
+    assert {"ann", "Ann", "Ann Lee", "Bo", "user"} <= set(names)
+    assert "what" not in names
+    assert len(possible_names("name " * 10_000)) < 200
+
+
 def test_one_word_finds_however_common() -> None:
     assert [word.finds for word in weigh_words(opening(90_000, 80_000))] == [True, False]
     assert weigh_words(opening()) == []
@@ -84,7 +109,7 @@ def test_the_scale_of_an_arm_does_not_matter_but_its_weight_does() -> None:
     times = [candidate(one.id, words=1_000 * one.words, vector=one.vector) for one in found]
     assert order(*found) == order(*times) == [2, 1, 3]
     assert order(*found, weight=0.1) == [1, 2, 3]
-    assert vector_weight("hashing-384") < vector_weight("all-MiniLM-L6-v2") == 1.0
+    assert vector_weight("hashing-384") < vector_weight("all-MiniLM-L6-v2") == MODEL_WEIGHT
 
 
 def test_a_memory_without_a_vector_counts_as_the_least_similar_one() -> None:
@@ -103,14 +128,82 @@ def test_what_does_not_fit_supports_but_is_not_returned() -> None:
 
 def test_neighbours_in_the_same_session_support_each_other() -> None:
     hit = candidate(1, session_id=7, seq=5, words=4.0)
-    after, before = candidate(2, session_id=7, seq=6), candidate(3, session_id=7, seq=4)
-    far, elsewhere = candidate(4, session_id=7, seq=8), candidate(5, session_id=8, seq=6)
-    ranked = {one.id: one for one in rank([hit, after, before, far, elsewhere], weight=0.3, limit=10)}
-    assert ranked[2].neighbours == ranked[3].neighbours == pytest.approx(4.0 * NEIGHBOUR_SHARE)
-    assert ranked[1].neighbours == ranked[4].neighbours == ranked[5].neighbours == 0
-    assert ranked[1].score > ranked[2].score == ranked[3].score > ranked[4].score == ranked[5].score
+    after, before = candidate(2, session_id=7, seq=6, tokens=20), candidate(3, session_id=7, seq=4)
+    near, elsewhere = candidate(4, session_id=7, seq=7), candidate(5, session_id=8, seq=6)
+    far = candidate(6, session_id=7, seq=11)
+    ranked = {one.id: one for one in rank([hit, after, before, near, elsewhere, far], weight=0.3)}
+    assert ranked[2].neighbours == ranked[3].neighbours == pytest.approx(4.0 * NEXT_SHARE)
+    # 20 tokens are 15 words, after which the share falls to 1/e.
+    assert ranked[4].neighbours == pytest.approx(4.0 * NEAR_SHARE / math.e)
+    assert ranked[1].neighbours == ranked[5].neighbours == ranked[6].neighbours == 0
+    assert ranked[1].score > ranked[2].score == ranked[3].score > ranked[4].score > ranked[6].score > ranked[5].score
 
 
+def test_the_more_words_stand_between_two_turns_the_less_they_support_each_other() -> None:
+    def support(tokens: int) -> float:
+        turns = [candidate(n, session_id=7, seq=n, tokens=tokens, words=4.0 * (n == 1)) for n in (1, 2, 3)]
+        return next(one.neighbours for one in rank(turns, weight=0.3) if one.id == 3)
+
+    assert support(1) > support(20) > support(200) > 0
+
+
+def test_the_named_author_is_found_first() -> None:
+    found = [candidate(1, words=1.0, author="bo"), candidate(2, words=0.9, author="ann"), candidate(3)]
+    assert next(one.id for one in rank(found, weight=0.3, named=["ann"])) == 2
+    assert next(one.id for one in rank(found, weight=0.3)) == 1
+
+
+def test_the_best_of_its_session_lifts_a_message() -> None:
+    lone = [candidate(n, session_id=n, seq=1, words=1.0) for n in (1, 2, 3)]
+    hit = candidate(4, session_id=9, seq=1, words=6.0)
+    far = candidate(5, session_id=9, seq=50, words=1.0)
+    assert order(*lone, hit, far)[:2] == [4, 5]
+
+
+def test_a_fact_has_the_score_of_its_messages_and_their_neighbours() -> None:
+    asked, answer = candidate(1, session_id=7, seq=1, words=4.0), candidate(2, session_id=7, seq=2)
+    fact, other = candidate(3, level="explicit", sources=(2,)), candidate(4, level="explicit", sources=(9,))
+    ranked = {one.id: one for one in rank([asked, answer, fact, other], weight=0.3)}
+    assert ranked[3].neighbours == pytest.approx(4.0 * NEXT_SHARE * SOURCE_SHARE)
+    assert ranked[4].neighbours == 0
+    assert ranked[3].score > ranked[4].score
+
+
+# --- repeats ----------------------------------------------------------------------------------------------------------
+def collapsed(*found: Candidate, limit: int = 10) -> list[tuple[int, tuple[int, ...]]]:
+    """Each hit with the others that it shows, for candidates that are given best first."""
+    ranked = [Ranked(id=one.id, score=-float(n), words=0, vector=None, neighbours=0) for n, one in enumerate(found)]
+    return [(one.id, one.others) for one in collapse(ranked, found, limit)]
+
+
+def test_a_fact_and_its_only_message_are_one_hit() -> None:
+    turn, other = candidate(1, session_id=7, seq=1), candidate(2, session_id=7, seq=2)
+    fact = candidate(3, level="explicit", sources=(1,), content_key="k")
+    both = candidate(4, level="explicit", sources=(1, 2), content_key="l")
+    assert collapsed(fact, other, turn, both) == [(3, (1,)), (2, ()), (4, ())]
+    assert collapsed(fact, other) == [(3, ()), (2, ())]  # the message does not pass the filter
+
+
+def test_a_message_stands_for_several_facts_of_it() -> None:
+    turn = candidate(1, session_id=7, seq=1)
+    facts = [candidate(n, level="explicit", sources=(1,), content_key=f"k{n}") for n in (2, 3)]
+    assert collapsed(*facts, turn) == [(1, (2, 3))]
+
+
+def test_the_same_fact_of_two_observers_is_one_hit() -> None:
+    facts = [candidate(n, level="explicit", sources=(8, 9), content_key="k", author="ann") for n in (1, 2)]
+    about_another = candidate(3, level="explicit", content_key="k", author="bo")
+    assert collapsed(*facts, about_another) == [(1, (2,)), (3, ())]
+
+
+def test_the_two_digests_of_a_session_are_one_hit_and_the_limit_counts_hits() -> None:
+    short, long = candidate(1, level="summary_short", session_id=7), candidate(2, level="summary_long", session_id=7)
+    other = candidate(3, level="summary_short", session_id=8)
+    assert collapsed(short, long, other) == [(1, (2,)), (3, ())]
+    assert collapsed(short, long, other, limit=1) == [(1, (2,))]
+
+
+# --- vectors and near-ties --------------------------------------------------------------------------------------------
 def test_neighbours_support_by_their_vectors_too() -> None:
     hit = candidate(1, session_id=7, seq=5, vector=0.9)
     assert order(candidate(2), candidate(3, session_id=7, seq=6), hit) == [1, 3, 2]
@@ -121,7 +214,6 @@ def test_facts_have_no_neighbours() -> None:
     assert [one.neighbours for one in rank(found, weight=0.3, limit=10)] == [0, 0, 0]
 
 
-# --- near-ties --------------------------------------------------------------------------------------------------------
 def test_recency_and_confidence_break_ties_and_nothing_more() -> None:
     older = candidate(1, occurred_at=NOON - timedelta(days=30))
     assert order(older, candidate(2)) == [2, 1]

@@ -28,10 +28,14 @@ def weigh_words(opening: QueryStats) -> list[WeightedWord]:
 
     The rarest word finds memories. The next rarest words also find memories, as long as these words have at most
     :data:`MOST_POSTINGS` postings together. The other words only add to the scores of the memories found.
+
+    The names of authors and subjects are left out, unless the question has no other word: the author of a memory counts
+    for more than a name in its text (see ``fusion.py``). "Yeah, Caroline, sure" answers no question about Caroline.
     """
     found: list[WeightedWord] = []
     spent = 0
-    for word in sorted(opening.words, key=lambda word: (word.memories, word.key)):
+    words = [word for word in opening.words if not word.names] or opening.words
+    for word in sorted(words, key=lambda word: (word.memories, word.key)):
         spent += word.memories
         finds = not found or spent <= MOST_POSTINGS
         found.append(WeightedWord(key=word.key, weight=inverse_document_frequency(word, opening.memories), finds=finds))

@@ -1,41 +1,50 @@
-"""Rank the candidates of a search by one fused score of words, vectors, confidence and recency.
+"""Rank the candidates of a search by one fused score of words, vectors, authors, sessions, confidence and recency.
 
-    score = standardised(words) + weight · standardised(vectors) + 0.05 · decayed confidence + 0.02 / (1 + age in days)
+    score = standardised(words) + weight · standardised(vectors) + 1.5 if the question names the author or subject
+            + 0.4 · the session's best + 0.05 · decayed confidence + 0.3 · exp(−age in days / 30)
 
-Here standardised(x) = (x − mean) / standard deviation, over all candidates that pass the filter. ``weight`` is 0.3 for
-hashed vectors (the vectors of the built-in embedder) and 1 for other vectors. A message's neighbours are the turns
-directly before and after it. Before the standardisation, 0.4 of the neighbours' scores is added to a message's score
-for words and to its score for vectors. The reason: an answer often shares no word with the question, but the turn next
-to the answer does.
+Here standardised(x) = (x − mean) / standard deviation, over all candidates that pass the filter. ``weight`` is 0.2 for
+hashed vectors (the vectors of the built-in embedder) and 0.8 for other vectors.
+
+- **Neighbours.** Before the standardisation, a message gets a share of the scores of the turns around it: 0.5 of the
+  turns next to it, and 0.4 · exp(−words between / 15) of the turns up to five turns away. The reason: an answer often
+  shares no word with the question, but the turn next to the answer does.
+- **Sources.** A fact gets half of the greatest score of the messages that it was derived from, neighbours included.
+- **The session's best** is the mean of the two greatest scores in the session of a message, without the neighbours'
+  share and counted from the least score. A fact has the sessions of its sources.
 
 Example: three candidates have the BM25 scores 6, 3 and 0 (mean 3, deviation 2.45) and the cosines 0.2, 0.5 and 0.2
 (mean 0.3, deviation 0.14). The first candidate has standardised(words) 1.22 and standardised(vectors) −0.71. With
-hashed vectors (weight 0.3), a decayed confidence of 0.9 and an age of 0 days, the first candidate's score is
-1.22 − 0.3 · 0.71 + 0.05 · 0.9 + 0.02 = 1.08.
+hashed vectors (weight 0.2), a decayed confidence of 0.9 and an age of 0 days, the first candidate's score is
+1.22 − 0.2 · 0.71 + 0.05 · 0.9 + 0.3 = 1.42, plus what its author and its session give.
 
-The evidence recall@10 is the share of an answer's evidence that the ten best results contain. A study measured this
-recall on the questions of LoCoMo (a benchmark of long conversations). The sum of standardised scores had 0.655, and
-reciprocal rank fusion had 0.574. The neighbours' scores raised the recall of BM25 with stems from 0.603 to 0.645, and
-the recall of the sum from 0.655 to 0.70.
+The numbers are chosen on the development parts of LoCoMo and RealMem, two benchmarks of long conversations (see
+``python -m benchmarks.quality``). Recall@10 of messages on LoCoMo, and the share of the right sessions among the first
+ten on RealMem, with hashed vectors: 0.665 and 0.687 as in the first release; 0.701 and 0.687 with authors; 0.733 and
+0.686 with words between; 0.748 and 0.701 with the session's best.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from nexus_tasks.storage.searching.candidates import Candidate
 
-# The share of a neighbouring turn's score that is added to a message's score. The study used 0.25. With 0.4, the
-# benchmark ``python -m benchmarks.retrieval`` measured an evidence recall@10 of 0.665.
-NEIGHBOUR_SHARE = 0.4
-# The weight of hashed vectors, chosen by hand. In the study, hashed vectors alone had a recall@10 of 0.31, while BM25
-# with stems had 0.603.
-HASHING_WEIGHT = 0.3
-# Standardised scores have a standard deviation of 1, so these small weights only decide between almost equal scores.
-# Chosen by hand, not measured.
-CONFIDENCE_WEIGHT, RECENCY_WEIGHT = 0.05, 0.02
+# The shares of a neighbouring turn's score: of the turns next to a message, and of turns further away.
+NEXT_SHARE, NEAR_SHARE = 0.5, 0.4
+WORDS_APART = 15.0  # after so many words between two turns, the share falls to 1/e
+TURNS_APART = 5  # no share beyond so many turns
+WORDS_PER_TOKEN = 0.75  # words are counted by the estimated tokens (characters / 4)
+SOURCE_SHARE = 0.5  # the share of its sources' score that a fact gets
+NAMED_BONUS = 1.5  # in standard deviations
+SESSION_SHARE, SESSION_BEST = 0.4, 2
+# The weights of vectors beside words. Hashed vectors know little that words do not know.
+HASHING_WEIGHT, MODEL_WEIGHT = 0.2, 0.8
+CONFIDENCE_WEIGHT = 0.05  # chosen by hand, not measured: it decides between almost equal scores
+RECENCY_WEIGHT, RECENCY_DAYS = 0.3, 30.0
 DECAY_PER_DAY = 0.01  # the confidence that a memory loses per day (chosen by hand, not measured)
 
 
@@ -47,35 +56,40 @@ class Ranked:
     score: float
     words: float  # BM25
     vector: float | None  # the cosine similarity, or ``None`` for a memory without a vector
-    neighbours: float  # the share of the neighbouring turns' BM25 scores
+    neighbours: float  # the share of other messages' BM25 scores: of a message's neighbours, or of a fact's sources
+    others: tuple[int, ...] = ()  # the memories that say the same and are shown by this hit (see ``collapse.py``)
 
 
 def vector_weight(embedder: str) -> float:
-    """The weight of the vectors' score: 0.3 for the built-in embedder, and 1 for any other embedder.
+    """The weight of the vectors' score: 0.2 for the built-in embedder, and 0.8 for any other embedder.
 
     The words' score always has the weight 1.
     """
-    return HASHING_WEIGHT if embedder.startswith("hashing") else 1.0
+    return HASHING_WEIGHT if embedder.startswith("hashing") else MODEL_WEIGHT
 
 
-def rank(found: Sequence[Candidate], *, weight: float, limit: int) -> list[Ranked]:
+def rank(
+    found: Sequence[Candidate], *, weight: float, limit: int | None = None, named: Collection[str] = ()
+) -> list[Ranked]:
     """The best ``limit`` candidates that pass the filter, best first. The module's docstring has the formula.
 
     Args:
-        found: the candidates, together with the neighbouring turns of each candidate that is a message.
+        found: the candidates, together with the neighbouring turns of each candidate that is a message, and the sources
+            of each candidate that is a fact.
         weight: the weight of the vectors' standardised score. The words' standardised score has the weight 1.
+        named: the authors and subjects that the question names.
     """
     fits = [one for one in found if one.fits]
     if not fits:
         return []
     words = {one.id: one.words for one in found}
     vectors = _known(found)
-    near = _neighbours(found)
-    support = {one.id: NEIGHBOUR_SHARE * sum(words[i] for i in near[one.id]) for one in fits}
-    by_words = _standardised([one.words + support[one.id] for one in fits])
-    by_vector = _standardised(
-        [vectors[one.id] + NEIGHBOUR_SHARE * sum(vectors[i] for i in near[one.id]) for one in fits]
-    )
+    shares = _shares(found)
+    near = _supported(found, words, shares)
+    near_vectors = _supported(found, vectors, shares)
+    by_words = _standardised([one.words + near[one.id] for one in fits])
+    by_vector = _standardised([vectors[one.id] + near_vectors[one.id] for one in fits])
+    sessions = _sessions_best(found, words, vectors, weight)
     # Ages are counted from the newest candidate, not from the clock. So the same question always gives the same order.
     newest = max(one.occurred_at for one in fits)
     latest = max(one.validated_at for one in fits)
@@ -84,11 +98,13 @@ def rank(found: Sequence[Candidate], *, weight: float, limit: int) -> list[Ranke
             id=one.id,
             score=said
             + weight * meant
+            + NAMED_BONUS * (one.author in named)
+            + SESSION_SHARE * sessions[one.id]
             + CONFIDENCE_WEIGHT * decayed(one.confidence, (latest - one.validated_at).total_seconds())
-            + RECENCY_WEIGHT / (1 + (newest - one.occurred_at).total_seconds() / 86_400),
+            + RECENCY_WEIGHT * math.exp(-(newest - one.occurred_at).total_seconds() / 86_400 / RECENCY_DAYS),
             words=one.words,
             vector=one.vector,
-            neighbours=support[one.id],
+            neighbours=near[one.id],
         )
         for one, said, meant in zip(fits, by_words, by_vector, strict=True)
     ]
@@ -108,13 +124,58 @@ def decayed(confidence: float, seconds: float) -> float:
     return max(confidence - DECAY_PER_DAY * max(seconds, 0.0) / 86_400, 0.0)
 
 
-def _neighbours(found: Sequence[Candidate]) -> dict[int, list[int]]:
-    """Map each candidate to its neighbours: the turns directly before and after it, if they are in ``found``."""
-    at = {(one.session_id, one.seq): one.id for one in found if one.seq is not None}
+def _shares(found: Sequence[Candidate]) -> dict[int, list[tuple[int, float]]]:
+    """Map each message to its neighbours up to five turns away, as pairs of an id and the share of its score."""
+    at = {(one.session_id, one.seq): one for one in found if one.seq is not None}
+    turns = list(at.values())
+    usual = math.fsum(one.tokens for one in turns) / max(len(turns), 1)
+    shares: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for (session, seq), one in at.items():
+        assert seq is not None
+        between = 0.0
+        for apart in range(1, TURNS_APART + 1):
+            other = at.get((session, seq + apart))
+            if other is not None:
+                far = NEAR_SHARE * math.exp(-between * WORDS_PER_TOKEN / WORDS_APART)
+                share = NEXT_SHARE if apart == 1 else far
+                shares[one.id].append((other.id, share))
+                shares[other.id].append((one.id, share))
+            between += usual if other is None else other.tokens
+    return shares
+
+
+def _supported(
+    found: Sequence[Candidate], scores: Mapping[int, float], shares: Mapping[int, Sequence[tuple[int, float]]]
+) -> dict[int, float]:
+    """What each candidate gets from other messages: a message from its neighbours, and a fact from its sources."""
+    near = {one.id: math.fsum(share * scores[i] for i, share in shares.get(one.id, ())) for one in found}
+    for one in found:
+        if one.sources:
+            said = [scores[i] + near[i] for i in one.sources if i in scores]
+            near[one.id] = SOURCE_SHARE * max(said, default=0.0)
+    return near
+
+
+def _sessions_best(
+    found: Sequence[Candidate], words: Mapping[int, float], vectors: Mapping[int, float], weight: float
+) -> dict[int, float]:
+    """The mean of the two greatest scores among the messages of a candidate's session, counted from the least score."""
+    by_words = _standardised([words[one.id] for one in found])
+    by_vector = _standardised([vectors[one.id] for one in found])
+    scores = [said + weight * meant for said, meant in zip(by_words, by_vector, strict=True)]
+    least = min(scores)
+    said_in: dict[int, list[float]] = defaultdict(list)
+    for one, score in zip(found, scores, strict=True):
+        if one.seq is not None:
+            assert one.session_id is not None
+            said_in[one.session_id].append(score - least)
+    best = {
+        session: math.fsum(sorted(some, reverse=True)[:SESSION_BEST]) / SESSION_BEST
+        for session, some in said_in.items()
+    }
+    session_of = {one.id: one.session_id for one in found}
     return {
-        one.id: []
-        if one.seq is None
-        else [at[place] for place in ((one.session_id, one.seq - 1), (one.session_id, one.seq + 1)) if place in at]
+        one.id: max((best.get(session_of.get(i) or 0, 0.0) for i in (one.id, *one.sources)), default=0.0)
         for one in found
     }
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import numpy as np
 
 from nexus_tasks.cognition.retrieval.bm25_word_weights import weigh_words
+from nexus_tasks.cognition.retrieval.collapse import collapse
 from nexus_tasks.cognition.retrieval.fusion import Ranked, decayed, rank, vector_weight
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.errors import ConfigurationError, JobError
@@ -17,7 +19,7 @@ from nexus_tasks.storage.searching.candidates import find_candidates
 from nexus_tasks.storage.searching.hits import Hit, read_hits
 from nexus_tasks.storage.searching.query_stats import MOST_UNINDEXED, read_query_stats
 from nexus_tasks.storage.searching.scope import Filter, build_scope
-from nexus_tasks.types import Recall, Recalls, clean_text, standing_named
+from nexus_tasks.types import Citation, Recall, Recalls, clean_text, standing_named
 
 log = logging.getLogger(__name__)
 
@@ -30,18 +32,26 @@ _NO_MODEL, _NOWHERE = "none", np.ones(1, np.float32)
 LONGEST_QUESTION = 10_000  # characters; the rest of a longer question is ignored
 
 
-def search(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> Recalls:
-    """The memories that best answer ``query``, best first. Each memory has its evidence and its scores (``why``)."""
-    ranked, missing = ranking(tx, embedder, wanted, query, limit)
-    read = read_hits(tx, wanted.namespace_id, [one.id for one in ranked])
-    results = Recalls(_recall(one, read[one.id]) for one in ranked if one.id in read)
+def search(
+    tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int, *, collapsed: bool = True
+) -> Recalls:
+    """The memories that best answer ``query``, best first. Each memory has its evidence and its scores (``why``).
+
+    With ``collapsed``, memories that say the same are one hit, and the others are in the hit's evidence.
+    """
+    ranked, missing = ranking(tx, embedder, wanted, query, limit, collapsed=collapsed)
+    read = read_hits(tx, wanted.namespace_id, [i for one in ranked for i in (one.id, *one.others)])
+    results = Recalls(_recall(one, read) for one in ranked if one.id in read)
     results.missing_embeddings = missing
     return results
 
 
-def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int) -> tuple[list[Ranked], int]:
+def ranking(
+    tx: Transaction, embedder: Embedder, wanted: Filter, query: str, limit: int, *, collapsed: bool = True
+) -> tuple[list[Ranked], int]:
     """The ids and scores of the best memories, and the number of memories of the namespace without a vector.
 
+    With ``collapsed``, memories that say the same are one result (see ``collapse.py``).
     While the embedder does not answer, the search uses words alone, and every memory counts as one without a vector.
     """
     question = clean_text(query[:LONGEST_QUESTION])
@@ -63,11 +73,20 @@ def ranking(tx: Transaction, embedder: Embedder, wanted: Filter, query: str, lim
         pool=max(POOL, limit),
         way="narrow" if known.narrow else "indexed" if known.vectors > MOST_UNINDEXED else "all",
     )
-    return rank(found, weight=vector_weight(embedder.name), limit=limit), known.missing_embeddings
+    ranked = rank(found, weight=vector_weight(embedder.name), named=known.named)
+    best = collapse(ranked, found, limit) if collapsed else ranked[:limit]
+    return best, known.missing_embeddings
 
 
-def _recall(ranked: Ranked, hit: Hit) -> Recall:
+def _recall(ranked: Ranked, read: Mapping[int, Hit]) -> Recall:
+    hit = read[ranked.id]
     age = (datetime.now(UTC) - hit.validated_at).total_seconds()
+    known = {one.id for one in hit.evidence}
+    repeats = [
+        Citation(id=i, external_id=read[i].external_id, role="repeats")
+        for i in ranked.others
+        if i in read and i not in known
+    ]
     return Recall(
         id=hit.id,
         external_id=hit.external_id,
@@ -84,7 +103,7 @@ def _recall(ranked: Ranked, hit: Hit) -> Recall:
         session_key=hit.session_key,
         observer=hit.observer,
         subject=hit.subject,
-        evidence=hit.evidence,
+        evidence=(*hit.evidence, *repeats),
     )
 
 
@@ -94,6 +113,6 @@ def _standing(hit: Hit) -> dict[str, str]:
 
 
 def explain(ranked: Ranked) -> dict[str, float | str]:
-    """The scores that ranked a memory: BM25 (``words``), the share from neighbouring turns, and the cosine."""
+    """The scores that ranked a memory: BM25 (``words``), the share from other messages, and the cosine."""
     arms = {"words": ranked.words or None, "neighbours": ranked.neighbours or None, "vector": ranked.vector}
     return {arm: round(score, 4) for arm, score in arms.items() if score is not None}

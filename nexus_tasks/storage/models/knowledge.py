@@ -82,7 +82,7 @@ class Memory(Base):
     level: Mapped[str]
     content: Mapped[str]
     tokens: Mapped[int] = mapped_column(Integer)
-    # The author of a message, or the subject of a fact. A search also matches the words of this name.
+    # The author of a message, or the subject of a fact. A question that names this person finds it sooner.
     author: Mapped[str | None]
     # The time at which the memory was said. A message from the future has the time of its storing here, and its own
     # time in ``claimed_at``. A digest has the time of the last message that it covers.
@@ -125,7 +125,8 @@ class Memory(Base):
 
     tsv: Mapped[Any] = mapped_column(
         TSVECTOR,
-        Computed("to_tsvector('english', coalesce(author, '') || ' ' || content)", persisted=True),
+        # The author is not in it: a name is said in thousands of messages (see ``cognition/retrieval/fusion.py``).
+        Computed("search_terms(content)", persisted=True),
         # Loading a memory leaves out this column, which is as large as the content. Only the triggers that write
         # postings and the upkeep of search read it.
         deferred=True,

@@ -1,8 +1,8 @@
 """Finding candidates (memories that may answer a question) by words and by vectors, and scoring them.
 
 One SQL statement finds at most ``pool`` memories by words and at most ``pool`` memories by vectors. For each message
-among these, the statement adds the previous and the next message of the session. Every candidate gets a BM25 score for
-its words, and a cosine similarity for its vector.
+among these, the statement adds the previous and the next message of the session, and for each fact the messages that it
+was derived from. Every candidate gets a BM25 score for its words, and a cosine similarity for its vector.
 
 A narrow search scores every memory that passes the filter. A wide search finds memories only by rare words. A common
 word finds no memories, because it has too many postings, and BM25 takes 0.7 µs per posting. A common word only adds to
@@ -51,11 +51,12 @@ class WeightedWord:
 class Candidate:
     """A memory that may answer a question.
 
-    A candidate passes the filter, or is the message directly before or after a message that passes the filter.
+    A candidate passes the filter, or is the message directly before or after a message that passes the filter, or is a
+    source of a fact that passes the filter.
     """
 
     id: int
-    session_id: int | None  # the session of a message; ``None`` for other memories
+    session_id: int | None  # the session of a message or a digest; ``None`` for other memories
     seq: int | None  # the ``seq`` of a message; ``None`` for other memories
     fits: bool  # whether the memory passes the filter
     words: float  # the BM25 score; 0 when the memory contains none of the words
@@ -63,6 +64,11 @@ class Candidate:
     occurred_at: datetime
     confidence: float
     validated_at: datetime  # the time when the memory was last confirmed, or else stored
+    author: str | None = None  # the author of a message, or the subject of a fact
+    tokens: int = 0  # the estimated tokens of its content
+    level: str = "raw"
+    content_key: str | None = None  # equal for facts with the same content words
+    sources: tuple[int, ...] = ()  # the messages that a fact was derived from; empty for other memories
 
 
 def find_candidates(
@@ -105,7 +111,7 @@ def find_candidates(
             "vector": as_text(vector),
         },
     )
-    return [Candidate(*row) for row in rows.all()]
+    return [Candidate(*(*row[:-1], tuple(row[-1] or ()))) for row in rows.all()]
 
 
 # Constants are cast to float8. Without the cast Postgres takes them for the type numeric, which is ten times slower.
@@ -131,6 +137,10 @@ def _statement(visible: str, selected: str, vectors_of: str, near: str, way: Vec
         f"""
         WITH {arms},
         picked AS (SELECT memory_id FROM worded UNION SELECT memory_id FROM near),
+        rests AS (
+            SELECT e.memory_id, e.source_id
+            FROM picked JOIN evidence AS e ON e.memory_id = picked.memory_id AND e.role = 'derived_from'
+        ),
         around AS (
             SELECT memory_id FROM picked
             UNION
@@ -139,10 +149,15 @@ def _statement(visible: str, selected: str, vectors_of: str, near: str, way: Vec
             CROSS JOIN unnest(ARRAY[turn.seq - 1, turn.seq + 1]) AS beside (seq)
             JOIN memories AS next ON next.namespace_id = turn.namespace_id AND next.session_id = turn.session_id
                                  AND next.level = 'raw' AND next.seq = beside.seq
+            UNION
+            SELECT source_id FROM rests
         )
-        SELECT m.id, CASE WHEN m.level = 'raw' THEN m.session_id END, m.seq, ({selected}) IS TRUE,
+        SELECT m.id, CASE WHEN m.level IN ('raw', 'summary_short', 'summary_long') THEN m.session_id END, m.seq,
+               ({selected}) IS TRUE,
                {"0" if narrow else "coalesce(scored.score, 0)"} + coalesce(more.score, 0),
-               1 - ({near}), m.occurred_at, m.confidence, coalesce(m.last_validated_at, m.created_at)
+               1 - ({near}), m.occurred_at, m.confidence, coalesce(m.last_validated_at, m.created_at),
+               m.author, m.tokens, m.level, m.content_key,
+               (SELECT array_agg(rests.source_id) FROM rests WHERE rests.memory_id = m.id)
         FROM around
         JOIN memories AS m ON m.id = around.memory_id AND {visible}
         {"" if narrow else "LEFT JOIN scored ON scored.memory_id = m.id"}

@@ -1,0 +1,134 @@
+"""The words by which a message is found: identifiers and their parts, languages, scripts without spaces, authors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nexus_tasks import Nexus
+from nexus_tasks.storage import schema
+from tests.integration.inline import say
+from tests.sandbox import Sandbox
+
+IDENTIFIERS = [
+    "The leak is in src/db/session_pool.py, line 88.",
+    "PROJ-4821 is the ticket for the login page.",
+    "maxRetryCount was 3 and should be 5.",
+    "Set billing.tax.default_rate to 0.19.",
+    "The regression came with commit 9f3c1ab47de2.",
+    "We pinned libxml to v2.11.4.",
+    "Start it with --max-old-space-size=4096.",
+]
+OTHERS = ["The session went well.", "Our pool is warm.", "There were 48 of us.", "I count on you.", "The tax is due."]
+
+
+def first(question: str, namespace: str = "acme") -> str:
+    """The content of the first hit."""
+    return Nexus().search(namespace, question, levels=["raw"], limit=1)[0].content
+
+
+@pytest.mark.parametrize(
+    ("question", "place"),
+    [
+        ("src/db/session_pool.py", 0),
+        ("session_pool", 0),
+        ("session pools", 0),
+        ("session_pool.py", 0),
+        ("PROJ-4821", 1),
+        ("4821", 1),
+        ("#4821", 1),
+        ("proj 4821", 1),
+        ("maxRetryCount", 2),
+        ("max_retry_count", 2),
+        ("retry counts", 2),
+        ("default_rate", 3),
+        ("billing.tax", 3),
+        ("9f3c1ab", 4),
+        ("9f3c1ab47", 4),
+        ("9F3C1AB47DE2", 4),
+        ("2.11.4", 5),
+        ("v2.11.4", 5),
+        ("max-old-space-size", 6),
+    ],
+)
+def test_an_identifier_is_found_whole_by_parts_by_stem_and_by_prefix(here: Sandbox, question: str, place: int) -> None:
+    say(*(line for pair in zip(IDENTIFIERS, [*OTHERS, *OTHERS], strict=False) for line in pair))
+    assert first(question) == IDENTIFIERS[place]
+    assert Nexus().search("acme", question, levels=["raw"], limit=1)[0].why["words"] > 0
+
+
+@pytest.mark.parametrize(
+    ("said", "question", "other"),
+    [
+        (
+            "Ich habe zwei neue Wohnungen in Berlin besichtigt.",
+            "Welche Wohnung hat sie besichtigt?",
+            "Ich esse gern Brot.",
+        ),
+        ("J'ai acheté des chaussures rouges hier.", "Quelle chaussure est rouge ?", "Nous sommes dans le jardin."),
+        ("Я купила красные ботинки вчера.", "красный ботинок", "Мы живём в Москве."),
+        ("我对花生过敏。", "花生", "我们住在北京。"),
+        ("ฉันแพ้ถั่วลิสงมาก", "ถั่วลิสง", "เราอยู่ที่กรุงเทพ"),
+        ("ピーナッツにアレルギーがあります", "ピーナッツ", "東京に住んでいます"),
+    ],
+    ids=["german", "french", "russian", "chinese", "thai", "japanese"],
+)
+def test_words_of_other_languages_are_found_by_their_stems_or_pairs(
+    here: Sandbox, said: str, question: str, other: str
+) -> None:
+    say(other, said, "Nothing of this kind was said in English.")
+    hit = Nexus().search("acme", question, levels=["raw"], limit=1)[0]
+    assert hit.content == said
+    assert hit.why["words"] > 0
+
+
+def test_english_stays_english(here: Sandbox) -> None:
+    lines = [
+        "I am in.",
+        "No, come on!",
+        "Hey, so a man at a den was in it.",
+        "La La Land was on TV, do you like it?",
+        "Que sera sera is what they sang at the end of the evening.",
+    ]
+    found = here.sql("SELECT text_language(line)::text FROM unnest(CAST(:lines AS text[])) AS line", lines=lines)
+    assert {name for (name,) in found} == {"english"}
+
+
+@pytest.mark.parametrize("piece", ["我对花生过敏", "src/db/x_y.py maxCount 9f3c1ab47 ", "a.b_c/", "ถั่ว ", "'\\\":1 "])
+def test_a_message_of_a_million_characters_is_indexed_within_seconds(here: Sandbox, piece: str) -> None:
+    here.sql("SET LOCAL statement_timeout = '20s'; SELECT length(search_terms(:said))", said=(piece * 10**6)[: 10**6])
+
+
+def test_a_name_is_no_answer_but_its_bearer_is(here: Sandbox) -> None:
+    say(
+        {"content": "Yeah, Caroline, that sounds good.", "author": "Melanie"},
+        {"content": "Thanks, Caroline, you too.", "author": "Melanie"},
+        {"content": "I joined a pottery class.", "author": "Melanie"},
+        {"content": "I joined a choir this spring.", "author": "Caroline"},
+    )
+    assert first("What did Caroline join?") == "I joined a choir this spring."
+    assert first("what did melanie join?") == "I joined a pottery class."
+    assert "Caroline" in first("Caroline")  # nothing else is asked
+
+
+def test_an_upgrade_makes_all_words_anew(here: Sandbox) -> None:
+    said: list[Any] = [{"content": "Look at src/db/session_pool.py.", "author": "Caroline"}, "Nothing else."]
+    schema.downgrade(here.database_url, "0017")
+    assert here.sql("SELECT tsv::text LIKE '%carolin%' FROM memories") == []
+    here.sql("INSERT INTO namespaces (name) VALUES ('old')")
+    here.sql(
+        "INSERT INTO memories (namespace_id, level, content, author, tokens, occurred_at)"
+        " SELECT id, 'raw', 'Look at src/db/session_pool.py.', 'Caroline', 9, now() FROM namespaces"
+    )
+    before = {key for (key,) in here.sql("SELECT key FROM postings")}
+    schema.upgrade(here.database_url)
+    after = {key for (key,) in here.sql("SELECT key FROM postings")}
+    now = {key for (key,) in here.sql("SELECT hashtextextended(lexeme, namespace_id) FROM memories, unnest(tsv)")}
+    assert after == now != before
+    totals = here.sql("SELECT sum(count), sum(length) FROM search_totals WHERE model = ''")
+    assert totals == here.sql(
+        "SELECT count(*), sum((SELECT sum(cardinality(positions)) FROM unnest(tsv))) FROM memories"
+    )
+    say(*said, namespace="old")
+    assert "session_pool" in first("session pools", "old")
