@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,8 @@ import pytest
 from nexus_tasks import Nexus
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.embeddings.hashing import HashingEmbedder
-from nexus_tasks.errors import Permanent, Transient
+from nexus_tasks.embeddings.minilm import MiniLMEmbedder
+from nexus_tasks.errors import ConfigurationError, Misconfigured, Permanent, Transient
 from nexus_tasks.idempotency.worker.reconciler import Reconciler
 from nexus_tasks.tasks import ticks
 from tests.commandline import nexus
@@ -238,8 +241,47 @@ def test_the_command_tells_what_it_did() -> None:
 
 
 # --- meaning ----------------------------------------------------------------------------------------------------------
+MEANING = ["My dog is ill.", "The train to Porto was late.", "She got a rise at work.", "Is the puppy sick?"]
+
+
+def test_the_small_model_finds_by_meaning_without_torch() -> None:
+    embedder = MiniLMEmbedder()
+    vectors = embedder.embed(MEANING)
+    assert vectors.shape == (4, 384)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    assert int(np.argmax(vectors[:3] @ vectors[3])) == 0
+    # The vector of a text does not depend on the texts beside it, nor on what stands after its beginning.
+    np.testing.assert_array_equal(embedder.embed(MEANING[1:2])[0], vectors[1])
+    np.testing.assert_array_equal(*embedder.embed(["word " * 300, "word " * 3_000]))
+    assert embedder.embed([]).shape == (0, 384)
+    assert "torch" not in sys.modules
+
+
+def test_a_missing_or_broken_small_model_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="cannot be loaded"):
+        MiniLMEmbedder(str(tmp_path)).embed(["x"])
+    monkeypatch.setattr("nexus_tasks.embeddings.minilm._file_of", lambda *_: None)
+    with pytest.raises(ConfigurationError) as caught:
+        MiniLMEmbedder().embed(["x"])
+    assert "nexus-tasks[minilm]" in str(caught.value)
+
+
+def test_a_deployment_that_changes_its_embedder_never_mixes_vectors(
+    here: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(*TALK, observers=[])
+    work("embed_memories")
+    monkeypatch.setenv("NEXUS_EMBEDDER", "minilm")
+    with here.another() as other:
+        assert other.embedder.name == "minilm-int8-384"
+        before = Nexus().search(NAMESPACE, "tea")
+        assert before.missing_embeddings == len(TALK)
+        assert all("vector" not in hit.why for hit in before)
+
+
 @pytest.mark.long
-def test_minilm_finds_by_meaning() -> None:
+def test_minilm_in_32_bits_finds_by_meaning() -> None:
     library = "sentence_transformers"
     pytest.importorskip(library, reason=f"{library} is not installed: `pip install 'nexus-tasks[bench]'`")
     from benchmarks.minilm import folder

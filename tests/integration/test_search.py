@@ -58,9 +58,9 @@ def test_each_filter_narrows_and_all_of_them_together(claude: Any, standin: Stan
     work("derive_memory")
     raw = {"I like tea.", "I like tea a lot.", "Tea for me."}
     assert set(found("tea", levels=["raw"])) == raw
-    assert {hit.level for hit in Nexus().search(NAMESPACE, "tea")} == {"raw", "explicit"}
+    assert {hit.level for hit in Nexus().search(NAMESPACE, "tea", collapse=False)} == {"raw", "explicit"}
     assert len(found("tea", levels=["explicit"])) == 4
-    by_observer = Nexus().search(NAMESPACE, "tea", observer="coach")
+    by_observer = Nexus().search(NAMESPACE, "tea", observer="coach", collapse=False)
     assert {hit.observer for hit in by_observer} == {"coach", None}  # a message is heard by every observer
     assert {hit.subject for hit in Nexus().search(NAMESPACE, "tea", subject="bob")} == {"bob"}
     assert set(found("tea", session_key="bob's", levels=["raw"])) == {"Tea for me."}
@@ -114,7 +114,7 @@ def test_categories_and_times_narrow_alone_and_with_all_the_others(teas: Sandbox
     ):
         wanted = {"categories": categories, "since": since, "until": until, "as_of": as_of, "observer": observer}
         held = {content for (content,) in teas.sql(HELD, **wanted)}
-        assert set(found("tea", limit=50, **wanted)) == held, wanted
+        assert set(found("tea", limit=50, collapse=False, **wanted)) == held, wanted
         sizes.add(len(held))
     assert len(sizes) > 5, "the filters leave different things"
 
@@ -162,12 +162,30 @@ def test_a_hit_comes_with_its_evidence_and_why_it_was_found(claude: Any, standin
         (1, "chat-0", "derived_from"),
         (2, "chat-1", "derived_from"),
     ]
-    assert set(hit.why) == {"words", "vector", "standing"}
+    assert set(hit.why) == {"words", "vector", "neighbours", "standing"}  # it has a share of its messages' scores
     raw = Nexus().search(NAMESPACE, "who likes tea?", levels=["raw"])
     assert {one.external_id for one in raw} == {"chat-0", "chat-1"}
     assert raw.missing_embeddings == 0
     talk("Not derived, so without a vector.", session="later", observers=[])
     assert Nexus().search(NAMESPACE, "vector").missing_embeddings == 1
+
+
+# --- repeats ----------------------------------------------------------------------------------------------------------
+def test_memories_that_say_the_same_are_one_hit_with_the_others_as_evidence(claude: Any, standin: StandIn) -> None:
+    claude()
+    Nexus().create_namespace(NAMESPACE, observers=["assistant", "coach"])
+    standin.answer("derive", lambda _: observations(("Ann drinks green tea.", [1]), ("Ann lives in Porto.", [1, 2])))
+    talk("I drink green tea in Porto.", "Porto is where I live.")
+    work("derive_memory")
+    every = Nexus().search(NAMESPACE, "green tea in Porto", collapse=False)
+    assert sorted(hit.level for hit in every) == ["explicit"] * 4 + ["raw"] * 2
+    hits = Nexus().search(NAMESPACE, "green tea in Porto")
+    assert len(hits) == 3
+    shown = {one.id for hit in hits for one in (hit, *hit.evidence)}
+    assert shown == {hit.id for hit in every}
+    first = next(hit for hit in hits if "green tea" in hit.content)
+    assert {one.role for one in first.evidence} <= {"derived_from", "repeats"}
+    assert len(Nexus().search(NAMESPACE, "green tea", levels=["explicit"])) == 2  # the same facts of two observers
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ def first(question: str, namespace: str = "acme") -> str:
     return Nexus().search(namespace, question, levels=["raw"], limit=1)[0].content
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("question", "place"),
     [
@@ -52,12 +54,13 @@ def first(question: str, namespace: str = "acme") -> str:
         ("max-old-space-size", 6),
     ],
 )
-def test_an_identifier_is_found_whole_by_parts_by_stem_and_by_prefix(here: Sandbox, question: str, place: int) -> None:
+def test_an_identifier_is_found_whole_by_parts_by_stem_and_by_prefix(question: str, place: int) -> None:
     say(*(line for pair in zip(IDENTIFIERS, [*OTHERS, *OTHERS], strict=False) for line in pair))
     assert first(question) == IDENTIFIERS[place]
     assert Nexus().search("acme", question, levels=["raw"], limit=1)[0].why["words"] > 0
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("said", "question", "other"),
     [
@@ -74,9 +77,7 @@ def test_an_identifier_is_found_whole_by_parts_by_stem_and_by_prefix(here: Sandb
     ],
     ids=["german", "french", "russian", "chinese", "thai", "japanese"],
 )
-def test_words_of_other_languages_are_found_by_their_stems_or_pairs(
-    here: Sandbox, said: str, question: str, other: str
-) -> None:
+def test_words_of_other_languages_are_found_by_their_stems_or_pairs(said: str, question: str, other: str) -> None:
     say(other, said, "Nothing of this kind was said in English.")
     hit = Nexus().search("acme", question, levels=["raw"], limit=1)[0]
     assert hit.content == said
@@ -97,10 +98,13 @@ def test_english_stays_english(here: Sandbox) -> None:
 
 @pytest.mark.parametrize("piece", ["我对花生过敏", "src/db/x_y.py maxCount 9f3c1ab47 ", "a.b_c/", "ถั่ว ", "'\\\":1 "])
 def test_a_message_of_a_million_characters_is_indexed_within_seconds(here: Sandbox, piece: str) -> None:
-    here.sql("SET LOCAL statement_timeout = '20s'; SELECT length(search_terms(:said))", said=(piece * 10**6)[: 10**6])
+    start = time.monotonic()
+    here.sql("SELECT length(search_terms(:said))", said=(piece * 10**6)[: 10**6])
+    assert time.monotonic() - start < 20  # 0.5 s on an idle machine
 
 
-def test_a_name_is_no_answer_but_its_bearer_is(here: Sandbox) -> None:
+@pytest.mark.usefixtures("here")
+def test_a_name_is_no_answer_but_its_bearer_is() -> None:
     say(
         {"content": "Yeah, Caroline, that sounds good.", "author": "Melanie"},
         {"content": "Thanks, Caroline, you too.", "author": "Melanie"},
