@@ -22,6 +22,7 @@ from nexus_tasks.cognition.retrieval.fusion import (
     vector_weight,
 )
 from nexus_tasks.cognition.retrieval.search import explain
+from nexus_tasks.event_time import Span
 from nexus_tasks.storage.searching.candidates import Candidate
 from nexus_tasks.storage.searching.query_stats import QueryStats, Word, possible_names
 
@@ -150,6 +151,21 @@ def test_the_more_words_stand_between_two_turns_the_less_they_support_each_other
 def test_the_named_author_is_found_first() -> None:
     found = [candidate(1, words=1.0, author="bo"), candidate(2, words=0.9, author="ann"), candidate(3)]
     assert next(one.id for one in rank(found, weight=0.3, named=["ann"])) == 2
+    assert next(one.id for one in rank(found, weight=0.3)) == 1
+
+
+def test_a_memory_of_the_time_that_the_question_names_is_found_first() -> None:
+    june = Span(datetime(2026, 6, 1, tzinfo=UTC), datetime(2026, 7, 1, tzinfo=UTC))
+    later, before = NOON + timedelta(days=60), NOON - timedelta(days=60)
+    found = [
+        candidate(1, words=1.0, occurred_at=later),
+        candidate(2, words=0.9),
+        candidate(3, words=0.9, occurred_at=later, event_from=NOON, event_to=NOON + timedelta(days=1)),
+        candidate(4, occurred_at=before),
+        candidate(5, occurred_at=later, event_from=before, event_to=june.begin),
+    ]
+    ordered = [one.id for one in rank(found, weight=0.3, asked_time=june)]
+    assert set(ordered[:2]) == {2, 3}
     assert next(one.id for one in rank(found, weight=0.3)) == 1
 
 

@@ -1,6 +1,8 @@
 """Rank the candidates of a search by one fused score of words, vectors, authors, sessions, confidence and recency.
 
-    score = standardised(words) + weight · standardised(vectors) + 1.5 if the question names the author or subject
+    score = standardised(words) + weight · standardised(vectors)
+            + 1.5 if the question names the author or subject
+            + 1 if the memory is of the time that the question names
             + 0.4 · the session's best + 0.05 · decayed confidence + 0.3 · exp(−age in days / 30)
 
 Here standardised(x) = (x − mean) / standard deviation, over all candidates that pass the filter. ``weight`` is 0.2 for
@@ -21,7 +23,8 @@ hashed vectors (weight 0.2), a decayed confidence of 0.9 and an age of 0 days, t
 The numbers are chosen on the development parts of LoCoMo and RealMem, two benchmarks of long conversations (see
 ``python -m benchmarks.quality``). Recall@10 of messages on LoCoMo, and the share of the right sessions among the first
 ten on RealMem, with hashed vectors: 0.665 and 0.687 as in the first release; 0.701 and 0.687 with authors; 0.733 and
-0.686 with words between; 0.748 and 0.701 with the session's best.
+0.686 with words between; 0.748 and 0.701 with
+the session's best; 0.757 and 0.699 with the time.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from nexus_tasks.event_time import Span
 from nexus_tasks.storage.searching.candidates import Candidate
 
 # The shares of a neighbouring turn's score: of the turns next to a message, and of turns further away.
@@ -39,7 +43,7 @@ WORDS_APART = 15.0  # after so many words between two turns, the share falls to 
 TURNS_APART = 5  # no share beyond so many turns
 WORDS_PER_TOKEN = 0.75  # words are counted by the estimated tokens (characters / 4)
 SOURCE_SHARE = 0.5  # the share of its sources' score that a fact gets
-NAMED_BONUS = 1.5  # in standard deviations
+NAMED_BONUS, TIME_BONUS = 1.5, 1.0  # in standard deviations
 SESSION_SHARE, SESSION_BEST = 0.4, 2
 # The weights of vectors beside words. Hashed vectors know little that words do not know.
 HASHING_WEIGHT, MODEL_WEIGHT = 0.2, 0.8
@@ -69,7 +73,12 @@ def vector_weight(embedder: str) -> float:
 
 
 def rank(
-    found: Sequence[Candidate], *, weight: float, limit: int | None = None, named: Collection[str] = ()
+    found: Sequence[Candidate],
+    *,
+    weight: float,
+    limit: int | None = None,
+    named: Collection[str] = (),
+    asked_time: Span | None = None,
 ) -> list[Ranked]:
     """The best ``limit`` candidates that pass the filter, best first. The module's docstring has the formula.
 
@@ -78,6 +87,7 @@ def rank(
             of each candidate that is a fact.
         weight: the weight of the vectors' standardised score. The words' standardised score has the weight 1.
         named: the authors and subjects that the question names.
+        asked_time: the time that the question names.
     """
     fits = [one for one in found if one.fits]
     if not fits:
@@ -99,6 +109,7 @@ def rank(
             score=said
             + weight * meant
             + NAMED_BONUS * (one.author in named)
+            + TIME_BONUS * (asked_time is not None and _is_of(one, asked_time))
             + SESSION_SHARE * sessions[one.id]
             + CONFIDENCE_WEIGHT * decayed(one.confidence, (latest - one.validated_at).total_seconds())
             + RECENCY_WEIGHT * math.exp(-(newest - one.occurred_at).total_seconds() / 86_400 / RECENCY_DAYS),
@@ -110,6 +121,14 @@ def rank(
     ]
     ranked.sort(key=lambda one: (-one.score, one.id))
     return ranked[:limit]
+
+
+def _is_of(one: Candidate, asked: Span) -> bool:
+    """Whether a memory was said in a time, or speaks of an event that has a part in this time."""
+    if asked.begin <= one.occurred_at < asked.end:
+        return True
+    begin, end = one.event_from, one.event_to
+    return begin is not None and end is not None and begin < asked.end and asked.begin < end
 
 
 def decayed(confidence: float, seconds: float) -> float:

@@ -13,7 +13,7 @@ from nexus_tasks.cognition.retrieval.collapse import collapse
 from nexus_tasks.cognition.retrieval.fusion import Ranked, decayed, rank, vector_weight
 from nexus_tasks.embeddings.base import Embedder
 from nexus_tasks.errors import ConfigurationError, JobError
-from nexus_tasks.event_time import local
+from nexus_tasks.event_time import event_time, local
 from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.searching.candidates import find_candidates
 from nexus_tasks.storage.searching.hits import Hit, read_hits
@@ -29,6 +29,7 @@ POOL = 100
 # While the embedder does not answer, a search uses this model name and this vector for the question. No stored vector
 # has this model name, so the search finds memories by words alone.
 _NO_MODEL, _NOWHERE = "none", np.ones(1, np.float32)
+LONGEST_TIME = 1_000  # characters of a question in which a time is looked for
 LONGEST_QUESTION = 10_000  # characters; the rest of a longer question is ignored
 
 
@@ -73,7 +74,12 @@ def ranking(
         pool=max(POOL, limit),
         way="narrow" if known.narrow else "indexed" if known.vectors > MOST_UNINDEXED else "all",
     )
-    ranked = rank(found, weight=vector_weight(embedder.name), named=known.named)
+    ranked = rank(
+        found,
+        weight=vector_weight(embedder.name),
+        named=known.named,
+        asked_time=event_time(question[:LONGEST_TIME], wanted.as_of or datetime.now(UTC)),
+    )
     best = collapse(ranked, found, limit) if collapsed else ranked[:limit]
     return best, known.missing_embeddings
 

@@ -68,6 +68,8 @@ class Candidate:
     tokens: int = 0  # the estimated tokens of its content
     level: str = "raw"
     content_key: str | None = None  # equal for facts with the same content words
+    event_from: datetime | None = None  # the time of which a fact speaks, from here to ``event_to``
+    event_to: datetime | None = None
     sources: tuple[int, ...] = ()  # the messages that a fact was derived from; empty for other memories
 
 
@@ -156,7 +158,7 @@ def _statement(visible: str, selected: str, vectors_of: str, near: str, way: Vec
                ({selected}) IS TRUE,
                {"0" if narrow else "coalesce(scored.score, 0)"} + coalesce(more.score, 0),
                1 - ({near}), m.occurred_at, m.confidence, coalesce(m.last_validated_at, m.created_at),
-               m.author, m.tokens, m.level, m.content_key,
+               m.author, m.tokens, m.level, m.content_key, m.event_from, m.event_to,
                (SELECT array_agg(rests.source_id) FROM rests WHERE rests.memory_id = m.id)
         FROM around
         JOIN memories AS m ON m.id = around.memory_id AND {visible}
