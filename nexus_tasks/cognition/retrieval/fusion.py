@@ -33,6 +33,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 
 from nexus_tasks.event_time import Span
 from nexus_tasks.storage.searching.candidates import Candidate
@@ -167,7 +168,7 @@ def _supported(
     found: Sequence[Candidate], scores: Mapping[int, float], shares: Mapping[int, Sequence[tuple[int, float]]]
 ) -> dict[int, float]:
     """What each candidate gets from other messages: a message from its neighbours, and a fact from its sources."""
-    near = {one.id: math.fsum(share * scores[i] for i, share in shares.get(one.id, ())) for one in found}
+    near = {one.id: sum([share * scores[i] for i, share in shares.get(one.id, ())]) for one in found}
     for one in found:
         if one.sources:
             said = [scores[i] + near[i] for i in one.sources if i in scores]
@@ -185,17 +186,14 @@ def _sessions_best(
     least = min(scores)
     said_in: dict[int, list[float]] = defaultdict(list)
     for one, score in zip(found, scores, strict=True):
-        if one.seq is not None:
-            assert one.session_id is not None
+        if one.seq is not None and one.session_id is not None:
             said_in[one.session_id].append(score - least)
-    best = {
-        session: math.fsum(sorted(some, reverse=True)[:SESSION_BEST]) / SESSION_BEST
-        for session, some in said_in.items()
-    }
-    session_of = {one.id: one.session_id for one in found}
-    return {
-        one.id: max((best.get(session_of.get(i) or 0, 0.0) for i in (one.id, *one.sources)), default=0.0)
+    best = {session: sum(nlargest(SESSION_BEST, some)) / SESSION_BEST for session, some in said_in.items()}
+    of_message = {one.id: best[one.session_id] for one in found if one.seq is not None and one.session_id is not None}
+    return of_message | {
+        one.id: max((of_message[i] for i in one.sources if i in of_message), default=0.0)
         for one in found
+        if one.id not in of_message
     }
 
 

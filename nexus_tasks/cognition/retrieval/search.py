@@ -29,6 +29,8 @@ POOL = 100
 # While the embedder does not answer, a search uses this model name and this vector for the question. No stored vector
 # has this model name, so the search finds memories by words alone.
 _NO_MODEL, _NOWHERE = "none", np.ones(1, np.float32)
+# Memories that are looked through for those that say the same: more than a hit usually has.
+FOR_EACH_HIT, FOR_EACH_SEARCH = 5, 50
 LONGEST_TIME = 1_000  # characters of a question in which a time is looked for
 LONGEST_QUESTION = 10_000  # characters; the rest of a longer question is ignored
 
@@ -77,6 +79,7 @@ def ranking(
     ranked = rank(
         found,
         weight=vector_weight(embedder.name),
+        limit=FOR_EACH_HIT * limit + FOR_EACH_SEARCH,
         named=known.named,
         asked_time=event_time(question[:LONGEST_TIME], wanted.as_of or datetime.now(UTC)),
     )
