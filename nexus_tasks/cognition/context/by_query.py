@@ -45,7 +45,7 @@ def find(
     Args:
         least: level → the lowest confidence of a shown memory.
     """
-    ranked, _ = ranking(tx, embedder, replace(wanted, levels=LEVELS), query, limit)
+    ranked, _ = ranking(tx, embedder, replace(wanted, levels=LEVELS), query, limit, collapsed=False)
     # Hashed vectors find near wordings, not meaning. So when no memory has a word of the query, nothing fits it.
     if embedder.name.startswith("hashing") and not any(one.words > 0 for one in ranked):
         ranked = []
