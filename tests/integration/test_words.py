@@ -118,7 +118,7 @@ def test_a_name_is_no_answer_but_its_bearer_is() -> None:
 
 def test_an_upgrade_makes_all_words_anew(here: Sandbox) -> None:
     said: list[Any] = [{"content": "Look at src/db/session_pool.py.", "author": "Caroline"}, "Nothing else."]
-    schema.downgrade(here.database_url, "0021")
+    schema.downgrade(here.database_url, "0022")
     assert here.sql("SELECT tsv::text LIKE '%carolin%' FROM memories") == []
     here.sql("INSERT INTO namespaces (name) VALUES ('old')")
     here.sql(
