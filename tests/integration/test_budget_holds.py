@@ -185,6 +185,7 @@ def test_a_run_that_dies_before_it_wakes_the_others_leaves_no_sleeper(
     else:
         monkeypatch.setattr(ledger, "release_hold", lambda *_: 1 / 0)
     monkeypatch.setattr(budget, "highest_cost", lambda *_: Decimal(1))
+    monkeypatch.setattr(budget, "_refuse_without_price", lambda *_: None)
     monkeypatch.setattr(budget, "_hold", lambda *_, **__: held)
     with pytest.raises(ZeroDivisionError), budget.hold_for_call(default_deployment().resources, context, ASKED):
         pass
