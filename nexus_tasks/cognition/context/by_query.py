@@ -46,8 +46,9 @@ def find(
         least: level → the lowest confidence of a shown memory.
     """
     ranked, _ = ranking(tx, embedder, replace(wanted, levels=LEVELS), query, limit, collapsed=False)
-    # Hashed vectors find near wordings, not meaning. So when no memory has a word of the query, nothing fits it.
-    if embedder.name.startswith("hashing") and not any(one.words > 0 for one in ranked):
+    # Hashed vectors find near wordings, not meaning. So when no memory has a word of the query,
+    # and the query names nobody, nothing fits it.
+    if embedder.name.startswith("hashing") and not any(one.words > 0 or one.named for one in ranked):
         ranked = []
     rows = context_rows.by_id(tx, wanted.namespace_id, [one.id for one in ranked])
     best = [rows[one.id]._replace(score=one.score) for one in ranked if one.id in rows]

@@ -62,6 +62,7 @@ class Ranked:
     words: float  # BM25
     vector: float | None  # the cosine similarity, or ``None`` for a memory without a vector
     neighbours: float  # the share of other messages' BM25 scores: of a message's neighbours, or of a fact's sources
+    named: bool = False  # whether the question names its author or subject
     others: tuple[int, ...] = ()  # the memories that say the same and are shown by this hit (see ``collapse.py``)
 
 
@@ -117,6 +118,7 @@ def rank(
             words=one.words,
             vector=one.vector,
             neighbours=near[one.id],
+            named=one.author in named,
         )
         for one, said, meant in zip(fits, by_words, by_vector, strict=True)
     ]
