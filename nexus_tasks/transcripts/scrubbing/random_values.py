@@ -69,6 +69,8 @@ def scrub_random_values(text: str) -> str:
             start, value = end - len(rest), rest
         if not is_random(value) or MARK in text[max(0, start - 12) : start]:
             continue
+        if text[end : end + 1] == "(" and value.replace(".", "").isidentifier():
+            continue  # the name of a function that is called
         kind = "token" if _has_telling_prefix(value) else _kind(text, start, end)
         if kind:
             parts += [text[done:start], placeholder(kind)]
