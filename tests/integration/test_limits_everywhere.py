@@ -283,6 +283,8 @@ def details(client: Nexus) -> SessionDetails:
 def test_every_text_of_a_job_s_arguments_has_a_limit() -> None:
     tried = 0
     for kind in default_deployment().engine.kinds().values():
+        if not kind.arguments.__module__.startswith("nexus_tasks."):
+            continue  # a kind of another test
         fields = kind.arguments.model_fields
         sound = {
             name: NAMESPACE if name == "namespace" else 1 if int in flat(field.annotation) else "sound"
