@@ -93,12 +93,13 @@ def rotate(
     token: TokenId,
     namespace: Namespace,
     grace: Annotated[
-        float, typer.Option("--grace", metavar="T", parser=_span, help="The old secret stays valid for a span: 12h.")
-    ] = 0.0,
+        float | None,
+        typer.Option("--grace", metavar="T", parser=_span, help="The old secret stays valid for a span: 12h."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Give a token a new secret, and print it once. The old secret ends now, or after `--grace`."""
-    _print_once(connect().rotate_token(namespace, token, grace=grace), json)
+    _print_once(connect().rotate_token(namespace, token, grace=grace or 0.0), json)
 
 
 @app.command()

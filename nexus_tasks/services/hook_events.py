@@ -66,6 +66,8 @@ def read(folder: str, start_id: str, entries: Sequence[Entry]) -> Turn:
         turn.ended = name == "SessionEnd" or (turn.ended and name not in ("UserPromptSubmit", "PostToolUse"))
         try:
             made = _standing_in(start_id, entry, kept)
+        except InvalidInput:
+            raise  # it says which limit the entry exceeds
         except (AttributeError, TypeError, ValueError):
             raise InvalidInput("The entry is not as the hook writes it.") from None
         if made:

@@ -32,6 +32,7 @@ INLINE = (
     "erasure",
     "extraction",
     "job-kinds",
+    "limits",
     "mcp",
     "observation",
     "search",

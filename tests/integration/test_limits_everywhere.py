@@ -249,7 +249,7 @@ BEYOND: Mapping[arguments.Check, Callable[[], Any]] = {
     arguments.CHECKS["grace"]: lambda: 1e13,
 }
 # Of these no value is too large.
-UNBOUNDED = {arguments.CHECKS["end"], arguments.CHECKS["since"]}
+UNBOUNDED = {arguments.CHECKS["end"], arguments.CHECKS["since"], arguments.CHECKS["on_sentence"]}
 SOUND = {"namespace": NAMESPACE, "session_key": SESSION, "query": "tea", "messages": [{"content": "x"}], "text": "x"}
 
 

@@ -157,9 +157,10 @@ def _with_nearest(
         near = nearest_facts(tx, known, perspective, active, NEAREST)
         found = reflections.by_id(tx, sorted({i for new_id, olds in near.items() for i in (new_id, *olds)}))
         contents = {i: memory.content for i, memory in found.items()}
+        events = {i: _event(memory) for i, memory in found.items()}
     others = [text for text in contents.values() if text not in known.vectors]
     vectors = {**known.vectors, **_vectors(resources.embedder, others)}
-    chosen = choose_pairs([(new_id, sorted(olds)) for new_id, olds in sorted(near.items())], contents, vectors)
+    chosen = choose_pairs([(new_id, sorted(olds)) for new_id, olds in sorted(near.items())], contents, vectors, events)
     with resources.database.transaction() as tx:
         shown = {i for new_id, olds in chosen.clusters if olds for i in (new_id, *olds)}
         said = reflections.last_said(tx, sorted(shown.union(*chosen.duplicates)))

@@ -10,7 +10,8 @@ pair is sent when one of these rules holds:
 - There are few facts, so that everything can be sent for little.
 - The rules of the offline model relate them. These rules know, for example, that a person has one home.
 
-Two facts with the same content words in the same order are duplicates. The model is not asked about them.
+Two facts of the same time with the same content words in the same order are duplicates. The model is not asked about
+them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from nexus_tasks.embeddings.base import Vectors
 from nexus_tasks.llm.offline.compare import compare
@@ -43,12 +45,19 @@ class Chosen:
     duplicates: tuple[tuple[int, int], ...]
 
 
-def choose_pairs(clusters: Clusters, contents: Mapping[int, str], vectors: Mapping[str, Vectors]) -> Chosen:
+def choose_pairs(
+    clusters: Clusters,
+    contents: Mapping[int, str],
+    vectors: Mapping[str, Vectors],
+    events: Mapping[int, str | None] = MappingProxyType({}),
+) -> Chosen:
     """Choose the pairs of ``clusters`` to send.
 
     Args:
         contents: the wording of each fact, by the fact's id.
         vectors: the vector of each wording.
+        events: the time of which a fact speaks, for the facts that name one. "I swam yesterday", said on two days, is
+            no duplicate.
     """
     words = {i: frozenset(content_words(text)) for i, text in contents.items()}
     frequent = Counter(word for one in words.values() for word in one)
@@ -74,7 +83,7 @@ def choose_pairs(clusters: Clusters, contents: Mapping[int, str], vectors: Mappi
             if old not in contents:
                 continue
             verdict = compare(contents[new], contents[old])
-            if verdict is not None and verdict.kind == "duplicate":
+            if verdict is not None and verdict.kind == "duplicate" and events.get(new) == events.get(old):
                 duplicates.setdefault(frozenset((new, old)), (max(new, old), min(new, old)))
             elif related(new, old, by_rule=verdict is not None):
                 chosen.append(old)
