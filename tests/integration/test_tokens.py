@@ -25,7 +25,7 @@ from nexus_tasks.integrations.mcp.server import SCOPES, digest_uri, server
 from nexus_tasks.services.access import TokenChecker
 from nexus_tasks.types import NewToken
 from tests.commandline import nexus as command
-from tests.integration.inline import say
+from tests.integration.inline import say, work
 from tests.integration.test_mcp import transport, using
 from tests.sandbox import Sandbox, eventually
 
@@ -136,11 +136,17 @@ def test_a_token_ends_by_rotation_revocation_and_the_clock_of_postgres(here: San
 
 def test_each_tool_wants_its_scope(here: Sandbox) -> None:
     nexus = Nexus()
-    [message] = say("I like tea.")
+    message, _ = say("I like tea.", "I live in Porto.")
+    work("derive_memory")
+    [(fact,)] = here.sql("SELECT id FROM memories WHERE level = 'explicit' AND content LIKE '%Porto%'")
     calls: dict[str, dict[str, Any]] = {
         "remember": {"text": "Deploys happen on Tuesdays."},
         "recall": {"query": "tea"},
         "context": {},
+        "profile": {"subject": "ann"},
+        "ask": {"question": "Where does ann live?"},
+        "pin": {"memory_id": fact},
+        "revise": {"memory_id": fact, "content": "I live in Lisbon."},
         "memory_status": {},
         "digest_session": {"session_key": "chat", "wait_seconds": 0},
         "forget": {"memory_id": message},
@@ -159,9 +165,10 @@ def test_each_tool_wants_its_scope(here: Sandbox) -> None:
                 assert not done.is_error or "lacks the scope" in done.content[0].text
         checker.write_refusals()
     refused = {(one.token_name, one.reason): one.count for one in nexus.audit(action="token.refuse")}
-    assert refused["read", "write"] == 2  # remember, digest_session
-    assert refused["write", "read"] == 4
-    assert here.sql("SELECT count(*) FROM memories WHERE level = 'raw'") == [(1,)]  # what was remembered, twice
+    assert refused["read", "write"] == 4  # remember, digest_session, revise, pin
+    assert refused["write", "read"] == 8
+    remembered = here.sql("SELECT count(*) FROM memories WHERE level = 'raw' AND content LIKE 'Deploys%'")
+    assert remembered == [(1,)]  # twice, by two tokens
 
 
 def test_a_token_never_leaves_its_namespace(here: Sandbox) -> None:
