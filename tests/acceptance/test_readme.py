@@ -66,6 +66,7 @@ def run(command: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_the_readme_works_as_written(folder: Path) -> None:
     [code] = blocks("python")
     [line] = blocks("json")

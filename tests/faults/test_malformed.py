@@ -140,6 +140,7 @@ def faults(here: Sandbox) -> list[str]:
     return [one.fault for one in here.deployment and Nexus().quarantined()]
 
 
+@pytest.mark.long
 def test_a_job_whose_message_was_malformed_has_lost_only_a_wake_up(here: Sandbox) -> None:
     """Its claim stays, and the sweep publishes another message."""
     Nexus().create_namespace("acme")

@@ -390,6 +390,7 @@ def test_without_credit_jobs_wait_for_the_next_day(claude: Claude, standin: Stan
 
 
 # --- the same with a real worker --------------------------------------------------------------------------------------
+@pytest.mark.long
 def test_a_worker_comes_through_a_bad_minute(claude: Claude, standin: StandIn) -> None:
     here = claude(NEXUS_DERIVE_MAX_WAIT="0")
     standin.faults.extend([faults.throttled("0"), faults.overloaded(), faults.cut(), faults.invalid_json()])

@@ -196,6 +196,7 @@ def test_a_pool_of_green_threads_is_refused_with_the_reason(name: str) -> None:
 
 
 # --- the shipped celeryconfig.py --------------------------------------------------------------------------------------
+@pytest.mark.long
 def test_celerys_report_works_with_the_shipped_settings(here: Sandbox) -> None:
     shutil.copy(ROOT / "celeryconfig.py", here.folder)
     command = [sys.executable, "-m", "celery", "-A", "nexus_tasks", "report"]

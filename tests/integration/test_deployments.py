@@ -329,6 +329,7 @@ def connections(deployment: Deployment) -> list[int]:
     return [backend, deployment.claims.redis.client_id(), engine.heartbeat._claims.redis.client_id()]
 
 
+@pytest.mark.long
 def test_a_forked_child_has_its_own_connections_in_both(pair: Pair) -> None:
     for here, name in zip(pair, "ab", strict=True):
         say(here.deployment, SAID[name], session="before")

@@ -110,6 +110,7 @@ def staging(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("staging")
+@pytest.mark.long
 def test_the_page_on_deployments_works_as_written(here: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SHOP_DATABASE_URL", "BLOG_DATABASE_URL"):
         monkeypatch.setenv(name, here.database_url)

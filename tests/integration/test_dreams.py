@@ -56,6 +56,7 @@ def ran(here: Sandbox, kind: str) -> list[str]:
     return [status for (status,) in here.sql("SELECT status FROM job_runs WHERE kind = :k ORDER BY id", k=kind)]
 
 
+@pytest.mark.long
 def test_a_dream_digests_every_due_session_and_then_reflects(here: Sandbox) -> None:
     nexus = said(5)
     job = nexus.dream("acme")

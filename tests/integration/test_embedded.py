@@ -222,6 +222,7 @@ def test_missing_programs_are_an_error_with_a_remedy(new_home: Path, monkeypatch
 
 
 # --- many at once, and the death of anybody ---------------------------------------------------------------------------
+@pytest.mark.long
 def test_ten_starters_make_one_server_each(new_home: Path) -> None:
     starters = [starter(new_home, stderr=subprocess.PIPE) for _ in range(10)]
     said = [one.communicate(timeout=90)[1] for one in starters]
@@ -268,6 +269,7 @@ def test_killed_server_comes_back_with_its_data(home: Path, victim: str) -> None
 @pytest.mark.parametrize(
     "moment", ["redis.lock", "postgres.new", "postgres.new/base/1", "postgres", "postgres/postmaster.pid"]
 )
+@pytest.mark.long
 def test_starter_killed_half_way(new_home: Path, moment: str) -> None:
     with starter(new_home) as one:
         eventually((new_home / moment).exists)
@@ -359,6 +361,7 @@ def test_full_queue_of_connections_is_not_mistaken_for_no_server(home: Path) -> 
 
 # --- paths ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["h" * 120, "with space, 'quote' and $(id)"])
+@pytest.mark.long
 def test_path_that_no_socket_can_have(new_home: Path, name: str) -> None:
     home = new_home / name
     try:

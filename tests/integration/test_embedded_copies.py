@@ -46,6 +46,7 @@ def kept(addresses: ServerAddresses) -> list[str]:
 
 
 @NAMES
+@pytest.mark.long
 def test_a_copy_of_a_running_home_is_refused_and_harms_nothing(base: Path, name: str) -> None:
     home = base / name
     addresses = embedded.ensure(home)
@@ -63,6 +64,7 @@ def test_a_copy_of_a_running_home_is_refused_and_harms_nothing(base: Path, name:
 
 
 @NAMES
+@pytest.mark.long
 def test_a_copy_of_a_stopped_home_has_servers_of_its_own(base: Path, name: str) -> None:
     home = base / name
     keep(embedded.ensure(home), "shared")

@@ -110,6 +110,7 @@ def test_a_run_over_its_limit_counts_as_an_error_and_can_commit_nothing(quick: S
     assert "in hang" in where, "the letter says where the run hung"
 
 
+@pytest.mark.long
 def test_a_run_in_a_process_of_its_own_is_killed_when_it_is_over_its_limit(quick: Sandbox) -> None:
     worker = start(quick, concurrency=2)
     asked = play_briefly.apply_async(kwargs={"plan": ("hang", "ok")}, countdown=60)
@@ -146,6 +147,7 @@ def test_a_pool_child_whose_code_holds_the_interpreter_is_killed(quick: Sandbox)
 
 
 # --- workers end ------------------------------------------------------------------------------------------------------
+@pytest.mark.long
 def test_a_worker_says_how_many_threads_hung_runs_hold(quick: Sandbox) -> None:
     worker = start(quick, concurrency=4)
     play_briefly.delay(plan=("hang", "hold"))
@@ -158,6 +160,7 @@ def test_a_worker_says_how_many_threads_hung_runs_hold(quick: Sandbox) -> None:
     eventually(lambda: not engine.claims.held_threads(), within=20, why="a thread that came back counts as held")
 
 
+@pytest.mark.long
 def test_a_worker_with_half_its_threads_held_fails_and_gives_the_other_runs_back(quick: Sandbox) -> None:
     worker = start(quick, concurrency=4)
     play.delay(name="good", plan=("hold",))
@@ -188,6 +191,7 @@ def test_preemptions_are_no_poison(quick: Sandbox, pool: str, times: int) -> Non
 
 
 @POOLS
+@pytest.mark.long
 def test_a_shutdown_waits_for_a_task_that_is_no_job(quick: Sandbox, pool: str) -> None:
     worker = start(quick, pool=pool, concurrency=2)
     play.delay(plan=("hang",))
@@ -204,6 +208,7 @@ def test_a_shutdown_waits_for_a_task_that_is_no_job(quick: Sandbox, pool: str) -
 
 @POOLS
 @pytest.mark.parametrize("signals", [(signal.SIGQUIT,), (signal.SIGINT, signal.SIGINT)], ids=["quit", "int twice"])
+@pytest.mark.long
 def test_a_cold_shutdown_counts_no_failure(quick: Sandbox, pool: str, signals: tuple[signal.Signals, ...]) -> None:
     worker = start(quick, pool=pool, concurrency=2, NEXUS_SHUTDOWN_GRACE="60")
     for name in "ab":

@@ -70,6 +70,7 @@ def two_databases(servers: ServerAddresses) -> Iterator[dict[str, str]]:
         administer(servers, f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.mark.long
 def test_two_deployments_keep_to_themselves(here: Sandbox, two_databases: dict[str, str]) -> None:
     environment = environment_of(here, **two_databases)
     del environment["NEXUS_DATABASE_URL"]

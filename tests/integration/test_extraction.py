@@ -119,6 +119,7 @@ def test_a_long_session_is_read_in_batches(claude: Callable[..., Sandbox], stand
     assert [n for n in range(1, 47) if f"Thing {n} is" not in kept] == []
 
 
+@pytest.mark.long
 def test_a_conversation_compacted_between_two_extractions_neither_stalls_nor_repeats(
     ours: Sandbox, standin: StandIn
 ) -> None:

@@ -83,6 +83,7 @@ def store(here: Sandbox) -> None:
     )
 
 
+@pytest.mark.long
 def test_no_command_prints_what_controls_a_terminal(here: Sandbox) -> None:
     store(here)
     for terminal in (False, True):

@@ -28,6 +28,7 @@ def ingest(here: Sandbox, source: str, stdin: str) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.long
 def test_the_standard_input_is_ingested(here: Sandbox) -> None:
     done = ingest(here, "-", """printf '{"content": "I moved to Lisbon."}\n{"content": "I like it."}\n'""")
     assert done.returncode == 0, done.stderr

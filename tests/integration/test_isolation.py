@@ -55,6 +55,7 @@ def test_a_child_of_a_prefork_pool_is_a_process_of_its_own_already(
 
 
 @pytest.mark.usefixtures("_fork_server")
+@pytest.mark.long
 def test_a_solo_pool_does_not_run_a_poisonous_job_in_the_worker_itself() -> None:
     worker_process_init.send(sender=None)  # as Celery does in the worker's own process when its pool is solo
     request = waited_for(play.request_for(Play()))

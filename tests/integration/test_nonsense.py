@@ -204,6 +204,7 @@ def test_a_wrong_setting_is_an_error_with_a_remedy(here: Sandbox, name: str) -> 
 
 
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&-", ">/dev/full"])
+@pytest.mark.long
 def test_a_closed_stream_and_a_full_device_are_no_crash(here: Sandbox, redirection: str) -> None:
     say("I like tea.")
     line = f"exec {sys.executable} -m nexus_tasks.cli.main search tea --namespace {NAMESPACE} {redirection}"

@@ -194,6 +194,7 @@ def test_status_of_many_namespaces_shows_the_busiest_and_counts_the_rest(here: S
     assert "nexus status --namespace NS" in told
 
 
+@pytest.mark.long
 def test_status_names_the_jobs_that_run_the_longest_first_with_their_worker(here: Sandbox) -> None:
     Nexus().create_namespace("acme")
     worker = here.worker(*WITH_KINDS)
@@ -244,6 +245,7 @@ def test_the_text_of_an_error_is_erased_with_what_it_may_quote(here: Sandbox, mo
     assert here
 
 
+@pytest.mark.long
 def test_runs_and_letters_name_the_worker_that_ran_them(here: Sandbox) -> None:
     inline.say("I moved to Lisbon in March.")
     worker = here.worker(*WITH_KINDS)

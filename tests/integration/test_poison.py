@@ -155,6 +155,7 @@ def test_a_model_that_answers_again_derives_what_it_had_failed_on(claude: Claude
     assert sorted(content for _, content in dead(here)) == sorted(text for text in said if "POISON" in text)
 
 
+@pytest.mark.long
 def test_a_429_now_and_then_does_not_make_a_batch_begin_anew(claude: Claude, standin: StandIn) -> None:
     """What the failed calls have shown is stored: a run that is cut off loses nothing of it."""
     here = claude(NEXUS_DERIVE_BATCH_TOKENS="6000")

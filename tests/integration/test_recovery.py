@@ -225,6 +225,7 @@ def test_the_jobs_of_a_killed_worker_run_again_in_another_within_seconds(patient
     eventually(lambda: engine.claims.counts("acme") == {})
 
 
+@pytest.mark.long
 def test_a_worker_that_starts_gives_back_at_once_what_its_predecessor_held(patient: Sandbox) -> None:
     first = start(patient)
     lead = play_together.delay(name="a", plan=("b", "c"))
@@ -238,6 +239,7 @@ def test_a_worker_that_starts_gives_back_at_once_what_its_predecessor_held(patie
     assert runs_again(ready, "y") < BOUND
 
 
+@pytest.mark.long
 def test_the_job_of_a_killed_child_of_a_pool_runs_again_while_its_parent_lives(patient: Sandbox) -> None:
     worker = start(patient, pool="processes", concurrency=2)
     asked = play.delay(plan=("hold", "ok"))
@@ -250,6 +252,7 @@ def test_the_job_of_a_killed_child_of_a_pool_runs_again_while_its_parent_lives(p
     assert worker.process.poll() is None
 
 
+@pytest.mark.long
 def test_an_isolated_job_that_kills_its_process_runs_again_within_seconds(patient: Sandbox) -> None:
     start(patient)
     asked = play.apply_async(kwargs={"plan": ("kill", "ok")}, countdown=60)

@@ -259,6 +259,7 @@ for app in apps:
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["configured before", "finalized before"])
+@pytest.mark.long
 def test_its_own_settings_and_tasks_stay_as_they_are(here: Sandbox, early: bool) -> None:
     here.environment |= ROOT
     code = f"""{SAME}
@@ -303,6 +304,7 @@ def test_a_worker_of_an_application_that_never_registered_is_left_alone(here: Sa
     assert {key.split(":")[1] for key in here.redis().keys(f"{here.name}:*")} == {"other"}
 
 
+@pytest.mark.long
 def test_a_worker_says_at_its_start_that_no_job_can_run(shop: Sandbox) -> None:
     for app in ("nexus_tasks", "shop"):
         worker = shop.worker(app=app, concurrency=1, NEXUS_EMBEDDER="nonsense")
@@ -310,6 +312,7 @@ def test_a_worker_says_at_its_start_that_no_job_can_run(shop: Sandbox) -> None:
         worker.kill()
 
 
+@pytest.mark.long
 def test_registering_twice_is_an_error_that_says_so(here: Sandbox) -> None:
     here.environment |= ROOT
     code = """

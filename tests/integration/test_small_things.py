@@ -94,6 +94,7 @@ def test_a_table_in_a_pipe_begins_with_its_titles(here: Sandbox) -> None:  # noq
 
 
 @pytest.mark.parametrize("command", [("--help",), ("ingest", "--help"), ("nonsense",)], ids=" ".join)
+@pytest.mark.long
 def test_no_color_means_no_escapes(command: tuple[str, ...]) -> None:
     shown = process(*command, NO_COLOR="1", FORCE_COLOR="1")
     assert ESCAPE not in shown.stdout + shown.stderr

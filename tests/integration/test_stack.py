@@ -250,6 +250,7 @@ def test_pid_file_of_a_dead_stack_is_not_believed(home: Path) -> None:
         foreign.kill()
 
 
+@pytest.mark.long
 def test_own_servers_are_neither_started_nor_stopped(home: Path) -> None:
     servers = embedded.ensure(home)
     urls = {"NEXUS_DATABASE_URL": servers.database_url, "NEXUS_REDIS_URL": servers.redis_url}

@@ -85,6 +85,7 @@ def test_a_job_that_kills_its_worker_ends_as_a_dead_letter_and_harms_no_other(
     assert worker.process.poll() is None
 
 
+@pytest.mark.long
 def test_from_its_second_crash_on_a_job_kills_only_itself(deploy: Callable[..., Sandbox]) -> None:
     here = deploy(NEXUS_LEASE_SECONDS="0.6", NEXUS_MAX_ATTEMPTS="3")
     Nexus().create_namespace("acme")
@@ -118,6 +119,7 @@ def test_from_its_second_crash_on_a_job_kills_only_itself(deploy: Callable[..., 
     assert held.wait(60).status == "completed"
 
 
+@pytest.mark.long
 def test_the_prefork_pool_keeps_its_leases_in_its_children(quick: Sandbox) -> None:
     worker = start(quick, pool="processes", concurrency=2)
     results = [play.delay(name=name, plan=("hold",)) for name in "ab"]
@@ -134,6 +136,7 @@ def test_the_prefork_pool_keeps_its_leases_in_its_children(quick: Sandbox) -> No
     assert [asked.wait(60).status for asked in results] == ["completed"] * 2
 
 
+@pytest.mark.long
 def test_bodies_that_would_end_the_process_leave_the_pool_whole(here: Sandbox) -> None:
     worker = start(here, concurrency=2)
     for i in range(4):
@@ -198,6 +201,7 @@ def own_redis(folder: Path) -> Iterator[tuple[str, Callable[[], None], Callable[
         kill()
 
 
+@pytest.mark.long
 def test_a_redis_that_restarts_costs_no_run(servers: ServerAddresses, tmp_path: Path) -> None:
     with (
         own_redis(tmp_path / "redis") as (url, kill, launch),

@@ -57,6 +57,7 @@ def test_no_pattern_takes_more_than_linear_time_on_long_texts() -> None:
 
 
 @pytest.mark.parametrize("name", OLD)
+@pytest.mark.long
 def test_the_guard_sees_a_pattern_that_takes_longer(name: str) -> None:
     assert fault(OLD[name], length=4_000)
 
