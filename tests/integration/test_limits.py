@@ -340,13 +340,20 @@ def test_a_good_request_is_answered_while_1100_are_half_sent() -> None:
 
 def test_a_connection_is_refused_when_every_other_has_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MCP_CONNECTIONS", 2)
-    held = threading.Event()
-    monkeypatch.setattr(Nexus, "status", lambda *_args, **_options: held.wait(60) and Nexus().namespaces())
+    held, begun = threading.Event(), threading.Semaphore(0)
+
+    def status(*_args: object, **_options: object) -> object:
+        begun.release()
+        return held.wait(60) and Nexus().namespaces()
+
+    monkeypatch.setattr(Nexus, "status", status)
     call = {**PING, "method": "tools/call", "params": {"name": "memory_status", "arguments": {}}}
     with serving() as port, ThreadPoolExecutor() as pool:
         busy = [pool.submit(post, port, call) for _ in range(2)]
         try:
-            eventually(lambda: post(port, PING).status_code == 429, within=30)
+            # A connection without a request would give way to the ping.
+            assert all(begun.acquire(timeout=60) for _ in busy)
+            assert post(port, PING).status_code == 429
         finally:
             held.set()
         assert [one.result(60).status_code for one in busy] == [200, 200]
