@@ -13,7 +13,7 @@ the messages it was derived from, a reflection the messages of its facts. A dige
 - Repeats: how many of the first 10 hits tell only turns that the hits above them tell, or say the same words.
 - Identifiers: the share of identifiers (paths, names in code, tickets, versions, hashes) found as the first hit, and
   among the first 10, by kind of question.
-- Nonsense: the lines of a context whose question shares nothing with the memories.
+- Nonsense: the lines of a context whose question has no subject in common with any memory.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def dialogues(path: Path) -> Iterator[Dialogue]:
 
 
 class Reader:
-    """Asks with one embedder, and notes what is found."""
+    """Asks every question with one embedder, and records the hits."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.deployment, self.nexus, self.figures = deployment, Nexus(deployment), Figures()
@@ -164,7 +164,7 @@ class Reader:
     def search(
         self, namespace: str, question: str, levels: Sequence[str] | None, limit: int
     ) -> list[tuple[Recall, Told]]:
-        """The hits, each with what it and the memories merged into it tell."""
+        """The hits. Each hit has the evidence of its own memory and of the memories that were merged into it."""
         hits = self.nexus.search(namespace, question[:2_000], levels=levels, limit=limit)
         rests = {hit.id: [hit.id, *(one.id for one in hit.evidence if one.role not in LEFT_OUT)] for hit in hits}
         told = self.told({one for ids in rests.values() for one in ids})
@@ -246,7 +246,7 @@ def repeats(hits: Sequence[tuple[Recall, Told]]) -> int:
 
 
 class Progress:
-    """Says on standard error what is done and how long it has taken."""
+    """Prints each finished step and the elapsed seconds on standard error."""
 
     def __init__(self) -> None:
         self.start = time.perf_counter()
