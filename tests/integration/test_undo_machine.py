@@ -361,5 +361,29 @@ def test_what_holds_does_not_depend_on_the_order_of_reflections_undos_and_erasur
 @pytest.mark.timeout(1_200)
 def test_what_holds_does_not_depend_on_the_order_for_long(claude: Callable[..., Sandbox], standin: StandIn) -> None:
     drive(claude, standin, examples=40, steps=30)
-    ways = ("held", "released", "undone", "erased", "revived by an erasure", "said again after its end")
+
+
+def test_the_machine_follows_every_way(claude: Callable[..., Sandbox], standin: StandIn) -> None:
+    """Random steps may leave a way out, so that one run by hand takes them all."""
+    Undoing.here, Undoing.standin = claude(NEXUS_REFLECT_MIN_NEW="1000"), standin
+    Undoing.happened.clear()
+    machine = Undoing()
+    supersede = [("contradicts", 1, 0)]
+
+    def follow(step: Callable[..., None], *arguments: Any) -> None:
+        step(*arguments)
+        machine.what_holds_is_what_the_model_computes()
+
+    follow(machine.begin)
+    follow(machine.reflect, supersede, [0, 2, 3], True)
+    follow(machine.review, True)
+    follow(machine.reflect, supersede, [0, 2, 3], True)
+    follow(machine.review, False)
+    follow(machine.say_something_again, 0)  # the first fact: it has ended
+    follow(machine.undo, 0)  # would make two facts of one text valid
+    follow(machine.erase, 4)
+    follow(machine.erase, 1)  # the fact that ended the first
+    follow(machine.reflect, supersede, [], False)
+    follow(machine.undo, len(machine.reflections) - 1)
+    ways = ("held", "released", "refused", "undone", "erased", "revived by an erasure", "said again after its end")
     assert all(Undoing.happened[way] for way in ways), Undoing.happened
