@@ -5,8 +5,13 @@ from __future__ import annotations
 import io
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from subprocess import CompletedProcess
 from unittest.mock import patch
+
+from typer.main import get_command
+
+build_once = cache(get_command)  # Typer builds all commands anew at every call
 
 
 def nexus(*arguments: str) -> CompletedProcess[str]:
@@ -15,7 +20,12 @@ def nexus(*arguments: str) -> CompletedProcess[str]:
 
     out, err = io.StringIO(), io.StringIO()
     code: int | str | None = None
-    with patch.object(sys, "argv", ["nexus", *arguments]), redirect_stdout(out), redirect_stderr(err):
+    with (
+        patch.object(sys, "argv", ["nexus", *arguments]),
+        patch("typer.main.get_command", build_once),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
         try:
             main()
         except SystemExit as ended:

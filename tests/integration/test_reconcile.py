@@ -243,7 +243,7 @@ def test_rows_that_wait_and_rows_that_cannot_be_read_hold_up_no_other(
 def test_a_page_is_read_by_an_index_also_without_statistics(here: Sandbox, kind: str) -> None:
     """Of 50,000 rows in tables that were never analyzed, a page costs what it returns."""
     want_derivations(here, NAMESPACE, 50_000)
-    for table in ("sessions", "digest_requests", "perspectives", "extractions"):
+    for table in ("sessions", "digest_requests", "perspectives", "extractions", "memories"):
         here.sql(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
     many = "FROM namespaces, generate_series(1, 20000) AS n"
     here.sql(f"INSERT INTO sessions (namespace_id, session_key) SELECT id, n {many}")
@@ -255,6 +255,10 @@ def test_a_page_is_read_by_an_index_also_without_statistics(here: Sandbox, kind:
     )
     here.sql(f"INSERT INTO extractions (namespace_id, session_id) {each}")
     here.sql("UPDATE extractions SET state = 'wanted'")
+    here.sql(
+        "INSERT INTO memories (namespace_id, perspective_id, level, content, tokens, occurred_at)"
+        " SELECT namespace_id, id, 'explicit', 'A fact.', 2, now() FROM perspectives WHERE id % 5 = 0"
+    )
     declared = engine.kinds()[kind]
     statements = list[str]()
 

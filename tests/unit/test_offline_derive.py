@@ -154,7 +154,7 @@ SENTENCES = st.sampled_from(
         "My cat is 3.",
     ]
 )
-CONTENTS = st.one_of(st.lists(SENTENCES, max_size=4).map(" ".join), st.text(st.characters(), max_size=60))
+CONTENTS = st.one_of(st.lists(SENTENCES, max_size=4).map(" ".join), st.text(st.characters(codec="utf-8"), max_size=60))
 
 
 @st.composite
