@@ -15,7 +15,7 @@ unexport NEXUS_BROKER_URL NEXUS_MODEL NEXUS_HOME CELERY_CONFIG_MODULE CELERY_BRO
 unexport PYTHONDONTWRITEBYTECODE
 
 # Most tests wait for processes, so more of them than there are cores run side by side; each process has its own servers.
-TOGETHER := --numprocesses 6 --dist worksteal
+TOGETHER := --numprocesses 5 --dist worksteal
 
 # Where a change lands, a test that failed is tried twice more and named in the summary: processes are killed and frozen
 # on a machine of two cores there, and one late process must not refuse a day's work. A fault in the code fails every time.
