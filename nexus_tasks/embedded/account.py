@@ -101,7 +101,7 @@ def _make_user() -> None:
         reason = done.stderr.strip()
         if "lock" not in reason:
             break
-        time.sleep(0.1)
+        time.sleep(0.1)  # the other useradd tells nothing when it ends
     raise EmbeddedError(
         f"Postgres refuses to run as root, and its user {NAME!r} could not be made: {reason}.",
         remedy=f"Make a system user named {NAME} with a group of that name, or run nexus as an ordinary user.",

@@ -138,7 +138,7 @@ def await_up(server: Server, launched: list[Server], log_start: int) -> None:
                 f"{server.name} runs, but has not answered for {START_SECONDS:.0f} s: {reason}",
                 remedy=f"Try again when {server.log} says it is ready, or stop it with `nexus down` and try again.",
             )
-        time.sleep(pause)
+        time.sleep(pause)  # a server that starts does not tell when it is ready
         pause = min(pause * 1.5, 0.05)
 
 

@@ -34,7 +34,7 @@ def _end_with_parent() -> None:
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE_SECONDS)
+    time.sleep(GRACE_SECONDS)  # a warm shutdown ends the process, and with it this thread
     os.killpg(0, signal.SIGKILL)  # the parent made this process the leader of its own group
 
 

@@ -70,7 +70,7 @@ def _written_pid(home: Path) -> int | None:
             return pid
         if time.monotonic() > deadline:
             return None
-        time.sleep(0.01)
+        time.sleep(0.01)  # no event says when the supervisor has written its pid
 
 
 def _alive(pid: int) -> bool:

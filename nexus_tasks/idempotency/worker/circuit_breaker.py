@@ -68,7 +68,7 @@ class CircuitBreaker:
         while not self.closed():
             if time.monotonic() >= until or _shuts_down():
                 return False
-            time.sleep(ASK_EVERY / 2)
+            time.sleep(ASK_EVERY / 2)  # an outage ends without an event: each round asks the storage again
         return True
 
 

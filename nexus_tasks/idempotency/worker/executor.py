@@ -434,4 +434,4 @@ def _with_patience(engine: JobEngine, transition: Callable[[], T]) -> T:
         except QueueUnavailable:
             if time.monotonic() >= deadline:
                 raise
-            time.sleep(TRY_AGAIN_AFTER)
+            time.sleep(TRY_AGAIN_AFTER)  # Redis does not tell when it is back
