@@ -876,6 +876,7 @@ class Nexus:
         observe: bool | None = None,
         scrub: bool | None = None,
         time_zone: str | None = None,
+        instructions: str | None = None,
         unset: Sequence[str] = (),
     ) -> NamespaceInfo:
         """Make a namespace if it does not exist, and change the given settings.
@@ -890,6 +891,7 @@ class Nexus:
             observe: whether long conversations are observed.
             scrub: whether secrets in messages are replaced before the messages are stored.
             time_zone: the time zone of speakers whose messages name none, such as ``Europe/Lisbon``.
+            instructions: what models should keep, and what they should leave out.
             unset: names of settings to reset.
 
         Returns:
@@ -907,6 +909,7 @@ class Nexus:
             observe=observe,
             scrub=scrub,
             time_zone=time_zone,
+            instructions=instructions,
             unset=unset,
         )
 
@@ -920,6 +923,7 @@ class Nexus:
         observe: bool | None = None,
         scrub: bool | None = None,
         time_zone: str | None = None,
+        instructions: str | None = None,
         unset: Sequence[str] = (),
     ) -> NamespaceInfo:
         """Change the given settings of a namespace. The other settings stay as they are.
@@ -937,6 +941,9 @@ class Nexus:
             time_zone: the time zone of speakers whose messages name none, such as ``Europe/Lisbon`` or ``+05:30``.
                 Words such as "yesterday" mean a day there. It holds for messages that are stored from now on. Default
                 of a new namespace: UTC.
+            instructions: what models should keep, and what they should leave out ("remember allergies, ignore small
+                talk"), at most 2,000 characters. Claude reads them with every prompt that makes facts, digests, topics
+                or notes; the offline model does not. An empty text removes them.
             unset: names of settings (``budget_usd_per_day``, ``concurrency``) to reset to the process-wide value.
 
         Returns:
@@ -955,6 +962,7 @@ class Nexus:
             observe=observe,
             scrub=scrub,
             time_zone=time_zone,
+            instructions=instructions,
             unset=unset,
         )
 

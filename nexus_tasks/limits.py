@@ -15,6 +15,7 @@ OBSERVERS_PER_CALL = 100
 NAME_CHARACTERS = 256  # of a session key, observer, subject, author or id that is stored
 WORD_CHARACTERS = 1_000  # of a name, an id or a word that is only looked up
 JOB_ID_CHARACTERS = 10_000  # of a job's id, which a caller may have from elsewhere
+INSTRUCTIONS_CHARACTERS = 2_000  # of a namespace's instructions, about 500 tokens of each model call
 QUERY_CHARACTERS = 100_000  # of a question; a search uses its first 32 words
 PATH_BYTES = 4_096  # the limit of Linux
 LIST_ENTRIES = 10_000  # of a list in an argument, such as `levels` or `ids`

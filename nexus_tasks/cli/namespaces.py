@@ -56,6 +56,15 @@ TimeZone = Annotated[
     ),
 ]
 
+Instructions = Annotated[
+    str | None,
+    typer.Option(
+        "--instructions",
+        metavar="TEXT",
+        help='What models should keep or leave out: "remember allergies, ignore small talk". "" removes them.',
+    ),
+]
+
 Observe = Annotated[
     bool | None,
     typer.Option("--observe/--no-observe", help="Observe long conversations: notes replace their old messages."),
@@ -87,6 +96,7 @@ def set_(
     observe: Observe = None,
     scrub: Scrub = None,
     time_zone: TimeZone = None,
+    instructions: Instructions = None,
     unset: Annotated[
         list[str] | None,
         typer.Option(
@@ -105,6 +115,7 @@ def set_(
         observe=observe,
         scrub=scrub,
         time_zone=time_zone,
+        instructions=instructions,
         unset=[_UNSETTABLE[name] for name in unset or ()],
     )
     _emit_or_print(client.namespace(namespace), json)
@@ -119,6 +130,7 @@ def create(
     observe: Observe = None,
     scrub: Scrub = None,
     time_zone: TimeZone = None,
+    instructions: Instructions = None,
     json: Json = False,
 ) -> None:
     """Make a namespace, or change the settings of one that exists. (The first ingest makes a namespace too.)"""
@@ -131,6 +143,7 @@ def create(
         observe=observe,
         scrub=scrub,
         time_zone=time_zone,
+        instructions=instructions,
     )
     _emit_or_print(client.namespace(namespace), json)
 
@@ -163,6 +176,7 @@ def _print_namespace(found: NamespaceDetails) -> None:
         "observe": "long conversations" if found.observe else "no",
         "secrets": "scrubbed" if found.scrub else "stored as they are",
         "time zone": found.time_zone,
+        "instructions": found.instructions or "none",
         "memories": words.memory_counts(found.memories),
     }
     for name, value in named.items():

@@ -29,6 +29,8 @@ class JobContext:
         still_mine: a function that raises when the run has lost its claim. The run calls the function before it commits
             effects.
         record: a function that writes the job's run row in the transaction of the effects.
+        instructions: what the namespace's owner wants kept or left out. Models read it with the prompts that write
+            memories.
         urgency: ``live`` means that a caller waits, so the model is asked at once. ``dream`` means that requests go to
             a message batch. An empty text means that the urgency is not known. A run of unknown urgency puts no new
             request into a batch, but waits for the answer to a request that is in a batch already.
@@ -46,6 +48,7 @@ class JobContext:
     budget: Callable[[], float | None]
     still_mine: Callable[[], None]
     record: Callable[[Transaction, JobOutcome], None]
+    instructions: str = ""
     urgency: str = "live"
     queued: Callable[[], None] = lambda: None
     freed: Callable[[], None] = lambda: None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pydantic import ValidationError
 
-from nexus_tasks.cognition import budget, message_batches
+from nexus_tasks.cognition import budget, message_batches, prompts
 from nexus_tasks.cognition.job_context import JobContext
 from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.errors import Erased, InvalidAnswer, Refused
@@ -21,7 +21,7 @@ def ask(
     *,
     on_text: Callable[[str], None] | None = None,
 ) -> AnswerT:
-    """Return the model's validated answer to ``request``.
+    """Return the model's validated answer to ``request``, which the namespace's instructions are added to.
 
     1. An earlier run of the job, or a dry run, may have saved the answer to this request. The saved answer costs
        nothing.
@@ -42,6 +42,7 @@ def ask(
         AwaitsBatch: the request waits for the answer of a message batch.
         JobError: any error of :meth:`LanguageModel.complete`.
     """
+    request = prompts.with_instructions(request, job.instructions)
     model = resources.model.model_for(request.purpose)
     request_hash = request.hash(model)
     job.asked.append(request_hash)

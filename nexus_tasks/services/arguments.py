@@ -167,7 +167,7 @@ CHECKS: Mapping[str, Check] = {
     "reason": _name,
     "job_id": _job_id,
     "token_id": _name,
-    **dict.fromkeys(("text", "author", "content"), _text),
+    **dict.fromkeys(("text", "author", "content", "instructions"), _text),
     **dict.fromkeys(("query", "question"), _query),
     "on_sentence": _callable,
     **dict.fromkeys(("observers", "levels", "categories", "unset", "ids", "scopes"), _lines),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nexus_tasks import limits
 from nexus_tasks.deployment import Deployment
 from nexus_tasks.errors import BudgetHeld, InvalidInput, OverBudget, PriceUnknown
 from nexus_tasks.event_time import check_zone
 from nexus_tasks.storage import memories, namespaces, tenancy
 from nexus_tasks.storage.namespaces import NamespaceSettings
 from nexus_tasks.tasks import follow_ups
-from nexus_tasks.types import NamespaceDetails, NamespaceInfo, check_name, check_namespace
+from nexus_tasks.types import NamespaceDetails, NamespaceInfo, check_name, check_namespace, clean_text
 
 
 def list_namespaces(deployment: Deployment, *, limit: int, offset: int) -> list[NamespaceInfo]:
@@ -31,6 +32,7 @@ def show_namespace(deployment: Deployment, namespace: str) -> NamespaceDetails:
             observe=known.observe,
             scrub=known.scrub,
             time_zone=known.time_zone,
+            instructions=known.instructions,
             memories=memories.count_by_level(tx, known.id),
         )
 
@@ -51,6 +53,7 @@ def change_namespace(
     observe: bool | None,
     scrub: bool | None,
     time_zone: str | None,
+    instructions: str | None,
     unset: Sequence[str],
 ) -> NamespaceInfo:
     """See :meth:`nexus_tasks.client.Nexus.set_namespace`."""
@@ -60,6 +63,13 @@ def change_namespace(
         raise InvalidInput("budget_usd_per_day must be 0 or more, and less than 100,000,000.")
     if concurrency is not None and concurrency < 1:
         raise InvalidInput("concurrency must be 1 or more.")
+    if instructions is not None:
+        instructions = clean_text(instructions).strip()
+        if len(instructions) > limits.INSTRUCTIONS_CHARACTERS:
+            raise InvalidInput(
+                f"instructions have {len(instructions):,} characters, and may have"
+                f" {limits.INSTRUCTIONS_CHARACTERS:,}: each model call pays for them."
+            )
     if unknown := set(unset) - {"budget_usd_per_day", "concurrency"}:
         raise InvalidInput(f"{', '.join(sorted(unknown))} cannot be unset.")
     with deployment.database.transaction() as tx:
@@ -73,8 +83,10 @@ def change_namespace(
             observe=observe,
             scrub=scrub,
             time_zone=None if time_zone is None else check_zone("time_zone", time_zone),
+            instructions=instructions,
             unset=unset,
         )
+    deployment.forget_namespace(namespace)
     if budget_usd_per_day is not None or "budget_usd_per_day" in unset:
         for reason in (OverBudget.wait_reason, BudgetHeld.wait_reason, PriceUnknown.wait_reason):
             follow_ups.hurry_all(deployment, reason, namespace)
@@ -90,4 +102,5 @@ def _info(known: NamespaceSettings) -> NamespaceInfo:
         observe=known.observe,
         scrub=known.scrub,
         time_zone=known.time_zone,
+        instructions=known.instructions,
     )

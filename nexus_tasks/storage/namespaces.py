@@ -33,6 +33,7 @@ class NamespaceSettings:
     observe: bool
     scrub: bool = True
     time_zone: str = "UTC"  # of speakers whose messages name no time zone
+    instructions: str = ""  # for models: what to keep, and what to leave out
     paused_at: datetime | None = None  # the beginning of a pause, during which no job of the namespace begins
     paused_reason: str = ""
 
@@ -48,6 +49,7 @@ def _settings(row: Any) -> NamespaceSettings:
         observe=row.observe,
         scrub=row.scrub,
         time_zone=row.time_zone,
+        instructions=row.instructions,
         paused_at=row.paused_at,
         paused_reason=row.paused_reason,
     )
@@ -133,6 +135,7 @@ def change(
     observe: bool | None = None,
     scrub: bool | None = None,
     time_zone: str | None = None,
+    instructions: str | None = None,
     unset: Sequence[str] = (),
 ) -> NamespaceSettings:
     """Change the given settings. A setting that is ``None`` stays as it is.
@@ -143,6 +146,7 @@ def change(
         observe: whether observations replace the old messages of the namespace's sessions.
         scrub: whether secrets in messages are replaced before the messages are stored.
         time_zone: the time zone of speakers whose messages name none.
+        instructions: what models should keep, and what they should leave out.
         unset: names of settings that return to the values of the deployment's settings.
 
     Raises:
@@ -161,6 +165,8 @@ def change(
         values["scrub"] = scrub
     if time_zone is not None:
         values["time_zone"] = time_zone
+    if instructions is not None:
+        values["instructions"] = instructions
     if values:
         tx.execute(update(Namespace).where(Namespace.name == name).values(**values))
     tx.expire_all()

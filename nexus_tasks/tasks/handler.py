@@ -67,6 +67,7 @@ class NamespaceRun:
             budget=lambda: _budget(self.deployment, namespace),
             still_mine=self.run.check,
             record=record,
+            instructions=namespace.instructions,
             urgency=self.run.flags.urgency if not self.run.eager else "live",
             queued=lambda: follow_ups.ask_for(self.deployment, "submit_batch", namespace=namespace.name),
             freed=lambda: follow_ups.wake_held(self.deployment, namespace.name),
@@ -141,6 +142,7 @@ def dry_context(deployment: Deployment, namespace: NamespaceSettings, why: str =
         budget=lambda: _budget(deployment, namespace),
         still_mine=lambda: None,
         record=lambda _tx, _outcome: None,
+        instructions=namespace.instructions,
         freed=lambda: follow_ups.wake_held(deployment, namespace.name),
     )
 

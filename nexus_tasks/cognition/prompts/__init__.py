@@ -28,16 +28,18 @@ from importlib import resources
 
 from nexus_tasks.event_time import local
 from nexus_tasks.llm.answers import AnswerLine, PromptLine
-from nexus_tasks.llm.base import Purpose
+from nexus_tasks.llm.base import AnswerT, ModelRequest, Purpose
 from nexus_tasks.types import to_utc
 
 _CLOSING = re.compile(
-    r"</(?=\s*(?:transcript|facts|previous|notes|observation-log|topics|topic|names|memories)\b)", re.IGNORECASE
+    r"</(?=\s*(?:transcript|facts|previous|notes|observation-log|topics|topic|names|memories|instructions)\b)",
+    re.IGNORECASE,
 )
 # A longer message is shown with its beginning and its end. Chosen by hand: the longest of LoCoMo's turns has 600
 # characters, and a page of prose has about 3,000. The output of a tool holds less about people, so it is cut first.
 LONGEST_MESSAGE, LONGEST_TOOL_OUTPUT = 12_000, 2_000  # characters
 LONGEST_CONTEXT = 300  # characters of a context-only line
+_WRITING: frozenset[Purpose] = frozenset(("derive", "facts", "topics", "digest", "observe", "condense"))
 _HEAD = 2 / 3  # the share of the room that the beginning of a shortened message gets
 
 
@@ -84,6 +86,16 @@ def names(**given: str | Sequence[str]) -> str:
         ``names(observer="coach", subjects=["ann"])`` is ``<names>{"observer": "coach", "subjects": ["ann"]}</names>``.
     """
     return f"<names>{as_json(given)}</names>"
+
+
+def with_instructions(request: ModelRequest[AnswerT], instructions: str) -> ModelRequest[AnswerT]:
+    """``request`` with the instructions of the namespace's owner, when the purpose writes memories.
+
+    They stand after the transcript, which stays the same bytes and so can be cached.
+    """
+    if not instructions or request.purpose not in _WRITING:
+        return request
+    return replace(request, question=f"<instructions>\n{inert(instructions)}\n</instructions>\n{request.question}")
 
 
 def as_json(value: object) -> str:

@@ -29,6 +29,7 @@ class Namespace(Base):
     observe: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
     scrub: Mapped[bool] = mapped_column(Boolean, server_default=text("true"))
     time_zone: Mapped[str] = mapped_column(server_default="UTC")  # of speakers whose messages name no time zone
+    instructions: Mapped[str] = mapped_column(server_default="")  # for models: what to keep, and what to leave out
     paused_at: Mapped[datetime | None]
     paused_reason: Mapped[str] = mapped_column(server_default="")
     no_batches_until: Mapped[datetime | None]

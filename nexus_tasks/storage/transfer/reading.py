@@ -262,6 +262,8 @@ def _check_settings(line: int, settings: Mapping[str, Any]) -> None:
         raise InvalidInput(f"Line {line}: budget_usd_per_day must be 0 or more, and less than 100,000,000.")
     if concurrency is not None and not 1 <= concurrency < 2**31:
         raise InvalidInput(f"Line {line}: concurrency must be 1 or more.")
+    if len(settings.get("instructions") or "") > limits.INSTRUCTIONS_CHARACTERS:
+        raise InvalidInput(f"Line {line}: instructions may have {limits.INSTRUCTIONS_CHARACTERS:,} characters.")
     check_count(f"Line {line}: observers", settings.get("observers") or (), limits.OBSERVERS_PER_CALL)
     for observer in settings.get("observers") or ():
         check_name("observers", observer)
