@@ -109,7 +109,7 @@ class JobTask(Task):  # type: ignore[misc]
                 f"task_id {task_id!r} is no job id: it must have no spaces, commas or control characters."
             )
         delay = _delay(countdown, eta)
-        eager = self.app.conf.task_always_eager
+        eager = self.engine.publisher.is_eager
         if eager:
             delay = 0.0  # as in Celery: there is no worker that could wait
         each = self.kind.parse(args, kwargs).each(self.engine.deployment)

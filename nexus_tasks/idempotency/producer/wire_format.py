@@ -49,6 +49,8 @@ def trace_of_call(app: Celery, options: Mapping[str, Any]) -> str:
     Every message of the job gets this trace, as in Celery's own retries. The text is empty when the call has no trace.
     """
     parent = app.current_worker_task
+    if not (parent or options):
+        return ""
     message = parent.request if parent else None
     return _trace(
         options.get("root_id") or (message and (message.root_id or message.id)),
