@@ -1,6 +1,11 @@
-"""The tokens that an agent sends with and without observation, turn by turn, over a long conversation.
+"""The tokens that an agent sends with and without observation, and how reads fare beside the jobs.
 
-    python -m benchmarks.observe [--scale 0.05] [--every 5]
+    python -m benchmarks.observe [--scale 0.05] [--every 5]     # the tokens, turn by turn
+    python -m benchmarks.observe --contention 120               # reads against jobs, with thresholds at a tenth
+    python -m benchmarks.observe --backlog 1500                 # many messages that were stored unread
+
+The contention runs three readers, a producer and both jobs on one session in one process for the given seconds. The
+backlog is read every second beside a worker that also derives facts from it. Nobody reads a second backlog.
 
 All sessions of a LoCoMo conversation become one session. At every turn the agent sends its context: all messages so
 far, or the log and the messages after it. "Unchanged" is the share of the context that equals the beginning of the last
@@ -11,7 +16,9 @@ for longer conversations. The offline model observes. Its input and output are c
 from __future__ import annotations
 
 import argparse
+import random
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +30,13 @@ from nexus_tasks.deployment import default_deployment
 from nexus_tasks.integrations.importers import read
 from nexus_tasks.llm.base import AnswerT, Completion, ModelRequest
 from nexus_tasks.llm.offline import OfflineModel
+from nexus_tasks.services import observation
 from nexus_tasks.settings import Settings
 from nexus_tasks.text import estimate_tokens
 from tests.databases import make_template
 from tests.integration.inline import work
-from tests.sandbox import sandbox
+from tests.integration.test_observation_contention import Contention, deadlocks
+from tests.sandbox import Sandbox, sandbox
 
 LOCOMO = Path(__file__).parents[2] / "shared" / "data" / "locomo" / "dev.json"
 NAMESPACE = "bench"
@@ -96,19 +105,85 @@ def measure(every: int) -> list[list[object]]:
     return rows
 
 
+def percentile(seconds: list[float], share: float) -> str:
+    """The time that ``share`` of the calls stay below, as text."""
+    return f"{sorted(seconds)[min(int(share * len(seconds)), len(seconds) - 1)] * 1000:.0f} ms"
+
+
+def contend(here: Sandbox, seconds: float) -> list[list[object]]:
+    """The table's row of reads against jobs."""
+    Nexus().ingest("acme", "chat", [{"content": "Hello there."}], observe=True, observers=[])
+    contention = Contention(seconds)
+    contention.run()
+    took = contention.took
+    times = (percentile(took, 0.5), percentile(took, 0.99), percentile(took, 1.0))
+    return [[len(took), *times, len(contention.failed), deadlocks(here)]]
+
+
+WORDS = ("harbour", "ship", "captain", "morning", "letter", "garden", "river", "mountain", "winter", "coffee", "market")
+
+
+def long_statement(number: int) -> str:
+    """A message of about 500 characters."""
+    chosen = random.Random(number)
+    told = (f"I took the {' '.join(chosen.choices(WORDS, k=5))} to Lisbon on day {number + n}." for n in range(8))
+    return f"My plan number {number} changed. {' '.join(told)}"
+
+
+def read_backlog(here: Sandbox, count: int) -> list[list[object]]:
+    """The table's rows: each read of a backlog, and when a backlog that nobody reads is below the bound."""
+    nexus, rows = Nexus(), list[list[object]]()
+    here.worker(concurrency=16)
+    said = [{"content": long_statement(number), "author": "ann"} for number in range(count)]
+    for name in ("read", "unread"):
+        for first in range(0, count, 500):
+            nexus.ingest(name, "chat", said[first : first + 500], observe=True)
+        began = time.monotonic()
+        while name == "read" and len(rows) < 12:
+            asked = time.monotonic()
+            block = nexus.context(name, session_key="chat", observe=True)
+            left = nexus.status(name).namespaces[0]
+            now = time.monotonic()
+            rows.append([f"at {asked - began:.0f} s", f"{block.tokens:,}", f"{now - asked:.1f} s", left.underived])
+            time.sleep(1.0)
+        while name == "unread":
+            found = nexus.status(name).namespaces[0]
+            tail, log = found.observation[0].tail_tokens, found.observation[0].log_tokens
+            if tail < 30_000 and log < 40_000:
+                rows.append([f"unread, after {time.monotonic() - began:.0f} s", f"{tail + log:,}", "", found.underived])
+                break
+            time.sleep(0.5)
+    return rows
+
+
 def main() -> None:
     """Print the table."""
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--scale", type=float, default=0.05, help="of every threshold")
     options.add_argument("--every", type=int, default=5, help="messages per turn")
+    options.add_argument("--contention", type=float, metavar="SECONDS", help="reads against jobs")
+    options.add_argument("--backlog", type=int, metavar="MESSAGES", help="messages that were stored unread")
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="nexus-bench-") as home:
         servers = embedded.ensure(Path(home))
         try:
             make_template(servers)
-            with sandbox(servers, **thresholds(chosen.scale)):
-                rows = measure(chosen.every)
-            print(table(["agent", "tokens sent", "longest", "unchanged"], rows))
+            if chosen.contention:
+                observation.LONGEST_WAIT = 0.0  # this process has no worker to wait for
+                with sandbox(servers, **thresholds(0.1)) as here:
+                    print(
+                        table(
+                            ["reads", "half", "99 %", "longest", "failed", "deadlocks"],
+                            contend(here, chosen.contention),
+                        )
+                    )
+            elif chosen.backlog:
+                with sandbox(servers) as here:
+                    print(table(["read", "tokens", "took", "to derive"], read_backlog(here, chosen.backlog)))
+            else:
+                with sandbox(servers, **thresholds(chosen.scale)):
+                    rows = measure(chosen.every)
+                print(table(["agent", "tokens sent", "longest", "unchanged"], rows))
         finally:
             embedded.stop(Path(home))
 

@@ -9,13 +9,14 @@ import time
 
 from nexus_tasks.cognition.observing import session_view, view_block
 from nexus_tasks.deployment import Deployment
-from nexus_tasks.errors import JobFailed, QueueUnavailable, WaitTimeout
+from nexus_tasks.errors import JobFailed, QueueUnavailable, StorageUnavailable, Transient, WaitTimeout
 from nexus_tasks.idempotency.producer.result import JobResult
 from nexus_tasks.storage import namespaces, sessions
 from nexus_tasks.tasks import follow_ups, observe_session, reflect_observations
 from nexus_tasks.types import ContextBlock
 
 LONGEST_WAIT = 20.0  # seconds that a reader waits for an observation or a shorter log
+LOOK_EVERY = 1.0  # seconds; a job goes on after the block has become short enough, so a waiting reader looks again
 # For this many seconds after a wait without result, readers in this process do not wait for the same session again.
 AFTER_WAITING_IN_VAIN = 60.0
 
@@ -36,18 +37,16 @@ def read(
     """
     view = _current_view(deployment, namespace, session_key)
     waited = view.observe_now or view.reflect_now
-    if waited and _wait(deployment, namespace, view):
-        view = _current_view(deployment, namespace, session_key)
+    if waited:
+        view = _wait(deployment, namespace, view)
     return view_block.lay_out(view, namespace, deployment.settings, max_tokens=max_tokens, form=form, waited=waited)
 
 
 def _current_view(deployment: Deployment, namespace: str, session_key: str) -> session_view.SessionView:
-    with deployment.database.transaction() as tx:
-        known = namespaces.get(tx, namespace)
-        session = sessions.find(tx, known.id, session_key)
-        if session is None:  # a session begins with its first message
-            return session_view.SessionView(session_key=session_key, observed=True)
-        view = session_view.current_view(tx, deployment.settings, session, by_default=known.observe)
+    try:
+        view = _read(deployment, namespace, session_key)
+    except (StorageUnavailable, Transient):  # an update of the log met another transaction, or a database in recovery
+        view = _read(deployment, namespace, session_key, update=False)
     wanted = [observe_session.request(namespace, session_key)] if view.ask_observe else []
     wanted += [reflect_observations.request(namespace, session_key)] if view.ask_reflect else []
     if wanted:
@@ -55,19 +54,43 @@ def _current_view(deployment: Deployment, namespace: str, session_key: str) -> s
     return view
 
 
-def _wait(deployment: Deployment, namespace: str, view: session_view.SessionView) -> bool:
-    """Wait for the jobs that observe the messages or shorten the log. Returns whether the view may have changed."""
+def _read(deployment: Deployment, namespace: str, session_key: str, *, update: bool = True) -> session_view.SessionView:
+    with deployment.database.transaction() as tx:
+        known = namespaces.get(tx, namespace)
+        session = sessions.find(tx, known.id, session_key)
+        if session is None:  # a session begins with its first message
+            return session_view.SessionView(session_key=session_key, observed=True)
+        return session_view.current_view(tx, deployment.settings, session, by_default=known.observe, update=update)
+
+
+def _wait(deployment: Deployment, namespace: str, view: session_view.SessionView) -> session_view.SessionView:
+    """Wait until the jobs have made the block short enough, or have ended. Returns the newest view."""
     place, waited_in_vain = (namespace, view.session_key), deployment.local(_WaitedInVain)
     if time.monotonic() - waited_in_vain.get(place, float("-inf")) < AFTER_WAITING_IN_VAIN:
-        return False
+        return view
     deadline = time.monotonic() + LONGEST_WAIT
     try:
-        for result in _results(deployment, namespace, view):
-            result.wait(max(deadline - time.monotonic(), 0.0))
-    except (JobFailed, WaitTimeout, QueueUnavailable):
+        results = _results(deployment, namespace, view)
+        while results and (view.observe_now or view.reflect_now):
+            results = [result for result in results if not _ended(result, deadline)]
+            view = _current_view(deployment, namespace, view.session_key)
+            if time.monotonic() >= deadline:
+                break
+    except (JobFailed, QueueUnavailable):
+        view = _current_view(deployment, namespace, view.session_key)
+    if view.observe_now or view.reflect_now:
         waited_in_vain[place] = time.monotonic()
     else:
         waited_in_vain.pop(place, None)
+    return view
+
+
+def _ended(result: JobResult, deadline: float) -> bool:
+    """Whether the job ends within ``LOOK_EVERY`` seconds."""
+    try:
+        result.wait(max(min(LOOK_EVERY, deadline - time.monotonic()), 0.0))
+    except WaitTimeout:
+        return False
     return True
 
 

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import delete, func, insert, select, text, update
+from sqlalchemy import Select, delete, func, insert, select, text, update
+from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from nexus_tasks.storage import sessions
@@ -52,18 +53,49 @@ class ObservedText:
 def find_log(tx: Transaction, session_id: int, *, lock: bool = False) -> ObservationLog | None:
     """Read a session's log from Postgres. Returns ``None`` when the session was never observed.
 
-    With ``lock`` the row stays locked until the transaction ends.
+    With ``lock`` the session and the log stay locked until the transaction ends. All transactions lock the session
+    first. Otherwise two of them would wait for each other: Postgres checks the log's foreign key with a lock of the
+    session, also at the second update of the log in one transaction.
     """
-    query = (
+    if lock:
+        tx.execute(_lock_session(session_id))
+    query = _log_of(session_id)
+    return tx.scalar(query.with_for_update() if lock else query)
+
+
+def try_lock(tx: Transaction, session: SessionRow) -> ObservationLog | None:
+    """Lock the session and its log without waiting. A missing log is created.
+
+    Returns ``None`` when another transaction has one of the locks.
+    """
+    tx.execute(text("SET LOCAL lock_timeout = '50ms'"))  # another reader may be creating the log
+    at_once = _lock_session(session.id).with_for_update(key_share=True, read=True, skip_locked=True)
+    if tx.scalar(at_once) is None:
+        return None
+    tx.execute(_insert_log(session))
+    return tx.scalar(_log_of(session.id).with_for_update(skip_locked=True))
+
+
+def _log_of(session_id: int) -> Select[ObservationLog]:
+    # Read again, because another transaction may have changed the row after this transaction first read it.
+    return (
         select(ObservationLog).where(ObservationLog.session_id == session_id).execution_options(populate_existing=True)
     )
-    return tx.scalar(query.with_for_update() if lock else query)
+
+
+def _lock_session(session_id: int) -> Select[int]:
+    # The weakest lock that an erasure and the storing of messages respect.
+    return select(SessionRow.id).where(SessionRow.id == session_id).with_for_update(key_share=True, read=True)
+
+
+def _insert_log(session: SessionRow) -> Insert:
+    statement = upsert(ObservationLog).values(namespace_id=session.namespace_id, session_id=session.id)
+    return statement.on_conflict_do_nothing()
 
 
 def ensure_log(tx: Transaction, session: SessionRow) -> ObservationLog:
     """A session's log. A missing log is created."""
-    statement = upsert(ObservationLog).values(namespace_id=session.namespace_id, session_id=session.id)
-    tx.execute(statement.on_conflict_do_nothing())
+    tx.execute(_insert_log(session))
     found = find_log(tx, session.id)
     assert found is not None
     return found
@@ -145,7 +177,7 @@ def store_reflection(tx: Transaction, seen: ObservationLog, covered_length: int,
 
 
 def delay_reflection(tx: Transaction, session_id: int, from_tokens: int) -> None:
-    """Delay the job that shortens the log until the log has ``from_tokens`` tokens."""
+    """Delay the job that shortens the log until the log has ``from_tokens`` tokens. The caller has locked the log."""
     tx.execute(
         update(ObservationLog).where(ObservationLog.session_id == session_id).values(reflect_from_tokens=from_tokens)
     )
@@ -153,11 +185,11 @@ def delay_reflection(tx: Transaction, session_id: int, from_tokens: int) -> None
 
 # --- activation -------------------------------------------------------------------------------------------------------
 def activate(tx: Transaction, seen: ObservationLog, **values: Any) -> bool:
-    """Set ``values`` as the next generation of the log ``seen``. Returns ``False`` when another run changed the log."""
+    """Set ``values``, the next generation of the log ``seen``. Returns ``False`` when another run changed the log."""
     made = tx.execute(
         update(ObservationLog)
         .where(ObservationLog.id == seen.id, ObservationLog.generation == seen.generation)
-        .values(generation=seen.generation + 1, updated_at=func.now(), **values)
+        .values(updated_at=func.now(), **values)
         .returning(ObservationLog.id)
         .execution_options(synchronize_session=False)
     )
@@ -210,16 +242,16 @@ def erase_covering(tx: Transaction, session: SessionRow, seq: int) -> dict[str, 
 
 
 # --- the outbox -------------------------------------------------------------------------------------------------------
-def want(tx: Transaction, session_id: int, work: Work) -> bool:
-    """Make a session's job wanted. ``work`` is the job's column. Returns whether the job became wanted.
+def want(tx: Transaction, session_id: int, *works: Work) -> bool:
+    """Make jobs of a session wanted. ``works`` are the jobs' columns. Returns whether a job became wanted.
 
-    Nothing changes when the job is wanted already, or gave up.
+    Nothing changes when one of the jobs is wanted already, or gave up.
     """
-    column = getattr(ObservationLog, work)
+    idle = [getattr(ObservationLog, work) == "idle" for work in works]
     noted = tx.execute(
         update(ObservationLog)
-        .where(ObservationLog.session_id == session_id, column == "idle")
-        .values({work: "wanted"})
+        .where(ObservationLog.session_id == session_id, *idle)
+        .values(dict.fromkeys(works, "wanted"))
         .returning(ObservationLog.id)
         .execution_options(synchronize_session=False)
     )

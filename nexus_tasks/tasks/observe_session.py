@@ -10,7 +10,7 @@ from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.request import Flags, Request
 from nexus_tasks.storage import observations
 from nexus_tasks.storage.newest import newest
-from nexus_tasks.tasks import follow_ups
+from nexus_tasks.tasks import follow_ups, reflect_observations
 from nexus_tasks.tasks.arguments import Name, NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
 from nexus_tasks.tasks.outboxes import of_rows
@@ -50,10 +50,13 @@ _OUTBOX = of_rows(
 def observe_session(work: NamespaceRun, arguments: ObserveSession) -> JobOutcome:
     """Write notes on the new messages of a session, batch after batch."""
     urgent = work.run.flags.force
-    outcome, more = observe.observe(work.resources, work.context(), arguments.session_key, urgent=urgent)
-    if more:
-        follow_ups.ask(work.deployment, [request(work.namespace.name, arguments.session_key)])
-    return outcome
+    done = observe.observe(work.resources, work.context(), arguments.session_key, urgent=urgent)
+    name, key = work.namespace.name, arguments.session_key
+    due = [request(name, key, "blocked" if urgent else "ingest")] if done.more else []
+    due += [reflect_observations.request(name, key)] if done.condense else []
+    if due:
+        follow_ups.ask(work.deployment, due)
+    return done.outcome
 
 
 def request(namespace: str, session_key: str, reason: Reason = "ingest") -> Request:

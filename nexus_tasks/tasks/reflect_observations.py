@@ -10,6 +10,7 @@ from nexus_tasks.idempotency.kind import Arguments
 from nexus_tasks.idempotency.request import Request
 from nexus_tasks.storage import observations
 from nexus_tasks.storage.newest import newest
+from nexus_tasks.tasks import follow_ups
 from nexus_tasks.tasks.arguments import Name, NamespaceName
 from nexus_tasks.tasks.handler import NamespaceRun, in_namespace, probe_model
 from nexus_tasks.tasks.outboxes import of_rows
@@ -37,7 +38,10 @@ _OUTBOX = of_rows(
 @in_namespace
 def reflect_observations(work: NamespaceRun, arguments: ReflectObservations) -> JobOutcome:
     """Condense the observation log of a session."""
-    return condense.condense(work.resources, work.context(), arguments.session_key)
+    outcome, more = condense.condense(work.resources, work.context(), arguments.session_key)
+    if more:
+        follow_ups.ask(work.deployment, [request(work.namespace.name, arguments.session_key)])
+    return outcome
 
 
 def request(namespace: str, session_key: str) -> Request:

@@ -72,14 +72,16 @@ def ids() -> list[int]:
 def test_a_conversation_is_observed_in_the_background_and_taken_over_by_a_read(small: Sandbox) -> None:
     say(turn(0), observe=True)
     assert standing().observing == "idle"  # less than an interval
-    for number in range(1, 18):
+    for number in range(1, 12):
         say(turn(number))
     assert standing().observing == "wanted"
     made = [one for one in work(*KINDS) if one["kind"] == "observe_session"]
     assert [one["status"] for one in made] == ["completed"]
+    for number in range(12, 18):
+        say(turn(number))  # now the tail is long enough, and no job has run since
     before = standing()
     assert before.chunks >= 3
-    assert (before.generation, before.observing, before.log_tokens) == (0, "idle", 0)
+    assert (before.generation, before.log_tokens) == (0, 0)
     assert Nexus().session(NAMESPACE, "chat").observation == before
     block = read()
     after = standing()
@@ -180,12 +182,12 @@ def test_a_reader_without_a_worker_is_served_the_longer_context(
     monkeypatch.setattr(JobResult, "wait", waits)
     say(*map(turn, range(60)), observe=True)
     first = read()
-    assert len(asked) == 1
-    assert 0.0 <= asked[0] <= 3.0
+    waits_of_the_first = len(asked)
+    assert 0.0 < sum(asked) <= 3.0 + 0.1 * waits_of_the_first
     assert "behind" in first.notes[0]
     assert len(first.sections[-1].ids) == 60
     assert read().notes == first.notes
-    assert len(asked) == 1
+    assert len(asked) == waits_of_the_first
     assert small.sql("SELECT count(*) FROM observation_chunks") == [(0,)]
 
 

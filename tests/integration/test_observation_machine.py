@@ -28,12 +28,12 @@ from hypothesis.stateful import (
 
 from nexus_tasks import Nexus
 from nexus_tasks.cognition.job_context import JobContext
-from nexus_tasks.cognition.observing import condense, message_text, observe, session_view
+from nexus_tasks.cognition.observing import activation, condense, message_text, observe, session_view
 from nexus_tasks.deployment import default_deployment
 from nexus_tasks.llm.answers import Condensed, CondenseMaterial, Day, Note, Observed, ObserveMaterial
 from nexus_tasks.llm.base import Completion, ModelRequest, Purpose, Usage
 from nexus_tasks.settings import Settings
-from nexus_tasks.storage import namespaces, observations, sessions
+from nexus_tasks.storage import messages, namespaces, observations, sessions
 from nexus_tasks.storage.models import ObservationLog
 from tests.integration.inline import NAMESPACE, job_context
 from tests.integration.suspended import Crash, Suspended
@@ -124,7 +124,7 @@ def _ranges(text: str) -> list[str]:
 class Seen:
     """A reader that has looked at the session and not acted yet."""
 
-    plan: session_view.LogUpdate
+    plan: activation.LogUpdate
 
 
 class Observing(RuleBasedStateMachine):
@@ -169,12 +169,17 @@ class Observing(RuleBasedStateMachine):
             made.append({"content": f"#{self.said} {'word ' * words}", "id": f"m{self.said}"})
         Nexus().ingest(NAMESPACE, self.key, made, observe=True)
 
-    @rule(urgent=st.booleans())
-    def run_observation(self, urgent: bool) -> None:
-        self.observe(urgent=urgent)
+    @rule(urgent=st.booleans(), activating=st.booleans())
+    def run_observation(self, urgent: bool, activating: bool) -> None:
+        self.observe(urgent=urgent, activating=activating)
 
-    def observe(self, *, urgent: bool = False, errand_: JobContext | None = None) -> None:
-        observe.observe(self.resources, errand_ or job_context(), self.key, urgent=urgent)
+    def observe(self, *, urgent: bool = False, activating: bool = True, mine: JobContext | None = None) -> None:
+        """With ``activating`` off, the worker has larger thresholds than the readers, and leaves the chunks to them."""
+        resources = self.resources
+        if not activating:
+            large = {"observation_message_tokens": 10**6, "observation_block_after_tokens": 10**6}
+            resources = replace(resources, settings=resources.settings.model_copy(update=large))
+        observe.observe(resources, mine or job_context(), self.key, urgent=urgent)
 
     @rule(stubborn=st.booleans())
     def run_reflection(self, stubborn: bool) -> None:
@@ -230,7 +235,7 @@ class Observing(RuleBasedStateMachine):
     def run_while_something_happens(self, which: str, kind: str, ahead: bool) -> None:
         self.say(9, 4)
         if ahead:  # then a reader has something to take into the log
-            self.observe()
+            self.observe(activating=False)
             self.say(4, 4)
         others = {"ingest": lambda: self.say(5, 4), "read": self.look, "observe": self.observe}
         self.model.meanwhile = others.get(which, lambda: condense.condense(self.resources, job_context(), self.key))
@@ -251,13 +256,13 @@ class Observing(RuleBasedStateMachine):
         before = self.model.calls
         with suppress(Crash):
             if kind == "observe":
-                observe.observe(self.resources, doomed, self.key, urgent=False)
+                self.observe(mine=doomed, activating=False)
             else:
                 condense.condense(self.resources, doomed, self.key)
             pytest.fail("it committed")
         paid = self.model.calls - before
         if kind == "observe" and paid:
-            observe.observe(self.resources, job_context(), self.key, urgent=False)
+            self.observe(activating=False)
             asked = self.model.calls - before
             self.happened["paid and crashed"] += 1
             with default_deployment().database.transaction() as tx:
@@ -270,10 +275,8 @@ class Observing(RuleBasedStateMachine):
     def look_and_act_later(self, kept: int = 30) -> None:
         with default_deployment().database.transaction() as tx:
             found = self.log(tx)
-            tail = session_view.messages.window(
-                tx, found.session_id, found.observed_through_seq, session_view.messages.UNBOUNDED_SEQ
-            )
-            plan = session_view.due_update(tx, keeping(kept), found, tail)
+            tail = messages.window(tx, found.session_id, found.observed_through_seq, messages.UNBOUNDED_SEQ)
+            plan = activation.due_update(tx, keeping(kept), found, tail)
         if plan:
             self.stale.append(Seen(plan))
 
@@ -283,7 +286,7 @@ class Observing(RuleBasedStateMachine):
         seen = self.stale.pop(which % len(self.stale))
         with default_deployment().database.transaction() as tx:
             before = self.log(tx).generation
-            done = session_view.apply_update(tx, seen.plan)
+            done = activation.apply_update(tx, seen.plan)
         assert done == (before == seen.plan.seen.generation)
         self.happened["won" if done else "lost"] += 1
 
@@ -291,7 +294,7 @@ class Observing(RuleBasedStateMachine):
     def readers_at_once(self) -> None:
         """Two that saw the same: one makes the next generation, the other finds that it is there."""
         self.say(9, 4)
-        self.observe()
+        self.observe(activating=False)
         self.look_and_act_later()
         self.look()
         while self.stale:
@@ -327,13 +330,11 @@ class Observing(RuleBasedStateMachine):
         """Without acting: whoever read now would get each message once, and the cursors are where they were or on."""
         with default_deployment().database.transaction() as tx:
             found = self.log(tx)
-            tail = session_view.messages.window(
-                tx, found.session_id, found.observed_through_seq, session_view.messages.UNBOUNDED_SEQ
-            )
+            tail = messages.window(tx, found.session_id, found.observed_through_seq, messages.UNBOUNDED_SEQ)
             ready = observations.chunks(tx, found.session_id)
             reach = observations.last_observed_seq(tx, found)
             condensed = observations.usable_reflection(tx, found)
-            self.due = session_view.due_update(tx, default_deployment().settings, found, tail) is not None
+            self.due = activation.due_update(tx, default_deployment().settings, found, tail) is not None
         view = session_view.SessionView(
             session_key=self.key,
             observed=True,
@@ -411,7 +412,7 @@ def test_chunks_that_are_not_taken_over_stay(deploy: Callable[..., Sandbox]) -> 
     walk = Observing()
     walk.begin()
     walk.say(30, 4)
-    walk.observe()
+    walk.observe(activating=False)
     with default_deployment().database.transaction() as tx:
         before = [chunk.through_seq for chunk in observations.chunks(tx, walk.log(tx).session_id)]
     view = walk.look(kept=200)

@@ -7,79 +7,124 @@ import math
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
 from nexus_tasks.cognition.model_call import ask
-from nexus_tasks.cognition.observing.observe import one_line
+from nexus_tasks.cognition.observing import activation
+from nexus_tasks.cognition.observing.message_text import one_line
 from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.llm import observation_log
 from nexus_tasks.llm.answers import Condensed, CondenseMaterial
 from nexus_tasks.llm.base import ModelRequest
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import observations, sessions
+from nexus_tasks.storage.engine import Transaction
 from nexus_tasks.storage.models import ObservationLog
 from nexus_tasks.storage.observations import ObservedText
 from nexus_tasks.text import estimate_tokens
 from nexus_tasks.types import JobOutcome, clean_text
 
-# All these lengths are multiples of the log's length. Chosen by hand, not measured.
-TARGET = 0.75  # an answer of at most this length ends the attempts
-ASKED = (0.75, 0.5, 0.35)  # the lengths that the first, second and third attempt ask for
-PATIENCE = 1.25  # when all attempts miss the target, the next job waits until the log has grown to this length
+# The lengths that the first, second and third attempt ask for, as multiples of the longest that is short enough. Chosen
+# by hand, not measured.
+ASKED = (1.0, 0.67, 0.47)
 
 
-def is_due(settings: Settings, found: ObservationLog) -> bool:
-    """Whether the log is long enough that a job should prepare a shorter version."""
-    least = settings.reflection_buffer_activation * settings.reflection_observation_tokens
-    return estimate_tokens(found.observations) >= max(least, found.reflect_from_tokens, 1)
+def condense(resources: Resources, job: JobContext, session_key: str) -> tuple[JobOutcome, bool]:
+    """Prepare a shorter version of a session's log. When the log is too long, replace it with this version.
 
-
-def condense(resources: Resources, job: JobContext, session_key: str) -> JobOutcome:
-    """Store a shorter version of a session's log. A later read of the session replaces the log with this version.
+    Returns:
+        The outcome, and whether another run is due because the log is still too long.
 
     Raises:
         InvalidAnswer: an answer is malformed, or most of its lines are repetitions.
     """
+    settings = resources.settings
     with resources.database.transaction() as tx:
         session = sessions.find(tx, job.namespace_id, session_key)
         seen = observations.find_log(tx, session.id, lock=True) if session else None
         if seen is None:
-            return job.commit(tx, JobOutcome(status="gone"))
+            return job.commit(tx, JobOutcome(status="gone")), False
         if seen.reflecting == "dead":
-            return job.commit(tx, GAVE_UP)
-        if observations.usable_reflection(tx, seen) or not is_due(resources.settings, seen):
+            return job.commit(tx, GAVE_UP), False
+        seen = _activated(tx, settings, seen)
+        if not is_wanted(tx, settings, seen):
             observations.settle(tx, seen.session_id, "reflecting")
-            return job.commit(tx, JobOutcome(status="skipped"))
-    covered = observation_log.first_lines(seen.observations, resources.settings.max_tokens_condense)
-    noted = _shorter(resources, job, session_key, covered)
+            return job.commit(tx, JobOutcome(status="skipped")), False
+    noted = _shorter(resources, job, session_key, seen.observations)
     with resources.database.transaction() as tx:
+        found = observations.find_log(tx, seen.session_id, lock=True)
+        if found is None:
+            return job.commit(tx, JobOutcome(status="gone")), False
         if noted is None:
-            observations.delay_reflection(tx, seen.session_id, math.ceil(PATIENCE * estimate_tokens(seen.observations)))
+            from_tokens = math.ceil(activation.PATIENCE * estimate_tokens(seen.observations))
+            observations.delay_reflection(tx, seen.session_id, from_tokens)
             outcome = JobOutcome(status="unchanged", details={"log_tokens": estimate_tokens(seen.observations)})
-        elif observations.store_reflection(tx, seen, len(covered), noted):
-            lengths = {"from_tokens": estimate_tokens(covered), "to_tokens": estimate_tokens(noted.observations)}
+        elif observations.store_reflection(tx, seen, len(seen.observations), noted):
+            lengths = {
+                "from_tokens": estimate_tokens(seen.observations),
+                "to_tokens": estimate_tokens(noted.observations),
+            }
             outcome = JobOutcome(status="completed", details=lengths)
         else:
             outcome = JobOutcome(status="superseded")
-        observations.settle(tx, seen.session_id, "reflecting")
-        return job.commit(tx, outcome)
+        more = is_wanted(tx, settings, _activated(tx, settings, found))
+        if not more:
+            observations.settle(tx, seen.session_id, "reflecting")
+        return job.commit(tx, outcome), more
 
 
-def _shorter(resources: Resources, job: JobContext, session_key: str, covered: str) -> ObservedText | None:
-    """The first answer that is short enough, else the shortest answer.
+def is_wanted(tx: Transaction, settings: Settings, found: ObservationLog) -> bool:
+    """Whether a job should prepare a shorter version of the log."""
+    due = activation.is_condensing_due(settings, found)
+    return due and observations.usable_reflection(tx, found) is None
 
-    The result is ``None`` when no answer is shorter than the log.
+
+def _activated(tx: Transaction, settings: Settings, found: ObservationLog) -> ObservationLog:
+    """The locked log, after the shorter version that is due has replaced it."""
+    due = activation.due_update(tx, settings, found, tail=())
+    if due:
+        activation.apply_update(tx, due)
+    again = observations.find_log(tx, found.session_id)
+    assert again is not None
+    return again
+
+
+def _shorter(resources: Resources, job: JobContext, session_key: str, log: str) -> ObservedText | None:
+    """A shorter version of the whole log, or ``None`` when no answer of the model is shorter.
+
+    A log that is longer than one answer may be is condensed in parts.
     """
-    best: ObservedText | None = None
-    whole = estimate_tokens(covered)
+    settings, whole = resources.settings, estimate_tokens(log)
+    # A log beyond the bound is condensed so far that it is below the bound at once.
+    share = activation.TARGET * min(1.0, settings.reflection_observation_tokens / whole)
+    text, rest = "", log
+    answer: Condensed | None = None
+    while rest:
+        part = observation_log.first_lines(rest, settings.max_tokens_condense)
+        rest = observation_log.text_after(rest, len(part))
+        shorter, answer = _shorter_part(resources, job, session_key, part, math.floor(share * estimate_tokens(part)))
+        text = observation_log.append(text, shorter)
+    if estimate_tokens(text) >= whole:
+        return None
+    return ObservedText(
+        observations=text,
+        current_task=one_line(answer.current_task if answer else ""),  # the last part has the newest notes
+        suggested_response=one_line(answer.suggested_response if answer else ""),
+        made_by=resources.model.model_for("condense"),
+    )
+
+
+def _shorter_part(
+    resources: Resources, job: JobContext, session_key: str, part: str, target: int
+) -> tuple[str, Condensed | None]:
+    """The first answer that has at most ``target`` tokens, else the shortest.
+
+    When no answer is shorter than the part, the result is the part.
+    """
+    best: tuple[str, Condensed | None] = part, None
     for share in ASKED:
-        answer = ask(resources, job, _request(session_key, covered, math.floor(share * whole)))
+        answer = ask(resources, job, _request(session_key, part, math.floor(share * target)))
         text = prompts.inert(clean_text(observation_log.format_days(answer.condensed)))
-        if text and estimate_tokens(text) < (estimate_tokens(best.observations) if best else whole):
-            best = ObservedText(
-                observations=text,
-                current_task=one_line(answer.current_task),
-                suggested_response=one_line(answer.suggested_response),
-                made_by=resources.model.model_for("condense"),
-            )
-        if best and estimate_tokens(best.observations) <= TARGET * whole:
+        if text and estimate_tokens(text) < estimate_tokens(best[0]):
+            best = text, answer
+        if best[1] and estimate_tokens(best[0]) <= target:
             break
     return best
 

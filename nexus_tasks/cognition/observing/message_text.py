@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import re
 
+from nexus_tasks.cognition import prompts
 from nexus_tasks.storage.models import Memory
 from nexus_tasks.text import estimate_tokens, shorten
-from nexus_tasks.types import to_utc
+from nexus_tasks.types import clean_text, to_utc
 
-# At most this many characters of a tool call's arguments are shown. Chosen by hand, not measured.
+# Both bounds are chosen by hand, not measured. At most this many characters of a tool call's arguments are shown.
 MOST_OF_A_CALL = 400
+LONGEST_TASK = 1_000  # the most characters of the current task, and also of the suggested response
 _REASONING_TAG = re.compile(r"<(/?)(thinking|reasoning)>", re.IGNORECASE)
 _ATTACHED = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,[A-Za-z0-9+/=\s]{64,}")
 
@@ -69,3 +71,8 @@ def tokens_of(message: Memory) -> int:
     """Tokens of :func:`cited_line` with its line break: characters / 4, rounded up. A message without text has 0."""
     shown = cited_line(message)
     return estimate_tokens(shown + "\n") if shown else 0
+
+
+def one_line(text: str | None) -> str:
+    """The task or response that a model wrote, on one line of at most 1,000 characters. ``None`` gives ``""``."""
+    return shorten(prompts.inert(" ".join(clean_text(text or "").split())), LONGEST_TASK)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nexus_tasks.cognition import prompts
 from nexus_tasks.cognition.job_context import GAVE_UP, JobContext
 from nexus_tasks.cognition.model_call import ask
-from nexus_tasks.cognition.observing import message_text
+from nexus_tasks.cognition.observing import activation, condense, message_text
 from nexus_tasks.cognition.resources import Resources
 from nexus_tasks.llm import observation_log
 from nexus_tasks.llm.answers import Observed, ObserveMaterial, PromptLine
@@ -21,9 +21,8 @@ from nexus_tasks.storage.observations import ObservedText
 from nexus_tasks.text import shorten
 from nexus_tasks.types import JobOutcome, clean_text
 
-# Both bounds are chosen by hand, not measured.
+# Chosen by hand, not measured.
 MOST_BATCHES = 20  # batches per run. Another run does the rest, so other jobs do not wait for a whole backlog.
-LONGEST_TASK = 1_000  # the most characters of the current task, and also of the suggested response
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +35,7 @@ class ObservationBatch:
         said: the messages.
         previous: the last lines of the log and of the chunks that are not in the log yet.
         current_task: the agent's task, from the newest notes that name a task.
+        condense: whether reading the batch has marked the log for ``reflect_observations``.
     """
 
     seen: ObservationLog
@@ -43,6 +43,7 @@ class ObservationBatch:
     said: tuple[Memory, ...]
     previous: str
     current_task: str
+    condense: bool
 
 
 def note_if_due(
@@ -106,29 +107,44 @@ def batch_of(settings: Settings, pending: Sequence[Memory], *, urgent: bool) -> 
     return tuple(pending[:taken])
 
 
-def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: bool) -> tuple[JobOutcome, bool]:
+@dataclass(frozen=True, kw_only=True)
+class ObservationRun:
+    """The end of a run.
+
+    Attributes:
+        more: whether another run is due because batches are left.
+        condense: whether the log has become so long that ``reflect_observations`` is due. The log is marked for it.
+    """
+
+    outcome: JobOutcome
+    more: bool = False
+    condense: bool = False
+
+
+def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: bool) -> ObservationRun:
     """Write notes on a session's unobserved messages, batch by batch. Each batch has a commit of its own.
+
+    When the messages after the log are long enough, the run also moves the notes into the log, so that a session which
+    nobody reads stays short.
 
     Args:
         urgent: whether a reader waits.
 
-    Returns:
-        The outcome, and whether another run is due because batches are left.
-
     Raises:
         InvalidAnswer: an answer is malformed, blank or mostly repetitions. Nothing of that answer was stored.
     """
-    made = 0
+    made, condense_due = 0, False
     while True:
         with resources.database.transaction() as tx:
             batch = _next_batch(tx, resources.settings, job, session_key, urgent=urgent)
-            if isinstance(batch, JobOutcome):
-                status = "completed" if made and batch.status == "skipped" else batch.status
-                outcome = JobOutcome(status=status, details={"chunks": made, **batch.details})
-                return job.commit(tx, outcome), False
+            if isinstance(batch, ObservationRun):
+                status = "completed" if made and batch.outcome.status == "skipped" else batch.outcome.status
+                outcome = JobOutcome(status=status, details={"chunks": made, **batch.outcome.details})
+                return ObservationRun(outcome=job.commit(tx, outcome), condense=condense_due or batch.condense)
+            condense_due = condense_due or batch.condense
             if made >= MOST_BATCHES:
                 outcome = JobOutcome(status="completed", details={"chunks": made})
-                return job.commit(tx, outcome), True
+                return ObservationRun(outcome=job.commit(tx, outcome), more=True, condense=condense_due)
         noted = _notes_of(resources, ask(resources, job, _request(resources.settings, session_key, batch)))
         with resources.database.transaction() as tx:
             job.still_mine()
@@ -140,20 +156,29 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
 
 def _next_batch(
     tx: Transaction, settings: Settings, job: JobContext, session_key: str, *, urgent: bool
-) -> ObservationBatch | JobOutcome:
+) -> ObservationBatch | ObservationRun:
     # Session and log stay locked until the caller's transaction ends. During the lock, no message of the session is
     # stored, and no reader moves chunks into the log. So no new work is missed when the state "idle" is stored.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     found = observations.find_log(tx, session.id, lock=True) if session else None
     if session is None or found is None:
-        return JobOutcome(status="gone")
+        return ObservationRun(outcome=JobOutcome(status="gone"))
     if found.observing == "dead":
-        return GAVE_UP
+        return ObservationRun(outcome=GAVE_UP)
+    tail = _pending(tx, session, found.observed_through_seq)
+    due = activation.due_update(tx, settings, found, tail)
+    if due:
+        activation.apply_update(tx, due)
+        found = observations.find_log(tx, session.id)
+        assert found is not None
+    condense_due = condense.is_wanted(tx, settings, found) and observations.want(tx, session.id, "reflecting")
     reach = observations.last_observed_seq(tx, found)
-    pending = _pending(tx, session, reach)
+    pending = [message for message in tail if (message.seq or 0) > reach]
     if not is_due(settings, pending, urgent=urgent):
         observations.settle(tx, session.id, "observing")
-        return JobOutcome(status="skipped", details={"through_seq": reach})
+        return ObservationRun(
+            outcome=JobOutcome(status="skipped", details={"through_seq": reach}), condense=condense_due
+        )
     ready = observations.chunks(tx, session.id)
     so_far = found.observations
     for chunk in ready:
@@ -165,6 +190,7 @@ def _next_batch(
         said=batch_of(settings, pending, urgent=urgent),
         previous=observation_log.last_lines(so_far, settings.previous_observer_tokens),
         current_task=next((task for task in reversed(tasks) if task), ""),
+        condense=condense_due,
     )
 
 
@@ -203,12 +229,7 @@ def _request(settings: Settings, session_key: str, batch: ObservationBatch) -> M
 def _notes_of(resources: Resources, answer: Observed) -> ObservedText:
     return ObservedText(
         observations=prompts.inert(clean_text(observation_log.format_days(answer.days))),
-        current_task=one_line(answer.current_task),
-        suggested_response=one_line(answer.suggested_response),
+        current_task=message_text.one_line(answer.current_task),
+        suggested_response=message_text.one_line(answer.suggested_response),
         made_by=resources.model.model_for("observe"),
     )
-
-
-def one_line(text: str | None) -> str:
-    """The task or response that a model wrote, on one line of at most 1,000 characters. ``None`` gives ``""``."""
-    return shorten(prompts.inert(" ".join(clean_text(text or "").split())), LONGEST_TASK)

@@ -6,20 +6,15 @@ so the log and the messages fit together even when new messages are stored betwe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from nexus_tasks.cognition.observing import condense, message_text, observe
-from nexus_tasks.llm import observation_log
+from nexus_tasks.cognition.observing import activation, observe
 from nexus_tasks.settings import Settings
 from nexus_tasks.storage import messages, observations
 from nexus_tasks.storage.engine import Transaction
-from nexus_tasks.storage.models import Memory, ObservationChunk, ObservationLog, ObservationReflection, SessionRow
+from nexus_tasks.storage.models import Memory, ObservationLog, SessionRow
 from nexus_tasks.text import estimate_tokens
-
-# One call reads the log at most this many times. The last view may lack a due update. Chosen by hand, not measured.
-ATTEMPTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,119 +56,90 @@ class SessionView:
         return estimate_tokens(self.log)
 
 
-def current_view(tx: Transaction, settings: Settings, session: SessionRow, *, by_default: bool) -> SessionView:
+def current_view(
+    tx: Transaction, settings: Settings, session: SessionRow, *, by_default: bool, update: bool = True
+) -> SessionView:
     """Read the log and the messages after the log. When an update of the log is due, this function makes it first.
+
+    This function does not wait for a lock. While another transaction has locked the session or the log, the view is the
+    log as it is stored, and no job is marked.
 
     Args:
         by_default: the namespace's setting for observation.
+        update: whether to update the log and to mark jobs.
     """
     observed = observe.is_observed(session, by_default=by_default)
     found = observations.find_log(tx, session.id)
-    if found is None:
-        if observed:
-            found = observations.ensure_log(tx, session)
-        else:
-            said = messages.window(tx, session.id, 0, messages.UNBOUNDED_SEQ)
-            return SessionView(
-                session_key=session.session_key, observed=False, tail=tuple(said), tail_tokens=_total_tokens(said)
-            )
-    for attempt in range(ATTEMPTS):
-        tail = messages.window(tx, session.id, found.observed_through_seq, messages.UNBOUNDED_SEQ)
-        update = due_update(tx, settings, found, tail) if attempt < ATTEMPTS - 1 else None
-        if update is None:
-            break
-        # After this call the log is newer, because this reader or another reader has made the update.
-        apply_update(tx, update)
-        found = observations.find_log(tx, session.id)
-        assert found is not None
-    return _view(tx, settings, session, found, tail, observed=observed)
+    if found is None and not observed:
+        said = messages.window(tx, session.id, 0, messages.UNBOUNDED_SEQ)
+        return SessionView(
+            session_key=session.session_key, observed=False, tail=tuple(said), tail_tokens=activation.total_tokens(said)
+        )
+    read = _read(tx, settings, session, found or _empty_log(session), observed=observed)
+    if not update or (found and not read.writes):
+        return read.view
+    locked = observations.try_lock(tx, session)
+    if locked is None:
+        return replace(read.view, ask_observe=False, ask_reflect=False)
+    if found is None or (found.generation, found.erasures) != read.read_at:
+        read = _read(tx, settings, session, locked, observed=observed)
+    return _write(tx, read)
 
 
-def _total_tokens(said: Sequence[Memory]) -> int:
-    return sum(map(message_text.tokens_of, said))
+def _empty_log(session: SessionRow) -> ObservationLog:
+    """A log that is not stored."""
+    texts = dict.fromkeys(("observations", "current_task", "suggested_response"), "")
+    numbers = dict.fromkeys(("generation", "observed_through_seq", "rewritten", "reflect_from_tokens", "erasures"), 0)
+    idle = {"observing": "idle", "reflecting": "idle"}
+    return ObservationLog(namespace_id=session.namespace_id, session_id=session.id, **texts, **numbers, **idle)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogUpdate:
-    """An update of the log ``seen``: chunks of notes to append, or a shorter version (reflection) of it."""
+class _Read:
+    """What a reader has read: the view as stored, and the view after the update that is due.
 
-    seen: ObservationLog
-    chunks: tuple[ObservationChunk, ...] = ()
-    reflection: ObservationReflection | None = None
-
-
-def due_update(tx: Transaction, settings: Settings, found: ObservationLog, tail: Sequence[Memory]) -> LogUpdate | None:
-    """The update of the log that is due now. ``None`` when no update is due, or when its text is not prepared yet."""
-    threshold = min(settings.observation_message_tokens, settings.observation_block_after_tokens)
-    if _total_tokens(tail) >= threshold:
-        chosen = _chunks_to_take(observations.chunks(tx, found.session_id), found.observed_through_seq, settings, tail)
-        if chosen:
-            return LogUpdate(seen=found, chunks=chosen)
-    if estimate_tokens(found.observations) >= settings.reflection_observation_tokens:
-        ready = observations.usable_reflection(tx, found)
-        if ready:
-            return LogUpdate(seen=found, reflection=ready)
-    return None
-
-
-def _chunks_to_take(
-    ready: Sequence[ObservationChunk], through: int, settings: Settings, tail: Sequence[Memory]
-) -> tuple[ObservationChunk, ...]:
-    """The next consecutive chunks to append to the log.
-
-    The function stops when the messages after the chosen chunks have at most ``observation_buffer_tokens`` tokens.
-    These messages stay in the prompt word for word.
+    ``asks`` are the columns of the log that mark due jobs. ``read_at`` are the log's generation and erasures.
     """
-    chosen: list[ObservationChunk] = []
-    weights = [(message.seq or 0, message_text.tokens_of(message)) for message in tail]
-    for chunk in ready:
-        left = sum(weight for seq, weight in weights if seq > through)
-        if chunk.from_seq != through + 1 or left <= settings.observation_buffer_tokens:
-            break
-        chosen.append(chunk)
-        through = chunk.through_seq
-    return tuple(chosen)
+
+    found: ObservationLog
+    view: SessionView
+    update: activation.LogUpdate | None
+    updated: SessionView
+    asks: tuple[observations.Work, ...]
+    read_at: tuple[int, int]
+
+    @property
+    def writes(self) -> bool:
+        return self.update is not None or bool(self.asks)
 
 
-def apply_update(tx: Transaction, update: LogUpdate) -> bool:
-    """Make the log's next generation. Return ``False`` when another reader has made it, and then change nothing."""
-    seen = update.seen
-    if update.reflection:
-        return _apply_reflection(tx, seen, update.reflection)
-    text, task, response = seen.observations, seen.current_task, seen.suggested_response
-    for chunk in update.chunks:
-        text = observation_log.append(text, chunk.observations)
-        task, response = chunk.current_task or task, chunk.suggested_response or response
-    through = update.chunks[-1].through_seq
-    done = observations.activate(
-        tx, seen, observations=text, current_task=task, suggested_response=response, observed_through_seq=through
+def _read(tx: Transaction, settings: Settings, session: SessionRow, found: ObservationLog, *, observed: bool) -> _Read:
+    tail = messages.window(tx, session.id, found.observed_through_seq, messages.UNBOUNDED_SEQ)
+    due = activation.due_update(tx, settings, found, tail)
+    now = due.now if due else activation.state_of(found)
+    condensed = due is not None and due.condensed
+    updated = _view(tx, settings, session, found, now, tail, condensed=condensed, observed=observed)
+    asks: list[observations.Work] = ["observing"] if updated.ask_observe else []
+    asks += ["reflecting"] if updated.ask_reflect else []
+    stored = activation.state_of(found)
+    view = _view(tx, settings, session, found, stored, tail, condensed=False, observed=observed) if due else updated
+    return _Read(
+        found=found,
+        view=replace(view, ask_observe=False, ask_reflect=False),
+        update=due,
+        updated=updated,
+        asks=tuple(asks),
+        read_at=(found.generation, found.erasures),
     )
-    if done:
-        observations.drop_chunks(tx, seen.session_id, through)
-    return done
 
 
-def _apply_reflection(tx: Transaction, seen: ObservationLog, ready: ObservationReflection) -> bool:
-    """Replace the beginning of the log with the shorter version ``ready``. Notes that ``ready`` does not cover stay."""
-    text = observation_log.append(
-        ready.observations, observation_log.text_after(seen.observations, ready.covered_length)
-    )
-    task, response = seen.current_task, seen.suggested_response
-    if seen.generation == ready.base_generation:  # else newer notes were appended, with a newer task
-        task, response = ready.current_task or task, ready.suggested_response or response
-    missed = len(ready.observations) > condense.TARGET * ready.covered_length
-    done = observations.activate(
-        tx,
-        seen,
-        observations=text,
-        current_task=task,
-        suggested_response=response,
-        rewritten=seen.generation + 1,
-        reflect_from_tokens=math.ceil(condense.PATIENCE * estimate_tokens(text)) if missed else 0,
-    )
-    if done:
-        observations.drop_reflection(tx, seen.session_id)
-    return done
+def _write(tx: Transaction, read: _Read) -> SessionView:
+    """Make the update and mark the jobs, with one statement. The caller has locked the log."""
+    if read.update:
+        activation.apply_update(tx, read.update, **dict.fromkeys(read.asks, "wanted"))
+    elif read.asks:
+        observations.want(tx, read.found.session_id, *read.asks)
+    return read.updated
 
 
 def _view(
@@ -181,28 +147,40 @@ def _view(
     settings: Settings,
     session: SessionRow,
     found: ObservationLog,
+    now: activation.LogState,
     tail: Sequence[Memory],
     *,
+    condensed: bool,
     observed: bool,
 ) -> SessionView:
-    weight, length = _total_tokens(tail), estimate_tokens(found.observations)
-    reach = observations.last_observed_seq(tx, found)
-    pending = [message for message in tail if (message.seq or 0) > reach]
+    """The view of a log in the state ``now``, which may be newer than the stored log ``found``.
+
+    Args:
+        condensed: whether the stored shorter version is in the log ``now``.
+    """
+    reach = max(observations.last_observed_seq(tx, found), now.observed_through_seq)
+    after = tuple(message for message in tail if (message.seq or 0) > now.observed_through_seq)
+    pending = [message for message in after if (message.seq or 0) > reach]
+    weight, length = activation.total_tokens(after), estimate_tokens(now.observations)
     too_long = weight >= settings.observation_block_after_tokens
     observe_due = observed and observe.is_due(settings, pending, urgent=too_long)
-    reflect_due = observed and condense.is_due(settings, found) and not observations.usable_reflection(tx, found)
+    reflect_due = (
+        observed
+        and activation.is_condensing_due(settings, now)
+        and (condensed or not observations.usable_reflection(tx, found))
+    )
     return SessionView(
         session_key=session.session_key,
         observed=observed,
-        generation=found.generation,
-        log=found.observations,
-        current_task=found.current_task,
-        suggested_response=found.suggested_response,
-        observed_through=found.observed_through_seq,
-        tail=tuple(tail),
+        generation=now.generation,
+        log=now.observations,
+        current_task=now.current_task,
+        suggested_response=now.suggested_response,
+        observed_through=now.observed_through_seq,
+        tail=after,
         tail_tokens=weight,
-        ask_observe=observe_due and observations.want(tx, session.id, "observing"),
-        ask_reflect=reflect_due and observations.want(tx, session.id, "reflecting"),
+        ask_observe=observe_due and found.observing == "idle",
+        ask_reflect=reflect_due and found.reflecting == "idle",
         observe_now=observe_due and too_long and found.observing != "dead",
         reflect_now=reflect_due and length >= settings.reflection_block_after_tokens and found.reflecting != "dead",
         gave_up=(observe_due and found.observing == "dead") or (reflect_due and found.reflecting == "dead"),
