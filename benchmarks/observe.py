@@ -5,7 +5,8 @@
     python -m benchmarks.observe --backlog 1500                 # many messages that were stored unread
 
 The contention runs three readers, a producer and both jobs on one session in one process for the given seconds. The
-backlog is read every second beside a worker that also derives facts from it. Nobody reads a second backlog.
+backlog is read every second beside a worker that also derives facts from it, because its session has ended. Nobody
+reads a second backlog.
 
 All sessions of a LoCoMo conversation become one session. At every turn the agent sends its context: all messages so
 far, or the log and the messages after it. "Unchanged" is the share of the context that equals the beginning of the last
@@ -137,7 +138,7 @@ def read_backlog(here: Sandbox, count: int) -> list[list[object]]:
     said = [{"content": long_statement(number), "author": "ann"} for number in range(count)]
     for name in ("read", "unread"):
         for first in range(0, count, 500):
-            nexus.ingest(name, "chat", said[first : first + 500], observe=True)
+            nexus.ingest(name, "chat", said[first : first + 500], observe=True, end=first + 500 >= count)
         began = time.monotonic()
         while name == "read" and len(rows) < 12:
             asked = time.monotonic()

@@ -35,7 +35,6 @@ class ObservationBatch:
         said: the messages.
         previous: the last lines of the log and of the chunks that are not in the log yet.
         current_task: the agent's task, from the newest notes that name a task.
-        condense: whether reading the batch has marked the log for ``reflect_observations``.
     """
 
     seen: ObservationLog
@@ -43,7 +42,6 @@ class ObservationBatch:
     said: tuple[Memory, ...]
     previous: str
     current_task: str
-    condense: bool
 
 
 def note_if_due(
@@ -133,17 +131,18 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
     Raises:
         InvalidAnswer: an answer is malformed, blank or mostly repetitions. Nothing of that answer was stored.
     """
-    made, condense_due = 0, False
+    made = 0
     while True:
         with resources.database.transaction() as tx:
             batch = _next_batch(tx, resources.settings, job, session_key, urgent=urgent)
-            if isinstance(batch, ObservationRun):
-                status = "completed" if made and batch.outcome.status == "skipped" else batch.outcome.status
-                outcome = JobOutcome(status=status, details={"chunks": made, **batch.outcome.details})
-                return ObservationRun(outcome=job.commit(tx, outcome), condense=condense_due or batch.condense)
-            condense_due = condense_due or batch.condense
+            if isinstance(batch, JobOutcome):
+                status = "completed" if made and batch.status == "skipped" else batch.status
+                outcome = JobOutcome(status=status, details={"chunks": made, **batch.details})
+                condense_due = batch.status == "skipped" and _activate(tx, resources.settings, job, session_key)
+                return ObservationRun(outcome=job.commit(tx, outcome), condense=condense_due)
             if made >= MOST_BATCHES:
                 outcome = JobOutcome(status="completed", details={"chunks": made})
+                condense_due = _activate(tx, resources.settings, job, session_key)
                 return ObservationRun(outcome=job.commit(tx, outcome), more=True, condense=condense_due)
         noted = _notes_of(resources, ask(resources, job, _request(resources.settings, session_key, batch)))
         with resources.database.transaction() as tx:
@@ -154,31 +153,36 @@ def observe(resources: Resources, job: JobContext, session_key: str, *, urgent: 
         job.asked.clear()
 
 
+def _activate(tx: Transaction, settings: Settings, job: JobContext, session_key: str) -> bool:
+    """Move the prepared notes into the log if this is due. The caller has locked the session and the log.
+
+    Returns whether this call has marked the log for ``reflect_observations``.
+    """
+    session = sessions.get(tx, job.namespace_id, session_key)
+    found = observations.ensure_log(tx, session)
+    due = activation.due_update(tx, settings, found, _pending(tx, session, found.observed_through_seq))
+    if due:
+        activation.apply_update(tx, due)
+        found = observations.ensure_log(tx, session)
+    return condense.is_wanted(tx, settings, found) and observations.want(tx, session.id, "reflecting")
+
+
 def _next_batch(
     tx: Transaction, settings: Settings, job: JobContext, session_key: str, *, urgent: bool
-) -> ObservationBatch | ObservationRun:
+) -> ObservationBatch | JobOutcome:
     # Session and log stay locked until the caller's transaction ends. During the lock, no message of the session is
     # stored, and no reader moves chunks into the log. So no new work is missed when the state "idle" is stored.
     session = sessions.find(tx, job.namespace_id, session_key, lock=True)
     found = observations.find_log(tx, session.id, lock=True) if session else None
     if session is None or found is None:
-        return ObservationRun(outcome=JobOutcome(status="gone"))
+        return JobOutcome(status="gone")
     if found.observing == "dead":
-        return ObservationRun(outcome=GAVE_UP)
-    tail = _pending(tx, session, found.observed_through_seq)
-    due = activation.due_update(tx, settings, found, tail)
-    if due:
-        activation.apply_update(tx, due)
-        found = observations.find_log(tx, session.id)
-        assert found is not None
-    condense_due = condense.is_wanted(tx, settings, found) and observations.want(tx, session.id, "reflecting")
+        return GAVE_UP
     reach = observations.last_observed_seq(tx, found)
-    pending = [message for message in tail if (message.seq or 0) > reach]
+    pending = _pending(tx, session, reach)
     if not is_due(settings, pending, urgent=urgent):
         observations.settle(tx, session.id, "observing")
-        return ObservationRun(
-            outcome=JobOutcome(status="skipped", details={"through_seq": reach}), condense=condense_due
-        )
+        return JobOutcome(status="skipped", details={"through_seq": reach})
     ready = observations.chunks(tx, session.id)
     so_far = found.observations
     for chunk in ready:
@@ -190,7 +194,6 @@ def _next_batch(
         said=batch_of(settings, pending, urgent=urgent),
         previous=observation_log.last_lines(so_far, settings.previous_observer_tokens),
         current_task=next((task for task in reversed(tasks) if task), ""),
-        condense=condense_due,
     )
 
 
