@@ -98,6 +98,20 @@ def test_a_conversation_is_observed_in_the_background_and_taken_over_by_a_read(s
     assert small.sql("SELECT count(*) FROM saved_answers") == [(0,)]
 
 
+def test_a_backlog_that_nobody_reads_gets_below_its_bounds(deploy: Callable[..., Sandbox]) -> None:
+    """The jobs observe, move the notes into the log, and condense all of it, also what is longer than one answer."""
+    here = deploy(**SMALL | {"NEXUS_MAX_TOKENS_CONDENSE": "256"})
+    say(*map(turn, range(150)), observe=True)
+    work(*KINDS)
+    found = standing()
+    assert found.tail_tokens < 300
+    assert found.log_tokens < 200
+    assert found.generation >= 1
+    assert (found.observing, found.reflecting) == ("idle", "idle")
+    [(parts,)] = here.sql("SELECT count(*) FROM model_calls WHERE purpose = 'condense'")
+    assert parts >= 6  # the log had more than 1,500 tokens
+
+
 def test_a_long_log_is_condensed_and_what_came_since_is_kept(small: Sandbox) -> None:
     Nexus().create_namespace(NAMESPACE, observe=True)
     for number in range(60):
@@ -239,7 +253,7 @@ def test_what_covers_an_erased_message_goes_and_the_rest_is_observed_anew() -> N
     assert erase(standing().buffered_through) == {"observation_chunks": 1}
     assert erase(1) == {"observation_chunks": chunks - 1, "observation_logs": 1}
     assert "number 0 is" not in read().text
-    work(*KINDS)
+    work("observe_session")
     read()
     found = standing()
     assert found.observed_through > 30

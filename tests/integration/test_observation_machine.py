@@ -300,6 +300,14 @@ class Observing(RuleBasedStateMachine):
         while self.stale:
             self.act_on_what_was_seen()
 
+    def log_grows_after_it_was_condensed(self) -> None:
+        for _ in range(5):
+            self.say(6, 4)
+            self.observe()
+            self.look()
+            self.run_reflection(stubborn=False)
+            self.everything_reaches_a_reader_once()
+
     # --- what must hold -----------------------------------------------------------------------------------------------
     def log(self, tx: Any) -> ObservationLog:
         known = namespaces.get(tx, NAMESPACE)
@@ -380,6 +388,7 @@ def test_a_walk_through_every_interleaving(deploy: Callable[..., Sandbox]) -> No
         for which in ("ingest", "read", "observe", "reflect")
     ]
     steps += [walk.readers_at_once, partial(walk.run_reflection, stubborn=False), walk.readers_at_once]
+    steps += [walk.log_grows_after_it_was_condensed]
     for step in steps:
         step()
         walk.everything_reaches_a_reader_once()
