@@ -17,6 +17,7 @@ from nexus_tasks.types import ContextBlock
 
 LONGEST_WAIT = 20.0  # seconds that a reader waits for an observation or a shorter log
 LOOK_EVERY = 1.0  # seconds; a job goes on after the block has become short enough, so a waiting reader looks again
+PAUSE = 0.2  # seconds before a reader asks for another run of a job that has ended
 # For this many seconds after a wait without result, readers in this process do not wait for the same session again.
 AFTER_WAITING_IN_VAIN = 60.0
 
@@ -71,11 +72,12 @@ def _wait(deployment: Deployment, namespace: str, view: session_view.SessionView
     deadline = time.monotonic() + LONGEST_WAIT
     try:
         results = _results(deployment, namespace, view)
-        while results and (view.observe_now or view.reflect_now):
+        while (view.observe_now or view.reflect_now) and time.monotonic() < deadline:
+            if not results:  # the jobs have done a part
+                time.sleep(PAUSE)  # so that a job that cannot go on is not asked for without a pause
+                results = _results(deployment, namespace, view)
             results = [result for result in results if not _ended(result, deadline)]
             view = _current_view(deployment, namespace, view.session_key)
-            if time.monotonic() >= deadline:
-                break
     except (JobFailed, QueueUnavailable):
         view = _current_view(deployment, namespace, view.session_key)
     if view.observe_now or view.reflect_now:

@@ -204,7 +204,8 @@ def test_a_reader_without_a_worker_is_served_the_longer_context(
     assert small.sql("SELECT count(*) FROM observation_chunks") == [(0,)]
 
 
-def test_a_reader_that_waits_gets_larger_batches(small: Sandbox) -> None:
+@pytest.mark.usefixtures("small")
+def test_a_reader_that_waits_gets_larger_batches() -> None:
     say(*map(turn, range(60)), observe=True)
     read()  # asks as blocked
     [made] = work("observe_session")

@@ -113,7 +113,7 @@ def test_readers_and_jobs_do_not_wait_in_a_circle_for_minutes(
 
 
 def test_a_read_does_not_wait_for_a_lock(deploy: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody holds the session, or the log: a read serves what is stored, and the next one after it activates."""
+    """Somebody holds the session, or the log: a read stores nothing, and is short nevertheless."""
     monkeypatch.setattr(observation, "LONGEST_WAIT", 0.0)
     here = deploy(**HUNDREDTH)
     nexus, contention = Nexus(), Contention(0.0)
@@ -133,5 +133,7 @@ def test_a_read_does_not_wait_for_a_lock(deploy: Callable[..., Sandbox], monkeyp
             began = time.monotonic()
             block = nexus.context(NAMESPACE, session_key="chat", observe=True)
             assert time.monotonic() - began < 2.0  # a lock is waited for up to 16 s
-            assert "<observation-log>" not in block.text
-    assert "<observation-log>" in nexus.context(NAMESPACE, session_key="chat", observe=True).text
+            assert "<observation-log>" in block.text
+            assert here.sql("SELECT generation FROM observation_logs") == [(0,)]
+    assert nexus.context(NAMESPACE, session_key="chat", observe=True).text == block.text
+    assert here.sql("SELECT generation FROM observation_logs") == [(1,)]

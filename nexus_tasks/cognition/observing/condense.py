@@ -24,6 +24,7 @@ from nexus_tasks.types import JobOutcome, clean_text
 # The lengths that the first, second and third attempt ask for, as multiples of the longest that is short enough. Chosen
 # by hand, not measured.
 ASKED = (1.0, 0.67, 0.47)
+SHORTEST = 0.25  # no request asks for less than this share of a log. A longer log takes several runs.
 
 
 def condense(resources: Resources, job: JobContext, session_key: str) -> tuple[JobOutcome, bool]:
@@ -92,8 +93,8 @@ def _shorter(resources: Resources, job: JobContext, session_key: str, log: str) 
     A log that is longer than one answer may be is condensed in parts.
     """
     settings, whole = resources.settings, estimate_tokens(log)
-    # A log beyond the bound is condensed so far that it is below the bound at once.
-    share = activation.TARGET * min(1.0, settings.reflection_observation_tokens / whole)
+    # A log beyond the bound is condensed so far that it is below the bound at once, if its notes allow it.
+    share = max(activation.TARGET * min(1.0, settings.reflection_observation_tokens / whole), SHORTEST)
     text, rest = "", log
     answer: Condensed | None = None
     while rest:

@@ -61,8 +61,9 @@ def current_view(
 ) -> SessionView:
     """Read the log and the messages after the log. When an update of the log is due, this function makes it first.
 
-    This function does not wait for a lock. While another transaction has locked the session or the log, the view is the
-    log as it is stored, and no job is marked.
+    This function does not wait for a lock. While another transaction has locked the session or the log, nothing is
+    stored and no job is marked. The view is then the log as it is stored. If that is too long, the view has the update
+    nevertheless.
 
     Args:
         by_default: the namespace's setting for observation.
@@ -80,7 +81,9 @@ def current_view(
         return read.view
     locked = observations.try_lock(tx, session)
     if locked is None:
-        return replace(read.view, ask_observe=False, ask_reflect=False)
+        longest = (settings.observation_block_after_tokens, settings.reflection_block_after_tokens)
+        too_long = read.view.tail_tokens >= longest[0] or read.view.log_tokens >= longest[1]
+        return replace(read.updated if too_long else read.view, ask_observe=False, ask_reflect=False)
     if found is None or (found.generation, found.erasures) != read.read_at:
         read = _read(tx, settings, session, locked, observed=observed)
     return _write(tx, read)
